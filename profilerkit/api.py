@@ -9,10 +9,11 @@ from typing import Any
 
 from profilerkit.analysis.behind import files_of, raw_events
 from profilerkit.analysis.communication.registry import with_patterns
+from profilerkit.analysis.contention import contended, quiet
 from profilerkit.analysis.crowd.record import crowd_record
 from profilerkit.analysis.dumped_ranks import with_dumps
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.ledger.run import run_ledger
+from profilerkit.analysis.ledger.account import run_ledger
 from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.recorded import with_recorded
@@ -218,19 +219,19 @@ def _told(
         ending=ending,
     )
     facts = with_logs(with_recorded(facts, ranks, record), ranks, recording.logs)
-    facts = with_dumps(facts, ranks) if recording.by_dumps else facts
+    facts = contended(with_dumps(facts, ranks) if recording.by_dumps else facts)
+    program = quiet(facts)
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
-    outcomes = with_overlaps(
-        facts, run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
-    )
+    ran = run_rules(program, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
+    outcomes = with_overlaps(program, ran)
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
     run = describe(places, recording, ending, facts, __version__)
     report = revise(
-        _report(facts, detail, outcomes, run),
+        _report(program, detail, outcomes, run),
         ledger=run_ledger(ranks, facts.judged_rank if told is None else told),
         oom=(dossier_of(record) if record else None) or facts.memory_use.oom,
         snapshots=facts.logs.snapshots if facts.logs else (),
-        waterfall=waterfall(facts, outcomes),
+        waterfall=waterfall(program, outcomes),
     )
     return Analysis(report, tuple(ranks), ranks[facts.judged_rank])
 
@@ -257,8 +258,8 @@ def _rules(
     rules, tuned = with_options(known, options)
     heard, ended = in_force(suppress, rules, datetime.now().astimezone().date())
     codes = [rule.code for rule in rules]
-    notes = (*left_out, *tuned, *ended)
-    return _Rules(rules, rule_prefixes(select, codes), rule_prefixes(ignore, codes), heard, notes)
+    chosen, left = rule_prefixes(select, codes), rule_prefixes(ignore, codes)
+    return _Rules(rules, chosen, left, heard, (*left_out, *tuned, *ended))
 
 
 def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) -> Facts:
@@ -273,8 +274,7 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         verdict=diagnose(facts, outcomes),
         steps=detail.steps,
         breakdown=detail.parts,
-        # Logs alone are of devices, and of no rank.
-        ranks=() if facts.logs is not None and facts.logs.alone else facts.ranks,
+        ranks=() if facts.logs is not None and facts.logs.alone else facts.ranks,  # logs alone are of no rank
         rank_steps=facts.rank_steps,
         job_steps=facts.job_steps,
         outcomes=outcomes,
@@ -286,7 +286,7 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         trust=facts.trust,
         run=run,
         communication=facts.communication,
-        workers=facts.workers,
+        workers=detail.workers,
         median_step=detail.median_step,
         probes=facts.probes,
     )

@@ -207,7 +207,10 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
             _refuse_other_tool(path)
             raise result.errors[0][1]
         if result.facts is not None:
-            read += [(path, facts) for facts in (result.facts, *result.beside)]
+            parts = (result.facts, *result.beside)
+            if len(parts) > 1 and len(named) + len(found) > 1:  # each file numbers its own from 0
+                parts = tuple(replace(facts, meta=replace(facts.meta, rank=None, world_size=None)) for facts in parts)
+            read += [(path, facts) for facts in parts]
         left_out += result.errors
     if not read:
         first, why = left_out[0]

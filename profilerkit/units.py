@@ -112,6 +112,40 @@ def format_ratio_range(low_ratio: float, high_ratio: float) -> str:
     return high if low == high else f"{low.removesuffix(' %')}–{high}"
 
 
+#: A range of savings wider than this, share of the step, is no help: only its upper end is shown.
+WIDEST_RANGE = 0.30
+
+
+def is_open(low_ratio: float, high_ratio: float, method: str = "") -> bool:
+    """Return whether a saving reads "up to": its range is wide, or nothing but its bound is certain."""
+    return method == "bound" or low_ratio == 0 or high_ratio - low_ratio > WIDEST_RANGE
+
+
+def format_gain(low_ratio: float, high_ratio: float, method: str = "") -> str:
+    """Return the range of a saving as it is read everywhere.
+
+    >>> format_gain(0.48, 0.61), format_gain(0.15, 0.88), format_gain(0.0, 0.17, "bound"), format_gain(-0.02, 0.1)
+    ('48–61 %', 'up to 88 %', 'up to 17 %', '-2.0 % to 10 %')
+    """
+    if is_open(low_ratio, high_ratio, method):
+        return f"up to {format_ratio(high_ratio)}"
+    if low_ratio < 0:
+        return f"{format_ratio(low_ratio)} to {format_ratio(high_ratio)}"
+    return format_ratio_range(low_ratio, high_ratio)
+
+
+def format_saving(low_ratio: float, expected_ratio: float, high_ratio: float, method: str = "") -> str:
+    """Return a saving with what is expected of it.
+
+    >>> format_saving(0.48, 0.55, 0.61), format_saving(0.15, 0.68, 0.88), format_saving(0.0, 0.0, 0.17, "bound")
+    ('55 % (48–61 %)', 'up to 88 % (68 % expected)', 'up to 17 %')
+    """
+    expected, gain = format_ratio(expected_ratio), format_gain(low_ratio, high_ratio, method)
+    if not is_open(low_ratio, high_ratio, method):
+        return f"{expected} ({gain})"
+    return f"{gain} ({expected} expected)" if expected_ratio > 0 and expected != format_ratio(high_ratio) else gain
+
+
 def format_count(value: float) -> str:
     """A count with thousands separators.
 

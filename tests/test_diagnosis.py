@@ -77,7 +77,7 @@ def test_verdict_follows_what_a_probe_measured():
     assert verdict_of(probed(0.39)).saving.method == "analytic"
     less = verdict_of(probed(0.2))
     assert (less.bound, less.confidence, less.saving.expected) == ("input-bound", "medium", 0.2)
-    assert "saves at most 21 % of the step, as a probe in the run measured." in less.consequence
+    assert "saves up to 21 % (20 % expected) of the step, as a probe in the run measured." in less.consequence
     none = verdict_of(probed(0.03))
     assert (none.bound, none.confidence, none.saving) == ("compute-bound", "medium", None)
     (ruled_out,) = (row for row in none.ruled_out if row.bound == "input-bound")
@@ -638,6 +638,32 @@ def test_a_balanced_run_tells_the_known_and_the_most_that_a_fix_could_save_witho
     assert diagnose(late, fixes).headline == "No fix is known to save 10 % of rank 7's 100 ms step"
 
 
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [(0.1, "The GPU idles 30.0 ms of every 100 ms step while work is issued"), (0.4, "as the finding has it")],
+)
+def test_the_headline_states_what_was_measured_and_never_a_saving(expected, said):
+    known = FIRES["OV001"]
+    (outcome,) = [entry for entry in run_rules(known, RULES) if entry.rule == "OV001"]
+    finding = revise(
+        outcome.findings[0],
+        title="as the finding has it",
+        saving=Saving(low=0.0, expected=expected, high=0.5, method="replay"),
+    )
+    assert diagnose(known, (revise(outcome, findings=(finding,)),)).headline == said
+
+
+def test_advice_fits_the_tool_that_wrote_the_file():
+    for recorder, wanted in (("nsys", "nsys profile"), ("torch", "ProfilerActivity.CUDA")):
+        known = facts({"idle.unknown": 0.7}, recorder=recorder, input=None)
+        missing = replace(on_host(), device_events_missing=True, recorder=recorder)
+        hints = [entry.hint for case in (known, missing) for entry in run_rules(case, RULES) if entry.hint]
+        texts = [*hints, verdict_of(known).refuted_by, verdict_of(missing).refuted_by]
+        assert any(wanted in text for text in texts)
+        foreign = ("ProfilerActivity", "prof.wrap(loader); without") if recorder == "nsys" else ("nsys", "NVTX")
+        assert not [text for text in texts if any(word in text for word in foreign)]
+
+
 def ranks_of(traces):
     return run_facts([rank_facts(f"rank{i}.json", trace.facts(), None) for i, trace in enumerate(traces)])
 
@@ -683,6 +709,28 @@ def test_the_late_rank_is_named_whatever_the_bound(known):
     assert "The other ranks wait 40 % of the step for rank 7." in found.consequence
 
 
+def test_a_verdict_about_a_rank_that_is_likely_late_has_low_confidence():
+    def story(few):
+        delays = [0, 900, 0, 50]
+        traces = [training(12, rank=rank, world_size=4, python=us, comm=950 - us) for rank, us in enumerate(delays)]
+        known = ranks_of(traces)
+        late = revise(known.communication.late[0], few_steps=few)
+        return verdict_of(replace(known, communication=revise(known.communication, late=(late,), steps_needed=4)))
+
+    assert (story(False).rank, story(False).confidence) == (1, "high")
+    assert "likely" not in story(False).consequence
+    assert (story(True).rank, story(True).confidence) == (1, "low")
+    assert "Rank 1 is likely late: record at least 10 steps to be sure. The other ranks wait" in story(True).consequence
+
+
+def test_a_rank_seen_alone_says_how_long_it_waits_at_most_whatever_the_bound():
+    found = verdict_of(ranks_of([training(12, rank=0, world_size=4, python=1_800, comm=300)]))
+    assert (found.bound, found.rank) == ("overhead-bound", None)
+    assert "Rank 0 waits up to 300 µs of every step for others" in found.consequence
+    little = verdict_of(ranks_of([training(12, rank=0, world_size=4, python=1_800, comm=50)]))
+    assert "waits up to" not in little.consequence
+
+
 def test_a_straggler_seen_alone_from_a_waiting_rank_is_not_told_with_confidence():
     waits = training(12, rank=0, world_size=4, comm=850)
     found = verdict_of(ranks_of([waits]))
@@ -697,8 +745,8 @@ def test_a_saving_that_is_only_a_bound_is_told_as_one():
     assert found.confidence == "low"
     assert found.saving.method == "bound"
     assert found.consequence.startswith(
-        "The best fix saves at most 46 % of the step. Waiting for another rank and transfer cannot be told apart. "
-        "3 of 4 ranks are missing."
+        "The best fix saves up to 46 % (23 % expected) of the step. Rank 0 waits up to 850 µs of every step for "
+        "others: analyze the other ranks' files too to learn for whom. 3 of 4 ranks are missing."
     )
 
 

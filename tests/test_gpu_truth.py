@@ -8,6 +8,7 @@ import sys
 import tarfile
 import time
 import types
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -193,8 +194,28 @@ def test_a_part_that_fails_keeps_what_it_measured(tmp_path, monkeypatch):
 
 def test_no_check_starts_after_the_time_for_all(tmp_path, monkeypatch):
     part_of(monkeypatch, lambda *_: (Check(name=name, value=1) for name in ("first", "second")))
-    result = runner.measure("made", Device("cpu"), tmp_path, time.monotonic() - 1)
+    now_s = count()
+    monkeypatch.setattr(runner, "time", types.SimpleNamespace(monotonic=lambda: next(now_s)))
+    result = runner.measure("made", Device("cpu"), tmp_path, 1.5)
     assert [check.name for check in result.checks] == ["first", "the rest"]
+
+
+def test_a_part_that_would_begin_too_late_leaves_what_an_earlier_run_measured(tmp_path, monkeypatch):
+    part_of(monkeypatch, lambda *_: iter([Check(name="first", value=1)]))
+    runner.measure("made", Device("cpu"), tmp_path, time.monotonic() + 60)
+    result = runner.measure("made", Device("cpu"), tmp_path, time.monotonic() - 1)
+    assert [check.name for check in result.checks] == ["the rest"]
+    assert "first" in (tmp_path / "made.json").read_text("utf-8")
+
+
+def test_a_part_that_does_not_run_stays_in_the_report(tmp_path):
+    """Only the scenarios are run again, at another place."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "scenarios.json").write_text('{"part": "scenarios", "checks": []}', "utf-8")
+    before = {part["part"]: part for part in json.loads(REPORT.read_text("utf-8"))["parts"]}
+    after = {part["part"]: part for part in runner.document(tmp_path / "parts", REPORT)["parts"]}
+    assert {name for name in runner.PARTS if after[name] != before[name]} == {"scenarios"}
+    assert runner.document(tmp_path / "parts", tmp_path / "none.json")["parts"][0]["device"] is None
 
 
 @pytest.mark.parametrize("part", ["micro", "peaks", "graphs", "nvml", "overhead", "oom", "shared"])

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from profilerkit.analysis.communication.wire import Wire
-from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts
+from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
     ChainFacts,
@@ -40,6 +40,7 @@ from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, JobSteps, Part, Rank, RankSteps, Steps
 from profilerkit.model.workers import Workers
 from profilerkit.rundir.layout import NoKernels
+from profilerkit.trace.columns import Recorder
 
 #: What a wait for a batch is read from when no event marks it.
 BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
@@ -165,12 +166,15 @@ class Facts:
         host_ranks: recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.
         workers: what the loader's worker processes did; ``None`` without any, or where that was not recorded.
+        taken: share of the recorded step in the queue for processors that other programs hold; 0 where none is known.
         alone: part to the share of the traced step that it alone kept the device from computing; derived, empty
             without device events.
         hidden: part to the share in which the host was held up by it while the device communicated or copied; a fix of
             it shows only once that transfer is gone as well.
         loading: the replayed queue of the loader and its epochs; ``None`` without records of steps.
-        pinned: batch copies from pinned memory; ``None`` without device events, and so for ``small_copies``.
+        copies: of batches, from pageable memory; ``None`` without device events, and so ``pinned`` and
+            ``small_copies``.
+        pinned: the same from pinned memory, or such as the trace does not name.
         host: what the training process does besides issuing work.
         memory_use: what memory costs beside its size.
         pauses: what training stood still for, over all steps of a run that was recorded whole.
@@ -183,6 +187,7 @@ class Facts:
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
         median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
         framework: what was profiled, where it is not PyTorch.
+        recorder: the tool that has to record more.
         unprofiled: of what kinds the trace's events are, where none is a profiler's.
         probes: those that were asked for, made or not.
         step_series: the judged rank's steps with their parts, by its timers and by its trace, as far as there are any.
@@ -232,10 +237,11 @@ class Facts:
     samples: tuple[Series, ...] = ()
     trace_read: bool = True
     launches: LaunchFacts | None = None
+    taken: float = 0.0
     alone: Mapping[str, float] = field(default_factory=dict)
     hidden: Mapping[str, float] = field(default_factory=dict)
     loading: LoadingFacts | None = None
-    pinned: PinnedFacts | None = None
+    pinned: CopyFacts | None = None
     small_copies: SmallCopyFacts | None = None
     host: HostFacts = field(default_factory=HostFacts)
     memory_use: MemoryUse = field(default_factory=MemoryUse)
@@ -249,6 +255,7 @@ class Facts:
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
     median_step: MedianStep | None = None
     framework: str | None = None
+    recorder: Recorder = "torch"
     unprofiled: str | None = None
     probes: tuple[Probed, ...] = ()
     rank_steps: RankSteps | None = None

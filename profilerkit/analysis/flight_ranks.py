@@ -82,13 +82,14 @@ def flight_ranks(ranks: Sequence[RankFacts], world_size: int | None, *, least_sh
     reduced = [longest_per_step(entry) for entry in match.arrivals]
     every, ledger = ledger_of(match.arrivals, len(ranks)), ledger_of(reduced, len(ranks))
     ledger = replace(ledger, last=every.last, of=every.of)
-    late = late_ranks(ledger)
+    lengths = [rank.steps.time_ns.mean for rank in ranks if rank.steps.time_ns]
+    step_ns = float(np.median(lengths)) if lengths else 0.0
+    late = late_ranks(ledger, step_ns)
     steps = ledger.own.shape[1]
     if not steps:
         return replace(found, problems=(*found.problems, _OUTSIDE))
     waited_ns = _median_waited_ns(ledger, late.ranks, steps)
-    lengths = [rank.steps.time_ns.mean for rank in ranks if rank.steps.time_ns]
-    waiting = min(waited_ns / float(np.median(lengths)), 1.0) if lengths else 0.0
+    waiting = min(waited_ns / step_ns, 1.0) if step_ns else 0.0
     apart = _clocks_apart(match, late, [meta.host for meta in metas if meta], waited_ns)
     positions = () if apart or waiting < least_share else late.ranks
     jitter = waiting * jitter_ratio(positions[0], reduced) if positions else None
@@ -149,14 +150,14 @@ def _communication(
         steps=steps,
         steps_needed=late.needed,
         waited_ns=ledger.total_ns,
-        late=tuple(_late_rank(ranks, position, ledger, steps) for position in positions),
+        late=tuple(_late_rank(ranks, position, ledger, steps, few=not late.sure) for position in positions),
         blurred=blurred,
         problems=problems,
         matched_in="flight recorders",
     )
 
 
-def _late_rank(ranks: Sequence[RankFacts], position: int, ledger: Ledger, steps: int) -> LateRank:
+def _late_rank(ranks: Sequence[RankFacts], position: int, ledger: Ledger, steps: int, *, few: bool) -> LateRank:
     """A late rank, with its cause where the timers of all ranks show one."""
     rank = ranks[position]
     others = [entry for index, entry in enumerate(ranks) if index != position]
@@ -174,6 +175,7 @@ def _late_rank(ranks: Sequence[RankFacts], position: int, ledger: Ledger, steps:
         waited_ns=round(waited_ns),
         # Without a timer nothing was measured that could explain it.
         coverage=min(max(excess_ns, 0.0) / waited_ns, 1.0) if waited_ns > 0 and rank.parts else None,
+        few_steps=few,
     )
 
 

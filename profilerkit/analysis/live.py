@@ -8,7 +8,7 @@ import numpy as np
 from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import median, quantile
-from profilerkit.analysis.steps.log import StepLog, exposed, read_log
+from profilerkit.analysis.steps.log import StepLog, exposed, log_of
 from profilerkit.analysis.timed_ranks import TIMED_SPREAD, median_rank_ns
 from profilerkit.model.change import revise
 from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
@@ -69,7 +69,7 @@ def _latest_log(entry: RankRecord) -> StepLog | None:
     most = LATEST_EVENTS * EVENT.size
     while True:
         latest = with_evaluation(revise(entry, events=entry.events[-most:]))
-        log = read_log(latest.events, latest.names)
+        log = log_of(latest)
         if log is not None or most >= len(entry.events):
             return log
         most *= 4
@@ -91,13 +91,19 @@ def _rank(entry: RankRecord, log: StepLog | None) -> LiveRank:
     )
 
 
+def _timed_rows(log: StepLog) -> I64:
+    """Positions of the run's own steps, as far as the device has ended them where it has a clock."""
+    ended = np.ones(len(log.time), dtype=np.bool_) if log.device is None else log.device.time >= 0
+    own = ended & (np.array(log.state) != "probe")
+    return np.flatnonzero(own if own.any() else ended)
+
+
 def _recent_rows(log: StepLog) -> I64:
-    """Positions of the run's own steps of the last seconds, at least ``FEWEST_RECENT`` where there are as many."""
-    ends = log.stop
-    first = int(np.searchsorted(ends, ends[-1] - RECENT_NS, side="right"))
-    recent = np.arange(max(min(first, len(ends) - FEWEST_RECENT), 0), len(ends))
-    own = recent[[log.state[row] != "probe" for row in recent]]
-    return own if len(own) else recent
+    """Those of the last seconds, at least ``FEWEST_RECENT`` where there are as many."""
+    rows = _timed_rows(log)
+    ends = log.stop[rows]
+    first = int(np.searchsorted(ends, ends.max(initial=0) - RECENT_NS, side="right"))
+    return rows[max(min(first, len(rows) - FEWEST_RECENT), 0) :]
 
 
 def _judged(log: StepLog, rows: I64) -> I64:
@@ -111,15 +117,19 @@ def _wait(log: StepLog | None) -> tuple[int, float] | tuple[None, None]:
     if log is None or not log.waits_seen:
         return None, None
     rows = _judged(log, _recent_rows(log))
+    if not len(rows):
+        return None, None
     time, wait = max(int(log.time[rows].sum()), 1), exposed(log.spent("input.wait"), log.room)["input.wait"][rows]
     return round(float(wait.mean())), float(wait.sum()) / time
 
 
-def _recent(rank: int, log: StepLog) -> Recent:
+def _recent(rank: int, log: StepLog) -> Recent | None:
+    """The last steps; ``None`` where the device has ended none of them yet."""
     rows = _recent_rows(log)
-    judged = log.time[_judged(log, rows)]
-    passed = int((log.stop - log.start)[rows].sum())
-    all_judged = log.time[_judged(log, np.arange(len(log.time)))]
+    if not len(rows):
+        return None
+    judged, passed = log.time[_judged(log, rows)], int(log.time[rows].sum())
+    all_judged = log.time[_judged(log, _timed_rows(log))]
     groups = np.array_split(all_judged, min(TREND_GROUPS, len(all_judged)))
     several = len(judged) > 1
     return Recent(

@@ -51,7 +51,7 @@ def _contradictions(given: Sequence[_Named]) -> Iterator[str]:
         gap = format_long_ns(found.ns)
         yield f"{first} ends {gap} before {last} begins, and neither is known to be of the other's job"
     if not any(_is_of_a_job(rank, trace) for _, rank, trace in given):
-        yield f"none of {_listed([name for name, _, _ in given])} names a rank or shows a collective"
+        yield f"none of {_listed(list(dict.fromkeys(name for name, _, _ in given)))} names a rank or shows a collective"
 
 
 def _is_of_a_job(rank: RankFacts, trace: TraceFacts) -> bool:
@@ -73,9 +73,9 @@ def _differ(said: str, known: Sequence[tuple[str, object]]) -> Iterator[str]:
 
 def _names(ranks: Sequence[RankFacts]) -> list[str]:
     """What each recording is called: its file, with the directory where several files have one name."""
-    if len({rank.origin for rank in ranks}) == len(ranks):
-        return [rank.origin for rank in ranks]
     paths = [Path(rank.trace.meta.path if rank.trace else rank.origin) for rank in ranks]
+    if len({rank.origin for rank in ranks}) == len(set(paths)):
+        return [rank.origin for rank in ranks]
     return ["/".join(path.parts[-2:]) for path in paths]
 
 

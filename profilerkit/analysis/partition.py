@@ -52,7 +52,8 @@ class Partition:
         hidden: the same shape, time in which the host was held up as well while the device communicated or copied.
         fed: how the main thread gets its batches.
         lead_in: what leads up to the batch copies, where the main thread's input is only inferred from that.
-        offloads: rows of the judged device's copies of state that is kept on the host.
+        copies: rows of the judged device's copies and memsets, sorted.
+        copy_leaf: ``(n_copies,)`` int64, leaf of each.
     """
 
     mode: Literal["gpu", "cpu"]
@@ -62,7 +63,15 @@ class Partition:
     hidden: I64 | None
     fed: Feeding
     lead_in: Spans
-    offloads: I64
+    copies: I64
+    copy_leaf: I64
+
+    def copied(self, rows: I64) -> I64:
+        """``(n,)`` int64 leaf of each of the events ``rows`` that is a copy of the judged device, -1 for others."""
+        if not len(self.copies):
+            return np.full(len(rows), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.copies, rows), len(self.copies) - 1)
+        return np.where(self.copies[at] == rows, self.copy_leaf[at], -1)
 
     @property
     def totals(self) -> I64:
@@ -140,11 +149,12 @@ def partition_and_host(
     on_gpu = ran_on_a_device(columns)
     main = main_thread(columns)
     if on_gpu:
-        host, segments, held, offloads = _on_device(
+        host, segments, held, copies, copied = _on_device(
             columns, names, kinds, launches, window, work, main, issuing or window, between
         )
     else:
-        host, segments, held, offloads = *_on_host(columns, names, kinds, window, work, main), None, NO_ROWS
+        host, segments = _on_host(columns, names, kinds, window, work, main)
+        held, copies, copied = None, NO_ROWS, NO_ROWS
     per_step = _per_step(segments, window)
     _check_sum(per_step, window)
     parts = Partition(
@@ -155,7 +165,8 @@ def partition_and_host(
         hidden=_per_step(_cut(held.hidden, window), window) if held else None,
         fed=host.thread(main).fed if main >= 0 else NOT_FED,
         lead_in=host.lead_in,
-        offloads=offloads,
+        copies=copies,
+        copy_leaf=copied,
     )
     return parts, host
 
@@ -188,7 +199,7 @@ def _on_device(
     main: int,
     issuing: Spans,
     between: Spans | None,
-) -> tuple[HostActivity, Segments, Held, I64]:
+) -> tuple[HostActivity, Segments, Held, I64, I64]:
     mine = judged_device_rows(columns, window)
     communicates = kinds.communication[columns.name]
     kernels = np.flatnonzero(mine & (columns.category == Category.KERNEL) & ~communicates)
@@ -212,8 +223,7 @@ def _on_device(
     idle = _complete(paint(quiet, [attribute(union(quiet.start, quiet.end), issued, host)]))
     exposed = joined(_only(base, busy & np.isin(base.label, _TRANSFERS)))
     held = releases(columns, idle, exposed, np.r_[collectives, copy_rows], issued, host)
-    offloads = copy_rows[copies[copy_rows] == leaf("mem.offload")]
-    return host, in_order([_only(base, busy), idle]), held, offloads
+    return host, in_order([_only(base, busy), idle]), held, copy_rows, copies[copy_rows]
 
 
 def _cut(segments: Segments, window: Spans) -> Segments:
@@ -283,7 +293,8 @@ def _on_host(
     ]
     transfers = communicates & columns.is_a(Category.CPU_OP, Category.ANNOTATION)
     communication = with_label(union(columns.ts_ns[transfers], columns.end_ns[transfers]), leaf("comm.other"))
-    return host, _complete(paint(window, [*upper, *compute, communication]), otherwise="over.python")
+    otherwise = "over.python" if host.thread(main).runs_python else "idle.unknown"
+    return host, _complete(paint(window, [*upper, *compute, communication]), otherwise)
 
 
 def _computed(columns: TraceColumns, operators: I64, communicates: npt.NDArray[np.bool_], work: I64) -> Segments:

@@ -7,14 +7,15 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.composition import Measured, compose
+from profilerkit.analysis.contention import ready_ratio
 from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.facts import InputFacts, Stall
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import NAMED_PAUSES, UNSPLIT, WAITS
 from profilerkit.analysis.samples import signals, summarise
-from profilerkit.analysis.stats import median, median_error
+from profilerkit.analysis.stats import Numbers, median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS
-from profilerkit.analysis.steps.log import StepLog, read_log
+from profilerkit.analysis.steps.log import StepLog, log_of
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.stalls import STALL_KINDS, unnamed_stalls
 from profilerkit.analysis.steps.table import NO_STEPS, log_steps, trace_series, trace_steps
@@ -49,6 +50,7 @@ class RankFacts:
 
     ``steps`` is what the report shows of them, ``series`` all of them; ``None`` where there is none. ``unseen`` is a
     trace that lacks all of the device's events though the rank trained on one: its timers tell the rank's story.
+    ``sampled_busy_ratio`` is the mean share of the judged steps' time in which NVML saw the device run kernels.
     """
 
     rank: int | None
@@ -64,6 +66,7 @@ class RankFacts:
     stalls: tuple[Stall, ...]
     samples: tuple[Series, ...]
     inflation_ratio: float | None
+    sampled_busy_ratio: float | None = None
     workers: Workers | None = None
     unseen: TraceFacts | None = None
 
@@ -81,7 +84,7 @@ def rank_facts(origin: str, trace: TraceFacts | None, record: RankRecord | None)
     """Join a trace and a step log; either may be missing, not both. The record it keeps has inferred phases as well."""
     if record is not None:
         record = with_evaluation(record)
-    return _joined(origin, trace, record, read_log(record.events, record.names) if record else None)
+    return _joined(origin, trace, record, log_of(record) if record else None)
 
 
 def with_trace(rank: RankFacts, trace: TraceFacts) -> RankFacts:
@@ -96,7 +99,7 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
     inflation = _inflation(trace, log)
     workers = worker_facts(record, log) if record is not None and log is not None else None
     wait_part = input_part(log, record, workers) if log is not None else "input.wait"
-    if log is not None:
+    if log is not None and log.steady.any():
         parts = _parts_by_log(log, trace, record, wait_part)
     elif trace is not None:
         parts = _parts_by_trace(trace)
@@ -118,6 +121,7 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
         stalls=log.stalls if log else _trace_stalls(series) if series else (),
         samples=summarise(record.samples, record.rank, int(log.start[0]) if log else None) if record else (),
         inflation_ratio=inflation,
+        sampled_busy_ratio=float(busy.mean()) if len(busy := _utilization(log, record)) else None,
         workers=workers,
         unseen=unseen,
     )
@@ -126,12 +130,16 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
 def _steps(
     trace: TraceFacts | None, log: StepLog | None, record: RankRecord | None, wait_part: str
 ) -> tuple[Steps, StepSeries | None]:
-    """The steps for the report, and as arrays: of the timers where there are any."""
-    if log is not None:
+    """The steps for the report, and as arrays: of the timers where they tell any, else of the trace.
+
+    A device that is far behind the host may have ended no step of those that the timers saw.
+    """
+    if log is not None and (log.steady.any() or trace is None):
         series = log.series(wait_part)
         found_by = record.meta.steps_found_by if record and record.meta else None
         samples = record.samples if record else ()
-        return log_steps(log, series, found_by or "the training loop", samples), series
+        steps = log_steps(log, series, found_by or "the training loop", samples)
+        return steps, series if steps.steady else None
     if trace is not None:
         series = trace_series(trace)
         return trace_steps(trace, series), series
@@ -235,8 +243,8 @@ def _at_work(log: StepLog, record: RankRecord | None, step_ns: float) -> dict[st
     are in that time too.
     """
     at_most = log.device.work_ns if log.device is not None else None
-    busy = _utilization(log, record) if _used_a_device(record) else None
-    known = [] if busy is None else [busy * step_ns]
+    busy = _utilization(log, record) if _used_a_device(record) else _NO_SAMPLES
+    known = [median(busy) * step_ns] if len(busy) >= _FEWEST_SAMPLES else []
     if at_most is not None:
         return {UNSPLIT: min([at_most, *known])}
     if _used_a_device(record):
@@ -246,17 +254,16 @@ def _at_work(log: StepLog, record: RankRecord | None, step_ns: float) -> dict[st
 
 #: Samples of a device's utilisation in the judged steps, below which they are what happened to be going on (a choice).
 _FEWEST_SAMPLES = 3
+_NO_SAMPLES = np.empty(0)
 
 
-def _utilization(log: StepLog, record: RankRecord | None) -> float | None:
-    """Return the median share of time in which the device ran kernels, of samples taken wholly in judged steps."""
-    rows = np.flatnonzero(log.steady)
-    if record is None or not len(rows):
-        return None
-    low, high = int(log.start[rows[0]]) + SAMPLE_NS, int(log.stop[rows[-1]])
-    inside = [sample for sample in record.samples if low <= sample.t_ns <= high]
-    known = [found.values for found in signals(inside) if found.name == "gpu.utilization"]
-    return median(known[0]) if known and len(known[0]) >= _FEWEST_SAMPLES else None
+def _utilization(log: StepLog | None, record: RankRecord | None) -> Numbers:
+    """Return the shares of time in which the device ran kernels, of samples taken wholly in judged steps."""
+    if record is None or log is None:
+        return _NO_SAMPLES
+    low, high = log.window
+    inside = [sample for sample in record.samples if low + SAMPLE_NS <= sample.t_ns <= high]
+    return next((found.values for found in signals(inside) if found.name == "gpu.utilization"), _NO_SAMPLES)
 
 
 def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:
@@ -294,10 +301,8 @@ def input_part(log: StepLog, record: RankRecord | None, workers: Workers | None 
     ratio = _ratio_of_waits(log, log.wait_cpu)
     if workers is not None:
         return named_wait(workers, ratio)
-    # A thread that is ready and gets no processor neither computes nor is blocked.
-    queued = _ratio_of_waits(log, log.wait_queue)
-    if ratio is not None and queued is not None and queued < 1.0:
-        ratio = min(ratio / (1.0 - queued), 1.0)
+    if ratio is not None:
+        ratio = ready_ratio(ratio, _ratio_of_waits(log, log.wait_queue) or 0.0)
     if ratio is None or (loader is not None and loader.num_workers not in (0, None)):
         return "input.wait"
     return "input.prep" if ratio >= COMPUTING_RATIO else "input.fetch" if ratio <= BLOCKED_RATIO else "input.wait"

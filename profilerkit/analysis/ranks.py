@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profilerkit.analysis.communication.cause import Cause, cause_of
+from profilerkit.analysis.communication.cause import Cause, cause_of, more_work, same_work
 from profilerkit.analysis.communication.comm_facts import EXPOSED
-from profilerkit.analysis.communication.late import CAUSED_SHARE, Lateness, jitter_ratio, late_ranks
+from profilerkit.analysis.communication.late import CAUSED_SHARE, FEWEST_STEPS, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.matching import Matching, match_ranks
 from profilerkit.analysis.communication.relabel import latency_floor_ns, relabelled
-from profilerkit.analysis.communication.same_work import more_work, same_work
 from profilerkit.analysis.communication.sequences import RankLog
 from profilerkit.analysis.communication.table import Split, collective_table
 from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrivals_of, ledger_of, splits_of
 from profilerkit.analysis.communication.wire_facts import divided_wire
 from profilerkit.analysis.flight_ranks import FlightRanks, flight_ranks
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
+from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.unequal_ranks import captures_apart, rank_name
@@ -26,9 +26,6 @@ from profilerkit.model.communication import Communication, LateRank
 
 #: Share of a step that the median other rank must wait, exposed, before a rank is called late (R36).
 LATE_SHARE = 0.05
-#: Share from which it is no jitter even where the steps are too few to exclude chance: the others wait twice as long as
-#: they do everything else. (Measured: a tensor-parallel pair in one step 0.82.)
-OVERWHELMING = 2 / 3
 #: A late rank on a host must be later than the ends of one collective are apart by this factor: the load that blurs the
 #: ends delays the starts as well. Of 78 gloo recordings with an injected delay it was 32 and more; load alone made a
 #: rank of two others late by 3 and by 7 times as much.
@@ -97,16 +94,15 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     arrivals = joint
     seen = _steps_seen(ranks, matching, arrivals, judged=True)
     ledger = ledger_of(arrivals, len(ranks))
-    found = late_ranks(ledger_of([entry for entry in arrivals if entry.certain], len(ranks)))
+    certain = ledger_of([entry for entry in arrivals if entry.certain], len(ranks))
+    found = late_ranks(_exposed(certain, for_all), _typical_step_ns(ranks))
     suspects = found.ranks or _suspect(ledger)
     waiting = _median_waiting(for_all, suspects, matching, arrivals) if suspects else 0.0
     late = found.ranks if waiting >= LATE_SHARE else ()
-    if found.needed is not None and found.share >= CAUSED_SHARE and found.steps == 1.0 and waiting >= OVERWHELMING:
-        late = suspects
     blurred = bool(late) and _is_blurred(divided[late[0]], late[0], matching, waiting)
     late = () if blurred else late
-    if not late and waiting >= LATE_SHARE and _has_more_to_do(divided, suspects, waiting):
-        late, blurred = suspects, False
+    if waiting >= LATE_SHARE and not (late and found.sure) and _has_more_to_do(divided, suspects, waiting):
+        late, blurred, found = suspects, False, replace(found, sure=True)
     return Job(
         ranks=divided,
         communication=revise(
@@ -139,6 +135,25 @@ def _by_flight(ranks: Sequence[RankFacts], world_size: int | None, by_traces: Co
         jitter_share=found.jitter_share,
         flight=found,
     )
+
+
+def _exposed(ledger: Ledger, ranks: Sequence[RankFacts]) -> Ledger:
+    """Return the ledger with no more waiting of a rank in a step than nothing hid.
+
+    Of collectives beside computing each waits for the same delay again.
+    """
+    own = np.zeros_like(ledger.own)
+    for position, rank in enumerate(ranks):
+        if rank.trace is not None:
+            _, mine, theirs = np.intersect1d(rank.trace.steps.index, ledger.numbers, return_indices=True)
+            own[position, theirs] = rank.trace.partition.per_step[mine, leaf("comm.skew")]
+    return replace(ledger, own=np.minimum(own, ledger.own))
+
+
+def _typical_step_ns(ranks: Sequence[RankFacts]) -> float:
+    """Mean step of the median rank; 0 where none was timed."""
+    lengths = [rank.steps.time_ns.mean for rank in ranks if rank.steps.time_ns]
+    return float(np.median(lengths)) if lengths else 0.0
 
 
 def _suspect(ledger: Ledger) -> tuple[int, ...]:
@@ -224,11 +239,11 @@ def _median_waiting(
 def _has_more_to_do(ranks: Sequence[RankFacts], suspects: Sequence[int], waiting: float) -> bool:
     """Whether what one rank computes more than the others accounts for ``waiting``: work is no accident.
 
-    It is called late for that however few the steps are, and however busy its host is.
+    It is called late for that however busy its host is. Fewer steps may be cut at unlike places.
     """
     rank = ranks[suspects[0]]
     others = [entry.trace for entry in ranks if entry.trace is not None and entry is not rank]
-    if len(suspects) != 1 or rank.trace is None:
+    if len(suspects) != 1 or rank.trace is None or rank.trace.n_steady < FEWEST_STEPS:
         return False
     computes = sum(part.share for part in rank.parts if part.part.startswith("compute."))
     return more_work(rank.trace, others) * computes >= ACCOUNTED * waiting
@@ -278,7 +293,7 @@ def _communication(
                     matching.to_common_ns,
                 ),
                 max(seen[rank], 1),
-                few=found.needed is not None,
+                few=not found.sure,
             )
             for rank in found.ranks
         ),

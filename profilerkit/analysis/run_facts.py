@@ -19,7 +19,7 @@ from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.rank_steps import job_steps, rank_steps
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
-from profilerkit.analysis.signals import signals_of_rank
+from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank
 from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.steadiness import weaknesses
@@ -120,7 +120,11 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
         loading=loading_facts(chosen.record, chosen.log, chosen.workers),
         host=host_facts(chosen.record, chosen.log, chosen.trace),
-        throttling=throttling([rank.record.samples if rank.record else () for rank in ranks], facts.judged_rank),
+        throttling=throttling(
+            [rank.record.samples if rank.record else () for rank in ranks],
+            facts.judged_rank,
+            meta.gpu.power_limit_default_mw if meta and meta.gpu else None,
+        ),
         probes=probed(chosen.record.probes if chosen.record else None),
     )
 
@@ -164,6 +168,7 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
         replay=trace.replay,
         median_step=median_step(trace, facts.rank.rank),
         framework=trace.meta.framework,
+        recorder=trace.meta.recorder,
         unprofiled=trace.meta.unprofiled,
     )
 
@@ -182,7 +187,7 @@ def _timed(job: Job) -> int | None:
     if job.communication is None:
         return None if any(rank.trace for rank in job.ranks) else _late_untraced(job.ranks)
     found = job.communication
-    told = found.matched and not found.blurred and found.steps_needed is None
+    told = found.matched and not found.blurred and (bool(found.late) or found.steps_needed is None)
     return None if told else _late_untraced(job.ranks)
 
 
@@ -296,6 +301,7 @@ def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank
         waited_ns=int(known.waited[position]) if known else None,
         clock_offset_ns=matching.offset_ns[position] if matching else None,
         clock_residual_ns=matching.residual_ns[position] if matching else None,
+        sampled_busy_ratio=rank.sampled_busy_ratio,
     )
 
 
@@ -352,7 +358,8 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     if chosen.trace and chosen.trace.meta.framework:
         out.append(unread(chosen.trace.meta.framework))
     if chosen.trace and chosen.mode == "cpu" and chosen.record is None and chosen.trace.meta.devices:
-        out.append("The trace lists a GPU and none of its events: if the model is on it, record ProfilerActivity.CUDA.")
+        hint = fitting(SHOW_DEVICE, chosen.trace.meta.recorder)
+        out.append(f"The trace lists a GPU and none of its events: if the model is on it, record {hint}.")
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":
         out.append("The end of the file is missing, and device events with it: the device did more than is shown.")

@@ -7,8 +7,39 @@ from profilerkit.analysis.device.records import LaunchFacts
 from profilerkit.analysis.foreign import signals_of
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.unequal_ranks import why_no_trace
+from profilerkit.model.change import revise
 from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, Signal
+from profilerkit.trace.columns import Recorder
 from profilerkit.units import format_count
+
+#: How a trace shows the device, what Python does, and how a loop without a loader shows what it waits for.
+SHOW_DEVICE = "ProfilerActivity.CUDA"
+SHOW_STACKS = "torch.profiler: with_stack=True"
+SHOW_FETCHES = 'wrap what gives the batches, prof.wrap(batches), or put getting one under prof.phase("data")'
+_FETCHES = "an NVTX range around each fetch of a batch, named for it"
+_OPERATORS = "torch.autograd.profiler.emit_nvtx() around the steps"
+#: How Nsight Systems shows what torch.profiler would show another way (its user guide: --trace; torch's emit_nvtx), by
+#: how that does. Shapes and memory it shows not at all.
+_WITH_NSYS = {
+    SHOW_DEVICE: "nsys profile --trace=cuda,nvtx,osrt",
+    "ProfilerActivity.CUDA beside ProfilerActivity.CPU": "nsys profile --trace=cuda,nvtx,osrt",
+    "ProfilerActivity.CPU": _OPERATORS,
+    "torch.profiler": _OPERATORS,
+    "profilerkit.profile(..., deep=True)": _OPERATORS,
+    "torch.profiler marks those of torch.optim": _OPERATORS,
+    SHOW_STACKS: "an NVTX range around each function to be told apart",
+    "torch.profiler: record_shapes=True": "a trace of torch.profiler, record_shapes=True: an export holds no shapes",
+    "torch.profiler: profile_memory=True": "a trace of torch.profiler, profile_memory=True: an export holds no memory",
+    SHOW_FETCHES: f"put {_FETCHES}",
+    "wrap the loader: prof.wrap(loader)": _FETCHES,
+    "wrap the loader: for batch in prof.wrap(loader)": _FETCHES,
+    "wrap the loader: prof.wrap(loader); without one: prof.phase('data'), or with_stack=True": _FETCHES,
+}
+
+
+def fitting(hint: str, recorder: Recorder) -> str:
+    """Return how the tool that wrote a file records what is missing in it; ``hint`` is how torch.profiler does."""
+    return _WITH_NSYS.get(hint, hint) if recorder == "nsys" else hint
 
 
 def _launch_signal(launches: LaunchFacts | None) -> tuple[Signal, ...]:
@@ -64,7 +95,7 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
     if chosen.unseen is not None:
         no_device = "the trace holds none, though they were asked for"
     lacking = trace.meta.no_operators if trace else why_no_trace(record)
-    return (
+    signals = (
         signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),
         signal(INPUT_WAIT, chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
         signal(OPERATOR_TRACE, not lacking, lacking or "", "profilerkit.profile(..., deep=True)"),
@@ -72,11 +103,11 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
             "device events",
             trace is not None and trace.partition.mode == "gpu",
             no_device,
-            "the end of the file is missing" if trace and trace.damage.truncated else "ProfilerActivity.CUDA",
+            "the end of the file is missing" if trace and trace.damage.truncated else SHOW_DEVICE,
         ),
         *_launch_signal(trace.launches if trace else None),
         signal("operator shapes", "record_shapes" in recorded, "not recorded", "torch.profiler: record_shapes=True"),
-        signal("Python stacks", "with_stack" in recorded, "not recorded", "torch.profiler: with_stack=True"),
+        signal("Python stacks", "with_stack" in recorded, "not recorded", SHOW_STACKS),
         _memory_signal(chosen),
         *counter_signals(record, chosen.samples, capture),
         signal(
@@ -86,3 +117,5 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
             capture,
         ),
     )
+    recorder = trace.meta.recorder if trace else "torch"
+    return tuple(revise(known, hint=fitting(known.hint, recorder)) if known.hint else known for known in signals)

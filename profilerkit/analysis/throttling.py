@@ -1,7 +1,7 @@
 """How far a device's clock was held down while it worked, from the samples of NVML."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class Throttling:
         max_clock_mhz: the highest the device has; ``None`` where not told.
         power_mw: mean power; ``None`` where not told.
         power_limit_mw: limit of the power; ``None`` where not told.
+        power_limit_default_mw: the limit that the device boots with; ``None`` where not told.
         other_clock_mhz: median of the other ranks' mean clocks at work; ``None`` for a single rank.
         others_capped_ratio: the most that another rank's power limit held its clock down; ``None`` likewise.
         device: what a log calls the device; ``None`` for that of the judged rank.
@@ -46,27 +47,30 @@ class Throttling:
     max_clock_mhz: float | None
     power_mw: float | None = None
     power_limit_mw: float | None = None
+    power_limit_default_mw: float | None = None
     other_clock_mhz: float | None = None
     others_capped_ratio: float | None = None
     device: str | None = None
 
 
-def throttling(ranks: Sequence[Sequence[Sample]], judged: int) -> Throttling | None:
+def throttling(
+    ranks: Sequence[Sequence[Sample]], judged: int, default_limit_mw: float | None = None
+) -> Throttling | None:
     """What the samples of the judged rank say, beside those of the others; ``None`` without a clock or its reasons."""
     found = [_of_one([sample.gpu for sample in samples if sample.gpu is not None]) for samples in ranks]
     own = found[judged]
     others = [one for place, one in enumerate(found) if one is not None and place != judged]
-    if own is None or not others:
+    if own is None:
+        return None
+    own = replace(own, power_limit_default_mw=default_limit_mw)
+    if not others:
         return own
     capped = [one.capped_ratio for one in others if one.capped_ratio is not None]
-    return Throttling(
-        **{name: getattr(own, name) for name in _OWN},
+    return replace(
+        own,
         other_clock_mhz=float(np.median([one.clock_mhz for one in others])),
         others_capped_ratio=max(capped) if len(capped) == len(others) else None,
     )
-
-
-_OWN = tuple(name for name in Throttling.__dataclass_fields__ if not name.startswith("other") and name != "device")
 
 
 def _of_one(samples: Sequence[GpuSample]) -> Throttling | None:

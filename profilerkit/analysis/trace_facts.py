@@ -10,11 +10,11 @@ from profilerkit.analysis.communication.parallelism import parallelism_of
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.communication.wire_facts import wire_facts
-from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts, pinned_copies, small_copies
+from profilerkit.analysis.device.bus_copies import SmallCopyFacts, batch_copies, small_copies
 from profilerkit.analysis.device.compute_facts import compute_facts
 from profilerkit.analysis.device.compute_leaves import compute_leaves
 from profilerkit.analysis.device.host_copies import host_copies
-from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts, pageable_copies
+from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts
 from profilerkit.analysis.device.kernel_table import largest
 from profilerkit.analysis.device.kernels import KernelNames, self_times
 from profilerkit.analysis.device.launches import launch_facts, launching_rows
@@ -32,12 +32,15 @@ from profilerkit.analysis.device.records import (
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.device.utilisation import device_window
 from profilerkit.analysis.facts import CommFacts, InputFacts
+from profilerkit.analysis.host.activity import NO_ROWS
 from profilerkit.analysis.host.compiles import compiles_of_trace
-from profilerkit.analysis.host.host_facts import CompileFacts, PythonFacts
+from profilerkit.analysis.host.host_facts import CompileFacts, PhaseFacts, PythonFacts, RecordingFacts
 from profilerkit.analysis.host.input import input_facts
 from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
+from profilerkit.analysis.host.phases import phase_facts
 from profilerkit.analysis.host.python_stretches import python_facts
+from profilerkit.analysis.host.recording import recording_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.leaves import LEAVES, leaf
@@ -57,6 +60,7 @@ from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
 from profilerkit.analysis.replay.scope import MOST_EVENTS
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
+from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
 from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.analysis.waste.find import kernel_waste
 from profilerkit.analysis.waste.judged import Judged
@@ -108,10 +112,12 @@ class TraceFacts:
     cold: ColdFacts | None = None
     launches: LaunchFacts | None = None
     host_copies: tuple[HostCopy, ...] = ()
-    pinned: PinnedFacts | None = None
+    pinned: CopyFacts | None = None
     small_copies: SmallCopyFacts | None = None
     python: PythonFacts | None = None
     compiles: CompileFacts | None = None
+    recording: RecordingFacts | None = None
+    phases: tuple[PhaseFacts, ...] = ()
     memory_use: MemoryUse = field(default_factory=MemoryUse)
     waste: Waste | None = None
     wire: Wire | None = None
@@ -176,7 +182,7 @@ def trace_facts(
         damage=columns.damage,
         n_events=len(columns),
         steps=steps,
-        partition=parts,
+        partition=replace(parts, copies=NO_ROWS, copy_leaf=NO_ROWS),  # of no use without the events
         window=steps.steady,
         n_steady=len(steps.steady),
         properties=properties,
@@ -257,7 +263,7 @@ def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
     columns, steps = seen.columns, seen.steps
     recomputes = facts.totals[leaf("mem.recompute")] > 0
     on_gpu = facts.partition.mode == "gpu"
-    offloads = facts.partition.offloads
+    offloads = seen.parts.copies[seen.parts.copy_leaf == leaf("mem.offload")]
     mine = judged_instants(columns.memory, busiest_device(columns, Spans(steps.start, steps.end)))
     return MemoryUse(
         zeroed=zeroed_gradients(columns, seen.launches, seen.ran if on_gpu else None, steps, seen.busy),
@@ -273,6 +279,8 @@ def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFact
         facts,
         python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
         compiles=compiles_of_trace(columns, seen.names.compiles, steps, parts.per_step),
+        recording=recording_facts(columns, seen.names, parts.segments, steps.steady, steps.by_host.steady),
+        phases=phase_facts(columns, optimizer_rows(columns), parts.segments, steps.steady),
         replay=replay_facts(material, facts.wire.contention if facts.wire is not None else None),
         lanes=step_lanes(material),
         memory_use=_memory_use(seen, facts),
@@ -287,10 +295,11 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
     issuing = seen.steps.by_host.steady
     work = Judged(columns, kinds, launches, seen.roof, np.flatnonzero(judged[seen.roof.rows]), window, issuing)
     optimizer_step = optimizer_kernels(work)
+    pageable, pinned = batch_copies(columns, launches, seen.parts, rows, count)
     return replace(
         facts,
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
-        copies=pageable_copies(columns, launches, seen.parts, rows, count),
+        copies=pageable,
         syncs=sync_facts(
             *(columns, names, launches, judged, count, intersect(copying, window)),
             # Not cut between adjacent steps: a read-back stands at the end of one more often than not.
@@ -303,7 +312,7 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         cold=cold_facts(columns, names, seen.steps, seen.busy),
         launches=launch_facts(columns, kinds, launches, issuing),
         host_copies=host_copies(columns, rows, count, spec),
-        pinned=pinned_copies(columns, seen.parts.segments, rows, count),
+        pinned=pinned,
         small_copies=small_copies(columns, launches, seen.parts.segments, window, rows, count),
         waste=kernel_waste(work, optimizer_step, facts.properties),
     )

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import PAUSES, WAITS
 from profilerkit.analysis.steps.slow import RARE
-from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, others_hold, shortage
+from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, shortage
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Method, Saving
 from profilerkit.model.workers import Workers
 
-#: Relative error assumed for an analytic prediction until applied fixes calibrate it (a guess, said in the report).
-MODEL_ERROR = 0.25
-#: Quantile of the normal distribution for a two-sided 90 % interval.
-Z90 = 1.64
+#: What is expected of a saving between nothing and its bound of which nothing else is known.
+EVEN_ODDS = 0.5
 #: Workers asked for beyond the break-even rate, so that jitter does not empty the queue (R03).
 WORKER_MARGIN = 1.2
-#: Of what the most workers would win from other programs, what is as good: fewer take less memory (a choice).
-NEARLY = 0.95
 #: Workers per core where they wait for storage rather than compute (R06: such workers are cheap, they sleep).
 BLOCKED_PER_CORE = 4
 #: Share of CPU time below which the loading thread is blocked rather than computing (R06).
@@ -29,10 +26,6 @@ FULL_PRESSURE = 0.4
 CROWDED_RATIO = 0.2
 #: Share of their time in which workers have a batch to make, below which they are not the limit (R03).
 BUSY_WORKERS = 0.9
-#: Of the share that a fix does not touch, what remains for certain however much the steps vary (a choice).
-UNTOUCHED = 0.5
-#: Relative noise assumed for a single step, whose own cannot be known.
-UNKNOWN_NOISE = 0.1
 #: What handing a batch from a worker to the training costs it, ns: 1.6 ms for 32 KiB in tests (R02). On two cores it
 #: was 1.0 to 1.9 ms of waiting in torch's loaders (4 KiB and 4 MiB), a little more of slower steps, and 1.7 to 2.4 ms
 #: where a ``get_batch`` was moved into a worker (three sizes of it).
@@ -43,25 +36,37 @@ CHEAPER_TRANSFORM = 0.5
 FEWEST_BUCKETS = 2
 
 
-def saving(facts: Facts, expected: float, bound: float, method: Method = "analytic") -> Saving:
-    """An interval around ``expected``, which is never above the bound.
+def saving(expected: float, bound: float, method: Method = "analytic") -> Saving:
+    """What a rule expects, never above its bound, without an interval: ``rules.calibrated`` gives every saving one.
 
-    The low end allows for step noise and model error. The high end is the bound, a share of steps that vary, with their
-    noise where that is known.
+    ``low`` over ``expected`` is how much of the usual low end the rule trusts; ``high`` is the bound.
     """
     bound = min(max(bound, 0.0), 1.0)
     expected = min(max(expected, 0.0), bound)
-    noise = relative_error(facts) if facts.step_error_ns is not None else UNKNOWN_NOISE
-    low = max(expected - Z90 * math.hypot(noise, MODEL_ERROR * expected), 0.0)
-    # Of a mean step that is off by this much, what no fix touches is off as well.
-    high = min(bound + Z90 * relative_error(facts), 1.0 - UNTOUCHED * (1.0 - bound)) if bound else 0.0
-    return Saving(low=low, expected=expected, high=high, method=method)
+    return Saving(low=expected, expected=expected, high=bound, method=method)
 
 
-def at_most(expected: float, bound: float) -> Saving:
-    """A saving of which only the bound is known: how much of it there is to gain cannot be told."""
+def at_most(bound: float, expected: float = 1.0) -> Saving:
+    """A saving of which only the bound is known: how much of it there is to gain cannot be told.
+
+    Any part between none and all is as likely, so half of the bound is expected, or what the rule expects if that is
+    less. Where all ranks of a job were recorded, 1 to 95 % of a rank's exposed communication was transfer, a third on
+    average (24 ranks of 6 jobs); of 5.8 % that one rank showed, a better overlap saved 1.1.
+    """
     bound = min(max(bound, 0.0), 1.0)
-    return Saving(low=0.0, expected=min(max(expected, 0.0), bound), high=bound, method="bound")
+    return Saving(low=0.0, expected=min(max(expected, 0.0), EVEN_ODDS * bound), high=bound, method="bound")
+
+
+def slowed(value: Saving, ratio: float) -> Saving:
+    """The saving where a profiler may have slowed the host by this much: the low end is of a host that quick.
+
+    Of the step's share S that the host takes, ``ratio`` would be left, and the rest of the step stays: the saving is
+    then ratio · S / (1 - (1 - ratio) S).
+
+    >>> slowed(saving(0.5, 0.5), 0.5).low
+    0.3333333333333333
+    """
+    return revise(value, low=value.low * ratio / (1.0 - (1.0 - ratio) * value.expected))
 
 
 def relative_error(facts: Facts) -> float:
@@ -129,35 +134,6 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
         cores = 1.0 - (limits.get("cores", 0.0) + paused) / step
         expected = max(min(replayed, cores, waited_share(facts)), 0.0)
     return LoaderFix(current, workers, expected, limited_by, wanted, capped_by if workers < wanted else "")
-
-
-def larger_share(facts: Facts) -> tuple[int, float] | None:
-    """Workers to win cores with from other programs, and at most how many times the present cores they would have.
-
-    The kernel gives processes that compute all the time equal parts of the cores, by their weights: n workers of which
-    each runs the share s of the time it could (CPU time over that and the run queue's) stand beside as many others, in
-    weights of a worker, as ``cores / s - n``. Where the workers may use fewer cores than this process there are fewer
-    others, and those of another control group or session give nothing. The number is what the rates ask for, or what
-    wins nearly as much as ``MOST_WORKERS`` would. ``None`` where others do not hold the cores, or no more workers can
-    be asked for.
-    """
-    workers, cores, step = facts.workers, facts.usable_cores, facts.mean_step_ns
-    if workers is None or not cores or not step or not workers.cpu_ns or not others_hold(facts):
-        return None
-    now, room = workers_now(facts) or workers.count, memory_room(facts)
-    most = MOST_WORKERS if room is None else min(MOST_WORKERS, now + room)
-    others = cores * (1.0 + workers.time_ns("core") / workers.cpu_ns) - now
-    if others <= 0 or most <= now:
-        return None
-
-    def gain(count: int) -> float:
-        return (count / (count + others)) / (now / (now + others))
-
-    consumer = consumer_ns(facts, step)
-    wanted = WORKER_MARGIN * workers.interval_ns * workers.batches_per_step / now / consumer
-    target = min(wanted, NEARLY * gain(most))
-    enough = next(count for count in range(now, most + 1) if gain(count) >= target)
-    return (enough, gain(enough)) if enough > now else None
 
 
 def _replayed(facts: Facts, workers: int) -> float | None:
@@ -231,7 +207,8 @@ def _is_useless(facts: Facts, current: int) -> bool:
     Without workers the main process may be what fills the host, and its work only moves, unless it queues for a core.
     """
     if made_in_line(facts):
-        return host_is_full(facts) or (facts.steps.queued_ratio or 0.0) >= CROWDED_RATIO
+        queued = 0.0 if facts.taken else facts.steps.queued_ratio or 0.0
+        return host_is_full(facts) or queued >= CROWDED_RATIO
     if not current:
         return facts.input is not None and (facts.input.queue_ratio or 0.0) >= CROWDED_RATIO
     busy = workers_busy(facts)
@@ -274,7 +251,9 @@ def handover_share(facts: Facts) -> float:
 
 
 def host_is_full(facts: Facts) -> bool:
-    """Whether the host's cores are taken: as the loader's workers found them, else as far as they were sampled."""
+    """Whether the run takes the host's cores: as the loader's workers found them, else as far as they were sampled."""
+    if facts.taken:
+        return False
     if facts.workers is not None:
         return shortage(facts) is not None
     busy, pressure = facts.series("host.cpu"), facts.series("host.cpu_pressure")

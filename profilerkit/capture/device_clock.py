@@ -103,7 +103,7 @@ class DeviceClock:
         self._is_capturing: Callable[[], bool] = bool
         self._current: Callable[[Any], Any] = lambda _device: None
         self._patches: Patches | None = None
-        self._is_on = self._seen = False
+        self._is_on = False
         self._spacing = 1  # steps to the next mark
         self._stream: Any = None  # on which an optimizer last stepped
         self._since_ns = 0  # what was read since the end of a step
@@ -146,12 +146,10 @@ class DeviceClock:
             self.catch_up()
 
     def reason(self) -> str:
-        """Why there is no device time."""
+        """Why the device is not timed. While it has reached no mark yet it is timed all the same."""
         if self._guard.failure is not None:
             return self._guard.failure
-        if not self._is_on:
-            return "CUDA is not in use"
-        return "" if self._seen else "no event of a step was reached in time"
+        return "" if self._is_on else "CUDA is not in use"
 
     def _end(self) -> None:
         self._tracker.mark_at = self._tracker.trains_at = NEVER
@@ -235,7 +233,6 @@ class DeviceClock:
                 if steps:
                     self._took(number, steps, self._since_ns, at)
                     self._since_ns = 0
-                self._seen = True
                 if device == self._free_on:
                     self._free.append(before[0])
             self._before = before = mark

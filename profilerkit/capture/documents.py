@@ -5,6 +5,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Collection
 
 from profilerkit import __version__
 from profilerkit.capture import environment
@@ -55,6 +56,7 @@ def meta(
     steps_found_by: str | None,
     process: ProcessMark | None,
     gpu: GpuFacts | None,
+    switches: Collection[str],
 ) -> RankMeta:
     """What is known of this rank by now; ``anchor`` is of its start.
 
@@ -84,6 +86,7 @@ def meta(
         gpu=gpu,
         threads=environment.intra_op_threads(),
         processor=environment.processor_name(),
+        switches=tuple(sorted(switches)),
     )
 
 

@@ -88,6 +88,27 @@ def intra_op_threads() -> int | None:
     return None if ask is None else _whole(asked(ask))
 
 
+#: What torch is asked for, by the call that switches it on.
+_ASKED = {
+    "torch.autograd.set_detect_anomaly": "is_anomaly_enabled",
+    "torch.use_deterministic_algorithms": "are_deterministic_algorithms_enabled",
+}
+#: Variables that switch on what is made for debugging, and their values that do not.
+_VARIABLES = {
+    "CUDA_LAUNCH_BLOCKING": ("", "0"),
+    "TORCH_DISTRIBUTED_DEBUG": ("", "OFF"),
+    "TORCH_SHOW_CPP_STACKTRACES": ("", "0"),
+}
+
+
+def switches() -> set[str]:
+    """Switches made for debugging that are on now, as ``NAME`` or ``NAME=value``; of torch's once it is loaded."""
+    torch = sys.modules.get("torch")
+    on = {name for name, ask in _ASKED.items() if (call := getattr(torch, ask, None)) and asked(call)}
+    values = {name: os.environ.get(name, "") for name in _VARIABLES}
+    return on | {f"{name}={value[:20]}" for name, value in values.items() if value.upper() not in _VARIABLES[name]}
+
+
 @lru_cache(maxsize=1)
 def processor_name() -> str | None:
     """Model of the host's processor, as Linux names the first one; ``None`` where it does not say.

@@ -30,6 +30,7 @@ def read_facts(calls: Calls, device: Device, gpm: str) -> GpuFacts:
         pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
         pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth"),
         power_limit_mw=ask("nvmlDeviceGetEnforcedPowerLimit"),
+        power_limit_default_mw=ask("nvmlDeviceGetPowerManagementDefaultLimit"),
         sm_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
         memory_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM),
         ecc_is_on=None if ecc is None else bool(ecc[0]),

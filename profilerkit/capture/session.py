@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from profilerkit.capture import documents, handoff, oom
+from profilerkit.capture import documents, environment, handoff, oom
 from profilerkit.capture.budget import Budget, stages
 from profilerkit.capture.clock_anchors import take_anchor
 from profilerkit.capture.cuda import CudaDevice
@@ -75,6 +75,7 @@ class Session:
         self._writer = writer
         self._armed, self._closed = True, False
         self._meta_is_known = False
+        self._switches: set[str] = set()
         self._self_ns: float | None = None
         self._beats = self._start_ns = 0
         self._anchor = take_anchor()
@@ -268,6 +269,7 @@ class Session:
         self._watches.beat()
         steps = self._tracker.count
         self._budget.check(steps, self._cost.per_step_ns)
+        self._switches |= environment.switches()
         if steps and not self._meta_is_known:
             self._meta_is_known = True
             self._write_last_meta()
@@ -323,6 +325,7 @@ class Session:
             steps_found_by=self._tracker.found_by if self._tracker.count else None,
             process=self._process,
             gpu=self._gpu.facts,
+            switches=self._switches | environment.switches(),
         )
         self._writer.write_meta(meta)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from profilerkit.cli.console import DONE, INCONCLUSIVE, Console
 from profilerkit.config import unknown_word
 from profilerkit.errors import CaptureError, UsageError
-from profilerkit.units import format_ns, format_ratio, format_ratio_range
+from profilerkit.units import format_ns, format_ratio, format_saving
 
 if TYPE_CHECKING:
     from profilerkit.cli.demos.trained import Proposal, Trained
@@ -185,7 +185,7 @@ def _comparison(before: "Trained", after: "Trained", proposal: "Proposal", unpro
     else:
         predicted_ns = before.step_ns * (1 - saving.expected)
         rows.append(("step", format_ns(before.step_ns), format_ns(predicted_ns), format_ns(after.step_ns)))
-        spread = f"{format_ratio(saving.expected)} ({format_ratio_range(saving.low, saving.high)})"
+        spread = format_saving(saving.low, saving.expected, saving.high, saving.method)
         rows.append(("saving", "", spread, format_ratio(measured)))
         points = 100 * abs(measured - saving.expected)
         # By the whole points that are shown.

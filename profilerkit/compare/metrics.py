@@ -57,8 +57,10 @@ def _share_of(name: str) -> Callable[[Report], float | None]:
 
 
 def _busy(report: Report) -> float | None:
-    busy = [rank.busy_ratio for rank in report.ranks if rank.busy_ratio is not None]
-    return min(busy) if busy else None
+    """The least busy device's share: by its events or samples in the judged steps, else by all samples there are."""
+    known = [ratio for rank in report.ranks if (ratio := rank.device_busy_ratio) is not None]
+    sampled = [series.mean for series in report.run.samples if series.name == "gpu.utilization"]
+    return min(known or sampled, default=None)
 
 
 _METRICS = (
@@ -72,7 +74,13 @@ _METRICS = (
         lambda report: side_of(report).peak_memory_bytes,
         kind=lambda report: side_of(report).peak_memory_of or "",
     ),
-    Metric("busy", "ratio", _busy, more_is_better=True),
+    Metric(
+        "busy",
+        "ratio",
+        _busy,
+        more_is_better=True,
+        kind=lambda report: "" if any(rank.busy_ratio is not None for rank in report.ranks) else "sampled",
+    ),
     *(Metric(family, "ratio", _share_of(family)) for family in get_args(Family)),
     *(Metric(part, "ratio", _share_of(part)) for part in PARTS),
 )

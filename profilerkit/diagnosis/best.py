@@ -28,6 +28,7 @@ class Best:
     """
 
     bound: Bound
+    rule: str
     finding: Finding
     saving: Saving
     aside: Outcome | None = None
@@ -56,7 +57,7 @@ def best_per_bound(outcomes: Sequence[Outcome], *, suppressed: bool = False) -> 
             )
             if better:
                 aside = outcome if outcome.suppressed else None
-                best[finding.bound] = Best(finding.bound, finding, finding.saving, aside)
+                best[finding.bound] = Best(finding.bound, outcome.rule, finding, finding.saving, aside)
     return best
 
 
@@ -69,7 +70,10 @@ def joined(facts: Facts, outcomes: Sequence[Outcome], best: dict[Bound, Best]) -
 
 
 def _joined(facts: Facts, outcomes: Sequence[Outcome], best: Best) -> Best:
-    own = [revise(row, findings=tuple(f for f in row.findings if f.bound == best.bound)) for row in outcomes]
+    own = [
+        revise(row, findings=tuple(f for f in row.findings if f.bound == best.bound and _is_replayed(f)))
+        for row in outcomes
+    ]
     if sum(bool(row.findings) for row in own) < 2:
         return best
     together = waterfall(facts, own)
@@ -85,6 +89,10 @@ def _joined(facts: Facts, outcomes: Sequence[Outcome], best: Best) -> Best:
         method="replay",
     )
     return replace(best, saving=saving, fixes=len(together.fixes))
+
+
+def _is_replayed(finding: Finding) -> bool:
+    return finding.saving is not None and finding.saving.method == "replay"
 
 
 def best_fix(outcomes: Sequence[Outcome], best: Best) -> Saving:

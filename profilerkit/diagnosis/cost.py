@@ -9,7 +9,7 @@ from profilerkit.model.cost import Cost, CostSource, FixValue, LostTime
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Source
 from profilerkit.model.ledger import Ledger, LedgerEntry
 from profilerkit.model.report import Report
-from profilerkit.model.step import Part
+from profilerkit.model.step import Part, taken_share
 
 #: Steps for which hours are told where the run itself was not recorded (a choice: a round number).
 STEPS_TOLD = 1_000
@@ -56,7 +56,7 @@ def cost_of(report: Report, price: float | None) -> Cost | None:
         hours=hours,
         price=price,
         lost=tuple(revise(row, share=row.hours / hours, cost=_priced(row.hours, price)) for row in lost if row.hours),
-        fixes=_fixes(report, step_hours, price),
+        fixes=_fixes(report, step_hours * (1.0 - taken_share(report.breakdown)), price),
     )
 
 

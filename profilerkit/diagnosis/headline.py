@@ -2,22 +2,20 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.facts import Facts
 from profilerkit.diagnosis.best import CONTENDER_SAVING, Best, best_per_bound, most_suppressed
 from profilerkit.diagnosis.ruled_out import holds_pauses
 from profilerkit.model.finding import Bound, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
-from profilerkit.rules.comm.whom import longer, waits_for, who, whole_job
+from profilerkit.rules.comm.whom import longer, waits_at_most, waits_for, who, whole_job
 from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
-from profilerkit.rules.overhead.frequent_sync import lost_share
+from profilerkit.rules.parts import held_ns, shortened
 from profilerkit.rules.rule import each
-from profilerkit.rules.run_queue import ORIGIN as RUN_QUEUE
-from profilerkit.units import format_ns, format_ratio, format_ratio_range
+from profilerkit.units import format_ns, format_ratio, format_saving
 
-#: Where a stall's evidence comes from; its title, not the parts of the typical step, says what it costs.
-_STALL_ORIGINS = ("named phase", "length of the steps")
+#: A measured time that is less than this of what the fix saves does not tell what is lost (rounding aside).
+_ALL = 0.95
 #: Share of the step from which what a rule is about holds most of it.
 _MOST = 0.5
 #: What a family is called where it takes more of the step than the bound does.
@@ -36,61 +34,56 @@ def mean_step(facts: Facts) -> str:
 
 
 def headline(facts: Facts, top: Best) -> str:
-    """Who loses how much of what to what, at most 14 words, of which a mean step takes one more than every step."""
-    is_mean = each(facts) != "every"
-    detail = top.finding.detail
-    loser = who(facts)
-    step = f"{each(facts)} {mean_step(facts)} step"
-    priced = format_ns(top.expected * (facts.mean_step_ns or 0.0))
+    """Who loses how much of what to what, at most 14 words, of which a mean step takes one more than every step.
 
-    def time(*parts: str) -> str:
-        return format_ns(facts.time_ns(*parts))
-
-    match top.bound, detail:
-        case "input-bound", "h2d":
-            return f"{loser} spends {time('input.h2d')} of {step} on batch copies"
-        case "input-bound", _:
-            return f"{loser} waits {time('input.')} of {step} for data"
-        case "comm-bound", "bubble" | "contention" | "engine":
-            return top.finding.title
-        case "comm-bound", _:
-            exposed = time(*TRANSFER)
-            what = "exposed communication" if is_mean else "communication nothing hides"
-            # Transfer is nobody's own: a rank that is late as well does not cause it.
-            return f"{whole_job(facts)} spends {exposed} of {step} on {what}"
-        case "memory-bound", "capacity" if facts.share("mem.alloc") > facts.share("mem.recompute", "mem.offload"):
-            return f"{loser} waits {time('mem.')} of {step} for memory allocation"
-        case "memory-bound", "capacity":
-            return top.finding.title
-        case "memory-bound", _ if facts.share("compute.membw"):
-            return f"{loser} moves memory for {time('compute.membw')} of {step}"
-        case "compute-bound", "imbalance":
-            others = "others" if is_mean else "the others"
-            return f"{loser} computes {longer(facts, priced)} longer than {others} in {step}"
-        case "compute-bound", "slower":
-            return f"{loser} takes {longer(facts, priced)} longer for the same work in {step}"
+    The time is what was measured, of the parts that the finding is about: what a fix saves of it stands below.
+    """
+    is_mean, mean_ns = each(facts) != "every", facts.mean_step_ns or 0.0
+    loser, held, step = who(facts), held_ns(facts, top.rule), f"{each(facts)} {mean_step(facts)} step"
+    match top.bound, top.finding.detail:
+        case "compute-bound", "imbalance" | "slower" as detail:
+            more = longer(facts, format_ns((facts.waiting_share or 0.0) * mean_ns))
+            if detail == "slower":
+                return f"{loser} takes {more} longer for the same work in {step}"
+            return f"{loser} computes {more} longer than {'others' if is_mean else 'the others'} in {step}"
         case "compute-bound", "precision":
-            math = facts.math
-            wide = format_ns((math.wide_share if math else 0.0) * (facts.mean_step_ns or 0.0))
-            return f"{loser} computes {'32-bit math' if math and math.wide else 'in FP32'} for {wide} of {step}"
+            wide = format_ns((top.finding.evidence[0].value or 0.0) * mean_ns)
+            math = "32-bit math" if facts.math is not None and facts.math.wide else "in FP32"
+            return f"{loser} computes {math} for {wide} of {step}"
+        case "memory-bound", detail if detail != "capacity" and facts.share("compute.membw"):
+            return f"{loser} moves memory for {format_ns(facts.time_ns('compute.membw'))} of {step}"
+        case "comm-bound", _:
+            # Transfer is nobody's own: a rank that is late as well does not cause it.
+            loser = whole_job(facts)
+    words = _words(facts, top, is_mean=is_mean)
+    # Where a fix saves more than that, as the replay knows of syncs, its title says more.
+    is_all = held > 0 and held >= _ALL * top.expected * mean_ns
+    return f"{loser} {words[0]} {format_ns(held)} of {step} {words[1]}" if words and is_all else top.finding.title
+
+
+def _words(facts: Facts, top: Best, *, is_mean: bool) -> tuple[str, str] | None:
+    """What is done in the measured time, before and after it; ``None`` where the finding's title says more."""
+    own, on_device = shortened(facts, top.rule), facts.mode == "gpu"
+    match top.bound, top.finding.detail:
+        case "input-bound", "h2d":
+            return "spends", "on batch copies"
+        case "input-bound", _:
+            return "waits", "for data"
+        case "comm-bound", detail if detail not in ("bubble", "contention", "engine"):
+            return "spends", "on exposed communication" if is_mean else "on communication nothing hides"
+        case "memory-bound", _ if "mem.alloc" in own:
+            return "waits", "for memory allocation"
         case "overhead-bound", "sync":
-            lost = format_ns(lost_share(facts) * (facts.mean_step_ns or 0.0))
-            return f"{loser} loses {lost} of {step} after host syncs"
-        case "overhead-bound", "checkpoint" | "evaluation":
-            return top.finding.title
-        case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
-            verb, what = ("spends", "in Python") if facts.mode == "cpu" else ("idles", "while Python runs")
-            return f"{loser} {verb} {priced} of {step} {what}"
-        case "overhead-bound", "contention" if facts.mode == "gpu" and top.finding.evidence[0].origin != RUN_QUEUE:
-            return (
-                f"{loser} idles {priced} of {step} after {'launching kernels' if is_mean else 'kernels were launched'}"
-            )
-        case "overhead-bound", "launch" if facts.mode != "gpu":
-            return f"{loser} spends {priced} of {step} on calling small operators"
+            return "loses", "after host syncs"
+        case "overhead-bound", "python" if "over.python" in own:
+            return ("idles", "while Python runs") if on_device else ("spends", "in Python")
+        case "overhead-bound", "contention":
+            return "idles", "after launching kernels" if is_mean else "after kernels were launched"
+        case "overhead-bound", "launch" if on_device:
+            return "idles", "while issuing work" if is_mean else "while work is issued"
         case "overhead-bound", "launch":
-            return f"{loser} idles {priced} of {step} while {'issuing work' if is_mean else 'work is issued'}"
-        case _:
-            return top.finding.title
+            return "spends", "on calling small operators"
+    return None
 
 
 def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: Best | None) -> str:
@@ -100,6 +93,9 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     if facts.logs is not None and facts.logs.alone:
         return f"{verdict.refuted_by} {fired} of {len(outcomes)} rules fired; {blind} could not run."
     sentences = []
+    if facts.taken:
+        waited = format_ratio(facts.taken)
+        sentences.append(f"This machine is busy: {waited} of the recorded step waits for a processor, left out here.")
     known = best_per_bound(outcomes, suppressed=True).get(verdict.bound)
     if known is not None and known.aside is not None:
         # The reason stands above it: every report names what is suppressed, and why, largest saving first.
@@ -109,20 +105,17 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     elif verdict.saving is not None and verdict.bound == "balanced":
         expected, most = format_ratio(verdict.saving.expected), format_ratio(verdict.saving.most)
         sentences.append(f"The best one is expected to save {expected} of it, at most {most}.")
-    elif verdict.saving is not None and verdict.saving.method == "bound":
-        by_probe = ", as a probe in the run measured" if best is not None and best.finding.predicted else ""
-        sentences.append(f"The best fix saves at most {format_ratio(verdict.saving.high)} of the step{by_probe}.")
-        if verdict.bound == "comm-bound" and undivided(facts):
-            sentences.append("Waiting for another rank and transfer cannot be told apart.")
-    elif verdict.saving is not None:
-        saved = format_ratio_range(verdict.saving.low, verdict.saving.high)
-        expected = f"{format_ratio(verdict.saving.expected)} ({saved})"
+    elif (found := verdict.saving) is not None:
+        saved = format_saving(found.low, found.expected, found.high, found.method)
+        is_bound = found.method == "bound"
+        by_probe = ", as a probe in the run measured" if is_bound and best and best.finding.predicted else ""
+        by_a_fix = is_bound or best is None or best.finding.fix is not None or best.saving != found
+        whole = f"The best fix saves {saved} of the step{by_probe}."
         if best is not None and best.fixes > 1:
-            sentences.append(f"Its {best.fixes} fixes together save {expected} of the step.")
-        elif best is None or best.finding.fix is not None or best.saving != verdict.saving:
-            sentences.append(f"The best fix saves {expected} of the step.")
-        else:
-            sentences.append(f"Without it a step is {expected} shorter.")
+            whole, by_a_fix = f"Its {best.fixes} fixes together save {saved} of the step.", True
+        sentences.append(whole if by_a_fix else f"Without it a step is {saved} shorter.")
+        if is_bound and verdict.bound == "comm-bound" and undivided(facts) and not waits_at_most(facts):
+            sentences.append("Waiting for another rank and transfer cannot be told apart.")
     elif verdict.bound != "balanced" and facts.framework is None:
         sentences.append(_without_saving(facts, outcomes))
     sentences += _larger_share(facts, outcomes, verdict)

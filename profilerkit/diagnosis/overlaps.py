@@ -7,7 +7,7 @@ from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.replay.joint import savings
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Outcome
-from profilerkit.rules.parts import PARTS_OF_RULE
+from profilerkit.rules.parts import shortened
 from profilerkit.rules.replayed import Priced, priced
 
 #: A second fix that adds less than this of its own saving to what the first one saves is of the same time (a choice).
@@ -42,13 +42,6 @@ def _expected(finding: Finding) -> float:
     return finding.saving.expected if finding.saving else 0.0
 
 
-def _parts(facts: Facts, rule: str) -> tuple[str, ...]:
-    """What the fix for a finding of this rule makes shorter: of a late rank also what makes it late."""
-    found = facts.communication
-    causes = [late.cause for late in found.late if late.cause] if found is not None and rule == "CO003" else []
-    return (*PARTS_OF_RULE.get(rule, ()), *causes)
-
-
 def _overlap(facts: Facts, first: _Entry, second: _Entry, changes: Mapping[int, Priced]) -> bool:
     """Whether the fix of ``second`` shortens what that of ``first`` has shortened already.
 
@@ -59,7 +52,7 @@ def _overlap(facts: Facts, first: _Entry, second: _Entry, changes: Mapping[int, 
     if first[1].rank != second[1].rank:
         return False
     both = _expected(first[1]) + _expected(second[1])
-    own, other = _parts(facts, first[0]), _parts(facts, second[0])
+    own, other = shortened(facts, first[0]), shortened(facts, second[0])
     if not set(own) & set(other):
         return both > 1.0
     if own == other == WAITS:

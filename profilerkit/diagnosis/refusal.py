@@ -2,6 +2,7 @@
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import UNSPLIT
+from profilerkit.analysis.signals import fitting
 from profilerkit.diagnosis.unexplained import queued_share
 from profilerkit.model.finding import Bound
 from profilerkit.model.run import OPERATOR_TRACE, STEP_TIMERS
@@ -19,6 +20,7 @@ SHOW_HOST = (
     "Record it with torch.autograd.profiler.emit_nvtx(), a range around each fetch of a batch, "
     "and nsys profile --trace=cuda,nvtx,osrt."
 )
+_WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU"
 #: More of the time than this waiting for a processor, and a recording on a quieter host tells more than a longer one.
 BUSY_HOST = 0.10
 
@@ -56,6 +58,10 @@ def refusal(facts: Facts) -> Verdict | None:
             "This file holds no events of a profiler",
             f"Record some steps with profilerkit run -- train.py, or with torch.profiler: {facts.unprofiled}.",
         )
+    if facts.steps.time_ns is None and facts.steps.count and facts.mode == "steps":
+        return inconclusive(
+            "No step's time is known: the device had finished none when the recording ended", "Let more steps pass."
+        )
     if facts.steps.time_ns is None or not facts.mean_step_ns:
         return inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
     if facts.device_events_missing:
@@ -65,7 +71,7 @@ def refusal(facts: Facts) -> Verdict | None:
             )
         return inconclusive(
             "The run used a device, but none of its events is in the trace",
-            "Record with ProfilerActivity.CUDA beside ProfilerActivity.CPU.",
+            f"Record with {fitting(_WITH_DEVICE, facts.recorder)}.",
         )
     if facts.launches is not None and facts.launches.lost_much:
         return inconclusive(
@@ -128,16 +134,16 @@ def what_to_record(facts: Facts) -> str:
     if facts.kernels_unseen is not None:
         remedy = SHOW_KERNELS[facts.kernels_unseen]
         return f"{remedy[0].upper()}{remedy[1:]}."
-    if (queued := queued_share(facts)) >= BUSY_HOST:
+    if (queued := max(queued_share(facts), facts.taken)) >= BUSY_HOST:
         waited = f"the training thread waited {format_ratio(queued)} of the time for a processor"
         return f"Record it again while nothing else runs on this host: {waited}."
     if facts.trace_read and facts.measured(STEP_TIMERS):
         return "Record more steps, with the names of functions: profile(..., trace_steps=30, with_stack=True)."
-    why = next((signal.reason for signal in facts.trust.signals if signal.name == OPERATOR_TRACE), "")
-    if facts.trace_read and why:
+    if facts.recorder == "nsys":
         return f"The host did something that was not recorded. {SHOW_HOST}"
     if facts.trace_read:
-        return "Record more steps, with every stream and the host: ProfilerActivity.CPU and ProfilerActivity.CUDA."
+        return f"Record more steps, with every stream and the host: {_WITH_DEVICE}."
+    why = next((signal.reason for signal in facts.trust.signals if signal.name == OPERATOR_TRACE), "")
     return f"Record a trace of some steps; this run has none: {why}." if why else "Record a trace of some steps."
 
 

@@ -22,4 +22,5 @@ def queued_share(facts: Facts) -> float:
 
     Of several ranks on a host each waits for the others' threads as well, and a device works on meanwhile.
     """
-    return (facts.steps.queued_ratio or 0.0) if not facts.on_device and (facts.world_size or 1) == 1 else 0.0
+    is_known = not facts.on_device and (facts.world_size or 1) == 1 and not facts.taken
+    return (facts.steps.queued_ratio or 0.0) if is_known else 0.0

@@ -36,7 +36,8 @@ from profilerkit.diagnosis.unexplained import unexplained_share
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
-from profilerkit.rules.comm.whom import late_rank, who
+from profilerkit.rules.comm.whom import is_likely, late_rank, who
+from profilerkit.rules.recording import slowed_by
 from profilerkit.rules.rule import ENOUGH_STEPS, confidence, each, record_enough, weakest
 from profilerkit.units import format_ns, format_ratio
 
@@ -100,9 +101,17 @@ def _named(facts: Facts, top: Best, others: Sequence[Best], best: dict[Bound, Be
         headline=headline(facts, top),
         share=share,
         saving=top.saving,
-        contenders=tuple(entry.bound for entry in left if entry.expected >= CONTENDER_SAVING),
+        contenders=_with_kernels(
+            facts, top, tuple(entry.bound for entry in left if entry.expected >= CONTENDER_SAVING)
+        ),
         refuted_by=top.finding.confirm,
     )
+
+
+def _with_kernels(facts: Facts, top: Best, contenders: tuple[Bound, ...]) -> tuple[Bound, ...]:
+    """The contenders, the kernels among them where only a recorder that slows the host may let them wait."""
+    in_doubt = top.bound == "overhead-bound" and slowed_by(facts) and facts.share("compute.") >= top.expected
+    return (*contenders, "compute-bound") if in_doubt and "compute-bound" not in contenders else contenders
 
 
 def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) -> Verdict:
@@ -123,6 +132,10 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
     unpriced, share = largest_unpriced(facts, priced(outcomes))
     if share >= LARGEST_UNPRICED:
         return unpriced_verdict(facts, unpriced, share)
+    leading = next((entry for entry in ranked if _lost(facts, entry.bound) >= MOST_OF_THE_STEP), None)
+    if leading is not None:
+        # A fix that saves little leaves the rest of it where it is.
+        return revise(_named(facts, leading, (), {}), confidence="low", contenders=contenders)
     is_doubted = share >= NOTED_UNPRICED or facts.mode != "gpu" or is_contradicted(outcomes)
     sure: Confidence = "medium" if is_doubted else "high"
     if not contenders and facts.share("compute.") >= MOST_OF_THE_STEP:
@@ -214,9 +227,11 @@ def _its(facts: Facts) -> str:
 def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: dict[Bound, Best]) -> Verdict:
     """Add what rules the other bounds out, and the line of scope under the headline."""
     others = [bound for bound in BOUND_FAMILY if bound != verdict.bound and bound not in verdict.contenders]
+    rank = None if verdict.bound == "comm-bound" else late_rank(facts)
     return revise(
         verdict,
-        rank=None if verdict.bound == "comm-bound" else late_rank(facts),
+        rank=rank,
+        confidence="low" if rank is not None and is_likely(facts) else verdict.confidence,
         ruled_out=tuple(ruled_out(facts, outcomes, bound, best.get(bound)) for bound in others)
         if verdict.bound != "inconclusive" and not (facts.logs is not None and facts.logs.alone)
         else (),

@@ -6,7 +6,8 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.replay.changes import OnlyKernels, Phases
 from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.replay.joint import MOST_SHARED, Joint, joint
-from profilerkit.model.finding import Outcome
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Finding, Outcome
 from profilerkit.model.waterfall import AfterFix, Replay, Waterfall
 from profilerkit.rules.replayed import Priced, priced
 from profilerkit.rules.rule import SMALLEST_SAVING
@@ -16,20 +17,55 @@ def waterfall(facts: Facts, outcomes: Sequence[Outcome]) -> Waterfall | None:
     """The step now, after each fix, and its floor; ``None`` where no step could be replayed.
 
     Of several fixes of one kind, which are other ways to the same end, the one that saves most is taken, the last of
-    equals: rules that ask more closely come later.
+    equals: rules that ask more closely come later. A fix that no replay tells takes its part of what the others leave.
     """
     replay, now = facts.replay, facts.mean_step_ns
     if replay is None or not now or not replay.steps:
         return None
     if not replay.is_open:
         return Waterfall(now_ns=now, fixes=(), floor_ns=None, replay=_told(replay))
-    chosen = _chosen(priced(facts, outcomes))
+    found = priced(facts, outcomes)
+    chosen = _chosen(found)
+    # The replay says how fixes overlap; what each saves alone is what its finding says.
     bounds = [_bound(entry) / entry.scale for entry in chosen]
     together = joint(replay, [entry.change for entry in chosen], bounds, beyond=OnlyKernels())
-    fixes = _fixes(chosen, together, now)
+    fixes = _merged(_fixes(chosen, together, now), _by_formula(outcomes, found), now)
     # A fix may be about the kernels themselves: then there is no telling where it ends.
-    least = min([now * (1.0 - max(together.limit, 0.0)), *(fix.step_ns for fix in fixes)])
-    return Waterfall(now_ns=now, fixes=fixes, floor_ns=least, replay=_told(replay))
+    highs = [entry.finding.saving.high for entry in chosen if entry.finding.saving is not None]
+    most = max([together.limit, 0.0, *(fix.saving for fix in fixes), *highs])
+    return Waterfall(now_ns=now, fixes=fixes, floor_ns=now * (1.0 - most), replay=_told(replay))
+
+
+def _by_formula(outcomes: Sequence[Outcome], found: Sequence[Priced]) -> list[tuple[str, Finding]]:
+    """Fixes that no replay tells, of time that no larger one is about; those with nothing but a bound save nothing."""
+    replayed = {id(entry.finding) for entry in found}
+    return [
+        (outcome.rule, finding)
+        for outcome in outcomes
+        for finding in outcome.findings
+        if finding.saving is not None and finding.fix is not None and not finding.overlaps
+        if finding.saving.method != "bound" and finding.saving.expected >= SMALLEST_SAVING
+        if id(finding) not in replayed
+    ]
+
+
+def _merged(fixes: Sequence[AfterFix], others: Sequence[tuple[str, Finding]], now_ns: float) -> tuple[AfterFix, ...]:
+    """All of them, the one that saves more alone first; the replayed ones keep their order."""
+    left = sorted(others, key=lambda entry: -_saved(entry[1]))[: MOST_SHARED - len(fixes)]
+    if not left:
+        return tuple(fixes)
+    queue, merged, kept, replayed = list(fixes), [], 1.0, 0.0
+    while queue or left:
+        if queue and (not left or queue[0].alone >= _saved(left[0][1])):
+            fix = queue.pop(0)
+            replayed = fix.saving
+        else:
+            rule, finding = left.pop(0)
+            kept *= 1.0 - _saved(finding)
+            fix = AfterFix(rule=rule, title=finding.title, step_ns=0.0, saving=0.0, alone=_saved(finding))
+        saving = 1.0 - kept * (1.0 - replayed)
+        merged.append(revise(fix, step_ns=now_ns * (1.0 - saving), saving=saving, fair=None))
+    return tuple(merged)
 
 
 def _chosen(found: Sequence[Priced]) -> list[Priced]:
@@ -51,8 +87,12 @@ def _kind(entry: Priced) -> tuple[str, ...]:
     return (change.fix_class, *(change.leaves if isinstance(change, Phases) else ()))
 
 
+def _saved(finding: Finding) -> float:
+    return finding.saving.expected if finding.saving else 0.0
+
+
 def _expected(entry: Priced) -> float:
-    return entry.finding.saving.expected if entry.finding.saving else 0.0
+    return _saved(entry.finding)
 
 
 def _bound(entry: Priced) -> float:
@@ -60,20 +100,16 @@ def _bound(entry: Priced) -> float:
 
 
 def _fixes(chosen: Sequence[Priced], together: Joint, now_ns: float) -> tuple[AfterFix, ...]:
-    """The fixes in order, each as large in the run's steps as its own cause is there.
-
-    One cause may be more frequent there than in the traced steps where another is rarer. No fix saves by itself more
-    than its finding says, and those applied so far no more than their bounds together.
-    """
+    """The fixes in order, each alone as large as its finding says, and those applied so far within their bounds."""
+    scales = [_expected(e) / value if value > 0 else e.scale for e, value in zip(chosen, together.alone, strict=True)]
     added = [after - before for before, after in zip((0.0, *together.after), together.after, strict=False)]
-    alone = [min(max(e.scale * value, 0.0), _expected(e)) for e, value in zip(chosen, together.alone, strict=True)]
     steps: list[float] = []
     saved = bound = 0.0
     for place, gain in zip(together.order, added, strict=True):
         bound = min(bound + _bound(chosen[place]), 1.0)
         # Several save at least what one of them does; the first is by itself.
-        more = min(saved + chosen[place].scale * gain, bound) if steps else 0.0
-        saved = max(saved, alone[place], more)
+        more = min(saved + scales[place] * gain, bound) if steps else 0.0
+        saved = max(saved, _expected(chosen[place]), more)
         steps.append(saved)
     fair = _fair(chosen, together, saved)
     return tuple(
@@ -82,7 +118,7 @@ def _fixes(chosen: Sequence[Priced], together: Joint, now_ns: float) -> tuple[Af
             title=chosen[place].finding.title,
             step_ns=now_ns * (1.0 - after),
             saving=after,
-            alone=alone[place],
+            alone=_expected(chosen[place]),
             fair=None if fair is None else fair[place],
         )
         for place, after in zip(together.order, steps, strict=True)

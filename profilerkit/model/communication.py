@@ -10,7 +10,7 @@ ParallelName = Literal["data", "sharded data", "tensor", "pipeline", "expert"]
 
 
 class LateRank(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank the others wait for, beyond accident.
+    """A rank the others wait for, surely or likely beyond accident.
 
     Attributes:
         rank: global rank; ``None`` when its file does not say.
@@ -25,8 +25,7 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
         coverage: explained / waited, 0 to 1; ``None`` where nothing was exposed, or nothing was measured to explain it.
         same_work: where computing is the cause, whether it runs the same kernels on as much as another rank, only
             slower; ``None`` where that is not known.
-        few_steps: whether the steps are too few to exclude chance, and it is named because the others wait for it most
-            of the time.
+        few_steps: whether it is only likely late: too few steps show it to be sure.
     """
 
     rank: int | None
@@ -162,7 +161,8 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         residual_ns: of the rank that fits worst, the median distance of its ends after alignment.
         most_shift: most collectives that one rank's capture lacks at its beginning.
         steps: judged steps with matched collectives, which the waiting was counted in.
-        steps_needed: judged steps from which a late rank could be told from chance, where there are fewer.
+        steps_needed: judged steps in which being last in each excludes chance, however late; ``None`` where as many
+            were judged.
         blurred: whether one rank seems late, but the ends of one collective lie too far apart on its host, or the
             hosts' clocks may, to say so.
         waited_ns: waiting of all ranks in them, hidden or not.

@@ -37,6 +37,7 @@ ENTRIES: dict[str, tuple[Stage, str]] = {
     "step.comm": ("steps", "Collective calls"),
     "step.gc": ("steps", "Garbage collection"),
     "step.rest": ("steps", "The rest of the steps"),
+    "step.device": ("steps", "Queued work on the device"),
     "between.epoch": ("between", "First and last fetch of each epoch"),
     "between.uncounted": ("between", "Training in no counted step"),
     "evaluation": ("evaluation", "Evaluation"),
@@ -56,7 +57,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         entry: a key of ``ENTRIES``.
         stage: its stage.
-        time_ns: time of the training thread, int64 ns.
+        time_ns: time of the training thread, int64 ns. Beside a device's clock, only that in which the device may have
+            stood still; the rest is ``step.device``.
         share: of the wall clock, 0 to 1.
         source: how it came about.
         count: how often it occurred, where that can be told: evaluations, checkpoints, phases, compilations.

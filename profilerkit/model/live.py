@@ -96,7 +96,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
         ranks: those that recorded anything, by number.
         running_ns: from the start of the first rank's recording until now, or until its end.
         quiet_ns: since the last step of any rank ended; ``None`` before the first one, and after the end.
-        recent: of the rank with the most steps; ``None`` before the first step.
+        recent: of the rank with the most steps; ``None`` before its first step, or its device's.
         late: ranks that stand out, those by timers first.
         window: first and last step of the latest trace that can be read; ``None`` while there is none.
         is_over: no rank records any more.

@@ -42,10 +42,13 @@ PARTS: dict[str, tuple[Family, str]] = {
     "other.stall": ("overhead", "Unnamed periodic stalls"),
     "warm.compile": ("overhead", "Compiling inside the window"),
     "warm.load": ("other", "Loading modules at first use"),
+    "other.queue": ("other", "Waiting for a processor"),
     "other.prof": ("other", "The profiler itself"),
     "idle.unknown": ("other", "Not explained"),
 }
 
+#: Time in the queue for a processor that other programs hold, whatever the thread was about to do.
+QUEUE = "other.queue"
 #: What ``Steps.found_by`` says of a trace in which nothing marks steps.
 WHOLE_TRACE = "the whole trace"
 
@@ -71,6 +74,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     time_ns: int
     share: float
     source: Source
+
+
+def taken_share(parts: tuple[Part, ...]) -> float:
+    """Share of the step in the queue for processors that other programs hold: no fix of the program takes it off."""
+    return sum(part.share for part in parts if part.part == QUEUE)
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,6 +257,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         origin: file name or rank directory it was read from.
         breakdown: parts, largest first.
         busy_ratio: device busy / steady time; ``None`` without device events.
+        sampled_busy_ratio: share of the steady time in which the device ran kernels, as NVML sampled it; ``None``
+            without a sample in it.
         step_ns: median steady step; ``None`` if no step was found.
         device: device name; ``None`` when unknown.
         device_window: ``None`` without device events.
@@ -278,6 +288,12 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     waited_ns: int | None = None
     clock_offset_ns: int | None = None
     clock_residual_ns: int | None = None
+    sampled_busy_ratio: float | None = None
+
+    @property
+    def device_busy_ratio(self) -> float | None:
+        """Busy by the device's events, else by samples."""
+        return self.busy_ratio if self.busy_ratio is not None else self.sampled_busy_ratio
 
 
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,7 +111,7 @@ def _rank_row(rank: Rank, report: Report) -> RankRow:
     return RankRow(
         label=inert(rank.origin) if rank.rank is None else f"Rank {rank.rank}",
         step="not found" if rank.step_ns is None else format_ns(rank.step_ns),
-        busy="not measured" if rank.busy_ratio is None else format_ratio(rank.busy_ratio),
+        busy="not measured" if rank.device_busy_ratio is None else format_ratio(rank.device_busy_ratio),
         device="" if _one_device(report) else inert(rank.device or "", 60),
         mark="cause" if blamed else "",
         bar=bar_of(rank.breakdown),

@@ -70,7 +70,7 @@ def _nobody_late(found: Communication, report: Report) -> str:
         )
     steps = plural(found.steps or 0, "judged step")
     if found.steps_needed is not None:
-        return f"{steps} are too few to call a rank late: chance is excluded from {found.steps_needed} on."
+        return f"No rank is clearly late in {steps}: record at least {found.steps_needed} to be sure."
     of_all = found.transfer_ns is not None or found.matched_in == "flight recorders"
     known = "" if of_all else " Who was not read may be."
     if share >= _MOST:
@@ -81,10 +81,12 @@ def _nobody_late(found: Communication, report: Report) -> str:
 def _late_line(late: LateRank, report: Report) -> str:
     """What a late rank costs and why it is late."""
     caused = next((rank.caused_ns for rank in report.ranks if _same(rank, late)), None)
-    amount = f"{format_ns(caused)} in all, " if caused is not None else ""
+    amount = f"{format_ns(caused)} over all ranks and steps, " if caused is not None else ""
+    name = _name(late)
+    who = f"{name[0].upper()}{name[1:]} is likely late" if late.few_steps else f"The others wait for {name}"
     text = (
-        f"The others wait for {_name(late)}: it is last in {format_count(late.last)} of "
-        f"{plural(late.of, 'collective')} and causes {amount}{format_ratio(late.share)} of all waiting."
+        f"{who}: it is last in {format_count(late.last)} of {plural(late.of, 'collective')} and causes "
+        f"{amount}{format_ratio(late.share)} of all waiting."
     )
     if late.cause is None or late.cause_ns is None or late.coverage is None:
         part = f": what it does longer explains {format_ratio(late.coverage)}" if late.coverage is not None else ""

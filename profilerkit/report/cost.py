@@ -6,7 +6,7 @@ from profilerkit.model.report import Report
 from profilerkit.report.inert import inert
 from profilerkit.report.records import CostView, Table
 from profilerkit.report.wording import METHOD_WORDS, part_label, plural, share_text
-from profilerkit.units import format_count
+from profilerkit.units import format_count, is_open
 
 #: Causes that take less of all hours are left to the JSON, and so are those beyond the largest.
 _LEAST_SHARE = 0.01
@@ -118,7 +118,8 @@ def _fixes(cost: Cost) -> Table | None:
     priced = cost.price is not None
 
     def row(fix: FixValue) -> tuple[str, ...]:
-        span = f"{_amount(fix.low * factor)} to {_amount(fix.high * factor)}"
+        is_wide = is_open(fix.low / cost.hours, fix.high / cost.hours, fix.method)
+        span = f"{'up' if is_wide else _amount(fix.low * factor)} to {_amount(fix.high * factor)}"
         money = (_money(fix.cost or 0.0),) if priced else ()
         found = f"{inert(fix.rule, 24)} {inert(fix.title, _TITLE_LIMIT)}"
         return (found, METHOD_WORDS[fix.method], _amount(fix.expected * factor), span, *money)

@@ -17,7 +17,7 @@ from profilerkit.model.gate import Gate, GateStatus
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Table
 from profilerkit.report.wording import part_label, plural, share_text
-from profilerkit.units import format_change, format_ns, format_ratio, format_ratio_range
+from profilerkit.units import format_change, format_ns, format_ratio, format_saving
 
 _GROUPS = {
     "hardware": "Hardware",
@@ -204,7 +204,7 @@ def fixes_table(diff: Diff) -> Table | None:
 def _predicted(saving: Saving | None) -> str:
     if saving is None:
         return "none stated"
-    return f"{format_ratio(saving.expected)} ({format_ratio_range(saving.low, saving.high)})"
+    return format_saving(saving.low, saving.expected, saving.high, saving.method)
 
 
 def _measured(measured: Range | None) -> str:

@@ -178,7 +178,8 @@ def _caption(ledger: Ledger) -> str:
     begin = "the process's start" if ledger.from_process_start else "the recording's start"
     end = "its last record: no end was written" if ledger.to_last_record else "the recording's end"
     whose = f", rank {ledger.rank}" if ledger.ranks else ""
-    return f"Time of the training thread{whose}, from {begin} to {end}."
+    worker = "device" if any(entry.entry == "step.device" for entry in ledger.entries) else "training thread"
+    return f"Time of the {worker}{whose}, from {begin} to {end}."
 
 
 def _ranks(ledger: Ledger) -> Table | None:

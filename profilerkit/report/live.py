@@ -174,7 +174,7 @@ def _more(name: str, live: Live) -> str:
 def _numbers(out: Page, live: Live) -> None:
     recent = live.recent
     if recent is None:
-        known = [format_count(live.steps), "none among the latest records"]
+        known = [format_count(live.steps), "no step time in the latest records"]
         _row(out, "Step", known if live.steps else ["none recorded yet"])
     else:
         rate = "" if recent.rate_per_s is None else format_value(recent.rate_per_s, "per_s").replace("/s", " steps/s")

@@ -19,7 +19,15 @@ from profilerkit.report.wording import (
     source_of,
     step_ns,
 )
-from profilerkit.units import format_bytes, format_count, format_ns, format_ns_range, format_ratio, format_value
+from profilerkit.units import (
+    format_bytes,
+    format_count,
+    format_ns,
+    format_ns_range,
+    format_ratio,
+    format_value,
+    is_open,
+)
 
 # A mean this far from the median is printed beside it: throughput and shares follow the mean.
 _NOTABLE_RATIO = 0.05
@@ -61,11 +69,12 @@ def _throughput(report: Report) -> Fact | None:
 
 
 def _busy(report: Report) -> Fact | None:
-    ratios = [rank.busy_ratio for rank in report.ranks if rank.busy_ratio is not None]
+    ratios = [ratio for rank in report.ranks if (ratio := rank.device_busy_ratio) is not None]
     kind = "TPU" if all((rank.device or "").startswith("TPU") for rank in report.ranks) else "GPU"
     if not ratios or report.trust.mode == "cpu":
         return None
-    waits = _waits_while_busy([rank for rank in report.ranks if rank.busy_ratio is not None])
+    traced = [rank for rank in report.ranks if rank.busy_ratio is not None]
+    waits = _waits_while_busy(traced) if traced else ", sampled"
     if len(ratios) == 1:
         return Fact(f"{kind} busy", format_ratio(ratios[0]), f"of the judged steps{waits}")
     return Fact(f"{kind} busy, mean", format_ratio(fmean(ratios)), f"lowest rank {format_ratio(min(ratios))}{waits}")
@@ -84,9 +93,11 @@ def _after_fix(report: Report) -> Fact | None:
     saving, mean_ns = report.verdict.saving, step_ns(report)
     if saving is None or mean_ns is None:
         return None
-    low, high = (mean_ns * (1.0 - ratio) for ratio in (saving.high, saving.low))
-    note = f"now {format_ns(mean_ns)}; {source_of(saving, 'ns')}, {METHOD_WORDS[saving.method]}"
-    return Fact("Mean step after the fix", format_ns_range(low, high), note)
+    least, left, most = (mean_ns * (1.0 - ratio) for ratio in (saving.high, saving.expected, saving.low))
+    is_wide = is_open(saving.low, saving.high, saving.method)
+    ends = f"at best {format_ns(least)}" if is_wide else format_ns_range(least, most)
+    note = f"expected, {ends}; now {format_ns(mean_ns)}; {source_of(saving, 'ns')}, {METHOD_WORDS[saving.method]}"
+    return Fact("Mean step after the fix", format_ns(left), note)
 
 
 def _peak_memory(report: Report) -> Fact | None:
@@ -118,8 +129,7 @@ def _best_saving(report: Report) -> Fact | None:
     saving = report.verdict.saving
     if saving is None:
         return None
-    possible = saving_range(saving) if saving.method == "bound" else f"{saving_range(saving)} possible"
-    return Fact("Saving of the best fix", format_ratio(saving.expected), f"expected, {possible}")
+    return Fact("Saving of the best fix", format_ratio(saving.expected), f"expected, {saving_range(saving)}")
 
 
 def _sampled_use(report: Report) -> Fact | None:

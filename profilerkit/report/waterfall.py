@@ -33,7 +33,7 @@ def waterfall_view(report: Report) -> WaterfallView:
     columns = ("Step", "Fix", "Time", "Saved so far", "Alone")
     return WaterfallView(
         title=title,
-        caption=f"Replayed together, never added. {_basis(found)}",
+        caption=f"Replayed together, never added; what no replay knows takes its part of the rest. {_basis(found)}",
         table=Table("The step after each fix, and those before it", columns, tuple(rows), 2),
         bars=tuple(bars),
     )

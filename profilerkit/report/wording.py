@@ -14,12 +14,20 @@ from profilerkit.model.finding import (
     Throughput,
 )
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS, Family
+from profilerkit.model.step import PARTS, Family, taken_share
 from profilerkit.model.verdict import Verdict
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.oom import oom_line
 from profilerkit.report.records import Kind, Tone
-from profilerkit.units import format_count, format_ns, format_ns_range, format_ratio, format_ratio_range
+from profilerkit.units import (
+    format_count,
+    format_gain,
+    format_ns,
+    format_ns_range,
+    format_ratio,
+    format_ratio_range,
+    is_open,
+)
 
 FAMILY_LABELS: dict[Family, str] = {
     "input": "Input",
@@ -161,29 +169,28 @@ def judged_steps(report: Report) -> str:
 
 
 def step_ns(report: Report) -> int | None:
-    """Mean steady step time, ns: what shares and savings are ratios of; ``None`` without a step."""
-    return report.steps.time_ns.mean if report.steps.time_ns else None
+    """Mean steady step of the program, ns, which savings are ratios of; ``None`` without a step.
+
+    What the step waited for processors that other programs held is left out: no fix of the program takes it off.
+    """
+    return round(report.steps.time_ns.mean * (1.0 - taken_share(report.breakdown))) if report.steps.time_ns else None
 
 
 def saving_range(saving: Saving) -> str:
-    """The saving as a share of the step: ``48–61 %``, or ``at most 61 %`` where only the bound is known."""
-    if saving.method == "bound":
-        return f"at most {format_ratio(saving.high)}"
-    if saving.low < 0:
-        return f"{format_ratio(saving.low)} to {format_ratio(saving.high)}"
-    return format_ratio_range(saving.low, saving.high)
+    """The saving as a share of the step: ``48–61 %``, or ``up to 61 %`` where the range is no help."""
+    return format_gain(saving.low, saving.high, saving.method)
 
 
 def saving_text(saving: Saving, mean_ns: int | None) -> str:
     """The saving in time and share: ``84.5–107 ms per step (48–61 %, 55 % expected)``."""
-    expected = f"{format_ratio(saving.expected)} expected"
+    is_wide, most = is_open(saving.low, saving.high, saving.method), format_ratio(saving.high)
+    is_said = not is_wide or (saving.expected > 0 and format_ratio(saving.expected) != most)
+    expected = f", {format_ratio(saving.expected)} expected" if is_said else ""
     if mean_ns is None:
-        return f"{saving_range(saving)}, {expected} of the step"
-    if saving.method == "bound":
-        return f"at most {format_ns(saving.high * mean_ns)} per step ({format_ratio(saving.high)}, {expected})"
-    return (
-        f"{format_ns_range(saving.low * mean_ns, saving.high * mean_ns)} per step ({saving_range(saving)}, {expected})"
-    )
+        return f"{saving_range(saving)}{expected} of the step"
+    if is_wide:
+        return f"up to {format_ns(saving.high * mean_ns)} per step ({most}{expected})"
+    return f"{format_ns_range(saving.low * mean_ns, saving.high * mean_ns)} per step ({saving_range(saving)}{expected})"
 
 
 def throughput_text(gain: Throughput) -> str:

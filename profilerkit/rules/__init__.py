@@ -49,6 +49,7 @@ from profilerkit.rules.memory.oversized_hardware import OversizedHardware
 from profilerkit.rules.memory.oversized_step import OversizedStep
 from profilerkit.rules.memory.rounded_requests import RoundedRequests
 from profilerkit.rules.overhead.collection_pauses import CollectionPauses
+from profilerkit.rules.overhead.debug_switch import DebugSwitch
 from profilerkit.rules.overhead.frequent_sync import FrequentSync
 from profilerkit.rules.overhead.heavy_profiler import HeavyProfiler
 from profilerkit.rules.overhead.launch_bound import LaunchBound
@@ -60,6 +61,7 @@ from profilerkit.rules.rule import Rule
 from profilerkit.rules.run.blocking_checkpoint import BlockingCheckpoint
 from profilerkit.rules.run.contended_host import ContendedHost
 from profilerkit.rules.run.degraded_link import DegradedLink
+from profilerkit.rules.run.growing_steps import GrowingSteps
 from profilerkit.rules.run.resting_device import RestingDevice
 from profilerkit.rules.run.shared_device import SharedDevice
 from profilerkit.rules.run.training_pause import TrainingPause
@@ -124,6 +126,7 @@ RULES: tuple[Rule, ...] = (
     Recompilation(),
     HeavyProfiler(),
     OversubscribedCores(),
+    DebugSwitch(),
     BlockingCheckpoint(),
     TrainingPause(),
     UnsteadyWindow(),
@@ -132,4 +135,5 @@ RULES: tuple[Rule, ...] = (
     SharedDevice(),
     DegradedLink(),
     RestingDevice(),
+    GrowingSteps(),
 )

@@ -1,7 +1,8 @@
-"""Which parts of the step the fix of each rule is about."""
+"""Which parts of the step the fix of each rule is about, and what they took."""
 
 from profilerkit.analysis.communication.traffic import TRANSFER
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import LEAVES, WAITS
 
 #: The parts outside the kernels that the fix of each rule with a bound makes shorter.
 PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
@@ -23,10 +24,78 @@ PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
     "OV005": ("over.python",),
     "OV006": ("warm.compile", "other.phase"),
     "OV008": (),
+    "OV009": (),
     "RU005": (),
+    "RU009": (),
     "RU001": ("other.ckpt",),
     "RU002": ("other.eval", "other.log", "other.phase", "other.stall"),
     "ME005": ("mem.recompute",),
     "ME007": (),
     "ME008": ("mem.offload",),
 }
+
+#: What the kernels of a step compute.
+COMPUTING = (*(name for name in LEAVES if name.startswith("compute.")), "mem.recompute")
+#: The parts of a phase that is not each step's, by the detail of a finding about it.
+PHASES = {"checkpoint": "other.ckpt", "evaluation": "other.eval", "compile": "warm.compile"}
+#: What the host does after a sync that would be hidden without it; what has a rule of its own is not among it.
+_UNHURRIED = ("sync.drain", "over.python", "over.dispatch", "over.launch")
+
+
+def cause_of(rule: str, detail: str = "") -> tuple[str, ...]:
+    """Return the parts whose share tells how much of a finding's cause was recorded; empty for an unknown rule.
+
+    Within one trace nothing tells transfers from waiting for other ranks. Rules about kernels have all of them.
+    """
+    if (phase := PHASES.get(detail)) is not None:
+        return (phase,)
+    parts = PARTS_OF_RULE.get(rule)
+    if parts is None:
+        return ()
+    return ("comm.",) if parts == TRANSFER else parts or COMPUTING
+
+
+def shortened(facts: Facts, rule: str) -> tuple[str, ...]:
+    """Return the parts that the fix of a rule makes shorter: of a late rank also what makes it late."""
+    found = facts.communication
+    causes = [late.cause for late in found.late if late.cause] if found is not None and rule == "CO003" else []
+    return (*PARTS_OF_RULE.get(rule, ()), *causes)
+
+
+def issuing_share(facts: Facts) -> float:
+    """Return the share of the step in which the device waits for work to be issued.
+
+    Short gaps between operators are the price of issuing them one by one, not the user's own Python.
+    """
+    short = facts.short_python_ratio * facts.share("over.python")
+    return facts.share("over.dispatch", "over.launch") + short
+
+
+def own_python_share(facts: Facts) -> float:
+    """Return the share of the step in longer stretches of Python."""
+    return (1.0 - facts.short_python_ratio) * facts.share("over.python")
+
+
+def synced_share(facts: Facts) -> float:
+    """Return the share in which the device is drained after a sync, or copies what the host waits for."""
+    if facts.syncs is None:
+        return facts.share("sync.drain")
+    # Without the calls the host would be ahead by what it spent in them, and by no more.
+    gained = min(facts.syncs.idle_after_ns, facts.syncs.blocked_ns) / (facts.mean_step_ns or 1.0)
+    return max(facts.share("sync.drain"), min(gained, facts.share(*_UNHURRIED))) + awaited_share(facts)
+
+
+def awaited_share(facts: Facts) -> float:
+    """Return the share of the step in copies to the host that its thread waits for."""
+    return facts.syncs.awaited_ratio * facts.share("sync.d2h") if facts.syncs else 0.0
+
+
+def held_ns(facts: Facts, rule: str) -> float:
+    """Return how long the parts of a step took that a rule is about, ns, as measured; 0 where it has none.
+
+    A fix may save less of them. Of a late rank it is what makes it late.
+    """
+    measured = {"OV001": issuing_share, "OV005": own_python_share, "OV002": synced_share}
+    own = [part for part in shortened(facts, rule) if part != "comm.skew"]
+    share = measured[rule](facts) if rule in measured else facts.share(*own)
+    return share * (facts.mean_step_ns or 0.0)

@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import at_most
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Outcome, Saving
 from profilerkit.model.probe import Agreement, Probed
@@ -85,7 +84,7 @@ def _measured(probe: Probed, *, is_fix: bool) -> Saving:
     low, share, high = (min(max(value or 0.0, 0.0), 1.0) for value in (probe.low, probe.share, probe.high))
     if is_fix:
         return Saving(low=low, expected=share, high=high, method="probe", calibration=_CALIBRATION)
-    return revise(at_most(share, high), calibration=_CALIBRATION)
+    return Saving(low=0.0, expected=share, high=high, method="bound", calibration=_CALIBRATION)
 
 
 def _agreement(facts: Facts, saving: Saving, probe: Probed, *, is_fix: bool) -> Agreement:

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.facts import Facts, belongs
-from profilerkit.analysis.leaves import LEAVES, WAITS
+from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.replay.changes import (
     Allocator,
     Change,
@@ -19,14 +18,12 @@ from profilerkit.analysis.replay.changes import (
     PinnedCopies,
     Syncs,
 )
-from profilerkit.analysis.replay.errors import interval
 from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.replay.joint import savings
-from profilerkit.analysis.whatif import Z90, relative_error, saving
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Finding, Outcome, Saving
+from profilerkit.model.finding import Finding, Outcome
 from profilerkit.rules.input.pageable_copy import PageableCopy
-from profilerkit.rules.parts import PARTS_OF_RULE
+from profilerkit.rules.parts import COMPUTING, PHASES, cause_of
 from profilerkit.rules.rule import SMALLEST_SAVING
 from profilerkit.units import format_ratio
 
@@ -36,7 +33,6 @@ _ALIKE = (0.8, 1.5)
 _SAME_CAUSE = 2.0
 #: A stretch of Python that is the user's own, not the gap between two operators (R46).
 _OWN_PYTHON_NS = 100_000.0
-_COMPUTE = (*(name for name in LEAVES if name.startswith("compute.")), "mem.recompute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ def _pinned(facts: Facts, finding: Finding) -> Change | None:
 
 def _copied_aside(facts: Facts, finding: Finding) -> Change | None:
     """Copies that nothing waits for, where there is computation to hide all of them behind."""
-    hidden = finding.saving is not None and facts.share(*_COMPUTE) >= finding.saving.most
+    hidden = finding.saving is not None and facts.share(*COMPUTING) >= finding.saving.most
     return HiddenCopies() if hidden else None
 
 
@@ -86,7 +82,7 @@ def _faster(kind: str) -> Callable[[Facts, Finding], Change | None]:
         share = facts.replay.share_of(kind)
         if finding.saving.expected >= share:
             return None
-        return Kernels(1.0 / (1.0 - finding.saving.expected / share), _COMPUTE, kind)
+        return Kernels(1.0 / (1.0 - finding.saving.expected / share), COMPUTING, kind)
 
     return change
 
@@ -103,11 +99,8 @@ def _quicker_host(facts: Facts, finding: Finding) -> Change | None:
     return HostTime(("over.python",), longer_than_ns=longer) if finding.detail == "python" else None
 
 
-_PHASE = {"checkpoint": "other.ckpt", "evaluation": "other.eval", "compile": "warm.compile"}
-
-
 def _shorter_phase(facts: Facts, finding: Finding) -> Change | None:
-    part = _PHASE.get(finding.detail)
+    part = PHASES.get(finding.detail)
     kept = _kept(facts, finding, (part,)) if part else None
     return Phases((part,), kept) if part and kept is not None else None
 
@@ -138,21 +131,17 @@ _FIXES: dict[str, Callable[[Facts, Finding], Change | None]] = {
 }
 
 
-def _cause(rule: str, finding: Finding) -> tuple[str, ...]:
-    """The parts whose share tells how much of the cause was traced."""
-    if (phase := _PHASE.get(finding.detail)) is not None:
-        return (phase,)
-    parts = PARTS_OF_RULE[rule]
-    # Within one trace nothing tells transfers from waiting for other ranks.
-    return ("comm.",) if parts == TRANSFER else parts or _COMPUTE
+def trusted(facts: Facts) -> ReplayFacts | None:
+    """The replay, if it meets the traced steps and they are like those of the run."""
+    replay, inflation = facts.replay, facts.trust.inflation_ratio
+    alike = inflation is None or _ALIKE[0] <= inflation <= _ALIKE[1]
+    return replay if replay is not None and replay.is_open and alike else None
 
 
 def priced(facts: Facts, outcomes: Sequence[Outcome]) -> list[Priced]:
     """The findings with a saving whose fix the replay can apply; none where it is not to be trusted."""
-    replay, inflation = facts.replay, facts.trust.inflation_ratio
-    if replay is None or not replay.is_open:
-        return []
-    if inflation is not None and not _ALIKE[0] <= inflation <= _ALIKE[1]:
+    replay = trusted(facts)
+    if replay is None:
         return []
     found = []
     for outcome in outcomes:
@@ -163,7 +152,7 @@ def priced(facts: Facts, outcomes: Sequence[Outcome]) -> list[Priced]:
             change = change_of(facts, finding) if finding.saving is not None else None
             if change is None or replay.refuses(change.fix_class):
                 continue
-            scale = _scale(facts, replay, _cause(outcome.rule, finding))
+            scale = _scale(facts, replay, cause_of(outcome.rule, finding.detail))
             if scale is not None:
                 found.append(Priced(outcome.rule, finding, change, scale))
     return found
@@ -189,18 +178,11 @@ def with_replay(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
     for entry, gone in zip(found, saved, strict=True):
         own = entry.finding.saving
         assert own is not None
-        # The bound itself: its noise is in the high end alone.
-        bound = max(own.high - Z90 * relative_error(facts), own.expected)
-        value = interval(facts, entry.scale * gone, bound)
-        value = revise(value, low=value.low * _trust(facts, own), high=own.high)
+        expected = min(max(entry.scale * gone, 0.0), own.high)
+        trust = own.low / own.expected if own.expected else 0.0
+        value = revise(own, low=trust * expected, expected=expected, method="replay")
         revised[id(entry.finding)] = revise(entry.finding, saving=value)
     return [_revised(outcome, revised) for outcome in outcomes]
-
-
-def _trust(facts: Facts, own: Saving) -> float:
-    """How much of a low end a rule keeps of what the formula gives: less where it knows a reason for doubt."""
-    usual = saving(facts, own.expected, own.high).low
-    return min(own.low / usual, 1.0) if usual else 1.0
 
 
 def _revised(outcome: Outcome, revised: dict[int, Finding]) -> Outcome:

@@ -6,11 +6,12 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.whatif import relative_error
-from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving
+from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving, Source
 from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS
 from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rundir.layout import NoKernels
+from profilerkit.units import format_ratio
 
 #: Headings every rule's docstring has, in this order; it is the rule's documentation page.
 HEADINGS = ("Claim", "Evidence", "Threshold", "Fix", "Saving", "Traps", "Confidence")
@@ -100,6 +101,12 @@ class Rule(ABC):
         if error is None:
             return expected >= max(SMALLEST_SAVING, 2.0 * relative_error(facts))
         return expected >= SMALLEST_SAVING and 2.0 * error <= 1.0
+
+
+def unsure(what: str, expected: float) -> Passed:
+    """Say why a rule that saw its cause stays silent: what a fix would save is too little, or not sure enough."""
+    why = "too little to name" if expected < SMALLEST_SAVING else "and the steps differ too much to be sure"
+    return Passed(f"{what}: a fix would save {format_ratio(expected)}, {why}")
 
 
 _PERMISSION = (
@@ -204,6 +211,34 @@ def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partiti
     )
 
 
+def evidence_of(
+    facts: Facts,
+    label: str,
+    value: float | None,
+    unit: str,
+    origin: str,
+    source: Source = "measured",
+    *,
+    n: int | None = -1,
+    steps: tuple[int, int] | None = None,
+    range_ns: tuple[int, int] | None = None,
+    behind: tuple[str, ...] = (),
+) -> Evidence:
+    """Evidence about the judged rank; ``n`` counts its steady steps unless given, the rest is as in ``Evidence``."""
+    return Evidence(
+        label=label,
+        value=value,
+        unit=unit,
+        source=source,
+        origin=origin,
+        n=facts.steps.steady if n == -1 else n,
+        rank=facts.rank.rank,
+        steps=steps,
+        range_ns=range_ns,
+        behind=behind,
+    )
+
+
 def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> Evidence:
     """The mean of a sampled signal, a share of the time, between its 10th and 90th percentile."""
     return Evidence(
@@ -218,6 +253,13 @@ def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> E
         rank=facts.rank.rank,
         behind=(series.name,),
     )
+
+
+def evidence_if_known(
+    label: str, value: float | None, *, unit: str = "ratio", source: Source = "derived", origin: str
+) -> tuple[Evidence, ...]:
+    """Evidence of a value that rests on the device's peaks; none for a device of which they are not known."""
+    return () if value is None else (Evidence(label=label, value=value, unit=unit, source=source, origin=origin),)
 
 
 def present_parts(facts: Facts, *names: str) -> tuple[str, ...]:

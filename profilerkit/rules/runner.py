@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import count, pairwise
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.signals import fitting
 from profilerkit.config import Suppression
 from profilerkit.model.change import revise
 from profilerkit.model.finding import (
@@ -21,12 +22,13 @@ from profilerkit.model.finding import (
 from profilerkit.rules.calibrated import calibrated
 from profilerkit.rules.docs import page_of
 from profilerkit.rules.probed import with_probes
+from profilerkit.rules.recording import without_recording
 from profilerkit.rules.replayed import with_replay
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Rule
 
 logger = logging.getLogger(__name__)
 
-_WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU; of a cut file, all of it"
+_WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU"
 _RECORD_A_RUN = "profilerkit run -- train.py, or a trace of torch.profiler"
 _RECORD_STEPS = f"{_RECORD_A_RUN} beside the logs"
 
@@ -72,9 +74,8 @@ def run_rules(
         suppress: rules that run, but whose findings are set aside.
     """
     reasons = {entry.rule: entry for entry in suppress}
-    ended = with_probes(
-        facts, calibrated(facts, _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules]))
-    )
+    ended = _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules])
+    ended = with_probes(facts, calibrated(facts, without_recording(facts, ended)))
     return _numbered([_set_aside(entry, reasons.get(entry.rule)) for entry in ended])
 
 
@@ -110,6 +111,8 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
         if lost is not None and isinstance(result, Fired) and any(f.saving for f in result.findings):
             # What looks like the host's own time may be waiting for the device that the trace does not show.
             result = lost
+        if isinstance(result, MissingData):
+            result = MissingData(result.reason, fitting(result.hint, facts.recorder))
         return _checked(_ended(blank, result, rule))
     except (Exception, SystemExit) as error:
         # The one guard of the rules: what it caught is shown in the report.

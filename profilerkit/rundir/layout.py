@@ -250,6 +250,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         gpu: of the device that was sampled; ``None`` without NVML, or until it is known which one is used.
         threads: intra-op threads of torch; ``None`` while torch is not loaded, and in recordings of older versions.
         processor: model of the host's processor; ``None`` where the system does not name it.
+        switches: switches made for debugging that were on at some time, as ``NAME`` or ``NAME=value``; ``None`` in
+            recordings of older versions.
     """
 
     format_version: int
@@ -274,6 +276,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuFacts | None = None
     threads: int | None = None
     processor: str | None = None
+    switches: tuple[str, ...] | None = None
 
 
 #: Why a window was opened: to see the typical step, or slow ones that recur.

@@ -18,6 +18,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         uuid: NVML's, of the MIG device where the process has only that.
         gpm: why there are no GPM metrics; empty while there are.
         pcie_generation: of the link when it was asked; an idle link may run slower than a busy one.
+        power_limit_mw: what the driver enforces; ``power_limit_default_mw`` is what the device boots with.
         cpu_affinity: processors next to the device, such as ``0-15,64-79``.
         remapped_rows_uncorrectable: memory rows replaced after errors that could not be corrected, in all its life.
     """
@@ -32,6 +33,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     power_limit_mw: int | None = None
+    power_limit_default_mw: int | None = None
     sm_clock_max_mhz: int | None = None
     memory_clock_max_mhz: int | None = None
     ecc_is_on: bool | None = None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Flag, IntEnum, auto
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,9 @@ class Wanted(Flag):
 # What the analysis uses.
 ANALYZED = Wanted.PYTHON | Wanted.MEMORY | Wanted.SHAPES
 
+#: What ``TraceMeta.recorded`` holds where operators are ranges of torch.autograd.profiler.emit_nvtx.
+EMIT_NVTX = "emit_nvtx"
+
 #: The note of a file that holds a second document, whose events are not read.
 ANOTHER_FOLLOWS = "another document follows the first; only the first was read"
 
@@ -77,6 +81,10 @@ class Damage:
     notes: tuple[str, ...] = ()
 
 
+#: Tools that record differently: torch.profiler and what writes like it, and Nsight Systems.
+Recorder = Literal["torch", "nsys"]
+
+
 @dataclass(frozen=True, slots=True)
 class TraceMeta:
     """What the file says beside its events; ``None`` means it does not say.
@@ -86,7 +94,9 @@ class TraceMeta:
     ``no_operators`` says why the file holds no operators, where its format need not. ``framework`` is what was profiled
     where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are, or the ranges that the reader took
     for steps and called ``ProfilerStep#N``. ``unprofiled`` says what the events are where none
-    is of a profiler. ``process`` is the number of the process whose steps are marked, as text.
+    is of a profiler. ``process`` is the number of the process whose steps are marked, as text. ``recorder`` is the tool
+    that has to record more. ``processes`` are those that trained, where the reader knows which events are whose: each
+    with how many it has, one after the other.
     """
 
     path: str
@@ -96,7 +106,7 @@ class TraceMeta:
     backend: str | None = None
     host: str | None = None
     devices: tuple["DeviceProperties", ...] = ()
-    recorded: frozenset[str] = frozenset()  # of: record_shapes, with_stack, profile_memory, with_flops, with_modules
+    recorded: frozenset[str] = frozenset()  # options of torch.profiler as it calls them, and EMIT_NVTX
     versions: dict[str, str] = field(default_factory=dict)
     groups: tuple["ProcessGroup", ...] = ()
     no_operators: str | None = None
@@ -104,6 +114,8 @@ class TraceMeta:
     step_marks: "StepMarks | None" = None
     unprofiled: str | None = None
     process: str | None = None
+    recorder: Recorder = "torch"
+    processes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,23 @@ _ON_DEVICE = (*_WORK, Category.GPU_ANNOTATION, Category.SYNC)
 def by_process(columns: TraceColumns) -> tuple[TraceColumns, ...]:
     """Return the columns of each process of a file that trained, one for each rank; all of them where only one did.
 
-    Processes that trained have marks of steps of their own; where none has any, operators and launches. What ran on a
-    device is of the process that it stands beside in the file where the processes stand one after the other, else of
-    the one whose launches it follows closest. Ranks are numbered by their devices where each has others, else in the
-    order of the file, unless only one process is there.
+    Where the reader does not know them, processes that trained have marks of steps of their own; where none has any,
+    operators and launches. What ran on a device is of the process that it stands beside in the file where the processes
+    stand one after the other, else of the one whose launches it follows closest. Ranks are numbered by their devices
+    where each has others, else in the order of the file, unless only one process is there.
     """
-    pids, pid_of = _pids(columns)
-    marked, trained = _trained(columns, pid_of)
-    if len(trained) < 2:
-        known = pids[trained[0]] if marked else None
-        return (replace(columns, meta=replace(columns.meta, process=known)),)
-    owner = _owners(columns, trained, pid_of)
-    parts = [_part(columns, owner == place, pids[pid]) for place, pid in enumerate(trained.tolist())]
+    if columns.meta.processes:
+        names = [pid for pid, _ in columns.meta.processes]
+        owner = np.repeat(np.arange(len(names)), [count for _, count in columns.meta.processes])
+    else:
+        pids, pid_of = _pids(columns)
+        marked, trained = _trained(columns, pid_of)
+        if len(trained) < 2:
+            known = pids[trained[0]] if marked else None
+            return (replace(columns, meta=replace(columns.meta, process=known)),)
+        names = [pids[pid] for pid in trained.tolist()]
+        owner = _owners(columns, trained, pid_of)
+    parts = [_part(columns, owner == place, pid) for place, pid in enumerate(names)]
     parts.sort(key=_devices if len({_devices(part) for part in parts}) == len(parts) else lambda _: 0)
     note = (
         f"the file holds {len(parts)} processes that trained: each was read as a rank, in the order of "
@@ -100,7 +105,8 @@ def _part(columns: TraceColumns, keep: Bools, pid: str) -> TraceColumns:
     threads: I32 = np.unique(columns.thread[keep])
     flows = only(columns.flows, np.isin(columns.flows.thread, threads))
     memory = only(columns.memory, np.isin(columns.memory.thread, threads))
-    return replace(kept(columns, keep), flows=flows, memory=memory, meta=replace(columns.meta, process=pid))
+    meta = replace(columns.meta, process=pid, processes=())
+    return replace(kept(columns, keep), flows=flows, memory=memory, meta=meta)
 
 
 def _devices(columns: TraceColumns) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from accuracy_benchmark.scenario import Build, Fix, Scenario
+from accuracy_benchmark.scenario import HEALTHY, Build, Fix, Scenario
 from accuracy_benchmark.training import (
     Job,
     Net,
@@ -215,23 +215,20 @@ def _hog(core: int) -> int:
     return int(subprocess.run(["sh", "-c", shell], check=True, capture_output=True, text=True).stdout)
 
 
-def _beside(hogs_per_core: int) -> Build:
-    def build(job: Job) -> Training:
-        hogs = [_hog(core) for core in os.sched_getaffinity(0) for _ in range(hogs_per_core)]
+def _beside_others(job: Job) -> Training:
+    hogs = [_hog(core) for core in os.sched_getaffinity(0)]
 
-        def close() -> None:
-            for hog in hogs:
-                os.kill(hog, signal.SIGKILL)
+    def close() -> None:
+        for hog in hogs:
+            os.kill(hog, signal.SIGKILL)
 
-        return train(loader(job, sample), Net(_COMPUTE_S, spun_compute), close=close)
-
-    return build
+    return train(loader(job, sample), Net(_COMPUTE_S, spun_compute), close=close)
 
 
 SCENARIOS = (
     Scenario(
-        "C14", "other processes compete for the cores", "overhead", _BOUND, _beside(1), ("contention",), ("RU005",),
-        (Fix("the others are stopped", ("RU005",), _beside(0)),), steps=150, fills_host=True,
+        "C14", "other processes compete for the cores", "healthy", HEALTHY, _beside_others, (), ("RU005",), steps=150,
+        fills_host=True,
     ),
     Scenario(
         "C15", "8 ms of Python between operators", "overhead", _BOUND, _after(lambda: spin(0.008)), ("python",),

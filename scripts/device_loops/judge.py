@@ -138,10 +138,13 @@ def _wrong_verdict(kind: Kind, mode: Mode, report: Report) -> tuple[str, ...]:
 
 def _missed(kind: Kind, mode: Mode, report: Report, savings: tuple[float, ...]) -> tuple[str, ...]:
     wrong = list(_wrong_verdict(kind, mode, report))
-    fired = {outcome.rule for outcome, _ in report.findings()}
-    rules = kind.rules if sees_kernels(kind, mode) else kind.light_rules
-    if rules and not mode.endswith("alone") and not fired & {*rules}:
+    ended = {outcome.rule: outcome.status for outcome in report.outcomes}
+    is_alone = mode.endswith("alone")
+    rules = () if is_alone else kind.sampled or (kind.rules if sees_kernels(kind, mode) else kind.light_rules)
+    if rules and not any(ended[rule] == "fired" for rule in rules):
         wrong.append(f"{' or '.join(rules)} did not fire")
+    blind = (*kind.unseen, *(kind.sampled if is_alone else ()))
+    wrong += [f"{rule} does not say that it cannot tell" for rule in blind if ended[rule] != "missing_data"]
     verdict = report.verdict
     if kind.rank is not None and sees_kernels(kind, mode) and verdict.rank != kind.rank:
         wrong.append(f"rank {verdict.rank} is named, late is {kind.rank}")

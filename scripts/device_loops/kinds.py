@@ -40,6 +40,9 @@ class Kind:
         light: the same for the light tier alone, and for traces without kernels.
         alone: the same for a trace without the light tier; empty where it shows no less than with it.
         rules: where the cause is an observation: one of these fires. With a trace; ``light_rules`` without.
+        sampled: rules that the samples alone let speak: one of these fires with them, and each says that it cannot tell
+            without.
+        unseen: rules that say in every mode that they cannot tell.
         rank: the rank that is late, to be named with a trace.
         fixed: the loop without the cause, of which the true saving is taken; ``None`` for a healthy one, and where a
             fix would change what is computed.
@@ -54,6 +57,8 @@ class Kind:
     alone: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     light_rules: tuple[str, ...] = ()
+    sampled: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     rank: int | None = None
     fixed: Loop | None = None
     is_healthy: bool = False
@@ -104,6 +109,9 @@ HEALTHY: tuple[Kind, ...] = (
     _healthy("hidden_collections", "garbage is collected while the device computes", Fetch(), *train(),
              Every(20, (Collect(60.0),))),
     _healthy("hidden_python", "Python of 8 ms while the device computes", Fetch(), Python(8.0), *train(), _ITEM_10),
+    _healthy("full_power", "the power limit that the device has by default holds its clock down at full load",
+             Fetch(), *train(), _ITEM_10,
+             chip=Chip(slow_ratio=1.2, clock_mhz=1620, reasons=0x4, power_throttle_ratio=0.9)),
     _healthy("two_ranks", "gradients averaged behind backward", Fetch(), *train(reduced=True), _ITEM_10, ranks=2),
     _healthy("no_kernels", "nothing wrong; the profiler sees no device", Fetch(), *train(), _ITEM_10, cupti="calls"),
 )  # fmt: skip
@@ -173,14 +181,16 @@ FAULTY: tuple[Kind, ...] = (
          ("compute-bound", "comm-bound"), _HIDDEN, rank=2, fixed=_loop(*_late(2, Fetch()), ranks=3)),
     Kind("late_by_input", "rank 1 waits for its batches",
          _loop(*_late(1, Fetch(32.0)), ranks=3), _INPUT, _INPUT, rank=1, fixed=_loop(*_late(1, Fetch()), ranks=3)),
-    Kind("power_cap", "a power limit holds the clock down", _loop(Fetch(), *train(), _ITEM_10, chip=_CAPPED)),
+    Kind("power_cap", "a power limit holds the clock down", _loop(Fetch(), *train(), _ITEM_10, chip=_CAPPED),
+         sampled=("CP009",)),
     Kind("thermal", "heat holds the clock down", _loop(Fetch(), *train(), _ITEM_10, chip=_HOT),
-         light=_HIDDEN, rules=("CP009",), light_rules=("CP009",)),
+         light=_HIDDEN, sampled=("CP009",)),
     Kind("neighbour", "another process is on the device",
          _loop(Fetch(), *train(), _ITEM_10, chip=Chip(slow_ratio=1.6, neighbours=1)), light=_HIDDEN,
-         rules=("RU006",), light_rules=("RU006",)),
+         sampled=("RU006",)),
     Kind("hidden_neighbour", "another process is on the device, in a container that does not show it",
-         _loop(Fetch(), *train(), _ITEM_10, chip=Chip(slow_ratio=1.6, neighbours=None)), light=_HIDDEN),
+         _loop(Fetch(), *train(), _ITEM_10, chip=Chip(slow_ratio=1.6, neighbours=None)), light=_HIDDEN,
+         unseen=("RU006",)),
     Kind("allocator_retries", "the allocator gives its cache back in every step",
          _loop(Fetch(), Pass("forward", 3, 4.0, 0.6), Retry(8.0), *train(10.0)), ("memory-bound/capacity",),
          ("memory-bound/capacity", UNSEEN), light_rules=("ME001",),

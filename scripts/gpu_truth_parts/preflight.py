@@ -12,6 +12,7 @@ from gpu_truth_parts.checks import Check
 from gpu_truth_parts.device import Device
 from gpu_truth_parts.program import environment
 
+_MOST_SECONDS = 60.0
 #: What ``nvidia-smi --query-gpu`` is asked for: nothing that names a card.
 _QUERIED = (
     "name,driver_version,vbios_version,pstate,persistence_mode,mig.mode.current,ecc.mode.current,power.limit,"
@@ -25,7 +26,9 @@ def checks(device: Device, _place: Path) -> Iterator[Check]:
     yield Check(name="versions", value=versions)
     yield Check(name="one piece of work, µs", value=[1e6 * seconds for seconds in device.piece_s])
     command = [sys.executable, "-m", "profilerkit", "doctor", "--json"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    said = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment(), timeout=_MOST_SECONDS
+    )
     found = json.loads(said.stdout)["checks"] if said.returncode == 0 else []
     states = {check["name"]: f"{check['state']}: {check['text']}" for check in found}
     yield Check(name="doctor", value=states, reference="exit 0", passed=said.returncode == 0, why=said.stderr[-500:])
@@ -39,5 +42,5 @@ def checks(device: Device, _place: Path) -> Iterator[Check]:
 def queried(fields: str) -> dict[str, str]:
     """What ``nvidia-smi`` says of the first device, by field."""
     command = ["nvidia-smi", "-i", "0", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_MOST_SECONDS).stdout
     return dict(zip(fields.split(","), (value.strip() for value in said.split(",")), strict=True))

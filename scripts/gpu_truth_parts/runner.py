@@ -56,6 +56,8 @@ class PartResult(msgspec.Struct, kw_only=True):
 def measure(name: str, device: Device, place: Path, end_s: float) -> PartResult:
     """Run one part and write ``PART.json`` below ``place``. It ends after the check that is done at ``end_s``.
 
+    A part that would begin later does not run, and leaves the file of an earlier run.
+
     Args:
         name: of :data:`PARTS`.
         device: to run it on.
@@ -66,14 +68,17 @@ def measure(name: str, device: Device, place: Path, end_s: float) -> PartResult:
     versions = f"profilerkit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     result = PartResult(part=name, about=_about(name), device=device.label, versions=versions, quick=device.quick)
     found = [Check(name=name, why=NEEDS_GPU)] if module in _GPU_ONLY and device.name != "cuda" else None
-    clean = Cleaner()
+    clean, over = Cleaner(), Check(name="the rest", why="the time for all parts was over")
+    if began_s > end_s:
+        result.checks.append(over)
+        return result
     try:
         for check in found or module.checks(device, place):
             result.checks.append(check)
             result.seconds = round(time.monotonic() - began_s, 1)
             _write(place / f"{name}.json", clean(msgspec.to_builtins(result)))
             if time.monotonic() > end_s:
-                result.checks.append(Check(name="the rest", why="the time for all parts was over"))
+                result.checks.append(over)
                 break
     except Exception as error:  # noqa: BLE001 - one part must not cost the others; the report says what failed
         result.checks.append(Check(name=name, passed=False, why=f"{type(error).__name__}: {error}"))
@@ -81,13 +86,19 @@ def measure(name: str, device: Device, place: Path, end_s: float) -> PartResult:
     return result
 
 
-def document(place: Path) -> dict[str, Any]:
-    """All parts below ``place`` as one document; of a part without a file, its name and what it would compare."""
+def document(place: Path, earlier: Path) -> dict[str, Any]:
+    """All parts below ``place`` as one document.
+
+    A part without a file there is that of the ``earlier`` document, or else its name and what it would compare.
+    """
+    known = (
+        {part["part"]: part for part in msgspec.json.decode(earlier.read_bytes())["parts"]} if earlier.exists() else {}
+    )
     parts = []
     for name in PARTS:
         path = place / f"{name}.json"
         empty = msgspec.to_builtins(PartResult(part=name, about=_about(name)))
-        parts.append(msgspec.json.decode(path.read_bytes()) if path.exists() else empty)
+        parts.append(msgspec.json.decode(path.read_bytes()) if path.exists() else known.get(name, empty))
     return {"schema_version": 1, "version": __version__, "parts": parts}
 
 

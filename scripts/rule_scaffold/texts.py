@@ -62,7 +62,7 @@ class $type_name(Rule):
             why="How the claim follows from the evidence.",
             evidence=(share_evidence(facts, "$What, share of the step", *_PARTS),),
             at_most="low",
-            saving=saving(facts, expected, share),
+            saving=saving(expected, share),
             fix=Fix(text="What to change, with the current and the proposed value."),
             confirm="Record again: the share must fall.",
         )

@@ -103,6 +103,10 @@ class Nvml(types.ModuleType):
         """The limit in mW."""
         return self.power_limit_mw
 
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, _handle: str) -> int:  # noqa: N802
+        """The limit that it boots with, in mW."""
+        return 700_000
+
     def nvmlDeviceGetClockInfo(self, _handle: str, kind: int) -> int:  # noqa: N802
         """MHz."""
         return self.sm_clock_mhz if kind == self.NVML_CLOCK_SM else self.memory_clock_mhz

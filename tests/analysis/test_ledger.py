@@ -68,7 +68,7 @@ def record_of(log, *, began=START, process=None, end=None, ended=True, windows=(
 
 def ledger_of(log, **fields):
     found = rank_facts("rank", None, record_of(log, **fields))
-    return rank_ledger(found.record, found.log.state if found.log else ())
+    return rank_ledger(found.record, found.log)
 
 
 def times(ledger):
@@ -326,7 +326,7 @@ def test_records_of_other_threads_are_not_the_training_threads_time():
 
 
 def test_a_rank_without_records_has_no_ledger():
-    assert rank_ledger(record_of(Log()), ()) is None
+    assert rank_ledger(record_of(Log()), None) is None
 
 
 def test_damaged_records_cost_themselves_only():
@@ -384,7 +384,7 @@ def test_the_entries_sum_to_the_wall_clock_whatever_was_recorded(records, began,
     if end is not None:
         record = msgspec.structs.replace(record, end=msgspec.structs.replace(record.end, end_perf_ns=end))
     joined = rank_facts("rank", None, record)
-    ledger = rank_ledger(joined.record, joined.log.state if joined.log else ())
+    ledger = rank_ledger(joined.record, joined.log)
     first, last = min(entry[3] for entry in records), max(entry[3] + entry[4] for entry in records)
     low = min(began, first) if process is None else min(began, first, process)
     assert ledger.wall_ns == (last if end is None else max(last, end)) - low
@@ -406,7 +406,7 @@ def test_neither_the_order_of_records_nor_a_time_shift_changes_the_ledger(record
         record = record_of(log, ended=False)
         record = msgspec.structs.replace(record, meta=rank_meta(anchor_perf_ns=by))
         joined = rank_facts("rank", None, record)
-        ledger = rank_ledger(joined.record, joined.log.state if joined.log else ())
+        ledger = rank_ledger(joined.record, joined.log)
         found.append({entry.entry: entry.time_ns for entry in ledger.entries})
     assert found[0] == found[1]
 
@@ -414,7 +414,7 @@ def test_neither_the_order_of_records_nor_a_time_shift_changes_the_ledger(record
 def test_a_long_recording_costs_no_more_than_a_few_times_its_steps():
     log = Run().trains(20_000)
     record = record_of(log)
-    state = read_log(record.events, record.names).state
+    found = read_log(record.events, record.names)
 
     def seconds(work):
         began = perf_counter()
@@ -422,7 +422,7 @@ def test_a_long_recording_costs_no_more_than_a_few_times_its_steps():
         return perf_counter() - began
 
     steps = min(seconds(lambda: read_log(record.events, record.names)) for _ in range(3))
-    assert min(seconds(lambda: rank_ledger(record, state)) for _ in range(3)) < 15 * steps
+    assert min(seconds(lambda: rank_ledger(record, found)) for _ in range(3)) < 15 * steps
 
 
 def test_more_of_an_injected_cost_never_lowers_its_entry():

@@ -162,6 +162,19 @@ def test_a_kernel_launched_before_its_gap_began_waited_for_nothing_on_the_host()
     assert trace.parts() == {"compute.math": 900 * US, "over.launch": 100 * US}
 
 
+@pytest.mark.parametrize("launched_before", [True, False])
+def test_a_late_launch_at_the_start_of_the_recording_waits_for_what_was_launched_before(launched_before):
+    # The host was ahead when the recording began; what the device still did is not in the file.
+    trace = of_operators(end=9_000)
+    if not launched_before:
+        trace.kernel(880, 900, launch=(870, 875))
+    trace.kernel(7_000, 9_000, launch=(990, 1_000))
+    parts = trace.parts()
+    assert parts == {("idle.unknown" if launched_before else "over.launch"): 6_000 * US, "compute.math": 2_000 * US}
+    late = trace.facts().device.late_launch_ratio
+    assert late == (0.0 if launched_before else 1.0)
+
+
 @pytest.mark.parametrize(("latency", "part"), [("10000", "over.launch"), ("10000.001", "idle.unknown")])
 def test_no_launch_takes_longer_than_ten_milliseconds(latency, part):
     started = 1_508 + float(latency)

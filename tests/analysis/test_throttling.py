@@ -4,7 +4,7 @@ import pytest
 
 from profilerkit import analyze
 from profilerkit.analysis.throttling import throttling
-from profilerkit.rundir.sampled import GpuSample, Sample
+from profilerkit.rundir.sampled import GpuFacts, GpuSample, Sample
 from tests.recipes import Log, write_run
 
 HEAT, BRAKE, CAP, IDLE = 0x20, 0x80, 0x4, 0x1
@@ -70,6 +70,14 @@ def test_the_other_ranks_say_what_is_normal():
     found = throttling(ranks, 0)
     assert (found.capped_ratio, found.other_clock_mhz, found.others_capped_ratio) == (1.0, 1_420.0, 0.0)
     assert throttling(ranks, 3) is None
+
+
+def test_a_limit_below_the_devices_default_is_told_from_its_facts(tmp_path):
+    samples = sampled(*[at_work(1_000, CAP, sm_clock_max_mhz=1_500, power_limit_mw=350_000)] * 5)
+    gpu = GpuFacts(found_by="the only device there is", power_limit_default_mw=700_000)
+    report = analyze(write_run(tmp_path / "run", [Log().steps(30, 1_000)], samples=samples, gpu=gpu))
+    (found,) = next(outcome.findings for outcome in report.outcomes if outcome.rule == "CP009")
+    assert found.title.startswith("A power limit of 350 W, where 700 W is the default")
 
 
 def test_a_throttled_run_is_told_from_its_samples(tmp_path):

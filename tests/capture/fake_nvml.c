@@ -165,6 +165,7 @@ int nvmlDeviceGetMemoryInfo(device *d, u64 *out) {
 }
 UNSIGNED(nvmlDeviceGetPowerUsage, d->is_mig ? 1 : 250000)
 UNSIGNED(nvmlDeviceGetEnforcedPowerLimit, 700000)
+UNSIGNED(nvmlDeviceGetPowerManagementDefaultLimit, 700000)
 int nvmlDeviceGetTotalEnergyConsumption(device *d, u64 *mj) {
     ENTER(nvmlDeviceGetTotalEnergyConsumption);
     *mj = now_ns() / 4000; /* 250 W */

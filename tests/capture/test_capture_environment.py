@@ -39,3 +39,19 @@ def test_a_torch_that_cannot_be_asked_costs_no_more_than_the_answer(monkeypatch)
 def test_the_processor_has_a_name_of_one_line_or_none():
     name = environment.processor_name()
     assert name is None or (name.strip() == name and "\n" not in name)
+
+
+@pytest.mark.torch
+def test_switches_made_for_debugging_are_told_while_they_are_on(monkeypatch):
+    import torch
+
+    for name in ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "TORCH_SHOW_CPP_STACKTRACES"):
+        monkeypatch.delenv(name, raising=False)
+    assert environment.switches() == set()
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "off")
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    with torch.autograd.set_detect_anomaly(True):
+        assert environment.switches() == {"CUDA_LAUNCH_BLOCKING=1", "torch.autograd.set_detect_anomaly"}
+    assert environment.switches() == {"CUDA_LAUNCH_BLOCKING=1"}
+    monkeypatch.delitem(sys.modules, "torch")
+    assert environment.switches() == {"CUDA_LAUNCH_BLOCKING=1"}

@@ -82,6 +82,7 @@ def test_facts_are_asked_once(stub):
         "pcie_width": 16,
         "pcie_width_max": 16,
         "power_limit_mw": 700_000,
+        "power_limit_default_mw": 700_000,
         "sm_clock_max_mhz": 1980,
         "memory_clock_max_mhz": 3201,
         "ecc_is_on": True,

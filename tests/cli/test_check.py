@@ -14,8 +14,9 @@ from profilerkit.errors import ConfigError
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.step import PARTS
+from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.comparisons import MS, report_of
-from tests.recipes import training
+from tests.recipes import Log, S, training, write_run
 
 
 @pytest.fixture
@@ -79,6 +80,19 @@ def test_what_was_not_measured_fails_only_when_strict(run, capsys, options, code
     run('busy = "80 %"')
     assert main(["check", "report.json", *options]) == code
     assert "not judged  busy  at least 80 %  not measured  busy was not measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("limit", "code"), [("60 %", 0), ("90 %", 1)])
+def test_a_device_without_a_trace_is_as_busy_as_its_samples_in_the_judged_steps(run, capsys, tmp_path, limit, code):
+    """The first five seconds are one step: the samples in it say nothing of the others."""
+    samples = [
+        Sample(t_ns=second * S, gpu=GpuSample(utilization_ratio=0.1 if second < 6 else 0.7)) for second in range(1, 25)
+    ]
+    log = Log().steps(1, 5_000_000).steps(200, 100_000)
+    write_run(tmp_path / "sampled", [log], device_name="H100", samples=samples)
+    run(f'busy = "{limit}"')
+    assert main(["check", str(tmp_path / "sampled")]) == code
+    assert "70 % (sampled)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("limit", "code"), [("3 GiB", 0), ("1 GiB", 1)])

@@ -537,4 +537,4 @@ def test_steps_and_verdict_outlast_records_that_hold_no_step(tmp_path, monkeypat
     assert (before.steps, after.steps) == (60, 60)
     assert kept.verdict == verdict.verdict
     assert after.verdict_age_ns > before.verdict_age_ns
-    assert "Step 60 · none among the latest records" in " ".join(watched.page(after, kept, Console()).split())
+    assert "Step 60 · no step time in the latest records" in " ".join(watched.page(after, kept, Console()).split())

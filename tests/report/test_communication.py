@@ -67,7 +67,14 @@ def test_that_nobody_is_late_is_said(several):
 
 def test_with_too_few_steps_it_is_said_how_many_it_takes(several):
     line = view.build(with_communication(several, late=(), steps=3, steps_needed=7)).waiting[0]
-    assert line == "3 judged steps are too few to call a rank late: chance is excluded from 7 on."
+    assert line == "No rank is clearly late in 3 judged steps: record at least 7 to be sure."
+
+
+def test_a_rank_that_is_likely_late_is_said_to_be_with_what_settles_it(several):
+    late = changed(several.communication.late[0], few_steps=True)
+    line = view.build(with_communication(several, late=(late,), steps=1, steps_needed=3)).waiting[0]
+    assert line.startswith("Rank 5 is likely late: it is last in 110 of 120 collectives and causes ")
+    assert "of all waiting. Before, it spends" in line
 
 
 def test_a_host_too_busy_to_call_a_rank_late_is_said_with_how_far_ends_lie_apart(several):

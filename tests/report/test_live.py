@@ -208,7 +208,7 @@ def test_a_job_that_cannot_be_asked_and_writes_nothing_may_be_gone(silent_s, tol
 
 def test_where_the_latest_records_hold_no_step_those_before_are_not_forgotten():
     live = job(recent=None, quiet_ns=None)
-    assert "Step 412 · none among the latest records" in words(live)
+    assert "Step 412 · no step time in the latest records" in words(live)
     assert line(live, None).startswith("step 412 · ")
 
 

@@ -219,9 +219,9 @@ def test_missing_events_are_said_right_below_the_headline(damage, files, kind, l
 
 def test_a_saving_of_which_only_the_bound_is_known_is_told_as_the_most_and_with_what_ranks_it():
     saving = Saving(low=0.0, expected=0.4, high=0.5, method="bound")
-    assert wording.saving_range(saving) == "at most 50 %"
-    assert wording.saving_text(saving, 46_000_000) == "at most 23.0 ms per step (50 %, 40 % expected)"
-    assert wording.saving_text(saving, None) == "at most 50 %, 40 % expected of the step"
+    assert wording.saving_range(saving) == "up to 50 %"
+    assert wording.saving_text(saving, 46_000_000) == "up to 23.0 ms per step (50 %, 40 % expected)"
+    assert wording.saving_text(saving, None) == "up to 50 %, 40 % expected of the step"
 
 
 def test_a_bound_that_was_ruled_out_states_the_saving_that_its_finding_states():

@@ -1,14 +1,20 @@
-"""Intervals rest on applied fixes where enough were applied, and on a guess where not; bounds hold either way."""
+"""Intervals rest on applied fixes where enough were applied, and on a guess where not; nothing saves computing."""
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from profilerkit.analysis.whatif import MODEL_ERROR, Z90, made_in_line
+from profilerkit.analysis.leaves import PAUSES
+from profilerkit.analysis.whatif import made_in_line
 from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
-from profilerkit.rules.calibrated import WITHIN, _narrowed, calibrated
+from profilerkit.rules.calibrated import ON_DEVICE, UNTRIED, WITHIN, calibrated
+from profilerkit.rules.parts import COMPUTING, PARTS_OF_RULE
 from tests.recipes import INPUT, STEP_NS
 from tests.recipes import facts as facts_of
+
+quick = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 def outcome(rule, told):
@@ -17,75 +23,75 @@ def outcome(rule, told):
     return Outcome(rule=rule, name="a", summary="b", status="fired", findings=(found,))
 
 
-def facts(step_error_ns=0.0):
-    return facts_of(step_error_ns=step_error_ns)
+def saving(expected, low=None, high=0.9, method="replay"):
+    return Saving(low=expected if low is None else low, expected=expected, high=high, method=method)
 
 
-def saving(expected, low, high, method="replay"):
-    return Saving(low=low, expected=expected, high=high, method=method)
+def on_host(shares=None, **changes):
+    return facts_of(shares, mode="cpu", **changes)
 
 
-def guessed(expected, high):
-    return saving(expected, expected * (1 - Z90 * MODEL_ERROR), high)
+def told(known, rule, value):
+    """The saving as the report has it."""
+    ((found,),) = (entry.findings for entry in calibrated(known, [outcome(rule, value)]))
+    return found.saving
 
 
 def test_it_reaches_as_far_up_as_down():
-    found = _narrowed(facts(), guessed(0.4, 1.0), 0.25, 13)
-    assert (found.low, found.high) == (pytest.approx(0.3), pytest.approx(0.5))
-    assert (found.expected, found.calibration) == (0.4, "calibrated on 13 cases")
+    found = told(on_host(), "IN003", saving(0.4))
+    within, cases = WITHIN["replay"]
+    assert (found.low, found.high) == (pytest.approx(0.4 - within * 0.4), pytest.approx(0.4 + within * 0.4))
+    assert (found.expected, found.most, found.calibration) == (0.4, 0.9, f"calibrated on {cases} cases")
 
 
 def test_it_never_goes_beyond_the_bound():
-    assert _narrowed(facts(), guessed(0.4, 0.42), 0.25, 13).high == 0.42
+    assert told(on_host(), "IN003", saving(0.4, high=0.42)).high == 0.42
 
 
 def test_a_rule_that_doubts_is_heard():
-    usual = guessed(0.4, 1.0)
-    doubted = saving(0.4, usual.low / 2, 1.0)
-    found = _narrowed(facts(), doubted, 0.25, 13)
-    assert found.low == pytest.approx(0.15)
-    assert found.high == pytest.approx(0.65)
+    sure, unsure = (told(on_host(), "IN003", saving(0.4, low=low)) for low in (0.4, 0.2))
+    assert unsure.low == pytest.approx(sure.low / 2)
+    assert unsure.high == pytest.approx(0.8 - unsure.low)
 
 
 def test_noise_of_the_steps_widens_it():
-    quiet, noisy = (_narrowed(facts(error), guessed(0.4, 1.0), 0.1, 9) for error in (0.0, 0.05 * STEP_NS))
+    quiet, noisy = (told(on_host(step_error_ns=error * STEP_NS), "IN003", saving(0.4)) for error in (0.0, 0.05))
     assert noisy.low < quiet.low
     assert noisy.high > quiet.high
+    (alone,) = (told(on_host(step_error_ns=None), "OV002", saving(0.4, method="analytic")),)
+    assert alone.low == pytest.approx(0.4 - (0.164**2 + (UNTRIED * 0.4) ** 2) ** 0.5)
+
+
+def test_what_no_fix_was_tried_of_reaches_up_to_the_bound():
+    for expected in (0.2, 0.9):
+        found = told(on_host(), "OV002", saving(expected, high=0.95, method="analytic"))
+        assert found.low == pytest.approx(expected - UNTRIED * min(expected, 1.0 - expected))
+        assert (found.high, found.calibration) == (0.95, "uncalibrated")
 
 
 def test_a_calibrated_interval_is_narrower_than_a_guessed_one():
-    assert all(0 < within < MODEL_ERROR * Z90 for within, _ in WITHIN.values())
+    assert all(0 < within < UNTRIED for within in (ON_DEVICE, *(share for share, _ in WITHIN.values())))
 
 
 def test_a_saving_that_may_be_nothing_was_not_among_those():
-    before = [outcome("OV001", saving(0.05, 0.0, 0.24, "analytic"))]
-    ((found,),) = (entry.findings for entry in calibrated(replace(facts(), mode="cpu"), before))
-    assert (found.saving.high, found.saving.calibration) == (0.24, before[0].findings[0].saving.calibration)
+    found = told(on_host(), "OV001", saving(0.05, low=0.0, high=0.24, method="analytic"))
+    assert (found.low, found.high, found.calibration) == (0.0, 0.24, "uncalibrated")
 
 
 def test_batches_that_the_training_thread_makes_were_not_among_those():
-    known = facts_of({"input.prep": 0.5}, mode="cpu", input=replace(INPUT, single_process=None))
+    known = on_host({"input.prep": 0.5}, input=replace(INPUT, single_process=None))
     assert made_in_line(known)
-    before = [outcome("IN001", saving(0.4, 0.1, 0.9))]
-    ((found,),) = (entry.findings for entry in calibrated(known, before))
-    assert found.saving.calibration.startswith("uncalibrated")
-
-
-def test_where_the_training_thread_makes_its_batches_what_saves_in_another_place_is_told_as_elsewhere():
-    known = facts_of({"input.prep": 0.5}, mode="cpu", input=replace(INPUT, single_process=None))
-    assert made_in_line(known)
-    before = [outcome("OV005", saving(0.4, 0.1, 0.9)), outcome("ME001", saving(0.4, 0.1, 0.9, "analytic"))]
-    for entry in calibrated(known, before):
-        assert entry.findings[0].saving.calibration.startswith("calibrated")
+    assert told(known, "IN001", saving(0.4)).calibration == "uncalibrated"
+    for rule, method in (("OV005", "replay"), ("ME001", "analytic")):
+        assert told(known, rule, saving(0.4, method=method)).calibration.startswith("calibrated")
 
 
 @pytest.mark.parametrize(("expected", "is_told"), [(0.2, True), (0.1, False)])
 def test_first_workers_are_told_as_calibrated_where_handing_over_is_small_beside_the_errors(expected, is_told):
     """1.6 % of a step of 100 ms is more than 12 % of a saving of 10 %."""
-    known = facts_of({"input.wait": 0.4}, mode="cpu", input=replace(INPUT, single_process=True))
-    for rule, told in (("IN001", is_told), ("IN002", is_told), ("IN003", True)):
-        ((found,),) = (e.findings for e in calibrated(known, [outcome(rule, saving(expected, 0.05, 0.9))]))
-        assert found.saving.calibration.startswith("calibrated" if told else "uncalibrated")
+    known = on_host({"input.wait": 0.4}, input=replace(INPUT, single_process=True))
+    for rule, wanted in (("IN001", is_told), ("IN002", is_told), ("IN003", True)):
+        assert told(known, rule, saving(expected)).calibration.startswith("calibrated" if wanted else "uncalibrated")
 
 
 @pytest.mark.parametrize(
@@ -102,14 +108,37 @@ def test_first_workers_are_told_as_calibrated_where_handing_over_is_small_beside
     ],
 )
 def test_only_kinds_that_were_applied_are_told_as_calibrated(rule, method, is_told):
-    before = outcome(rule, saving(0.4, 0.1, 0.9, method))
-    ((found,),) = (entry.findings for entry in calibrated(replace(facts(), mode="cpu"), [before]))
-    assert found.saving.calibration.startswith("calibrated" if is_told else "uncalibrated")
-    assert found.saving.most == 0.9
-    assert (found.saving.high < 0.9) is is_told
+    found = told(on_host(), rule, saving(0.4, low=0.1, method=method))
+    assert found.calibration.startswith("calibrated" if is_told else "uncalibrated")
+    assert found.most == 0.9
+    assert (found.high < 0.9) is is_told
 
 
-def test_what_a_device_runs_is_not_told_as_calibrated():
-    before = outcome("IN001", saving(0.4, 0.1, 0.9))
-    ((found,),) = (entry.findings for entry in calibrated(replace(facts(), mode="gpu"), [before]))
-    assert found.saving == before.findings[0].saving
+@pytest.mark.parametrize(("method", "is_told"), [("replay", True), ("analytic", False)])
+def test_on_a_device_replayed_fixes_were_checked_and_formulas_were_not(method, is_told):
+    known = facts_of({"input.wait": 0.8})
+    found = told(known, "IN001", saving(0.7, high=0.8, method=method))
+    assert found.calibration.startswith("checked" if is_told else "uncalibrated")
+    assert found.low == pytest.approx(0.7 - (ON_DEVICE if is_told else UNTRIED) * 0.3)
+    assert found.high == pytest.approx(0.7 + ON_DEVICE * 0.3 if is_told else 0.8)
+    assert told(known, "IN900", saving(0.7, high=0.8)).calibration == "uncalibrated"
+
+
+@quick
+@given(st.sampled_from(sorted(PARTS_OF_RULE)), st.floats(0.05, 1), st.floats(0, 1), st.floats(0, 0.3))
+def test_a_saving_is_ordered_and_leaves_what_the_device_computes(rule, computing, expected, noise):
+    known = facts_of({"input.wait": 1 - computing, "compute.math": computing}, step_error_ns=noise * STEP_NS)
+    for entry in calibrated(known, [outcome(rule, saving(expected, high=1.0, method="analytic"))]):
+        for found in entry.findings:
+            value = found.saving
+            assert 0.0 <= value.low <= value.expected <= value.high <= value.most <= 1.0
+            if PARTS_OF_RULE[rule] and not set(PARTS_OF_RULE[rule]) & {*PAUSES, *COMPUTING}:
+                assert value.most <= max(1 - computing, 0.02) + 1e-9
+
+
+def test_a_fix_for_what_the_device_works_through_is_none():
+    (entry,) = calibrated(facts_of({"input.wait": 0.01}), [outcome("IN001", saving(0.4))])
+    assert (entry.status, entry.findings) == ("passed", ())
+    assert "the device computes" in entry.reason
+    # What a host computes is quicker where something else leaves it.
+    assert told(on_host({"input.wait": 0.01}), "IN001", saving(0.4)).expected == 0.4

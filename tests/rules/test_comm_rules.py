@@ -162,7 +162,8 @@ def reducing(copies=0.1, search=0.0, *, ddp=(), **changes):
 
 def driven(name="DataParallel", share=0.3, **changes):
     """A run whose engine keeps the device waiting."""
-    return sent(wire={"engine": Engine(name, share * STEP_NS)}, **changes)
+    shares = parts({"comm.other": share, "compute.math": 1.0 - share})
+    return sent(wire={"engine": Engine(name, share * STEP_NS)}, **{"parts": shares, **changes})
 
 
 def wide(exposed=0.3, hidden=0.1, *, precision="bf16", moved=10 * MB, **changes):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from profilerkit.analysis.device.bus_copies import PinnedFacts
+from profilerkit.analysis.device.records import CopyFacts
 from profilerkit.analysis.whatif import cheaper_batch, loader_fix, opening_share
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, QueueFacts
 from profilerkit.model.change import revise
@@ -41,15 +41,15 @@ def bursty(share=0.3, *, making=200 * MS, variation=1.2, replayed=None, **change
     return facts({"input.wait": share}, **{**known, **changes})
 
 
-def copying(exposed=0.1, *, in_line=1.0, per_step=1.0, shares=None):
-    pinned = PinnedFacts(
+def copying(exposed=0.1, *, in_line=1.0, per_step=1.0, shares=None, time=0.1, **changes):
+    pinned = CopyFacts(
         per_step=per_step,
         bytes_per_step=1e8,
-        time_ns=0.2 * STEP_NS,
+        time_ns=time * STEP_NS,
         exposed_ns=exposed * STEP_NS,
         in_line_ratio=in_line,
     )
-    return facts(shares or {"input.h2d": exposed}, pinned=pinned)
+    return facts(shares or {"input.h2d": exposed}, pinned=pinned, **changes)
 
 
 def restarting(boundary=900 * MS, *, restart=600 * MS, steps=30.0, renewed=True, loader=FOUR, **changes):
@@ -136,7 +136,6 @@ CASES = Cases(
     thresholds={
         ("IN004", "variation_ratio"): (bursty(variation=0.5), bursty(variation=0.5 - JUST)),
         ("IN010", "smallest_share"): (copying(0.03), copying(0.03 - JUST)),
-        ("IN010", "in_line_ratio"): (copying(in_line=0.5), copying(in_line=0.5 - JUST)),
         ("IN011", "smallest_gap_ns"): (
             restarting(40 * MS, restart=20 * MS, steps=5.0),
             restarting(40 * MS, restart=20 * MS - 1, steps=5.0),
@@ -257,8 +256,27 @@ def test_copies_hide_behind_no_more_than_there_is_computation():
     assert (found.bound, found.detail) == ("input-bound", "h2d")
 
 
-def test_copies_on_a_stream_of_their_own_wait_for_something_else():
-    assert "stream of their own" in check("IN010", copying(in_line=0.2)).reason
+def test_copies_that_kernels_hide_already_leave_less_to_hide_behind():
+    known = copying(0.2, time=0.4, shares={"input.h2d": 0.2, "compute.math": 0.3, "over.python": 0.5})
+    found = finding("IN010", known)
+    assert found.saving.expected == pytest.approx(0.1)
+    assert "send uint8" in found.fix.text
+    assert "send uint8" not in finding("IN010", copying()).fix.text
+
+
+@pytest.mark.parametrize(
+    ("alone", "hidden", "awaited"),
+    [(0.2, {}, 0.2), (0.0, {"input.wait": 0.2}, 0.2), (0.05, {"over.python": 0.15}, 0.05), (0.3, {}, 0.2)],
+)
+def test_exposed_copies_cost_what_kernels_or_the_loop_wait_for(alone, hidden, awaited):
+    found = finding("IN010", copying(0.2, in_line=0.0, alone={"input.h2d": alone}, hidden=hidden))
+    assert (found.saving.expected, found.confidence) == (pytest.approx(awaited), "medium")
+    assert "one batch earlier" in found.fix.text
+
+
+def test_copies_that_the_host_is_later_than_cost_nothing():
+    late = copying(0.2, in_line=0.0, alone={"over.python": 0.1}, hidden={"over.python": 0.2})
+    assert "0 % of the step for batch copies" in check("IN010", late).reason
     assert "no batch" in check("IN010", copying(per_step=0.0)).reason
 
 

@@ -7,14 +7,14 @@ import pytest
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.records import ColdFacts, SyncFacts
 from profilerkit.analysis.facts import Stall
-from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts
+from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts, RecordingFacts
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.run import RIVAL, Loader, Series, Signal, Trust
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import DEVICE, INPUT, MS, STEP_NS, facts
+from tests.recipes import DEVICE, INPUT, MS, STEP_NS, facts, parts
 from tests.rules.promises import Cases, Promises, check, ended, finding
 
 JUST = 1e-6
@@ -52,9 +52,13 @@ def compiling(share=0.2, *, steps=4, recompiled=("0/1", "0/2"), source="measured
     return facts({"warm.compile": share}, host=HostFacts(compiles=compiles))
 
 
-def traced(ratio=1.3, own=0.0, *recorded):
-    signals = tuple(Signal(name=name, state="measured") for name in recorded)
-    return facts({"other.prof": own} if own else {}, trust=Trust(mode="gpu", inflation_ratio=ratio, signals=signals))
+def traced(ratio=1.3, own=0.0, *options):
+    host = HostFacts(recording=RecordingFacts(options=options, events=0.0, waited_ns=0.0, hidden_ns=0.0))
+    return facts({"other.prof": own} if own else {}, trust=Trust(mode="gpu", inflation_ratio=ratio), host=host)
+
+
+def switched(*on, **changes):
+    return facts({"input.wait": 0.2}, host=HostFacts(switches=on), **changes)
 
 
 def queueing(share=0.4, *, threads=16, cores=8.0, used=0.9, sampled=True, **changes):
@@ -75,6 +79,7 @@ CASES = Cases(
         "OV006": compiling(),
         "OV007": traced(),
         "OV008": queueing(),
+        "OV009": switched("TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     },
     passes={
         "OV003": churning(5.0),
@@ -83,6 +88,7 @@ CASES = Cases(
         "OV006": compiling(0.001),
         "OV007": traced(1.01),
         "OV008": queueing(threads=8),
+        "OV009": switched("FURTHER=1"),
     },
     missing={
         "OV003": facts(**TIMERS_ONLY),
@@ -91,6 +97,7 @@ CASES = Cases(
         "OV006": facts(**TIMERS_ONLY),
         "OV007": facts(**TIMERS_ONLY),
         "OV008": queueing(host=HostFacts()),
+        "OV009": facts(),
     },
     not_applicable={
         "OV003": facts(**ON_HOST),
@@ -112,11 +119,12 @@ CASES = Cases(
     untried=frozenset(
         {
             ("OV005", "unmeasured_inflation_ratio"),
-            ("OV008", "recovered_ratio"),
+            ("OV009", "anomaly_ratio"),
+            ("OV009", "anomaly_most"),
             ("OV008", "other_threads_ratio"),  # in test_worker_rules
         }
     ),
-    observations=frozenset({"OV007"}),
+    observations=frozenset({"OV007", "OV009"}),
 )
 
 
@@ -194,10 +202,11 @@ def test_on_a_host_without_device_python_is_what_no_operator_does():
     assert found.title == "Python outside of operators takes 30.0 ms of every step"
 
 
-def test_without_untraced_steps_the_low_end_is_halved():
+def test_without_untraced_steps_the_low_end_is_of_python_that_takes_half_as_long():
     unknown = python(trust=Trust(mode="gpu"))
     halved, whole = finding("OV005", unknown), finding("OV005", python())
-    assert halved.saving.low == pytest.approx(whole.saving.low / 2)
+    share = whole.saving.expected
+    assert halved.saving.low == pytest.approx(share / 2 / (1 - share / 2))
     assert finding("OV005", unknown, unmeasured_inflation_ratio=1.0).saving.low == whole.saving.low
     assert "without the profiler" in halved.confirm
 
@@ -241,10 +250,10 @@ def test_another_profiler_that_is_always_on_is_named_without_a_price():
 
 
 def test_a_recording_with_stacks_is_doubted_only_without_untraced_steps():
-    found = finding("OV007", traced(None, 0.0, "Python stacks", "memory"))
+    found = finding("OV007", traced(None, 0.0, "with_stack", "profile_memory"))
     assert found.title == "Recorded with with_stack and profile_memory, which slows the host by an unknown amount"
     assert (found.confidence, found.fix, found.saving) == ("low", None, None)
-    assert ended("OV007", traced(1.05, 0.0, "Python stacks", "memory")) is Passed
+    assert ended("OV007", traced(1.05, 0.0, "with_stack", "profile_memory")) is Passed
     assert ended("OV007", traced(None)) is MissingData
 
 
@@ -274,8 +283,7 @@ def test_behind_a_device_no_more_is_saved_than_it_waits():
     known = queueing(0.4, mode="gpu", device=replace(DEVICE, busy_ratio=0.9))
     found = finding("OV008", known)
     assert (found.saving.expected, found.saving.high) == (pytest.approx(0.05), pytest.approx(0.1))
-    whole = finding("OV008", queueing(0.4), recovered_ratio=1.0).saving
-    assert (whole.low, whole.expected, whole.method) == (0.0, pytest.approx(0.4), "bound")
+    assert (found.saving.low, found.saving.method) == (0.0, "bound")
 
 
 def test_what_the_training_thread_waits_is_that_of_the_judged_steps():
@@ -346,3 +354,18 @@ def test_compiling_again_is_told_once():
     known = replace(compiling(), stalls=(stall,))
     fired = [outcome.rule for outcome in run_rules(known, RULES) if outcome.status == "fired"]
     assert fired == ["OV006"]
+
+
+# OV009
+
+
+def test_each_switch_is_told_and_priced_where_its_cost_is_known():
+    on = ("CUDA_LAUNCH_BLOCKING=1", "TORCH_DISTRIBUTED_DEBUG=DETAIL", "torch.autograd.set_detect_anomaly")
+    known = replace(switched(*on), parts=parts({"over.launch": 0.4, "compute.math": 0.4, "input.wait": 0.2}))
+    found = {one.title: one for one in check("OV009", known).findings}
+    assert set(found) == {f"{name} is on" for name in on}
+    anomaly, blocking, checked = (found[f"{name} is on"] for name in (on[2], on[0], on[1]))
+    assert anomaly.saving.expected == pytest.approx(0.5 * 0.8)
+    assert "set_detect_anomaly(False)" in anomaly.fix.text
+    assert (blocking.saving.method, blocking.saving.high) == ("bound", pytest.approx(0.4))
+    assert (checked.saving, checked.bound) == (None, None)

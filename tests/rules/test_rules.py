@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
-from profilerkit.analysis.device.bus_copies import PinnedFacts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
     ChainFacts,
@@ -22,7 +21,7 @@ from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
 from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth
-from profilerkit.model.report import Collective
+from profilerkit.model.report import Collective, HostCopy
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps, Steps, StepTimes
 from profilerkit.rules import RULES
@@ -471,7 +470,8 @@ def test_every_threshold_is_tried_on_both_sides():
         ("CO001", "small_ratio"),
         ("CO001", "overlap_ratio"),
         ("CO001", "available_ratio"),
-        ("CP001", "reached_ratio"),
+        ("CP001", "reached_power"),
+        ("CP001", "least_power"),
         ("CP004", "reached_ratio"),
         ("CP004", "bandwidth_ratio"),
         ("CP008", "low_mfu"),
@@ -483,6 +483,7 @@ def test_every_threshold_is_tried_on_both_sides():
         ("IN006", "fewest_bytes"),
         ("IN006", "faster"),
         ("IN009", "pinned_ratio"),
+        ("IN009", "most_times_faster"),
         ("IN009", "assumed_link_gb_per_s"),
         ("ME001", "smallest_share"),
         ("ME001", "fewest_faults"),
@@ -634,15 +635,18 @@ def test_two_late_ranks_are_both_explained():
     assert {row.rank for row in found.evidence} == {2, 5}
 
 
-def test_a_late_rank_of_too_few_steps_is_never_sure_and_none_says_how_many_it_takes():
+def test_a_late_rank_of_too_few_steps_is_likely_late_and_none_says_how_many_it_takes():
     known = late(0.8)
     few = revise(known.communication.late[0], few_steps=True)
-    told = revise(known.communication, late=(few,))
+    told = revise(known.communication, late=(few,), steps_needed=7)
     assert finding("CO003", known).confidence == "high"
-    assert finding("CO003", replace(known, communication=told)).confidence == "medium"
+    likely = finding("CO003", replace(known, communication=told))
+    assert (likely.confidence, likely.rank) == ("low", 2)
+    assert likely.title.endswith(" for rank 2, likely late")
+    assert likely.why.endswith("Rank 2 is likely late: record at least 10 steps to be sure.")
     nobody = revise(known.communication, late=(), steps=3, steps_needed=7)
     result = check("CO003", replace(known, communication=nobody))
-    assert "3 judged steps are too few" in result.reason
+    assert result.reason == "no rank is clearly late in 3 judged steps: 7 may tell more"
 
 
 @pytest.mark.parametrize(
@@ -751,7 +755,7 @@ def test_a_device_without_known_peaks_has_no_saving_to_state():
 
 
 def test_where_tf32_has_no_higher_peak_the_fix_is_16_bit():
-    found = finding("CP001", fp32(0.5, spec=lookup("NVIDIA GeForce RTX 3060")), reached_ratio=0.75)
+    found = finding("CP001", fp32(0.5, spec=lookup("NVIDIA GeForce RTX 3060")))
     assert "bfloat16" in found.fix.code
     assert found.saving.high == pytest.approx(0.5 * (1 - 1 / 2), abs=0.001)
 
@@ -764,8 +768,8 @@ def test_the_saving_of_tensor_cores_follows_the_peaks_of_the_device():
     found = finding("CP001", fp32(0.5))
     ratio = 156 / 19.5  # dense TF32 over FP32 TFLOPS of an A100
     assert found.saving.high == pytest.approx(0.5 * (1 - 1 / ratio))
-    assert found.saving.expected == pytest.approx(0.5 * (1 - 1 / (0.62 * ratio)))
-    assert finding("CP001", fp32(0.5), reached_ratio=0.8).saving.expected > found.saving.expected
+    assert found.saving.expected == pytest.approx(0.5 * (1 - ratio**-0.65))
+    assert finding("CP001", fp32(0.5), reached_power=0.8).saving.expected > found.saving.expected
 
 
 def test_without_a_trace_nobody_knows_what_the_device_computed():
@@ -948,7 +952,7 @@ def test_without_workers_and_without_cores_the_transform_must_get_cheaper():
 
 def test_a_saving_within_the_noise_is_not_blamed_on_the_cores():
     known = alone(0.05, usable_cores=64.0, step_error_ns=0.04 * STEP_NS)
-    assert "within the noise" in check("IN002", known).reason
+    assert "differ too much to be sure" in check("IN002", known).reason
 
 
 def test_handing_over_a_batch_costs_as_much_as_a_wait_below_two_milliseconds():
@@ -998,18 +1002,30 @@ def test_without_a_known_link_the_slowest_one_is_assumed():
     assert ended("IN009", fast, assumed_link_gb_per_s=63.0) is Fired
 
 
-def test_pinned_copies_run_at_most_of_the_link():
-    # 3 GB/s for 30 ms move 90 MB; the link would move them in a tenth of the time.
-    found = finding("IN009", copying(0.3))
-    assert found.saving.expected == pytest.approx(0.3 - 90e6 / (0.85 * LINK) / 0.1)
+@pytest.mark.parametrize(("rate", "pinned"), [(3e9, 7.5e9), (12e9, 0.85 * LINK)])
+def test_pinned_copies_still_take_their_bytes_over_the_link(rate, pinned):
+    # At most 2.5 times as fast as pageable ones: -60 % of their time, where -53 and -66 % were measured.
+    found = finding("IN009", copying(0.3, rate=rate))
+    assert found.saving.expected == pytest.approx(0.3 * (1 - rate / pinned))
     assert found.saving.high == pytest.approx(0.3)
-    assert finding("IN009", copying(0.3), pinned_ratio=0.5).saving.expected < found.saving.expected
+
+
+def test_how_fast_pinned_copies_are_taken_to_be_can_be_set():
+    assert finding("IN009", copying(0.3), pinned_ratio=0.2).saving.expected == pytest.approx(
+        0.3 * (1 - 3e9 / 0.2 / LINK)
+    )
+    assert finding("IN009", copying(0.3), most_times_faster=2.0).saving.expected == pytest.approx(0.15)
 
 
 def test_a_recorded_rate_of_pinned_copies_goes_before_that_of_the_link():
-    pinned = PinnedFacts(per_step=1.0, bytes_per_step=1e8, time_ns=1e7, exposed_ns=0.0, in_line_ratio=0.0)
-    found = finding("IN009", replace(copying(0.3), pinned=pinned))
-    assert found.saving.expected == pytest.approx(0.3 - 90e6 / 10e9 / 0.1)
+    def recorded(direction, rate):
+        return HostCopy(
+            direction=direction, memory="pinned", per_step=1.0, bytes_per_step=1e8, time_ns=1e7, bytes_per_s=rate
+        )
+
+    copies = (recorded("to host", 4e9), recorded("to device", 20e9))
+    found = finding("IN009", replace(copying(0.3), host_copies=copies))
+    assert found.saving.expected == pytest.approx(0.3 * (1 - 3 / 20))
 
 
 def test_only_what_the_pageable_copies_expose_is_saved_by_pinning():
@@ -1058,11 +1074,11 @@ def test_longer_stretches_of_python_are_not_issuing():
     assert ended("OV001", on_host({"over.python": 0.4})) is Passed
 
 
-def test_without_an_unprofiled_step_time_the_low_end_is_halved():
+def test_without_an_unprofiled_step_time_the_low_end_is_of_a_host_twice_as_fast():
     known = issuing(0.3)
     unknown = issuing(0.3, trust=Trust(mode="gpu", inflation_ratio=None))
     halved, whole = finding("OV001", unknown), finding("OV001", known)
-    assert halved.saving.low == pytest.approx(whole.saving.low / 2)
+    assert halved.saving.low == pytest.approx(0.15 / (1 - 0.15))
     assert (halved.confidence, whole.confidence) == ("medium", "high")
     kept = finding("OV001", unknown, unmeasured_inflation_ratio=1.0)
     assert kept.saving.low == pytest.approx(whole.saving.low)
@@ -1109,7 +1125,7 @@ def test_of_a_hosts_operators_what_is_expected_has_to_be_beyond_the_noise(error,
     known = on_host({"over.dispatch": 0.12}, step_error_ns=error * STEP_NS)
     assert (ended("OV001", known) is Fired) is speaks
     if not speaks:
-        assert check("OV001", known).reason.endswith("; the 2.4 % that would be saved are within its noise")
+        assert check("OV001", known).reason.endswith("would save 2.4 %, and the steps differ too much to be sure")
 
 
 @pytest.mark.parametrize(("late", "held_up"), [(0.0, False), (0.624, False), (0.626, True), (1.0, True)])
@@ -1227,7 +1243,7 @@ def test_the_function_that_holds_most_of_the_wait_is_named_in_the_title():
 @pytest.mark.parametrize(("busy", "blocked", "expected"), [(0.5, 0.5, 0.2), (0.95, 0.5, 0.05), (0.5, 0.1, 0.1)])
 def test_removing_syncs_saves_no_more_than_the_idle_time_or_the_blocked_time(busy, blocked, expected):
     saving = finding("OV002", syncing(8.0, busy=busy, blocked=blocked)).saving
-    assert (saving.expected, saving.high) == (pytest.approx(expected), pytest.approx(0.2))
+    assert (saving.expected, saving.most) == (pytest.approx(expected), pytest.approx(min(1 - busy, blocked)))
 
 
 def test_syncs_that_leave_the_device_busy_are_no_finding():
@@ -1251,7 +1267,7 @@ def test_a_copy_to_the_host_that_stops_much_of_the_step_is_a_finding_though_the_
     assert found.title == "Copies to the host stop the device for 21.0 ms of every step"
     assert found.fix.text.startswith("Copy to the host every 50 steps instead of in each")
     assert "copies to the host" in found.confirm
-    assert [row.value for row in found.evidence[1:]] == pytest.approx([0.0, 0.21])
+    assert [row.value for row in found.evidence[1:]] == pytest.approx([0.0, 0.25, 0.21])
 
 
 def test_a_copy_to_the_host_that_the_host_does_not_wait_for_is_not_priced():

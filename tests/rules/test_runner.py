@@ -124,7 +124,7 @@ def test_where_the_replay_fails_the_savings_of_the_rules_stay_and_say_so(monkeyp
     monkeypatch.setattr(runner, "with_replay", failing)
     (outcome,) = run_rules(facts(), (rule("AA001", Fired((finding(), finding(None)))),))
     saved, unsaved = outcome.findings
-    assert (saved.saving, saved.why) == (finding().saving, "because The replay of the fix failed (KeyError: 'comm').")
+    assert (saved.saving.expected, saved.why) == (0.2, "because The replay of the fix failed (KeyError: 'comm').")
     assert unsaved.why == "because"
 
 

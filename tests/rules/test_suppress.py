@@ -95,7 +95,7 @@ def test_a_fix_of_the_same_bound_that_is_not_suppressed_is_still_advised():
     verdict = diagnose(known, run_rules(known, rules, suppress=(KNOWN,)))
     assert (verdict.bound, verdict.saving.expected) == ("overhead-bound", 0.1)
     assert verdict.consequence.startswith("Its finding AA001 is suppressed. ")
-    assert "The best fix saves 10 %" in verdict.consequence
+    assert "The best fix saves up to 99 % (10 % expected)" in verdict.consequence
 
 
 def test_a_balanced_headline_names_the_suppressed_findings():

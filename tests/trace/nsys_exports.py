@@ -101,9 +101,9 @@ class Export:
             gridZ=z,
         )
 
-    def copy(self, start, end, *, kind=1, source=1, target=2, size=1 << 20, device=0, stream=7, pid=PID):
+    def copy(self, start, end, *, kind=1, source=1, target=2, size=1 << 20, device=0, stream=7, pid=PID, tid=TID):
         """A copy and its call: by default 1 MiB of pinned memory to the device."""
-        correlation = self.call("cudaMemcpyAsync_v3020", start - 10_000, start - 5_000, pid=pid)
+        correlation = self.call("cudaMemcpyAsync_v3020", start - 10_000, start - 5_000, pid=pid, tid=tid)
         place = _place(start, end, device, stream, correlation, pid)
         return self.add(MEMCPY, **place, bytes=size, copyKind=kind, srcKind=source, dstKind=target)
 

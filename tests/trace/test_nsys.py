@@ -27,6 +27,7 @@ from nsys_exports import (
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace.columns import Category
 from profilerkit.trace.links import launch_of
+from profilerkit.trace.processes import by_process
 from profilerkit.trace.readers import nsys, read_trace
 
 
@@ -258,15 +259,56 @@ def two_processes(busy_ms):
     return training(4, pid=OTHER_PID, device=0, export=export, busy_ms=busy_ms)
 
 
-@pytest.mark.parametrize(("busy_ms", "read"), [(8, OTHER_PID), (2, PID)])
-def test_one_process_is_read_the_busiest_or_of_equals_the_one_of_the_first_device(tmp_path, busy_ms, read):
-    columns = read_trace(two_processes(busy_ms).write(tmp_path / "a.sqlite"))
-    device = {PID: 1, OTHER_PID: 0}[read]
-    assert set(columns.device[columns.is_a(Category.KERNEL)].tolist()) == {device}
-    assert {pid for pid, _ in columns.threads} == {str(device), str(read)}
-    other, its_device = (PID, 1) if read == OTHER_PID else (OTHER_PID, 0)
-    note = next(note for note in columns.damage.notes if "processes" in note)
-    assert f"process {read} (GPU {device}) was read, {other} (GPU {its_device}) left out" in note
+def kernels(columns):
+    return columns.is_a(Category.KERNEL)
+
+
+@pytest.mark.parametrize("busy_ms", [8, 0.1])
+def test_each_process_is_a_rank_in_the_order_of_devices_however_long_its_work_takes(tmp_path, busy_ms):
+    parts = by_process(read_trace(two_processes(busy_ms).write(tmp_path / "a.sqlite")))
+    assert [(part.meta.process, part.meta.rank, part.meta.world_size) for part in parts] == [
+        (str(OTHER_PID), 0, 2),
+        (str(PID), 1, 2),
+    ]
+    for device, part in enumerate(parts):
+        assert set(part.device[kernels(part)].tolist()) == {device}
+        assert kernels(part).sum() == (launch_of(part)[kernels(part)] >= 0).sum() == 32
+        assert [part.strings[name] for name in part.name[part.category == Category.ANNOTATION].tolist()] == [
+            f"ProfilerStep#{step}" for step in range(4)
+        ]
+
+
+def test_processes_that_each_call_their_gpu_the_first_keep_their_work_apart(tmp_path):
+    """As where CUDA_VISIBLE_DEVICES gives every rank one GPU: numbers of device, stream and call are the same."""
+    export = Export().gpu(0, "A").gpu(1, "B")
+    for pid, gpu in ((PID, 1), (OTHER_PID, 0)):
+        export.correlation = 0
+        training(4, pid=pid, export=export, busy_ms=8 if gpu else 2)
+        export.add("TARGET_INFO_CUDA_DEVICE", gpuId=gpu, cudaId=0, pid=pid)
+    parts = by_process(read_trace(export.write(tmp_path / "a.sqlite")))
+    assert [part.meta.process for part in parts] == [str(OTHER_PID), str(PID)]
+    assert [set(part.dur_ns[kernels(part)].tolist()) for part in parts] == [{249_000}, {999_000}]
+    assert [entry.name for entry in parts[0].meta.devices] == ["A", "B"]
+    del export.tables["TARGET_INFO_CUDA_DEVICE"]
+    parts = by_process(read_trace(export.write(tmp_path / "a.sqlite")))
+    assert [part.meta.process for part in parts] == [str(PID), str(OTHER_PID)]
+    assert [set(part.dur_ns[kernels(part)].tolist()) for part in parts] == [{999_000}, {249_000}]
+
+
+def test_a_process_without_calls_or_ranges_has_its_work(tmp_path):
+    export = two_processes(8)
+    for table in (RUNTIME, NVTX):
+        export.tables[table] = [row for row in export.tables[table] if row["globalTid"] >> 24 & 0xFFFFFF == PID]
+    parts = by_process(read_trace(export.write(tmp_path / "a.sqlite")))
+    assert [int(kernels(part).sum()) for part in parts] == [32, 32]
+
+
+def test_a_process_that_does_little_on_a_gpu_is_no_rank(tmp_path):
+    export = training(4)
+    export.launch("decode", 1_000, 20_000, 90_000_000, pid=OTHER_PID)
+    (found,) = by_process(read_trace(export.write(tmp_path / "a.sqlite")))
+    assert {pid for pid, _ in found.threads} == {"0", str(PID)}
+    assert any(f"were left out: {OTHER_PID}" in note for note in found.damage.notes)
 
 
 def test_one_process_on_several_devices_is_said(tmp_path):
@@ -281,6 +323,14 @@ def test_work_of_no_known_process_is_read_as_one(tmp_path):
     columns = read_trace(two_processes(8).write(tmp_path / "a.sqlite", without=("globalPid",)))
     assert set(columns.device[columns.is_a(Category.KERNEL)].tolist()) == {0, 1}
     assert any("does not say which process" in note for note in columns.damage.notes)
+
+
+def test_of_more_processes_than_a_machine_has_the_first_are_read(tmp_path):
+    export = Export()
+    for pid in range(1, 101):
+        export.launch("gemm", 1_000, 20_000, 50_000, pid=pid)
+    parts = by_process(read_trace(export.write(tmp_path / "a.sqlite")))
+    assert [part.meta.process for part in parts] == [str(pid) for pid in range(1, 65)]
 
 
 @pytest.mark.parametrize("odd", ["a b.sqlite", "a?mode=rw#x.sqlite", "a%20b.sqlite", "ä\udcff.sqlite", "trace.json"])

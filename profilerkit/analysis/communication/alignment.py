@@ -9,7 +9,8 @@ from profilerkit.analysis.intervals import I64
 
 #: Captures of one job start apart by 1 to 4 collectives on real four-rank sets; more is looked for, to be sure.
 MOST_SHIFT = 32
-#: Fewer collectives in common than this cannot tell an alignment from a coincidence, unless the clocks are known.
+#: Fewer collectives in common than this cannot tell an alignment from a coincidence, unless the clocks are known, the
+#: group numbers them, or neither rank's capture holds more of a named group.
 FEWEST_COMMON = 3
 #: Share of the collectives that must have the same name and size on both ranks.
 SAME_LABELS = 0.9
@@ -95,19 +96,22 @@ def fit(first: Sequence, other: Sequence, offset_ns: int | None, *, comparable: 
     """
     if first.number is not None and other.number is not None:
         _, a, b = np.intersect1d(first.number, other.number, assume_unique=True, return_indices=True)
-        return _fit(first, other, a, b, 0, offset_ns, comparable=comparable)
+        return _fit(first, other, a, b, 0, offset_ns, fewest=1, comparable=comparable)
     return _fit_by_order(first, other, offset_ns, comparable=comparable)
 
 
 def _fit_by_order(first: Sequence, other: Sequence, offset_ns: int | None, *, comparable: bool) -> Fit | None:
-    least = max(_fewest(offset_ns), min(len(first.end), len(other.end)) // 2)
+    # Two short captures that hold as many are taken for the same ones.
+    short = len(first.end) == len(other.end) < FEWEST_COMMON and not first.unnamed and not other.unnamed
+    fewest = 1 if offset_ns is not None else len(first.end) if short else FEWEST_COMMON
+    least = max(fewest, min(len(first.end), len(other.end)) // 2)
     fits = []
     for shift in range(-MOST_SHIFT, MOST_SHIFT + 1):
         low, high = max(shift, 0), min(len(first.end), len(other.end) + shift)
         if high - low < least:
             continue
         a = np.arange(low, high)
-        found = _fit(first, other, a, a - shift, shift, offset_ns, comparable=comparable)
+        found = _fit(first, other, a, a - shift, shift, offset_ns, fewest=fewest, comparable=comparable)
         if found is not None:
             fits.append(found)
     if not fits:
@@ -135,20 +139,24 @@ def _allowance(best: Fit, other: Fit, *, blurred: bool) -> float:
     return max(tie, by_accident, NO_GAIN * moved_ns)
 
 
-def _fewest(offset_ns: int | None) -> int:
-    return FEWEST_COMMON if offset_ns is None else 1
-
-
 def _fit(
-    first: Sequence, other: Sequence, a: I64, b: I64, shift: int, offset_ns: int | None, *, comparable: bool
+    first: Sequence,
+    other: Sequence,
+    a: I64,
+    b: I64,
+    shift: int,
+    offset_ns: int | None,
+    *,
+    fewest: int,
+    comparable: bool,
 ) -> Fit | None:
     """The fit when ``first[a]`` and ``other[b]`` are the same collectives."""
     same = first.label[a] == other.label[b]
-    if len(a) < _fewest(offset_ns) or same.mean() < SAME_LABELS:
+    if len(a) < fewest or same.mean() < SAME_LABELS:
         return None
     a, b = a[same], b[same]
     joint = first.together[a] & other.together[b]
-    if joint.sum() < _fewest(offset_ns):
+    if joint.sum() < fewest:
         return None
     a, b = a[joint], b[joint]
     apart = other.end[b] - first.end[a]

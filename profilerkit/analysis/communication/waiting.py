@@ -125,7 +125,7 @@ class Ledger:
         of: ``(n_ranks,)`` int64, in how many it took part.
         caused: ``(n_ranks,)`` int64 ns that the others waited for it.
         waited: ``(n_ranks,)`` int64 ns that it waited itself.
-        crowd: ``(n_ranks,)`` int64, members of the group in which it caused most of that, at least 1.
+        peers: per rank the positions of the members of the group in which it caused most of that, itself among them.
         owner: ``(n,)`` int64, the rank that arrived last in each collective.
         amount: ``(n,)`` int64 ns that the others waited in it, all together.
         members: ``(n,)`` int64, how many took part in it.
@@ -138,7 +138,7 @@ class Ledger:
     of: I64
     caused: I64
     waited: I64
-    crowd: I64
+    peers: tuple[I64, ...]
     owner: I64
     amount: I64
     members: I64
@@ -158,7 +158,7 @@ def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
     Where a rank waits in several collectives at once, as in buckets that overlap, the first of them has the time.
     """
     last, of, caused, waited = (np.zeros(count, dtype=np.int64) for _ in range(4))
-    most, crowd = np.full(count, -1, dtype=np.int64), np.ones(count, dtype=np.int64)
+    most, peers = np.full(count, -1, dtype=np.int64), [np.array([rank]) for rank in range(count)]
     judged = [entry.step >= 0 for entry in arrivals]
     none = np.empty(0, dtype=np.int64)
     steps = np.unique(np.concatenate([none, *(entry.step[rows] for entry, rows in zip(arrivals, judged, strict=True))]))
@@ -174,7 +174,8 @@ def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
         caused += here
         of[entry.members] += int(rows.sum())
         waited[entry.members] += wait.sum(axis=1)
-        crowd[here > most] = len(entry.members)
+        for rank in entry.members[here[entry.members] > most[entry.members]].tolist():
+            peers[rank] = entry.members
         most = np.maximum(most, here)
         owners.append(owner)
         amounts.append(amount)
@@ -183,7 +184,7 @@ def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
     owner, amount, members, at = (
         np.concatenate(parts).astype(np.int64) for parts in (owners, amounts, groups, positions)
     )
-    return Ledger(last, of, caused, waited, crowd, owner, amount, members, at, steps, own)
+    return Ledger(last, of, caused, waited, tuple(peers), owner, amount, members, at, steps, own)
 
 
 def _once(arrivals: Sequence[Arrivals], judged: Sequence[Mask]) -> list[I64]:

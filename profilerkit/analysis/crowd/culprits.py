@@ -47,10 +47,9 @@ def culprits_of(arrivals: Sequence[Arrivals], groups: Sequence[str], step_ns: fl
     left = list(arrivals)
     for _ in range(MOST_CULPRITS):
         ledger = ledger_of(left, len(groups))
-        steps = ledger.own.shape[1]
-        if not steps or not ledger.total_ns:
+        if not ledger.own.shape[1] or not ledger.total_ns:
             break
-        culprit = _late_rank(ledger, steps) or _late_group(ledger, groups, steps)
+        culprit = _late_rank(ledger, step_ns) or _late_group(ledger, groups, step_ns)
         if culprit is None or culprit.waited_ns < LATE_SHARE * step_ns:
             break
         found.append(culprit)
@@ -82,33 +81,33 @@ def without(arrivals: Arrivals, members: Sequence[int]) -> Arrivals | None:
     )
 
 
-def _late_rank(ledger: Ledger, steps: int) -> Culprit | None:
-    late = late_ranks(ledger)
-    return _culprit("", late.ranks, late, ledger, steps) if late.ranks else None
+def _late_rank(ledger: Ledger, step_ns: float) -> Culprit | None:
+    late = late_ranks(ledger, step_ns)
+    return _culprit("", late.ranks, late, ledger) if late.ranks else None
 
 
-def _late_group(ledger: Ledger, groups: Sequence[str], steps: int) -> Culprit | None:
+def _late_group(ledger: Ledger, groups: Sequence[str], step_ns: float) -> Culprit | None:
     """The host whose ranks together cause what one alone does not."""
     names = sorted({name for name in groups if name})
     if len(names) < _FEWEST_GROUPS or not all(groups):
         return None
     position = {name: index for index, name in enumerate(names)}
     of_rank = np.array([position[name] for name in groups], dtype=np.int64)
-    late = late_ranks(grouped(ledger, of_rank, len(names)))
+    late = late_ranks(grouped(ledger, of_rank, len(names)), step_ns)
     if len(late.ranks) != 1:
         return None
     members = np.flatnonzero((of_rank == late.ranks[0]) & (ledger.of > 0))
     if len(members) < 2:
         return None
     ordered = members[np.argsort(-ledger.caused[members], kind="stable")]
-    return _culprit(names[late.ranks[0]], tuple(ordered.tolist()), late, ledger, steps)
+    return _culprit(names[late.ranks[0]], tuple(ordered.tolist()), late, ledger)
 
 
-def _culprit(group: str, members: tuple[int, ...], late: Lateness, ledger: Ledger, steps: int) -> Culprit:
+def _culprit(group: str, members: tuple[int, ...], late: Lateness, ledger: Ledger) -> Culprit:
     others = np.ones(len(ledger.waited), dtype=bool)
     others[list(members)] = False
     others &= ledger.of > 0
-    waited = float(np.median(ledger.waited[others])) / steps if others.any() else 0.0
+    waited = float(np.median(ledger.waited[others])) / ledger.own.shape[1] if others.any() else 0.0
     return Culprit(group, members, waited, late.share, late.steps)
 
 
@@ -131,7 +130,7 @@ def grouped(ledger: Ledger, of_rank: I64, count: int) -> Ledger:
         of=of,
         caused=summed(ledger.caused),
         waited=summed(ledger.waited),
-        crowd=np.full(count, max(int((of > 0).sum()), 1), dtype=np.int64),
+        peers=(np.flatnonzero(of > 0),) * count,
         owner=of_rank[ledger.owner],
         amount=ledger.amount,
         members=ledger.members,

@@ -1,34 +1,21 @@
-"""Copies over the bus that the rules about pinned batches and about small transfers read."""
+"""Copies over the bus that the rules about batches and about small transfers read."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from profilerkit.analysis.device.copies import ELSEWHERE, TO_DEVICE, TO_HOST, busiest_streams, directions
+from profilerkit.analysis.device.copies import ELSEWHERE, TO_DEVICE, TO_HOST, are_pageable, busiest_streams, directions
 from profilerkit.analysis.device.launching_ops import launching_operators
+from profilerkit.analysis.device.records import CopyFacts
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES
 from profilerkit.analysis.intervals import I64, Segments, Spans, intersect, subtract, union
 from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.partition import Partition
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: A transfer below this many bytes carries a scalar or an index, not data (R48).
 SMALL_BYTES = 4096
 _MOST_NAMED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedFacts:
-    """Batch copies from pinned memory, at least 64 KiB each, per steady step.
-
-    ``exposed_ns`` is the time in which the device did nothing else; ``in_line_ratio`` the share of their time on the
-    stream that computes.
-    """
-
-    per_step: float
-    bytes_per_step: float
-    time_ns: float
-    exposed_ns: float
-    in_line_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +42,37 @@ class SmallCopyFacts:
         return self.to_device + self.to_host
 
 
-def pinned_copies(columns: TraceColumns, segments: Segments, rows: I64, count: int) -> PinnedFacts:
-    """Batch copies from pinned memory among the judged device events ``rows``, per step of ``count``."""
-    pinned = np.array(["pinned" in text.lower() for text in columns.strings], dtype=bool)
-    chosen = rows[(columns.category[rows] == Category.MEMCPY) & pinned[columns.name[rows]]]
-    chosen = chosen[(directions(columns, chosen) == TO_DEVICE) & (columns.bytes[chosen] >= BATCH_COPY_BYTES)]
-    spans = union(columns.ts_ns[chosen], columns.end_ns[chosen])
+def batch_copies(
+    columns: TraceColumns, launches: I64, parts: Partition, rows: I64, count: int
+) -> tuple[CopyFacts, CopyFacts]:
+    """Return the copies of batches from pageable memory, and from pinned memory or such as the trace does not name.
+
+    Args:
+        columns: the trace.
+        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
+        parts: the partition.
+        rows: device events of the judged device in the steady window.
+        count: steady steps.
+    """
     kernels = rows[columns.category[rows] == Category.KERNEL]
-    in_line = np.isin(columns.stream[chosen], busiest_streams(columns, kernels))
-    time_ns = int(columns.dur_ns[chosen].sum())
-    return PinnedFacts(
-        per_step=len(chosen) / count,
-        bytes_per_step=float(columns.bytes[chosen].sum()) / count,
-        time_ns=time_ns / count,
-        exposed_ns=intersect(segments.only(leaf("input.h2d")), spans).total_ns / count,
-        in_line_ratio=int(columns.dur_ns[chosen[in_line]].sum()) / time_ns if time_ns else 0.0,
-    )
+    computing, exposed = busiest_streams(columns, kernels), parts.segments.only(leaf("input.h2d"))
+    batches = rows[(parts.copied(rows) == leaf("input.h2d")) & (columns.bytes[rows] >= BATCH_COPY_BYTES)]
+    pageable = are_pageable(columns, batches)
+
+    def told(chosen: I64) -> CopyFacts:
+        calls, time_ns = launches[chosen], columns.dur_ns[chosen]
+        both = np.r_[chosen, calls[calls >= 0]]
+        spans = union(columns.ts_ns[both], columns.end_ns[both])
+        in_line = np.isin(columns.stream[chosen], computing)
+        return CopyFacts(
+            per_step=len(chosen) / count,
+            bytes_per_step=float(columns.bytes[chosen].sum()) / count,
+            time_ns=float(time_ns.sum()) / count,
+            exposed_ns=intersect(exposed, spans).total_ns / count,
+            in_line_ratio=float(time_ns[in_line].sum() / time_ns.sum()) if time_ns.any() else 0.0,
+        )
+
+    return told(batches[pageable]), told(batches[~pageable])
 
 
 def small_copies(

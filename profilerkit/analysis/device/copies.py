@@ -15,6 +15,11 @@ ELSEWHERE, TO_DEVICE, TO_HOST = 0, 1, 2
 #: Copies that leave the device and come back are offloading when the smaller direction moves this much of the larger:
 #: batches only come, results only go.
 BOTH_WAYS_RATIO = 0.25
+#: A batch is a few tensors, a model hundreds: copies without a kernel launched in between are no batch when there are
+#: this many, and so many times as many as usual (choices).
+_MANY_COPIES, _MORE_THAN_USUAL = 16, 4
+#: Fewer rows of copies show no usual number.
+_FEWEST_BATCHES = 3
 
 
 def copy_rows(columns: TraceColumns) -> I64:
@@ -52,7 +57,7 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
 
     Host-to-device copies of at least ``BATCH_COPY_BYTES`` (or of unknown size) carry batches; smaller ones count as
     bandwidth, like copies within the device. Large copies of state that is kept on the host are offloading, and what
-    is copied while the program saves or loads a checkpoint belongs to that.
+    is copied while the program saves or loads a checkpoint belongs to that, as do the weights of a whole model.
 
     Args:
         columns: the trace.
@@ -75,7 +80,24 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
     out[moved[kept]] = leaf("mem.offload")
     issued = rows[(direction != ELSEWHERE) & (launches[rows] >= 0)]
     out[issued[_under(columns, names.keeps_state, launches[issued])]] = leaf("other.ckpt")
+    batches = np.flatnonzero((out == leaf("input.h2d")) & (launches >= 0))
+    out[batches[_weights(columns, launches, kernels, batches)]] = leaf("other.ckpt")
     return out
+
+
+def _weights(columns: TraceColumns, launches: I64, kernels: I64, rows: I64) -> Mask:
+    """Which of the large copies ``rows`` to the device carry a model: many in a row, of sizes that no batch has."""
+    calls = launches[kernels]
+    launched = np.sort(columns.ts_ns[calls[calls >= 0]])
+    _, row, count = np.unique(
+        np.searchsorted(launched, columns.ts_ns[launches[rows]]), return_inverse=True, return_counts=True
+    )
+    if len(count) < _FEWEST_BATCHES:
+        return np.zeros(len(rows), dtype=np.bool_)
+    many = ((count >= _MANY_COPIES) & (count > _MORE_THAN_USUAL * np.median(count)))[row.ravel()]
+    size = columns.bytes[rows]
+    carries: Mask = many & ~np.isin(size, size[~many])
+    return carries
 
 
 def _under(columns: TraceColumns, told: Mask, calls: I64) -> Mask:
@@ -156,10 +178,16 @@ def awaited_copies(columns: TraceColumns, launches: I64) -> I64:
 
 def hold_the_host(columns: TraceColumns, launches: I64, rows: I64) -> Mask:
     """``(n,)`` which of the launched copies ``rows`` the host spends in their call, and not only in issuing them."""
-    call = launches[rows]
-    pageable = [name for name in np.unique(columns.name[rows]).tolist() if "pageable" in columns.strings[name].lower()]
-    late: Mask = columns.ts_ns[call] + columns.dur_ns[call] >= columns.ts_ns[rows] + columns.dur_ns[rows]
-    return late | np.isin(columns.name[rows], pageable)
+    late: Mask = columns.end_ns[launches[rows]] >= columns.end_ns[rows]
+    return late | are_pageable(columns, rows)
+
+
+def are_pageable(columns: TraceColumns, rows: I64) -> Mask:
+    """``(n,)`` which of the copies ``rows`` are from or to pageable memory of the host, by their names."""
+    names, place = np.unique(columns.name[rows], return_inverse=True)
+    pageable = np.array(["pageable" in columns.strings[name].lower() for name in names.tolist()], dtype=np.bool_)
+    found: Mask = pageable[place.ravel()]
+    return found
 
 
 def leads_to_copies(columns: TraceColumns, launches: I64, copies: I64, leads: Spans, main: int, waits: I64) -> Spans:

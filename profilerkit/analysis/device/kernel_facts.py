@@ -1,13 +1,13 @@
-"""What the steady kernels say: how busy the device is, what it copies, what could be fused."""
+"""What the steady kernels say: how busy the device is, what could be fused."""
 
 import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames
 from profilerkit.analysis.device.precision import covered_ns
-from profilerkit.analysis.device.records import ChainFacts, CopyFacts, DeviceFacts
+from profilerkit.analysis.device.records import ChainFacts, DeviceFacts
 from profilerkit.analysis.device.roofline import Roofline
-from profilerkit.analysis.host.names import BATCH_COPY_BYTES
+from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
 from profilerkit.analysis.host.python_stretches import between_ratio
 from profilerkit.analysis.intervals import I64, Spans, intersect, union
 from profilerkit.analysis.leaves import leaf
@@ -16,10 +16,6 @@ from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
 #: Shortest run of fusible kernels that a compiler would turn into one (R17).
 SHORTEST_CHAIN = 3
-
-
-#: Launches of real traces take 2 to 20 µs; one this long waited for something else that held the device.
-LATE_LAUNCH_NS = 1_000_000
 
 
 def device_facts(
@@ -66,21 +62,6 @@ def _queue_empty(columns: TraceColumns, launches: I64, rows: I64, kernels: I64) 
     reach = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(columns.end_ns[rows])]
     before = np.searchsorted(columns.ts_ns[rows], columns.ts_ns[linked], side="left")
     return float((reach[before] <= columns.end_ns[launches[linked]]).mean())
-
-
-def pageable_copies(columns: TraceColumns, launches: I64, parts: Partition, rows: I64, count: int) -> CopyFacts:
-    """Batch copies from pageable memory among ``rows``, per step of ``count``."""
-    pageable = np.array(["Pageable" in text and "HtoD" in text for text in columns.strings], dtype=bool)
-    chosen = rows[pageable[columns.name[rows]] & (columns.bytes[rows] >= BATCH_COPY_BYTES)]
-    calls = launches[chosen]
-    both = np.r_[chosen, calls[calls >= 0]]
-    exposed = intersect(parts.segments.only(leaf("input.h2d")), union(columns.ts_ns[both], columns.end_ns[both]))
-    return CopyFacts(
-        per_step=len(chosen) / count,
-        bytes_per_step=float(columns.bytes[chosen].sum()) / count,
-        time_ns=float(columns.dur_ns[chosen].sum()) / count,
-        exposed_ns=exposed.total_ns / count,
-    )
 
 
 def chain_facts(

@@ -7,14 +7,13 @@ import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.enclosing import innermost_at
+from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, union
 from profilerkit.analysis.thread_line import ThreadLine
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: The function of ``torch.utils.checkpoint`` that runs the forward code again (since 1.11, without reentrant backward).
 _FRAME = re.compile(r"checkpoint\.py\(\d+\): recompute_fn$")
-#: One node of the autograd graph; what it runs is nested in it.
-_NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 #: Calls that a model makes and no formula of a derivative does.
 _FORWARD_ONLY = re.compile(
     r"^aten::(?:linear|conv(?:_transpose)?[123]d|(?:native_|cudnn_|miopen_)?(?:batch|layer|group|instance)_norm|rms_norm"
@@ -56,7 +55,7 @@ def _again(columns: TraceColumns, line: ThreadLine) -> Spans:
 
 def _by_operators(columns: TraceColumns, line: ThreadLine, used: I64) -> Spans:
     operator = columns.category == Category.CPU_OP
-    nodes = np.flatnonzero(operator & matching(columns, used, _NODE)[columns.name])
+    nodes = backward_nodes(columns)
     calls = np.flatnonzero(operator & matching(columns, used, _FORWARD_ONLY)[columns.name])
     if not len(nodes) or not len(calls):
         return EMPTY

@@ -58,15 +58,17 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class CopyFacts:
-    """Host-to-device copies from pageable memory of at least 64 KiB, per steady step.
+    """Copies of batches to the device, at least 64 KiB each, per steady step.
 
-    ``exposed_ns`` is the time in which the device ran nothing else, the host's part of the copies included.
+    ``exposed_ns`` is the time in which the device ran nothing else, the host's part of the copies included;
+    ``in_line_ratio`` the share of their time on the stream that computes.
     """
 
     per_step: float
     bytes_per_step: float
     time_ns: float
     exposed_ns: float
+    in_line_ratio: float = 1.0
 
     @property
     def bytes_per_s(self) -> float:

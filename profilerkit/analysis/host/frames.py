@@ -79,7 +79,9 @@ _FEEDS = re.compile(
     r"|(?:load|data|batch|stream)[^/]*\.py\(\d+\): __next__$|(?:^|/)(?:nvidia/dali|webdataset|ffcv)/.*\): __next__$"
 )
 _OFFLOADS = re.compile(
-    r"offload|\): (?:pack_to|unpack_from)_cpu$|cpu_adam|swap_(?:in|out)|(?:^|/)accelerate/hooks\.py\(", re.IGNORECASE
+    r"offload|\): (?:pack_to|unpack_from)_cpu$|cpu_adam|swap_(?:in|out)|(?:^|/)accelerate/hooks\.py\("
+    r"|torch/nn/modules/module\.py\(\d+\): _apply$",
+    re.IGNORECASE,
 )
 
 

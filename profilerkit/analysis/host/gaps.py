@@ -8,6 +8,8 @@ from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments, Spans, po
 from profilerkit.analysis.leaves import leaf
 from profilerkit.trace.columns import TraceColumns
 
+#: Launches of real traces take 2 to 20 µs; one this long waited for something else that held the device.
+LATE_LAUNCH_NS = 1_000_000
 #: A kernel that starts later than this after its launch call returned waited for something the trace does not show
 #: (another stream's event, a peer, a sampled-away kernel): real launch latencies stay below a few milliseconds.
 LONGEST_LAUNCH_NS = 10_000_000
@@ -41,6 +43,8 @@ class Issued:
         self._at = np.where(_is_first(self._call, self.start), issued[order], _BEFORE_ALL)
         self._thread = np.where(self._call >= 0, columns.thread[np.maximum(self._call, 0)], main)
         self._main = main
+        linked = self.start[self._call >= 0]
+        self.first_ns = int(linked.min()) if len(linked) else _AFTER_ALL
 
     def next(self, instants: I64) -> tuple[I64, I64, I64]:
         """The first event that starts at or after each instant: its place in ``rows``, when it was issued, by whom.
@@ -68,7 +72,8 @@ def attribute(gaps: Spans, issued: Issued, host: HostActivity) -> Segments:
 
     A gap ends when a device event starts. Until that event's launch call returned, the gap belongs to the host; after
     that it is launch latency. The device does nothing else meanwhile, so no other stream can be what the event waited
-    for. A gap that no event ends is the main thread's.
+    for. A gap that no event ends is the main thread's. Before the first event whose launch was recorded the device may
+    still do what was launched earlier: a late launch there tells nothing.
 
     Args:
         gaps: idle intervals of the device, whole where adjacent steps share one.
@@ -79,7 +84,8 @@ def attribute(gaps: Spans, issued: Issued, host: HostActivity) -> Segments:
         return NO_SEGMENTS
     _, at, thread = issued.next(gaps.end)
     host_end = np.clip(at, gaps.start, gaps.end)
-    believable = gaps.end - host_end <= LONGEST_LAUNCH_NS
+    latency = gaps.end - host_end
+    believable = latency <= np.where(gaps.end > issued.first_ns, LONGEST_LAUNCH_NS, LATE_LAUNCH_NS)
     pieces = [
         with_label(positive(host_end[rows], gaps.end[rows]), leaf(part))
         for rows, part in ((believable, "over.launch"), (~believable, "idle.unknown"))

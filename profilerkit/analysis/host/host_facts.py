@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from profilerkit.model.finding import Source
+from profilerkit.trace.phases import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,34 @@ class CompileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingFacts:
+    """What recording the trace took of the host in the mean judged step, at least, by the events that it holds.
+
+    Attributes:
+        options: of the recorder, those that slow the host noticeably, or by what no event tells, as they are called.
+        events: operators, Python calls and allocations that were recorded of it.
+        waited_ns: to record those in which the device waited for the host.
+        hidden_ns: to record the others.
+    """
+
+    options: tuple[str, ...]
+    events: float
+    waited_ns: float
+    hidden_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseFacts:
+    """A phase of the step that torch or the program itself marks, and how long the device waits for the host in it.
+
+    ``idle_ns`` is of the mean judged step.
+    """
+
+    name: Phase
+    idle_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """Each is ``None`` where the recording does not tell.
 
@@ -88,6 +117,9 @@ class HostFacts:
         python: ``None`` where the trace shows no long stretch.
         compiles: ``None`` where nothing is known to be compiled.
         threads: intra-op threads of torch in the training process.
+        recording: what it costs the host; ``None`` without a steady step of a trace.
+        phases: those of the step that are marked in a trace; empty without any.
+        switches: of those made for debugging the ones that were on, as ``NAME`` or ``NAME=value``.
         between_ratio: share of the Python between operators in gaps below 1 ms; 0 without a trace.
     """
 
@@ -95,4 +127,7 @@ class HostFacts:
     python: PythonFacts | None = None
     compiles: CompileFacts | None = None
     threads: int | None = None
+    recording: RecordingFacts | None = None
+    phases: tuple[PhaseFacts, ...] = ()
+    switches: tuple[str, ...] | None = None
     between_ratio: float = 0.0

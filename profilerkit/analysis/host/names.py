@@ -20,6 +20,7 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import leaf
 from profilerkit.rundir.layout import EVALUATION, INPUT_SPAN, PHASE_SPAN_PREFIX
 from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.phases import Phase, phase_of
 
 Mask = npt.NDArray[np.bool_]
 
@@ -61,6 +62,7 @@ _MOVES_NO_DATA = re.compile(
     r"|movedim|flatten|squeeze|unsqueeze|slice|select|narrow|split|chunk|unbind|resolve_(?:conj|neg)"
     r"|item|_local_scalar_dense|is_nonzero)(?:_|$)"
 )
+#: How torch marks a step of an optimizer.
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _BACKWARD = re.compile(r"^autograd::engine")
 _NAMED = re.compile("^" + re.escape(PHASE_SPAN_PREFIX))
@@ -152,7 +154,7 @@ class HostNames:
             moves_no_data=mask(_MOVES_NO_DATA),
             runs_python=chosen([entry.runs_python for entry in frame]),
             offloads=chosen([entry.offloads for entry in frame]),
-            optimizer=mask(_OPTIMIZER),
+            optimizer=mask(_OPTIMIZER) | phase_names(columns, "optimizer"),
             backward=mask(_BACKWARD),
             allocator=mask(_ALLOCATOR),
             sync_call=mask(_SYNC_CALL),
@@ -201,6 +203,14 @@ def _names_feeding(text: str) -> bool:
     words = set(_WORD.findall(text[:_LONGEST_FRAME].lower()))
     fed = {word for word in words if _FED_WORD.fullmatch(word)}
     return bool(fed) and all(_FEEDING_WORD.fullmatch(word) for word in words - fed)
+
+
+def phase_names(columns: TraceColumns, phase: Phase) -> Mask:
+    """``(n_strings,)`` names of the ranges that the program put around a phase of its step."""
+    found = np.zeros(len(columns.strings), dtype=np.bool_)
+    for name in np.unique(columns.name[columns.category == Category.ANNOTATION]).tolist():
+        found[name] = phase_of(columns.strings[name]) == phase
+    return found
 
 
 def is_feeding_phase(name: str) -> bool:

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.gaps import Issued, in_order
+from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.trace.columns import TraceColumns
 
 #: Work that starts within this time after a transfer on another stream ended, issued long before, is taken to have
@@ -44,7 +45,8 @@ def releases(
 
     An idle device waits for the host alone. While a transfer runs, the next work waits for the transfer from when the
     host has issued it, if it starts as the transfer ends; before that for both. Where it starts beside the transfer it
-    never waited for that: exposed is not blocking.
+    never waited for that: exposed is not blocking. A host of which nothing was recorded meanwhile, and that issues the
+    next work right after the transfer, waited for it too.
 
     Args:
         columns: the trace.
@@ -65,7 +67,8 @@ def releases(
         told = host.label(exposed.start[own], late[own], key)
         under = np.searchsorted(exposed.start, told.start, side="right") - 1
         # A host that waits for the device waits for the transfer.
-        blocked = _WAITS_FOR_DEVICE[told.label]
+        soon = (at - exposed.end)[under] <= QUIET_NS
+        blocked = _WAITS_FOR_DEVICE[told.label] | ((told.label == leaf("idle.unknown")) & soon & ends[under])
         alone.append(_pick(told.start, told.end, exposed.label[under], blocked))
         alone.append(_pick(told.start, told.end, told.label, ~blocked & ~ends[under]))
         hidden.append(_pick(told.start, told.end, told.label, ~blocked & ends[under]))

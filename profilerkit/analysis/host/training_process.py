@@ -16,6 +16,9 @@ def host_facts(record: RankRecord | None, log: StepLog | None, trace: TraceFacts
         collections=collection_facts(record.events, log) if record is not None and log is not None else None,
         python=trace.python if trace is not None else None,
         compiles=timed or (trace.compiles if trace is not None else None),
+        recording=trace.recording if trace is not None else None,
+        phases=trace.phases if trace is not None else (),
         between_ratio=between_ratio(trace.partition.segments, trace.window) if trace is not None else 0.0,
         threads=record.meta.threads if record is not None and record.meta is not None else None,
+        switches=record.meta.switches if record is not None and record.meta is not None else None,
     )

@@ -1,25 +1,20 @@
 """The wall clock of a rank as a partition: every nanosecond of it in exactly one entry."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from profilerkit.analysis.events import Timed, joined
-from profilerkit.analysis.intervals import I64, Segments, Spans, paint, with_label
+from profilerkit.analysis.intervals import I64, Segments, Spans, covered, paint, with_label
 from profilerkit.analysis.ledger.excess import excess, step_kinds
-from profilerkit.analysis.ledger.records import (
-    Records,
-    complement,
-    labelled,
-    occurrences,
-    owners,
-    read_records,
-    time_in,
-)
-from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource
-from profilerkit.model.step import StepState
+from profilerkit.analysis.ledger.records import Records, labelled, occurrences, owners, read_records
+from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.steps.device_time import DeviceTime
+from profilerkit.analysis.steps.log import StepLog, exposed, starving
+from profilerkit.model.change import revise
+from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource, RankWall, Stage
 from profilerkit.rundir.layout import OFF_BY_SETTINGS, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
@@ -36,52 +31,74 @@ _PARTS: Final = {
 _TRAINING = ("step.input", "step.backward", "step.optimizer")
 #: What owns its time whatever happens inside it, innermost first where two have the same extent.
 _ASIDE = ("profiler", "probes", "warm.compile", "checkpoint", "between.epoch", "evaluation", "logging", "phases")
+#: What else of a step nothing records: its work ahead of the backward pass, where a fetch tells that from the wait or
+#: not, and the rest.
+_UNRECORDED = ("step.forward", "step.unfed", "step.rest")
+_IN_STEPS = (*_PARTS, *_UNRECORDED, "step.device")
+#: The order in which what the host did claims the time in which its device may have stood still, as in the steps.
+_CLAIMS = tuple(dict.fromkeys((*_ASIDE, "step.input", "step.gc", "between.uncounted", "unexplained", *ENTRIES)))
+_ROW = {entry: row for row, entry in enumerate(ENTRIES)}
+#: Label of a step, behind those of ``_ASIDE``.
+_STEP = len(_ASIDE)
 #: Entries that follow from more than the records of that kind alone.
-_DERIVED = ("start.before", "start.inside", "warm.steps", "step.forward", "step.unfed", "step.rest", "profiler")
+_DERIVED = ("start.before", "start.inside", "warm.steps", *_UNRECORDED, "step.device", "profiler")
 _COUNTED = ("warm.compile", "checkpoint", "evaluation", "logging", "phases")
 _EDGE = EventFlag.FIRST | EventFlag.LAST
 
 
-@dataclass(slots=True)
-class _Account:
-    """What has been booked so far: ns per entry."""
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a rank's time went to, step by step.
 
-    spent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENTRIES, 0))
+    Attributes:
+        records: what the training thread did.
+        aside: intervals by the entries that own their time whatever happens inside it.
+        loader_seen: a fetch that feeds the training was recorded.
+        by_step: entry to ``(n_steps + 2,)`` ns: ahead of the steps, of each step up to the next one, and behind them.
+    """
 
-    def add(self, entry: str, time_ns: int | I64) -> None:
-        self.spent[entry] += int(np.sum(time_ns))
+    records: Records
+    aside: dict[str, Timed]
+    loader_seen: bool
+    by_step: dict[str, I64]
 
 
-def rank_ledger(record: RankRecord, state: tuple[StepState, ...]) -> Ledger | None:
+def account(record: RankRecord, log: StepLog | None) -> Account | None:
+    """What a rank's time went to: its device's, where that has a clock; ``None`` without records of its training."""
+    records, end = read_records(record), record.end
+    if records is None:
+        return None
+    fetches = records.fetches
+    fed = joined([fetches, *(timed for entry, timed in records.phases.items() if entry == "step.input")])
+    aside = _aside(records, fetches.where(fetches.has(_EDGE)))
+    lost = end is None or bool(end.switched_off_because or end.stopped_because or end.dropped_records)
+    by_step = _by_step(records, log, aside, fed, lost=lost)
+    if log is not None and log.device is not None:
+        by_step = _of_the_device(by_step, log, log.device, records.end_ns)
+    return Account(records, aside, bool(len(fed)), by_step)
+
+
+def rank_ledger(record: RankRecord, log: StepLog | None) -> Ledger | None:
     """The wall clock of one rank; ``None`` where it left no records of its training.
 
     Args:
         record: what it left.
-        state: of each of its steps, by start, why it is in or out of the steady window; empty without steps.
+        log: its steps; ``None`` without any.
     """
     light = record.meta.features.get("light") if record.meta else None
-    records = read_records(record) if light is None or light.on or light.reason != OFF_BY_SETTINGS else None
-    if records is None:
+    found = account(record, log) if light is None or light.on or light.reason != OFF_BY_SETTINGS else None
+    if found is None:
         return None
-    if len(state) == len(records.own):
-        state = tuple(value for value, own in zip(state, records.own, strict=True) if own)
+    records, aside = found.records, found.aside
     started = record.meta.process_start_perf_ns if record.meta else None
     low = records.begin_ns if started is None else min(started, records.begin_ns)
-    account, fetches = _Account(), records.fetches
-    fed = joined([fetches, *(timed for entry, timed in records.phases.items() if entry == "step.input")])
-    account.add("start.before", records.begin_ns - low)
-    aside = _aside(records, fetches.where(fetches.has(_EDGE)))
-    owned = _owned(records, aside)
-    parts = _parts(records, fed)
-    _book_steps(account, records, owned, parts, state, "step.forward" if len(fed) else "step.unfed")
-    end = record.end
-    lost = end is None or bool(end.switched_off_because or end.stopped_because or end.dropped_records)
-    _book_rest(account, records, complement(owned, records.begin_ns, records.end_ns), parts, lost=lost)
-    for number, entry in enumerate(_ASIDE):
-        account.add(entry, time_in(owned, number, Spans(owned.start[:1], owned.end[-1:])))
+    spent = {entry: int(times.sum()) for entry, times in found.by_step.items()}
+    spent["start.before"] = records.begin_ns - low
+    if log is not None and len(records.steps):
+        _set_apart(spent, found, log)
     wall = records.end_ns - low
-    if sum(account.spent.values()) != wall or min(account.spent.values()) < 0:
-        raise AssertionError(f"entries of {sum(account.spent.values())} ns in a wall clock of {wall} ns")
+    if sum(spent.values()) != wall or min(spent.values()) < 0:
+        raise AssertionError(f"entries of {sum(spent.values())} ns in a wall clock of {wall} ns")
     counted = {**{entry: aside[entry] for entry in _COUNTED}, "profiler": records.kinds[EventKind.WINDOW]}
     counts = {entry: occurrences(timed, records) for entry, timed in counted.items()}
     inferred = {entry for entry, timed in counted.items() if timed.has(EventFlag.INFERRED).any()}
@@ -90,15 +107,30 @@ def rank_ledger(record: RankRecord, state: tuple[StepState, ...]) -> Ledger | No
         wall_ns=wall,
         from_process_start=started is not None,
         to_last_record=record.end is None,
-        loader_seen=bool(len(fed)),
+        loader_seen=found.loader_seen,
         steps=len(records.steps),
-        unexplained_ns=account.spent["unexplained"],
-        entries=_entries(account, wall, counts, inferred),
+        unexplained_ns=spent["unexplained"],
+        entries=_entries(spent, wall, counts, inferred),
     )
 
 
+def run_ledger(ranks: Sequence[RankFacts], told: int) -> Ledger | None:
+    """The ledger of the rank at position ``told``, with the wall clock of every rank; ``None`` without its timers."""
+    ledgers = [rank_ledger(rank.record, rank.log) if rank.record else None for rank in ranks]
+    chosen = ledgers[told]
+    walls = tuple(_by_stage(ledger) for ledger in ledgers if ledger is not None)
+    return chosen if chosen is None or len(walls) < 2 else revise(chosen, ranks=walls)
+
+
+def _by_stage(ledger: Ledger) -> RankWall:
+    stages: dict[Stage, int] = {}
+    for entry in ledger.entries:
+        stages[entry.stage] = stages.get(entry.stage, 0) + entry.time_ns
+    return RankWall(rank=ledger.rank, wall_ns=ledger.wall_ns, stages=stages)
+
+
 def _entries(
-    account: _Account, wall: int, counts: Mapping[str, int], inferred: Collection[str]
+    spent: Mapping[str, int], wall: int, counts: Mapping[str, int], inferred: Collection[str]
 ) -> tuple[LedgerEntry, ...]:
     def source(entry: str) -> LedgerSource:
         if entry == "evaluation" and entry in inferred:
@@ -114,7 +146,7 @@ def _entries(
             source=source(entry),
             count=counts.get(entry),
         )
-        for entry, time_ns in account.spent.items()
+        for entry, time_ns in spent.items()
         if time_ns
     )
 
@@ -138,21 +170,6 @@ def _aside(records: Records, edges: Timed) -> dict[str, Timed]:
     }
 
 
-def _owned(records: Records, aside: dict[str, Timed]) -> Segments:
-    """Whose each instant of the recording is: an index in ``_ASIDE``, or behind those a step."""
-    steps = (records.steps, np.arange(len(_ASIDE), len(_ASIDE) + len(records.steps)))
-    found = owners([*(labelled(aside[entry], number) for number, entry in enumerate(_ASIDE)), steps])
-    start, end = np.maximum(found.start, records.begin_ns), np.minimum(found.end, records.end_ns)
-    keep = end > start
-    return Segments(start[keep], end[keep], found.label[keep])
-
-
-def _parts(records: Records, fed: Timed) -> Segments:
-    """What happened inside the steps: an index in ``_PARTS``, of nested records the innermost."""
-    by_kind = [joined([records.kinds[kind] for kind in kinds]) for kinds in _PARTS.values()]
-    return owners([labelled(timed, number) for number, timed in enumerate([fed, *by_kind[1:]])])
-
-
 def _ahead(records: Records) -> Spans:
     """From the start of a step, or the end of what trained in it before, to the beginning of a backward pass."""
     backward, optimizer = records.kinds[EventKind.BACKWARD], records.kinds[EventKind.OPTIMIZER]
@@ -165,55 +182,76 @@ def _ahead(records: Records) -> Spans:
     return Spans(start[keep], end[keep])
 
 
-def _book_steps(
-    account: _Account, records: Records, owned: Segments, parts: Segments, state: tuple[StepState, ...], ahead: str
-) -> None:
-    """Book what the steps own, and apart what the first ones and the profiled ones take beyond a usual one."""
-    mine = owned.label >= len(_ASIDE)
-    if not mine.any():
-        return
-    steps = Spans(owned.start[mine], owned.end[mine])
-    pieces = paint(steps, [with_label(_ahead(records), 0)])
-    spans = Spans(pieces.start, pieces.end)
-    row = (owned.label[mine] - len(_ASIDE))[np.searchsorted(steps.start, spans.start, side="right") - 1]
-    names = (*_PARTS, ahead, "step.rest")
-    times = np.stack([time_in(parts, number, spans) for number in range(len(_PARTS))])
-    left = spans.end - spans.start - times.sum(axis=0)
-    is_ahead = pieces.label == 0
-    times = np.vstack([times, np.where(is_ahead, left, 0), np.where(is_ahead, 0, left)])
-    per_step = np.zeros((len(names), len(records.steps)), dtype=np.int64)
-    for number in range(len(names)):
-        np.add.at(per_step[number], row, times[number])
-    kinds = step_kinds(records.steps, records.kinds[EventKind.WINDOW], state)
-    for entry, rows in (("warm.steps", kinds.first), ("profiler", kinds.profiled)):
-        more = excess(per_step, rows, kinds.usual)
-        account.add(entry, more)
-        for number, name in enumerate(names):
-            account.add(name, -more[number])
-    for number, name in enumerate(names):
-        account.add(name, per_step[number])
-
-
-def _book_rest(account: _Account, records: Records, rest: Spans, parts: Segments, *, lost: bool) -> None:
-    """Book what neither a step nor a record that stands aside owns, by where it lies.
+def _by_step(
+    records: Records, log: StepLog | None, aside: dict[str, Timed], fed: Timed, *, lost: bool
+) -> dict[str, I64]:
+    """Return ``Account.by_step`` by the host's clock: each step from its start to the next one's.
 
     Args:
-        account: to book on.
         records: the records.
-        rest: what is left of the recording.
-        parts: what happened inside of steps, and of training outside of them.
+        log: the steps; ``None`` without any.
+        aside: intervals by the entries of ``_ASIDE``.
+        fed: fetches that feed the training.
         lost: records may be missing behind the last one.
     """
-    if not len(records.steps):
-        account.add("start.inside", rest.end - rest.start)
-        return
-    first, last = int(records.steps.start.min()), int(records.steps.end.max())
-    early = rest.start < first
-    account.add("start.inside", (rest.end - rest.start)[early])
-    behind = Spans(rest.start[~early], rest.end[~early])
-    training = sum(time_in(parts, number, behind) for number, name in enumerate(_PARTS) if name in _TRAINING)
-    account.add("between.uncounted", training)
-    left = behind.end - behind.start - training
-    tail = behind.start >= last
-    account.add("unexplained", left[~tail])
-    account.add("unexplained" if lost else "end", left[tail])
+    starts = log.start if log is not None else np.empty(0, dtype=np.int64)
+    begin, end, count = records.begin_ns, records.end_ns, len(starts)
+    last = max(int(records.steps.end.max(initial=begin)), int(starts.max(initial=begin)))
+    owned = owners([*(labelled(aside[entry], n) for n, entry in enumerate(_ASIDE)), labelled(records.steps, _STEP)])
+    mine, is_aside = owned.only(_STEP), owned.label < _STEP
+    kinds = [fed, *(joined([records.kinds[kind] for kind in kinds]) for kinds in _PARTS.values() if kinds)]
+    layers = [
+        Segments(owned.start[is_aside], owned.end[is_aside], owned.label[is_aside]),
+        owners([labelled(timed, _STEP + number) for number, timed in enumerate(kinds)]),
+        with_label(_ahead(records), _STEP + len(_PARTS)),
+    ]
+    edges = np.unique(np.clip(np.concatenate([[begin, last, end], starts, mine.start, mine.end]), begin, end))
+    pieces = paint(Spans(edges[:-1], edges[1:]), layers)
+    # What has no label, -1, is the last of the names.
+    names = (*_ASIDE, *_PARTS, "step.forward" if len(fed) else "step.unfed", "step.rest")
+    entries = np.array([_ROW[name] for name in names])[pieces.label]
+    is_behind = (pieces.start >= last) & bool(count)
+    outside = ~covered(mine, pieces.start) & ((pieces.label < 0) | (pieces.label >= _STEP))
+    trains = outside & np.isin(entries, [_ROW[name] for name in _TRAINING])
+    entries[outside] = _ROW["unexplained"]
+    entries[outside & is_behind & (not lost)] = _ROW["end"]
+    entries[trains] = _ROW["between.uncounted"]
+    entries[outside & (pieces.start < records.steps.start.min(initial=end))] = _ROW["start.inside"]
+    at = np.where(is_behind, count + 1, np.searchsorted(starts, pieces.start, side="right"))
+    spent = np.zeros((len(ENTRIES), count + 2), dtype=np.int64)
+    np.add.at(spent, (entries, at), pieces.end - pieces.start)
+    return dict(zip(ENTRIES, spent, strict=True))
+
+
+def _of_the_device(by_step: Mapping[str, I64], log: StepLog, device: DeviceTime, end_ns: int) -> dict[str, I64]:
+    """Return the same by the device's clock: each step from the end of the one before it to its own end there.
+
+    What the host did counts as far as the device may have stood still for it. The rest of the step is the device's.
+    """
+    host = sum(by_step.values(), np.zeros(len(log.start) + 2, dtype=np.int64))[1:]
+    starts = log.start[0] + np.r_[0, np.cumsum(host)]
+    ends = np.r_[starts[0], np.clip(device.end, starts[1:-1], end_ns), end_ns]
+    time, room = np.diff(ends), np.maximum(starts[1:] - ends[:-1], 0)
+    # The steps' own law, and what lies between them where records were lost; a probe's steps are a probe's throughout.
+    most = np.maximum(log.room + host[:-1] - (log.stop - log.start), 0)
+    room[:-1] = np.where([state == "probe" for state in log.state], room[:-1], np.minimum(room[:-1], most))
+    claims = {entry: by_step[entry][1:] for entry in _CLAIMS}
+    claims["step.input"] = np.r_[starving(claims["step.input"][:-1], device), claims["step.input"][-1:]]
+    held = exposed(claims, room)
+    held["step.device"] = time - sum(held.values())
+    return {entry: np.r_[times[:1], held[entry]] for entry, times in by_step.items()}
+
+
+def _set_apart(spent: dict[str, int], found: Account, log: StepLog) -> None:
+    """Book apart what the first steps and the profiled ones take beyond a usual one."""
+    steps, own = found.records.steps, found.records.own
+    if log.device is not None:
+        steps = Timed(steps.start, np.maximum(steps.end, log.device.end[own]), steps.flags)
+    state = tuple(value for value, is_own in zip(log.state, own, strict=True) if is_own)
+    kinds = step_kinds(steps, found.records.kinds[EventKind.WINDOW], state)
+    per_step = np.stack([found.by_step[entry][1:-1][own] for entry in _IN_STEPS])
+    for entry, rows in (("warm.steps", kinds.first), ("profiler", kinds.profiled)):
+        more = excess(per_step, rows, kinds.usual)
+        spent[entry] += int(more.sum())
+        for name, time_ns in zip(_IN_STEPS, more.tolist(), strict=True):
+            spent[name] -= time_ns

@@ -23,13 +23,7 @@ class StepKinds:
 
 
 def step_kinds(steps: Timed, windows: Timed, state: tuple[StepState, ...]) -> StepKinds:
-    """Which steps are compared with which. A window also disturbs the step behind it.
-
-    Where damaged records leave fewer steps than ``state`` knows, all of them count as steady.
-    """
-    if len(state) != len(steps):
-        steady: StepState = "steady"
-        state = (steady,) * len(steps)
+    """Which steps are compared with which. A window also disturbs the step behind it."""
     first = np.array([value == "warmup" for value in state], dtype=np.bool_)
     touched = np.zeros(len(steps), dtype=np.bool_)
     low = np.searchsorted(steps.end, windows.start, side="right")

@@ -7,7 +7,7 @@ import numpy as np
 
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Mask, Timed, is_whole, joined, put_in, timed
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
-from profilerkit.analysis.intervals import I64, Segments, Spans, innermost_owner, union
+from profilerkit.analysis.intervals import I64, Segments, innermost_owner, union
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
@@ -30,7 +30,6 @@ class Records:
         own: of all STEP records by start, which are the run's own: those of ``steps``.
         begin_ns: start of the recording.
         end_ns: its end, or that of the last record where no end was written.
-        last_ns: end of the last record.
     """
 
     steps: Timed
@@ -42,7 +41,6 @@ class Records:
     own: Mask
     begin_ns: int
     end_ns: int
-    last_ns: int
 
 
 _KINDS = (
@@ -74,7 +72,6 @@ def read_records(record: RankRecord) -> Records | None:
         own=kept,
         begin_ns=min(record.meta.anchor_perf_ns, first) if record.meta else first,
         end_ns=max(record.end.end_perf_ns, last) if record.end else heard,
-        last_ns=last,
     )
 
 
@@ -128,36 +125,6 @@ def owners(parts: Sequence[tuple[Timed, I64]]) -> Segments:
 def labelled(timed: Timed, label: int) -> tuple[Timed, I64]:
     """The intervals with one label for all."""
     return timed, np.full(len(timed), label, dtype=np.int64)
-
-
-def complement(segments: Segments, low_ns: int, high_ns: int) -> Spans:
-    """What of [low, high) lies in none of the segments."""
-    start, end = np.r_[low_ns, segments.end], np.r_[segments.start, high_ns]
-    start, end = np.clip(start, low_ns, high_ns), np.clip(end, low_ns, high_ns)
-    return Spans(start[end > start], end[end > start])
-
-
-def time_in(segments: Segments, label: int, spans: Spans) -> I64:
-    """``(n_spans,)`` ns of each span in segments of the label.
-
-    >>> segments = Segments(np.array([0, 10]), np.array([4, 12]), np.array([1, 2]))
-    >>> time_in(segments, 1, Spans(np.array([2, 9]), np.array([6, 30]))).tolist()
-    [2, 0]
-    """
-    keep = segments.label == label
-    start, end = segments.start[keep], segments.end[keep]
-    if not len(start):
-        return np.zeros(len(spans), dtype=np.int64)
-    before = np.r_[0, np.cumsum(end - start)]
-
-    def until(instants: I64) -> I64:
-        index = np.searchsorted(start, instants, side="right") - 1
-        inside = np.clip(instants - start[index], 0, (end - start)[index])
-        found: I64 = np.where(index >= 0, before[np.maximum(index, 0)] + inside, 0)
-        return found
-
-    spent: I64 = until(spans.end) - until(spans.start)
-    return spent
 
 
 def occurrences(timed: Timed, records: Records) -> int:

@@ -19,8 +19,7 @@ def allocator_use(samples: Sequence[Sample], log: StepLog) -> AllocatorUse | Non
 
     The asynchronous backend of CUDA (``backend:cudaMallocAsync``) reports zeros.
     """
-    steady = np.flatnonzero(log.steady)
-    low, high = int(log.start[steady[0]]), int(log.stop[steady[-1]])
+    low, high = log.window
     inside = [known for sample in samples if (known := sample.allocator) and low <= sample.t_ns < high]
     seen = sorted((known for known in inside if known.reserved_bytes), key=lambda known: known.allocated_bytes or 0)
     if not seen:

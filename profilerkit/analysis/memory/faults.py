@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-import numpy as np
-
 from profilerkit.analysis.memory.use import PageFaults
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.rundir.sampled import HostSample, Sample
@@ -15,17 +13,16 @@ def page_faults(samples: Sequence[Sample], log: StepLog) -> PageFaults | None:
 
     A sample counts since the one before, so that both must lie in the judged steps.
     """
-    steady = np.flatnonzero(log.steady)
-    low, high = int(log.start[steady[0]]), int(log.stop[steady[-1]])
+    low, high = log.window
     seen = [(sample.t_ns, sample.host) for sample in samples if sample.host is not None]
     inside = [host for (before, _), (t_ns, host) in pairwise(seen) if before >= low and t_ns <= high]
     told = [known for host in inside if (known := _told(host)) is not None]
-    if not told:
+    if not told or not log.steady.any():
         return None
     per_s, in_kernel, share = (sum(column) / len(told) for column in zip(*told, strict=True))
     return PageFaults(
         samples=len(told),
-        per_step=per_s * float(log.time[steady].mean()) / 1e9,
+        per_step=per_s * float(log.time[log.steady].mean()) / 1e9,
         share=share,
         each_ns=in_kernel * 1e9 / per_s if per_s else 0.0,
     )

@@ -143,13 +143,12 @@ def _sampled(of: Tracked, pairs: list[tuple[int, int]], capacity: int | None, he
 
 def _growth(sampled: _Sampled, log: StepLog) -> MemoryGrowth | None:
     """Growth over the judged steps, by the step number at each sample."""
-    steady = np.flatnonzero(log.steady)
-    low, high = log.start[steady[0]], log.stop[steady[-1]]
+    low, high = log.window
     inside = (sampled.ts_ns >= low) & (sampled.ts_ns < high)
-    if inside.sum() < FEWEST_SAMPLES:
+    if inside.sum() < FEWEST_SAMPLES or not log.steady.any():
         return None
     step = np.interp(sampled.ts_ns[inside], log.start, log.index)
-    return told_growth(sampled.of, step, sampled.bytes[inside], sampled.headroom, float(log.time[steady].mean()))
+    return told_growth(sampled.of, step, sampled.bytes[inside], sampled.headroom, float(log.time[log.steady].mean()))
 
 
 def _rows(sampled: _Sampled, log: StepLog) -> tuple[MemoryRow, ...]:

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profilerkit.analysis.device.copies import are_pageable
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.precision import slow_math
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.backward import nodes_of
-from profilerkit.analysis.host.names import BATCH_COPY_BYTES, HostNames
+from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, Segments, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
@@ -154,14 +155,8 @@ def _event_leaves(seen: Material, device: Device) -> I64:
     columns, rows = seen.columns, device.row
     out = seen.leaves[rows].copy()
     out[seen.kinds.communication[columns.name[rows]] & (columns.category[rows] == Category.KERNEL)] = leaf("comm.other")
-    copies = np.flatnonzero(columns.category[rows] == Category.MEMCPY)
-    names, index = np.unique(columns.name[rows[copies]], return_inverse=True)
-    texts = [columns.strings[name].upper() for name in names.tolist()]
-    to_device = np.array(["HTOD" in text or "HOSTTODEVICE" in text for text in texts], dtype=np.bool_)[index]
-    to_host = np.array(["DTOH" in text or "DEVICETOHOST" in text for text in texts], dtype=np.bool_)[index]
-    large = (columns.bytes[rows[copies]] < 0) | (columns.bytes[rows[copies]] >= BATCH_COPY_BYTES)
-    out[copies[to_device & large]] = leaf("input.h2d")
-    out[copies[to_host]] = leaf("sync.d2h")
+    copied = seen.parts.copied(rows)
+    out = np.where(copied >= 0, copied, out)
     out[out < 0] = leaf("compute.membw")
     return out
 
@@ -196,7 +191,5 @@ def _fp32(seen: Material, device: Device) -> Bools:
 
 
 def _staged(columns: TraceColumns, device: Device) -> Bools:
-    names, index = np.unique(columns.name[device.row], return_inverse=True)
-    pageable = np.array(["pageable" in columns.strings[name].lower() for name in names.tolist()], dtype=np.bool_)
-    staged: Bools = pageable[index] & (columns.category[device.row] == Category.MEMCPY)
+    staged: Bools = are_pageable(columns, device.row) & (columns.category[device.row] == Category.MEMCPY)
     return staged

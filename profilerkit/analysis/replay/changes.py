@@ -19,7 +19,7 @@ BETWEEN_OPERATORS_NS = 100_000.0
 
 _WAITS = tuple(leaf(name) for name in WAITS)
 _ISSUING = (leaf("over.dispatch"), leaf("over.python"))
-_COPIES = (leaf("input.h2d"), leaf("sync.d2h"))
+_COPIES = tuple(leaf(name) for name in ("input.h2d", "sync.d2h", "mem.offload", "other.ckpt"))
 _COMPUTE = tuple(place for place, name in enumerate(LEAVES) if name.startswith("compute.") or name == "mem.recompute")
 _COLLECTIVE, _BATCH_COPY = leaf("comm.other"), leaf("input.h2d")
 

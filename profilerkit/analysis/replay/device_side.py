@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilerkit.analysis.device.copies import TO_HOST, directions
+from profilerkit.analysis.device.copies import TO_HOST, are_pageable, directions
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS
+from profilerkit.analysis.host.releases import RELEASE_NS
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.replay.graph import F64, NEVER, Bools
 from profilerkit.analysis.replay.scope import Scope
@@ -17,8 +18,6 @@ from profilerkit.trace.columns import Category, TraceColumns
 LONGEST_RATIO, LONGEST_LATENCY_NS, LONGEST_PAUSE_NS = 4.0, 20_000.0, 5_000.0
 #: Between kernels of one stream, where none of the trace found another before it (a choice: 1 µs on current devices).
 USUAL_PAUSE_NS = 1_000.0
-#: A kernel that starts this soon after another stream's event ended, and later than all else explains, waited for it.
-RELEASE_NS = 5_000
 #: Later than what is known by less than this is not later.
 _EXPLAINED_NS = 1_000.0
 
@@ -111,11 +110,8 @@ def _held(columns: TraceColumns, rows: I64, call: I64) -> Bools:
     long = columns.dur_ns[at] >= BLOCKING_CALL_NS
     held: Bools = copies & late & long
     places = np.flatnonzero(copies & late & ~long)
-    if len(places):
-        read = directions(columns, rows[places]) == TO_HOST
-        names = columns.name[rows[places]]
-        pageable = np.array(["pageable" in columns.strings[name].lower() for name in np.unique(names).tolist()])
-        held[places] = read & np.isin(names, np.unique(names)[pageable])
+    read = rows[places]
+    held[places] = (directions(columns, read) == TO_HOST) & are_pageable(columns, read)
     return held
 
 

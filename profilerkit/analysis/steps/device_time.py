@@ -20,6 +20,10 @@ FEWEST_FULL = 3
 FULL_RATIO = 0.05
 #: Steps between which the two clocks drift apart by less than matters: 1e-5 (a usual quartz) of 200 steps is 0.2 %.
 _BLOCK = 200
+#: From one block to the next the clocks drift apart by less than this ratio (a choice: ten times a usual quartz).
+_DRIFT = 1e-4
+#: A device ends its last step within so long of the host (a choice: much longer than any queue).
+_LONGEST_QUEUE_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class DeviceTime:
         idle: how much of that the device may have stood still, at most: what the host took for the step beyond the
             work that the device had queued as the step began. After the host has ended a step nothing holds it up.
         lag: how long after the host the device came to the end of the step, at least; -1 where not known.
+        end: when the device came to the end of the step on the host's clock, at least, ascending. Behind the last
+            step with a record each one takes what the device usually works on a step.
         starved: how much of it the device stood still while the host waited for a batch, as its clock measured; -1
             where no wait was marked.
     """
@@ -38,6 +44,7 @@ class DeviceTime:
     time: I64
     idle: I64
     lag: I64
+    end: I64
     starved: I64
 
     @property
@@ -58,7 +65,7 @@ class DeviceTime:
         return median(known) if len(known) >= FEWEST_FULL else None
 
 
-def device_time(events: Events, index: I64, start: I64, stop: I64) -> DeviceTime | None:
+def device_time(events: Events, index: I64, start: I64, stop: I64, *, has_clock: bool) -> DeviceTime | None:
     """The device's time of the steps; ``None`` where its clock was off, or tells of too few of them.
 
     Args:
@@ -66,25 +73,42 @@ def device_time(events: Events, index: I64, start: I64, stop: I64) -> DeviceTime
         index: ``(n_steps,)`` step numbers, ascending.
         start: ``(n_steps,)`` starts of the steps on the host, ns.
         stop: ``(n_steps,)`` ends of the steps on the host, with what lies behind them, ns.
+        has_clock: it was on, so that any number is enough, even none: the device had not ended the others.
 
     What lies between two steps belongs to the one before, as on the host: a record of no step is added to it.
     """
     rows = events[events["kind"] == EventKind.DEVICE]
-    # A record that is longer than the run is no step's of it.
-    rows = rows[(rows["dur"] >= 0) & (rows["dur"] <= 2 * (stop[-1] - start[0]))]
+    # A record that is much longer than the run is no step's of it.
+    rows = rows[(rows["dur"] >= 0) & (rows["dur"] <= 2 * (stop[-1] - start[0]) + _LONGEST_QUEUE_NS)]
     is_starved = (rows["flags"] & EventFlag.STARVED) != 0
     of, spans = _spanned(index, rows[rows["name"] > 0])
-    if np.count_nonzero(of >= 0) < max(LEAST_TOLD * len(index), 1):
+    if not has_clock and np.count_nonzero(of >= 0) < max(LEAST_TOLD * len(index), 1):
         return None
+    if not (of >= 0).any():
+        unknown = np.full(len(index), -1, dtype=np.int64)
+        return DeviceTime(unknown, stop - start, unknown, stop, unknown)
     waits, gaps = rows[is_starved], rows[~is_starved & (rows["name"] == 0)]
     starved, marked = _added_up(index, waits["value"] + 1, waits["dur"])
     more = starved + _added_up(index, gaps["value"], gaps["dur"])[0]
     behind = (of >= 0) & ((spans["flags"][of] & EventFlag.CAUGHT_UP) == 0)
-    told = DeviceTime(*_timed(_even_parts(of, spans), more, behind, start, stop), starved)
+    told = DeviceTime(*_timed(_even_parts(of, spans), more, behind, start, stop), stop, starved)
     if (spans["name"] > 1).any():
         parts = _parts_by_host(of, spans, stop - start, told.work_ns or 0.0)
-        told = DeviceTime(*_timed(parts, more, behind, start, stop), starved)
+        told = DeviceTime(*_timed(parts, more, behind, start, stop), stop, starved)
+    told = replace(told, end=_ends(told.lag, stop, round(told.work_ns or 0.0)))
     return replace(told, idle=np.maximum(told.idle, starved), starved=np.where(marked, starved, -1))
+
+
+def _ends(lag: I64, stop: I64, work_ns: int) -> I64:
+    """``DeviceTime.end`` from the lags.
+
+    >>> _ends(np.array([-1, 30, 40, -1, -1]), np.array([10, 20, 30, 40, 200]), 20).tolist()
+    [10, 50, 70, 90, 200]
+    """
+    rows = np.arange(len(stop))
+    last = np.maximum.accumulate(np.where(lag >= 0, rows, -1))
+    queued = np.where(last >= 0, (stop + lag)[last] + work_ns * (rows - last), stop)
+    return np.maximum.accumulate(np.maximum(stop, queued))
 
 
 def _timed(parts: I64, more: I64, behind: Mask, start: I64, stop: I64) -> tuple[I64, I64, I64]:
@@ -92,7 +116,8 @@ def _timed(parts: I64, more: I64, behind: Mask, start: I64, stop: I64) -> tuple[
     time = np.where(parts >= 0, parts + more, -1)
     lag = _lag(time, behind, stop)
     queued = np.r_[0, np.maximum(lag[:-1], 0)]
-    return time, np.clip(stop - start - queued, 0, np.maximum(time, 0)), lag
+    idle = np.maximum(stop - start - queued, 0)
+    return time, np.where(time < 0, idle, np.minimum(idle, time)), lag
 
 
 def _spanned(index: I64, rows: Events) -> tuple[I64, Events]:
@@ -159,6 +184,8 @@ def _lag(time: I64, behind: Mask, stop: I64) -> I64:
             if not len(done):
                 continue
             passed = np.cumsum(time[done])
-            held = stop[done] - passed + np.where(behind[done], time[done], 0)
-            lag[done] = passed + int(held.max()) - stop[done]
+            held = int((stop[done] - passed + np.where(behind[done], time[done], 0)).max())
+            if before := done[0]:  # the device ends nothing before what it had queued
+                held = max(held, int(stop[before - 1] + max(lag[before - 1] - round(_DRIFT * passed[-1]), 0)))
+            lag[done] = passed + held - stop[done]
     return lag

@@ -10,7 +10,7 @@ from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.intervals import I64, Spans, covered, positive
 from profilerkit.analysis.steps.completion import AHEAD_RATIO, device_steps, issued_at, undone_from
-from profilerkit.analysis.steps.optimizer_marks import optimizer_rows, step_marks
+from profilerkit.analysis.steps.optimizer_marks import marked_by_torch, optimizer_rows, step_marks
 from profilerkit.analysis.steps.ranges import repeated_ranges, single_range
 from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.model.step import WHOLE_TRACE, StepState
@@ -93,8 +93,10 @@ def find_steps(
     """
     if len(columns.windows) > 1:
         return _of_windows(columns, names, launches)
-    marks = _own_marks(columns) or _markers(columns, whole, launches) or _optimizer_ends(columns, names)
-    marks = marks or _loader_starts(columns, names) or _ranges(columns, launches)
+    marks = _own_marks(columns) or _markers(columns, whole, launches)
+    if marks is None and marked_by_torch(columns):
+        marks = _optimizer_ends(columns, names)
+    marks = marks or _loader_starts(columns, names) or _ranges(columns, names, launches)
     return _judged(columns, names, marks, launches) if marks else _whole(columns, names)
 
 
@@ -238,15 +240,17 @@ def _loader_starts(columns: TraceColumns, names: HostNames) -> _Marks | None:
     return _Marks(np.arange(len(start)), start, end, "DataLoader fetches", inferred=True)
 
 
-def _ranges(columns: TraceColumns, launches: I64 | None) -> _Marks | None:
+def _ranges(columns: TraceColumns, names: HostNames, launches: I64 | None) -> _Marks | None:
     """Steps by the program's own ranges; a single one that trains is the step."""
-    if not (columns.category == Category.CPU_OP).any():
-        return None  # the readers of formats without operators know their ranges
-    if (found := repeated_ranges(columns)) is not None:
+    # The readers of formats without operators know their ranges.
+    has_operators = bool((columns.category == Category.CPU_OP).any())
+    if has_operators and (found := repeated_ranges(columns)) is not None:
         marks, start, end = found
         ends = np.r_[start[1:], end[-1]]
         return _Marks(marks.number, start, ends, f'ranges like "{marks.called}"', inferred=True, last_end=int(end[-1]))
-    if (row := single_range(columns)) is None:
+    if (ended := _optimizer_ends(columns, names)) is not None:
+        return ended
+    if not has_operators or (row := single_range(columns)) is None:
         return None
     start = columns.ts_ns[[row]]
     end = np.array([_last_end(columns, launches, start, int(columns.end_ns[row]))])

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.device.copies import TO_DEVICE, TO_HOST, directions
-from profilerkit.analysis.host.names import BATCH_COPY_BYTES, backward_threads
+from profilerkit.analysis.host.names import backward_threads
 from profilerkit.analysis.intervals import (
     I64,
     Segments,
@@ -151,12 +150,8 @@ def _device_leaves(seen: Material, rows: I64) -> I64:
     """``(n,)`` leaf of each of the device's events ``rows``, as the partition has it."""
     columns = seen.columns
     kernel = columns.category[rows] == Category.KERNEL
-    direction = directions(columns, rows)
-    large = (columns.bytes[rows] < 0) | (columns.bytes[rows] >= BATCH_COPY_BYTES)
-    copied = np.full(len(rows), leaf("compute.membw"), dtype=np.int64)
-    copied[(direction == TO_DEVICE) & large] = leaf("input.h2d")
-    copied[direction == TO_HOST] = leaf("sync.d2h")
-    copied[np.isin(rows, seen.parts.offloads)] = leaf("mem.offload")
+    copied = seen.parts.copied(rows)
+    copied[copied < 0] = leaf("compute.membw")
     computed = np.where(seen.kinds.communication[columns.name[rows]], leaf("comm.other"), seen.leaves[rows])
     leaves: I64 = np.where(kernel, computed, copied)
     return leaves

@@ -21,6 +21,7 @@ from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.analysis.steps.watched import with_watched
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.reader import RankRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,12 @@ class StepLog:
         """``(n_steps,)`` mask of the judged steps."""
         return np.array([state == "steady" for state in self.state], dtype=bool)
 
+    @property
+    def window(self) -> tuple[int, int]:
+        """Start of the first judged step and end of the last one, ns; of all steps where none is judged."""
+        rows = np.flatnonzero(self.steady) if self.steady.any() else np.arange(len(self.start))
+        return int(self.start[rows[0]]), int(self.stop[rows[-1]])
+
     def series(self, wait_part: str) -> StepSeries:
         """The steps and what the timers split them into; ``wait_part`` is the leaf of the wait."""
         parts = exposed(self.spent(wait_part), self.room)
@@ -90,7 +97,7 @@ class StepLog:
 
         Of a wait only that in which the device stood still, where its clock measured that.
         """
-        return {wait_part: _starving(self.wait, self.device), **self.phases, "over.gc": self.collect}
+        return {wait_part: starving(self.wait, self.device), **self.phases, "over.gc": self.collect}
 
     @property
     def ahead_ns(self) -> int | None:
@@ -115,8 +122,14 @@ def exposed(spent: Mapping[str, I64], room: I64) -> dict[str, I64]:
     return out
 
 
-def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
-    """Records of ``events.bin`` to a log; ``None`` when no step was recorded."""
+def log_of(record: RankRecord) -> StepLog | None:
+    """The log of a rank's records; ``None`` when no step was recorded."""
+    clock = record.meta.features.get("device_clock") if record.meta else None
+    return read_log(record.events, record.names, has_clock=clock is not None and clock.on)
+
+
+def read_log(records: bytes, names: Mapping[int, str], *, has_clock: bool = False) -> StepLog | None:
+    """Records of ``events.bin`` to a log; ``None`` when no step was recorded. ``has_clock`` as in ``device_time``."""
     events = np.frombuffer(records, dtype=EVENT_DTYPE)
     steps = events[events["kind"] == EventKind.STEP]
     if not len(steps):
@@ -128,7 +141,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     stop = np.r_[start[1:], end[-1]].astype(np.int64)
     lost = np.r_[np.diff(index) > 1, False]  # the records of what comes next: a disk did not take them
     stop[lost] = end[lost]
-    device = device_time(events, index, start, stop)
+    device = device_time(events, index, start, stop, has_clock=has_clock)
     time, room = _judged_time(start, stop, device)
     waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & NOT_A_WAIT) == 0)]
     named, names = with_watched(events[events["kind"] == EventKind.PHASE], events, names)
@@ -143,7 +156,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     collect = _spent(subtract(collections, _spans(named)), start, stop)
     state = _states(events, start, stop, time, device)
     steady = np.array([value == "steady" for value in state], dtype=bool)
-    held = exposed({"input.wait": _starving(wait, device), **phases}, room)
+    held = exposed({"input.wait": starving(wait, device), **phases}, room)
     explained = sum(held.values(), np.zeros_like(wait))
     optimizes = np.zeros(len(index), dtype=bool)
     stepped = in_step(events["start"][events["kind"] == EventKind.OPTIMIZER], start, stop)
@@ -174,7 +187,8 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     )
 
 
-def _starving(wait: I64, device: DeviceTime | None) -> I64:
+def starving(wait: I64, device: DeviceTime | None) -> I64:
+    """``(n_steps,)`` ns of the ``wait`` of each step in which the device stood still, where its clock measured that."""
     if device is None:
         return wait
     return np.where(device.starved < 0, wait, np.minimum(wait, device.starved))
@@ -185,9 +199,9 @@ def _judged_time(start: I64, stop: I64, device: DeviceTime | None) -> tuple[I64,
     time = stop - start
     if device is None:
         return time, time
-    time = np.where(device.time >= 0, device.time, time)
-    usual = np.maximum(time - round(device.work_ns or 0.0), 0)
-    return time, np.where(device.full, 0, np.minimum(device.idle, usual))
+    shown = device.time >= 0
+    usual = np.where(shown, device.time, device.idle) - round(device.work_ns or 0.0)
+    return np.where(shown, device.time, time), np.where(device.full, 0, np.clip(usual, 0, device.idle))
 
 
 def _split_phases(phases: Events, names: Mapping[int, str]) -> tuple[Events, Events]:
@@ -274,19 +288,20 @@ def _states(events: Events, start: I64, stop: I64, time: I64, device: DeviceTime
             for row in range(touched[0], min(touched[-1] + 2, len(state))):
                 state[row] = "disturbed"
     own = _without_probed(events, start, stop, state)
-    for row in own[: max(1, warmup_length(time[own]))]:
+    shown = np.ones(len(start), dtype=bool) if device is None else device.time >= 0
+    told = own[shown[own]]
+    warm = told[: warmup_length(time[told])].max(initial=own.min(initial=0))
+    for row in own[own <= warm]:
         state[row] = "warmup"
-    if state.count("steady") < FEWEST_STEPS:
+    if np.count_nonzero(shown & (np.array(state) == "steady")) < FEWEST_STEPS:
         state = ["steady" if value == "disturbed" else value for value in state]
-    if device is not None:
-        shown = device.time >= 0
-        state = ["cut" if value == "steady" and not known else value for value, known in zip(state, shown, strict=True)]
+    state = ["cut" if value == "steady" and not known else value for value, known in zip(state, shown, strict=True)]
     if "steady" not in state:
-        state = ["steady"] * len(start)
+        state = ["steady" if known else value for value, known in zip(state, shown, strict=True)]
     return tuple(state)
 
 
-def _without_probed(events: Events, start: I64, stop: I64, state: list[StepState]) -> list[int]:
+def _without_probed(events: Events, start: I64, stop: I64, state: list[StepState]) -> I64:
     """Rows of the run's own steps; those that probes put in, and disturbed, are noted in ``state``."""
     for probe in events[events["kind"] == EventKind.PROBE]:
         low, high = int(probe["start"]), int(probe["start"] + probe["dur"])
@@ -298,7 +313,7 @@ def _without_probed(events: Events, start: I64, stop: I64, state: list[StepState
     inserted = put_in(events, start)
     for row in np.flatnonzero(inserted).tolist():
         state[row] = "probe"
-    return np.flatnonzero(~inserted).tolist()
+    return np.flatnonzero(~inserted)
 
 
 def _named_stalls(

@@ -6,20 +6,34 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.host.backward import backward_nodes
+from profilerkit.analysis.host.phases import phase_rows
 from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import Category, TraceColumns
 
 _STEP = re.compile(r"^Optimizer\.step#")
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
 
 
 def optimizer_rows(columns: TraceColumns) -> I64:
-    """The optimizer steps, each once however often it was written, by their end."""
-    marks = matching(columns, in_use(columns), _STEP)
-    rows = np.flatnonzero((columns.category == Category.ANNOTATION) & marks[columns.name])
+    """The optimizer steps, each once however often it was written, by their end.
+
+    Where torch marks none they are the ranges that the program named for it.
+    """
+    rows = _marks_of_torch(columns)
+    rows = rows if len(rows) else phase_rows(columns, "optimizer")
     rows = rows[np.lexsort((columns.name[rows], columns.ts_ns[rows], columns.end_ns[rows]))]
     keys = np.stack([columns.end_ns[rows], columns.ts_ns[rows], columns.name[rows].astype(np.int64)])
     return rows[np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)]] if len(rows) else rows
+
+
+def marked_by_torch(columns: TraceColumns) -> bool:
+    """Whether torch marks any optimizer step of a trace."""
+    return len(_marks_of_torch(columns)) > 0
+
+
+def _marks_of_torch(columns: TraceColumns) -> I64:
+    marks = matching(columns, in_use(columns), _STEP)
+    return np.flatnonzero((columns.category == Category.ANNOTATION) & marks[columns.name])
 
 
 def step_marks(columns: TraceColumns, fetches: I64) -> I64:
@@ -35,8 +49,7 @@ def step_marks(columns: TraceColumns, fetches: I64) -> I64:
         fetches: starts of the loader's fetches, sorted.
     """
     rows = optimizer_rows(columns)
-    backward = matching(columns, in_use(columns), _BACKWARD)
-    passes = np.sort(columns.ts_ns[backward[columns.name] & (columns.category == Category.CPU_OP)])
+    passes = np.sort(columns.ts_ns[backward_nodes(columns)])
     ends = columns.end_ns[rows]
     if len(passes):
         last = np.r_[_any_between(passes, ends), True] if len(ends) else np.zeros(0, dtype=bool)

@@ -6,18 +6,18 @@ import numpy as np
 
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.device.launches import launching_rows
+from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
-from profilerkit.trace.columns import Bools, Category, TraceColumns
-from profilerkit.trace.nsys.steps import Ranges, StepRanges, step_ranges
+from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.nsys.steps import Ranges, StepRanges, each_holds, step_ranges
 
 #: Ranges of torch and its libraries, as they write them.
 _LIBRARY = re.compile(
     r"^(?:ProfilerStep#|Optimizer\.|enumerate\(|profilerkit|PyTorch Profiler|nccl:|gloo:|c10d::|autograd::|aten::"
-    r"|DistributedDataParallel|FSDP|FullySharded|Torch-Compiled|## |TorchDynamo|CompiledFunction|cuda|hip)"
+    r"|DistributedDataParallel|FSDP|FullySharded|Torch-Compiled|## Call |TorchDynamo|CompiledFunction|cuda|hip)"
 )
-_NEVER = np.iinfo(np.int64).max
 
 
 def repeated_ranges(columns: TraceColumns) -> tuple[StepRanges, I64, I64] | None:
@@ -30,22 +30,21 @@ def repeated_ranges(columns: TraceColumns) -> tuple[StepRanges, I64, I64] | None
     start, end = columns.ts_ns[rows], columns.end_ns[rows]
     name, thread = columns.name[rows].astype(np.int64), columns.thread[rows].astype(np.int64)
     ranges = Ranges(columns.strings, name, start, end, thread, own=np.ones(len(rows), dtype=np.bool_))
-    issued = _issuing(columns)
-    found = step_ranges(ranges, issued) if len(rows) else None
+    passes = np.sort(columns.ts_ns[backward_nodes(columns)])
+    found = step_ranges(ranges, _issuing(columns), passes) if len(rows) else None
     if found is None or len(found.rows) < 2:
         return None
-    at = start[found.rows]
-    enclosed = (start[None, :] < at[:, None]) & (end[None, :] >= end[found.rows][:, None])
-    if enclosed.all(axis=0).any() and not _each_holds(np.sort(columns.ts_ns[_backward(columns)]), at):
+    at, until = start[found.rows], end[found.rows]
+    if ((start < at.min()) & (end >= until.max())).any() and not each_holds(passes, at):
         return None
-    return found, at, end[found.rows]
+    return found, at, until
 
 
 def single_range(columns: TraceColumns) -> int | None:
     """The row of the innermost range with all of forward, backward and the optimizer step; ``None`` without one."""
     rows = _own(columns)
     optimizer = optimizer_rows(columns)
-    backward = columns.ts_ns[_backward(columns)]
+    backward = columns.ts_ns[backward_nodes(columns)]
     operators = columns.ts_ns[(columns.category == Category.CPU_OP) & (columns.thread == main_thread(columns))]
     if not len(optimizer) or not len(backward) or not len(operators):
         return None
@@ -70,16 +69,3 @@ def _issuing(columns: TraceColumns) -> I64:
     if not device_rows(columns).any():
         rows = np.flatnonzero(columns.category == Category.CPU_OP)
     return np.sort(columns.ts_ns[rows])
-
-
-def _backward(columns: TraceColumns) -> Bools:
-    """``(n_events,)`` operators of a backward pass."""
-    passes = np.array([text.startswith("autograd::engine::evaluate_function") for text in columns.strings], dtype=bool)
-    found: Bools = passes[columns.name] & (columns.category == Category.CPU_OP)
-    return found
-
-
-def _each_holds(instants: I64, start: I64) -> bool:
-    """Whether an instant lies between each start and the next, and behind the last."""
-    edges = np.searchsorted(instants, np.r_[start, _NEVER])
-    return bool((np.diff(edges) > 0).all())

@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 
-from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.device.roofline import MEMORY_RATIO
 from profilerkit.analysis.enclosing import innermost_at
+from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
 from profilerkit.analysis.waste.judged import Bools, Judged
@@ -14,9 +14,15 @@ from profilerkit.analysis.waste.records import OptimizerWork
 from profilerkit.trace.columns import Category
 
 _CLASS = re.compile(r"^Optimizer\.step#([^.]{1,60})")
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
 #: What torch's optimizers call, from the way of going over the tensors that they then have.
 _STYLES = (("fused", "aten::_fused_"), ("foreach", "aten::_foreach_"), ("single", "aten::"))
+#: The same by the kernels, where no operator was recorded: torch's fused kernels and those of apex, which DeepSpeed has
+#: as well, go over lists too.
+_STYLES_OF_KERNELS = (
+    ("fused", re.compile(r"Fused\w*Functor|(?:Adam|SGD|LAMB)\w*Functor")),
+    ("foreach", re.compile("multi_tensor_apply")),
+    ("single", re.compile("elementwise")),
+)
 #: Calls that change each parameter once per step, the first that occurs: Adam's kin divide, SGD adds, with momentum
 #: and weight decay once more each.
 _UPDATES = ("addcdiv_", "add_")
@@ -30,8 +36,7 @@ def optimizer_rows_of(work: Judged) -> I64:
     """Optimizer steps by their start, without those that run a backward pass inside (a closure)."""
     rows = optimizer_rows(work.columns)
     columns = work.columns
-    backward = matching(columns, in_use(columns), _BACKWARD)
-    passes = np.sort(columns.ts_ns[backward[columns.name] & (columns.category == Category.CPU_OP)])
+    passes = np.sort(columns.ts_ns[backward_nodes(columns)])
     inside = np.searchsorted(passes, columns.end_ns[rows]) > np.searchsorted(passes, columns.ts_ns[rows])
     rows = rows[~inside]
     return rows[np.argsort(columns.ts_ns[rows], kind="stable")]
@@ -84,13 +89,18 @@ def optimizer_work(work: Judged, step: I64) -> OptimizerWork | None:
 
 
 def _style(work: Judged, own: Bools) -> str | None:
-    """How most of the kernels' time is launched."""
+    """How most of the kernels' time is launched, by the operators; without any by the kernels' names."""
+    strings = work.columns.strings
     time = dict.fromkeys((style for style, _ in _STYLES), 0.0)
-    names = np.where(work.operator[own] >= 0, work.columns.name[np.maximum(work.operator[own], 0)], -1)
-    total = np.bincount(names + 1, weights=work.dur_ns[own])
+    # Kernels without an operator by their own name, counted behind the names of operators.
+    names = np.where(work.operator >= 0, work.columns.name[np.maximum(work.operator, 0)], work.name + len(strings))[own]
+    total = np.bincount(names, weights=work.dur_ns[own])
     for name in np.flatnonzero(total).tolist():
-        text = work.columns.strings[name - 1] if name else ""
-        style = next((style for style, start in _STYLES if text.startswith(start)), None)
+        if name < len(strings):
+            style = next((style for style, start in _STYLES if strings[name].startswith(start)), None)
+        else:
+            kernel = strings[name - len(strings)]
+            style = next((style for style, pattern in _STYLES_OF_KERNELS if pattern.search(kernel)), None)
         if style is not None:
             time[style] += float(total[name])
     most = max(time, key=lambda style: time[style])

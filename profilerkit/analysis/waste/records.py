@@ -72,9 +72,9 @@ class OptimizerWork:
     """What the optimizer steps put on the device.
 
     Attributes:
-        name: class of the optimizer; hostile text.
+        name: class of the optimizer, empty where a range of the program marks it; hostile text.
         style: how it goes over its tensors: one at a time, by lists, or by one fused kernel; ``None`` where neither of
-            torch's operators is seen.
+            torch's operators and kernels is seen.
         kernels_per_step: count.
         tensors: that one optimizer step changes; ``None`` unless it takes them one at a time, as is the next.
         kernels_per_tensor: kernels of an optimizer step for each of them.

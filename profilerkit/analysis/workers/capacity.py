@@ -54,7 +54,7 @@ def shortage(facts: Facts) -> str | None:
         return f"the CPU quota holds the processes {format_ratio(throttled.mean)} of the time"
     if cores and workers.count > cores and computing >= COMPUTING_SHARE:
         return f"{workers.count} workers compute on {cores:g} usable cores"
-    if is_known:
+    if is_known or facts.taken:
         return None
     pressure, busy = facts.series("host.cpu_pressure"), facts.series("host.cpu")
     if pressure is not None and pressure.mean >= PRESSURE and computing >= COMPUTING_SHARE:

@@ -180,7 +180,7 @@ def _caption(found: MedianStep, sources: Mapping[str, Source]) -> Iterator[str]:
     if "thread" in kinds and found.mode == "gpu":
         yield (
             "Host threads show operators and runtime calls as host overhead, also where they cost nothing, and waits "
-            "for the device as other; blank is Python, or nothing."
+            "for the device as other; blank is what left no event."
         )
     yield from _left_out(found)
 

@@ -98,7 +98,7 @@ class ContendedKernels(Rule):
             ),
             at_most="medium",
             detail="contention",
-            saving=None if harmful else saving(facts, expected, share_of_step(facts, found.beside_ns)),
+            saving=None if harmful else saving(expected, share_of_step(facts, found.beside_ns)),
             fix=None
             if harmful
             else Fix(

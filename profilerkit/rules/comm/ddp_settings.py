@@ -90,7 +90,7 @@ class DdpSettings(Rule):
                 evidence(facts, "Searches of the graph per step", work.search_ns, "ns", "DDP's reducer", "measured"),
             ),
             at_most="medium",
-            saving=saving(facts, expected, expected),
+            saving=saving(expected, expected),
             fix=Fix(text="; ".join(changes) + ".", code=f"DistributedDataParallel(model, {', '.join(code)})"),
             confirm="Record again: the reducer's events must be gone from the trace.",
         )

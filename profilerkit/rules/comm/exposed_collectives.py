@@ -42,7 +42,8 @@ class ExposedCollectives(Rule):
         nothing overlaps yet, min(exposed × (1 - 1 / collectives per step), that compute), because the last has nothing
         left to hide behind (a single one would be divided in two); of small messages what one message in place of all
         would save, latency × (1 - 1 / messages per step). The latency is measured where the ranks were matched; from
-        one rank it is at most 44 µs a message (R38), the rest is waiting.
+        one rank it is at most 44 µs a message (R38), the rest is waiting. Where transfer and waiting could not be told
+        apart, half of the share at most: of 5.8 % of a step a better overlap saved 1.1.
     Traps: From one rank, transfer and waiting for a late rank look the same. Communication that is hidden costs
         nothing here. Tensor-parallel collectives are on the data path and cannot be hidden.
     Confidence: High with every rank's trace, on a CPU-only run medium. Low where transfer and waiting could not be told
@@ -92,7 +93,7 @@ class ExposedCollectives(Rule):
             evidence=_evidence(facts, comm),
             at_most="low" if unknown else "medium" if facts.mode == "cpu" else "high",
             detail=detail,
-            saving=at_most(expected, share) if unknown else saving(facts, expected, share),
+            saving=at_most(share, expected) if unknown else saving(expected, share),
             fix=Fix(text=f"{first}: one that is late may be what the others wait for.") if first else None,
             confirm="Record every rank: if one rank's collectives are much shorter, it is late and the others "
             "wait for it."

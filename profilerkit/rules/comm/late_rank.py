@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.signals import SHOW_STACKS, fitting
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.communication import Communication
 from profilerkit.model.communication import LateRank as Late
 from profilerkit.model.finding import Bound, Evidence, Fix
 from profilerkit.model.step import PARTS
+from profilerkit.rules.comm.whom import is_likely, settled_by
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -19,6 +21,7 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     judged_steps,
+    unsure,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -94,15 +97,17 @@ class LateRank(Rule):
         they tell when hosts issued them, which is when ranks arrive where the hosts compute; on devices their times are
         used if they were taken. Of a step the longest wait counts.
     Threshold: Exposed waiting of the median other rank is 5 % of the step, and the late rank causes 60 % of all
-        waiting, in most steps, with a probability below 2 % of being an accident; in too few steps to exclude that,
-        exposed waiting of two thirds of the step. On a host ten times what the ends of one collective lie apart.
+        waiting, in most steps, with a probability below 2 % of being an accident. Both speak: how often it is last,
+        and, where it is last in every step, how long after the next rank. It is likely late, not surely, in one step
+        or two, and where its order alone does not exclude an accident, unless that is below 0.1 %. On a host ten times
+        what the ends of one collective lie apart.
     Fix: By what the late rank does longer than the others before they wait for it, if that explains 60 % of the
         waiting; without such a cause a trace of that rank with stacks.
     Saving: Bound: the waiting of the median other rank. Expected: that less the jitter that would be left; where work
         is to be evened out, without the part of it that the other ranks take over.
     Traps: A rank that was not recorded may be the late one. Late by turns is jitter, not a late rank. Clocks of several
         hosts differ; they are aligned by the ends of the collectives, and the residual is stated.
-    Confidence: High; medium where ranks are missing, steps are too few or no cause explains the waiting.
+    Confidence: High; medium where ranks are missing or no cause explains the waiting; low where it is likely late.
     """
 
     code: ClassVar[str] = "CO003"
@@ -118,9 +123,8 @@ class LateRank(Rule):
         found, waited = facts.communication, facts.waiting_share
         if found is None or not found.late or waited is None:
             if found is not None and found.steps_needed is not None:
-                return Passed(
-                    f"{found.steps} judged steps are too few to call a rank late: it takes {found.steps_needed}"
-                )
+                steps = f"{found.steps} judged step{'' if found.steps == 1 else 's'}"
+                return Passed(f"no rank is clearly late in {steps}: {found.steps_needed} may tell more")
             if found is not None and found.blurred:
                 clocks = found.matched_in == "flight recorders"
                 why = "the hosts' clocks may be too far apart" if clocks else "the host is too busy"
@@ -128,25 +132,26 @@ class LateRank(Rule):
             return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
         expected = max(waited - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
         if not self.worth_saying(facts, expected):
-            return Passed(f"the others wait {format_ratio(waited)} of the step, within the noise of its length")
+            return unsure(f"the others wait {format_ratio(waited)} of the step", expected)
         late = found.late[0]
-        lost = format_ns(waited * (facts.mean_step_ns or 0.0))
+        lost = f"{format_ns(waited * (facts.mean_step_ns or 0.0))} of {each(facts)} step"
         known = _remedy(late)
+        likely = is_likely(facts)
         return Fired(
             (
                 finding_for(
                     facts,
                     bound=known.bound if known else None,
-                    title=f"The other ranks wait {lost} of {each(facts)} step for {_named(found)}",
-                    why=" ".join(_why(one) for one in found.late),
+                    title=f"The other ranks wait {lost} for {_named(found)}{', likely late' if likely else ''}",
+                    why=" ".join([*(_why(one) for one in found.late), *([settled_by(facts)] if likely else [])]),
                     evidence=_evidence(facts, found),
-                    at_most="medium" if facts.missing_ranks or known is None or late.few_steps else "high",
+                    at_most="low" if likely else "medium" if facts.missing_ranks or known is None else "high",
                     detail=(known.detail or (late.cause or "").rpartition(".")[2]) if known else "",
-                    saving=saving(facts, expected, waited),
+                    saving=saving(expected, waited),
                     fix=_fix(found),
                     confirm="Record again: the waiting caused by this rank must fall."
                     if known
-                    else f"Record {_one(late)} with Python stacks: with_stack=True names what it does longer.",
+                    else f"Record {_one(late)} with {fitting(SHOW_STACKS, facts.recorder)}: it names what it does.",
                 ),
             )
         )

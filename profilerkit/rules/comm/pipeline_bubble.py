@@ -85,7 +85,7 @@ class PipelineBubble(Rule):
             ),
             at_most="medium",
             detail="bubble",
-            saving=saving(facts, expected, bubble),
+            saving=saving(expected, bubble),
             fix=Fix(
                 text=f"{first}icro-batches {found.micro_batches} → {more} of half the size; or interleaved stages, "
                 "which divide the bubble by their number on each rank.",

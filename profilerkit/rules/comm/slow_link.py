@@ -57,7 +57,9 @@ class SlowLink(Rule):
         large = rows(facts, lambda row: row.size == "large")
         if not large:
             if rows(facts, lambda row: row.size is None) == rows(facts, lambda _: True):
-                return MissingData("the sizes of the collectives were not recorded", "record_shapes=True, or NCCL")
+                return MissingData(
+                    "the sizes of the collectives were not recorded", "torch.profiler: record_shapes=True"
+                )
             return NotApplicable("no collective moves 64 MB or more")
         link = facts.spec.link_gb_per_s if facts.spec is not None and not facts.spec.link_is_optional else None
         if link is None:

@@ -26,7 +26,7 @@ def untold(facts: Facts) -> Result | None:
 
 def transfer_saving(facts: Facts, expected: float, bound: float) -> Saving:
     """The interval; where transfer and waiting look the same the bound is all that is known."""
-    return at_most(expected, bound) if undivided(facts) else saving(facts, expected, bound)
+    return at_most(bound, expected) if undivided(facts) else saving(expected, bound)
 
 
 def surest(facts: Facts, most: Confidence) -> Confidence:

@@ -30,7 +30,7 @@ from profilerkit.rules.comm.transfers import (
     transfer_saving,
     untold,
 )
-from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, each, finding_for
+from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, each, finding_for, unsure
 from profilerkit.units import format_ns, format_ratio
 
 # A smaller share prints as 0.0 %.
@@ -94,7 +94,7 @@ class UnhiddenCollectives(Rule):
         fix, pieces = _fix(facts, chosen)
         expected, bound = hidden(facts, chosen, pieces)
         if not self.worth_saying(facts, expected):
-            return Passed("what could be hidden beside computing is within the noise of the step time, or the last one")
+            return unsure("only some of it could be hidden beside computing", expected)
         return Fired((self._finding(facts, chosen, expected, bound, fix),))
 
     def _finding(self, facts: Facts, chosen: Sequence[Traffic], expected: float, bound: float, fix: Fix) -> Finding:

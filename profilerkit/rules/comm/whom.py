@@ -1,8 +1,12 @@
 """Which rank a verdict is about, in words: the late one, all late ones, or the whole job."""
 
+from profilerkit.analysis.communication.whatif import exposed
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.timed_ranks import median_rank_ns
+from profilerkit.model.communication import LateRank
 from profilerkit.model.step import PARTS
+from profilerkit.rules.comm.exposed_collectives import ExposedCollectives, undivided
+from profilerkit.rules.rule import ENOUGH_STEPS, each
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -32,14 +36,20 @@ def whose(facts: Facts) -> str:
     return f"Rank {late}: " if late is not None else ""
 
 
+def is_likely(facts: Facts) -> bool:
+    """Return whether the others wait for a rank that is only likely late: the steps are too few to be sure."""
+    return facts.waiting_share is not None and any(late.few_steps for late in _late(facts))
+
+
 def waits_for(facts: Facts) -> list[str]:
-    """Who waits for whom, how long and why; nothing where nobody is late."""
+    """Who waits for whom, how long and why; of a rank alone how long at most. Nothing where nobody is late."""
     if facts.waiting_share is not None:
         waited = format_ratio(facts.waiting_share)
-        return [f"The other ranks wait {waited} of the step for {_late_names(facts)}{_late_cause(facts)}."]
+        told = [f"The other ranks wait {waited} of the step for {_late_names(facts)}{_late_cause(facts)}."]
+        return [settled_by(facts), *told] if is_likely(facts) else told
     spent = [rank.timed_ns for rank in facts.ranks if rank.timed_ns is not None]
     if not facts.late_by_timers:
-        return []
+        return waits_at_most(facts)
     if facts.late_by_clock:
         return [f"Rank {late_rank(facts)} is late: its GPU alone has no work queued, so the others wait for its host."]
     if facts.rank.timed_ns is None:
@@ -52,10 +62,31 @@ def waits_for(facts: Facts) -> list[str]:
     return [f"{timers} is late: {what} take it {more} more a step."]
 
 
+def settled_by(facts: Facts) -> str:
+    """Return how sure it is that the late ranks are late, and how many steps settle it, in a sentence."""
+    names, needed = _late_names(facts), facts.communication.steps_needed if facts.communication else None
+    are = "are" if " and " in names else "is"
+    steps = max(needed or 0, ENOUGH_STEPS)
+    return f"{names[0].upper()}{names[1:]} {are} likely late: record at least {steps} steps to be sure."
+
+
+def waits_at_most(facts: Facts) -> list[str]:
+    """Return how long the rank waits for others that were not read, at most; nothing where that is little or known."""
+    share, all_read = exposed(facts), len(facts.ranks) > 1 and not facts.missing_ranks
+    if all_read or share < ExposedCollectives.smallest_share or not undivided(facts):
+        return []
+    who = "This rank" if facts.rank.rank is None else f"Rank {facts.rank.rank}"
+    waited = f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)} step"
+    return [f"{who} waits up to {waited} for others: analyze the other ranks' files too to learn for whom."]
+
+
+def _late(facts: Facts) -> tuple[LateRank, ...]:
+    return facts.communication.late if facts.communication is not None else ()
+
+
 def _late_names(facts: Facts) -> str:
     """All ranks the others wait for."""
-    found = facts.communication.late if facts.communication else ()
-    numbers = [late.rank for late in found if late.rank is not None]
+    numbers = [late.rank for late in _late(facts) if late.rank is not None]
     if len(numbers) > 1:
         return f"ranks {' and '.join(map(str, numbers))}"
     return f"rank {late_rank(facts)}"
@@ -63,9 +94,9 @@ def _late_names(facts: Facts) -> str:
 
 def _late_cause(facts: Facts) -> str:
     """What makes the late rank late, after a colon."""
-    if not facts.communication or not facts.communication.late:
+    if not _late(facts):
         return ""
-    late = facts.communication.late[0]
+    late = _late(facts)[0]
     if late.cause is None or late.coverage is None:
         return ": unattributed"
     words = PARTS[late.cause][1]
@@ -74,5 +105,5 @@ def _late_cause(facts: Facts) -> str:
 
 def longer(facts: Facts, waited: str) -> str:
     """How much longer the late rank computes, which may be less than the others wait for it."""
-    late = facts.communication.late if facts.communication is not None else ()
+    late = _late(facts)
     return format_ns(late[0].cause_ns) if late and late[0].cause_ns is not None else waited

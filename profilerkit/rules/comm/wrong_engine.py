@@ -86,7 +86,7 @@ class WrongEngine(Rule):
             ),
             at_most="high",
             detail="engine",
-            saving=saving(facts, expected, bound),
+            saving=saving(expected, bound),
             fix=_FIX[engine.name],
             confirm=f"Record again: {engine.name} must be gone from the trace, and the step must be shorter.",
         )

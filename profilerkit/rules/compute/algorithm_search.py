@@ -85,7 +85,7 @@ def _finding(facts: Facts, found: Searches, expected: float) -> Finding:
         ),
         at_most="medium",
         detail="autotune",
-        saving=at_most(expected, found.share),
+        saving=at_most(found.share, expected),
         fix=_fix(found),
         confirm="The waits inside these operators must be gone.",
     )

@@ -14,6 +14,7 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
+    unsure,
 )
 from profilerkit.units import format_ratio
 
@@ -55,7 +56,7 @@ class ChannelsFirst(Rule):
             return Passed(f"conversions of the layout take {format_ratio(share)} of the step")
         expected = share + self.reached_ratio * found.convolution_share
         if not self.worth_saying(facts, expected):
-            return Passed(f"conversions of the layout take {format_ratio(share)} of the step, within its noise")
+            return unsure(f"conversions of the layout take {format_ratio(share)} of the step", expected)
         finding = finding_for(
             facts,
             bound="compute-bound",
@@ -82,7 +83,7 @@ class ChannelsFirst(Rule):
             ),
             at_most="medium",
             detail="layout",
-            saving=saving(facts, expected, min(share + self.most_ratio * found.convolution_share, 1.0)),
+            saving=saving(expected, min(share + self.most_ratio * found.convolution_share, 1.0)),
             fix=_fix(found.is_3d),
             confirm="The conversion kernels must be gone; where some stay, the operator before them wants NCHW.",
         )

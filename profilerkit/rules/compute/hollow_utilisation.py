@@ -57,7 +57,7 @@ class HollowUtilisation(Rule):
             return NotApplicable("no device")
         sampled = facts.series("gpu.utilization")
         if facts.device is None:
-            return MissingData("no device events were recorded", "record a trace with ProfilerActivity.CUDA")
+            return MissingData("no device events were recorded", "ProfilerActivity.CUDA")
         utilisation = sampled.mean if sampled else facts.device.busy_ratio
         useful = facts.share(*_USEFUL)
         if utilisation < self.busy_ratio:

@@ -105,7 +105,7 @@ def _finding(facts: Facts, found: Alignment, expected: float, lost: float) -> Fi
         ),
         at_most="medium",
         detail="alignment",
-        saving=saving(facts, expected, lost),
+        saving=saving(expected, lost),
         fix=Fix(text=f"{_fused_first(facts, found)}Pad the sizes of the largest: {_padding(found.sizes)}, masked."),
         confirm="The kernels' names must change, and the time of these products fall although they grow.",
     )

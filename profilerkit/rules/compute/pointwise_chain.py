@@ -82,7 +82,7 @@ class PointwiseChain(Rule):
             ),
             at_most="medium" if _shapes_known(facts) else "low",
             detail="bandwidth",
-            saving=saving(facts, expected, bound),
+            saving=saving(expected, bound),
             fix=Fix(
                 text="Compile the model: torch.compile fuses each chain into one kernel.",
                 code="model = torch.compile(model)",

@@ -18,6 +18,7 @@ from profilerkit.rules.rule import (
     finding_for,
     no_device_events,
     share_evidence,
+    unsure,
 )
 from profilerkit.units import format_bytes, format_ratio
 
@@ -72,8 +73,9 @@ class SmallBatch(Rule):
         if found is None:
             return Passed(f"memory has room for {room(facts) or 0.0:.1f} times the batch, which would gain little")
         # The same noise gates it as a saving of the time for each sample.
-        if not self.worth_saying(facts, 1.0 - 1.0 / (1.0 + found.gain.expected)):
-            return Passed("a larger batch gains no more than the noise of the step time")
+        gained = 1.0 - 1.0 / (1.0 + found.gain.expected)
+        if not self.worth_saying(facts, gained):
+            return unsure("a larger batch gains little per sample", gained)
         return Fired((_finding(facts, found, share, peak / capacity),))
 
 

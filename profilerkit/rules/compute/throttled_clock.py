@@ -1,7 +1,7 @@
 """CP009 (R22): the device runs below its normal clock."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.throttling import Throttling
@@ -9,6 +9,9 @@ from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ratio
+
+#: The power limit holds this rank's clock down and no other's, or somebody lowered it.
+_Limited = Literal["alone", "lowered"]
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,11 @@ class ThrottledClock(Rule):
     Evidence: NVML's reasons for a lower clock (hardware slowdown, heat, power brake) and the clock of the
         multiprocessors, in the samples of a device that is more than half utilised.
     Threshold: Reasons in more than 5 % of that time; or a clock below 0.9 of the maximum under the power limit, on a
-        rank whose peers are not limited.
+        rank whose peers are not limited, or where the limit is below 0.9 of the device's default.
     Fix: Cooling, power supply or power limit of this device, or another one.
     Saving: Bound: 1 - clock / maximum, of the share of matrix math; kernels that move memory do not follow the clock.
-        Expected: the same against the clock of the samples without a reason, or of the other ranks.
+        Expected: the same against the clock of the samples without a reason, or of the other ranks. None for a lowered
+        power limit: the default one may hold the clock down as well.
     Traps: A power limit alone is normal at full load on H100 and B200, and so are 5 % between the devices of one node.
         The samples are of the whole run, the share is of the traced steps.
     Confidence: High.
@@ -36,6 +40,8 @@ class ThrottledClock(Rule):
 
     slowed_ratio: float = 0.05
     low_clock_ratio: float = 0.9
+    #: Of the default limit, below which somebody lowered it (a choice: as of the clock).
+    low_limit_ratio: float = 0.9
 
     def check(self, facts: Facts) -> Result:
         """Fires when the clock was held down for longer than ``slowed_ratio`` of the time at work."""
@@ -44,22 +50,33 @@ class ThrottledClock(Rule):
         found = facts.throttling
         if found is None:
             return MissingData("the clock of a working device was not sampled", "profilerkit.profile(..., nvml=True)")
-        limited = self._is_limited_alone(found)
-        if found.slowed_ratio <= self.slowed_ratio and not limited:
-            return Passed(f"the clock was held down {format_ratio(found.slowed_ratio)} of the time at work")
-        # Of another device than the judged rank's nobody knows what it costs the step.
-        value = _saving(facts, found) if facts.trace_read and found.device is None else None
+        limited = self._limited(found)
+        if found.slowed_ratio <= self.slowed_ratio and limited is None:
+            return Passed(self._passed(found))
+        # Of another device than the judged rank's nobody knows what it costs the step, nor what another limit gives.
+        is_known = facts.trace_read and found.device is None and limited != "lowered"
+        value = _saving(facts, found) if is_known else None
         if value is not None and not self.worth_saying(facts, value.expected):
             cost = format_ratio(value.expected)
             return Passed(f"the clock is {found.clock_mhz:.0f} MHz under load, which costs {cost} of the step")
-        return Fired((_finding(facts, found, value, limited=limited),))
+        return Fired((_finding(facts, found, value, limited),))
 
-    def _is_limited_alone(self, found: Throttling) -> bool:
-        """Whether the power limit holds this rank's clock down and no other's."""
-        if found.capped_ratio is None or found.others_capped_ratio is None or not found.max_clock_mhz:
-            return False
-        alone = found.capped_ratio > self.slowed_ratio >= found.others_capped_ratio
-        return alone and found.clock_mhz < self.low_clock_ratio * found.max_clock_mhz
+    def _limited(self, found: Throttling) -> _Limited | None:
+        """Why the power limit holds the clock down for no other reason than full load; ``None`` where it does not."""
+        others, default = found.others_capped_ratio, found.power_limit_default_mw
+        is_low = bool(found.max_clock_mhz) and found.clock_mhz < self.low_clock_ratio * (found.max_clock_mhz or 0.0)
+        if not is_low or (found.capped_ratio or 0.0) <= self.slowed_ratio:
+            return None
+        if others is not None and others <= self.slowed_ratio:
+            return "alone"
+        is_lowered = default and found.power_limit_mw and found.power_limit_mw < self.low_limit_ratio * default
+        return "lowered" if is_lowered and found.slowed_ratio <= self.slowed_ratio else None
+
+    def _passed(self, found: Throttling) -> str:
+        if found.max_clock_mhz and (found.capped_ratio or 0.0) > self.slowed_ratio:
+            clocks = f"{found.clock_mhz:.0f} of {found.max_clock_mhz:.0f} MHz"
+            return f"the power limit holds the clock at {clocks}, which is normal at full load"
+        return f"the clock was held down {format_ratio(found.slowed_ratio)} of the time at work"
 
 
 def _normal_clock(found: Throttling) -> float | None:
@@ -76,12 +93,12 @@ def _saving(facts: Facts, found: Throttling) -> Saving | None:
     math = facts.share("compute.math")
     expected = math * (1.0 - found.clock_mhz / normal)
     bound = math * (1.0 - found.clock_mhz / max(normal, found.max_clock_mhz or 0.0))
-    return saving(facts, expected, bound)
+    return saving(expected, bound)
 
 
-def _finding(facts: Facts, found: Throttling, value: Saving | None, *, limited: bool) -> Finding:
-    normal = _normal_clock(found)
-    cause, what = _cause(found, limited=limited)
+def _finding(facts: Facts, found: Throttling, value: Saving | None, limited: _Limited | None) -> Finding:
+    normal = found.max_clock_mhz if limited == "lowered" else _normal_clock(found)
+    cause, what = _cause(found, limited)
     clock = f"{found.clock_mhz:.0f} MHz" if normal is None else f"{found.clock_mhz:.0f} → {normal:.0f} MHz"
     ratio = found.capped_ratio if limited else found.slowed_ratio
     whose = "the device's" if found.device is None else f"{found.device}'s"
@@ -90,7 +107,8 @@ def _finding(facts: Facts, found: Throttling, value: Saving | None, *, limited: 
         bound="compute-bound" if value is not None else None,
         title=f"{cause} holds {whose} clock down {format_ratio(ratio or 0.0)} of the time at work",
         why=f"Under load the multiprocessors run at {found.clock_mhz:.0f} MHz on average"
-        + (f", not at {normal:.0f} MHz." if normal else "."),
+        + (f", not at {normal:.0f} MHz." if normal else ".")
+        + (" At full load the default limit may hold them down too." if limited == "lowered" else ""),
         evidence=(
             Evidence(
                 label="Time at work with the clock held down",
@@ -120,11 +138,16 @@ def _finding(facts: Facts, found: Throttling, value: Saving | None, *, limited: 
     )
 
 
-def _cause(found: Throttling, *, limited: bool) -> tuple[str, str]:
+def _cause(found: Throttling, limited: _Limited | None) -> tuple[str, str]:
     """What holds the clock down, and what to do about it."""
+    limit = f"{(found.power_limit_mw or 0.0) / 1e3:.0f} W"
+    if limited == "lowered":
+        watts = f"{(found.power_limit_default_mw or 0.0) / 1e3:.0f}"
+        raised = f"Raise the power limit {limit} → {watts} W (`nvidia-smi -pl {watts}`, by an administrator)"
+        return f"A power limit of {limit}, where {watts} W is the default,", raised
     if limited:
-        limit = f" of {found.power_limit_mw / 1e3:.0f} W" if found.power_limit_mw else ""
-        return "The power limit", f"Raise the power limit{limit} to that of the other devices, or move this rank"
+        of = f" of {limit}" if found.power_limit_mw else ""
+        return "The power limit", f"Raise the power limit{of} to that of the other devices, or move this rank"
     if found.brake_ratio > 0 and found.brake_ratio >= found.thermal_ratio:
         return "The power supply", "Check the power supply of the host, or move the job"
     if found.thermal_ratio > 0:

@@ -31,7 +31,7 @@ class UnderfilledGrid(Rule):
     Threshold: Kernels of at least 10 µs that leave 20 % idle, and together take 3 % of the step.
     Fix: A batch or hidden size with which the blocks fill whole rounds; merged matrix products.
     Saving: Bound: idle share of each kernel times its time, no more than what is beyond the least time its shapes
-        allow. Expected: half of it, as sizes are seldom free to choose (a choice; R16 has the bound itself).
+        allow. Expected: half of it, as sizes are seldom free to choose (R16 has the bound itself).
     Traps: Kernels that divide their work among resident blocks (stream-K, persistent ones) hide it. Blocks of unequal
         length fill gaps. A larger batch fills the gap without a shorter step: it does more in the same time.
     Confidence: Medium where shapes and peaks limit what can be gained, low without.
@@ -44,8 +44,6 @@ class UnderfilledGrid(Rule):
 
     smallest_share: float = 0.03
     idle_ratio: float = 0.20
-    #: Part of the idle time that a change of sizes is expected to fill.
-    reached_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
         """Fires when kernels with at least ``idle_ratio`` of idle time own ``smallest_share`` of the step."""
@@ -62,10 +60,10 @@ class UnderfilledGrid(Rule):
         if share < self.smallest_share:
             return Passed(f"kernels with badly filled grids take {format_ratio(share)} of the step")
         idle = min(sum(grid.idle_share for grid in found), 1.0)
-        expected = self.reached_ratio * idle
-        if not self.worth_saying(facts, expected):
+        value = at_most(idle)
+        if not self.worth_saying(facts, value.expected):
             return Passed(f"badly filled grids cost {format_ratio(idle)} of the step")
-        return Fired((_finding(facts, found, min(share, 1.0), at_most(expected, idle)),))
+        return Fired((_finding(facts, found, min(share, 1.0), value),))
 
 
 def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) -> Finding:

@@ -14,6 +14,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    evidence_if_known,
     finding_for,
     no_device_events,
 )
@@ -73,7 +74,7 @@ class UnfusedAttention(Rule):
         if not self.worth_saying(facts, expected):
             return Passed(f"attention takes {format_ratio(share)} of the step, and fused as much")
         bound = min(share - _CAUSAL * least / facts.spec.achievable_ratio, 1.0)
-        return Fired((_finding(facts, found, saving(facts, expected, bound)),))
+        return Fired((_finding(facts, found, saving(expected, bound)),))
 
 
 def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Finding:
@@ -110,7 +111,11 @@ def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Fin
                 origin="operators between the products",
                 n=facts.steps.steady,
             ),
-            *_least(facts, found),
+            *evidence_if_known(
+                "Arithmetic of the products at the dense peak",
+                sum(row.peak_share or 0.0 for row in found) if facts.spec else None,
+                origin=facts.spec.source if facts.spec else "",
+            ),
         ),
         at_most="high",
         detail="bandwidth",
@@ -121,19 +126,4 @@ def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Fin
             code="out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)",
         ),
         confirm="The softmax kernels over the scores must be gone, and one flash or efficient attention kernel there.",
-    )
-
-
-def _least(facts: Facts, found: Sequence[Scores]) -> tuple[Evidence, ...]:
-    """The arithmetic at the device's peak; nothing for a device that is not in the table."""
-    if facts.spec is None:
-        return ()
-    return (
-        Evidence(
-            label="Arithmetic of the products at the dense peak",
-            value=sum(row.peak_share or 0.0 for row in found),
-            unit="ratio",
-            source="derived",
-            origin=facts.spec.source,
-        ),
     )

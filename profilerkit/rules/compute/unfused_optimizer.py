@@ -14,6 +14,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    evidence_if_known,
     finding_for,
     no_device_events,
 )
@@ -29,13 +30,14 @@ class UnfusedOptimizer(Rule):
     """Optimizer not fused (R19).
 
     Claim: The optimizer step runs as many kernels over the same parameters.
-    Evidence: Device time from the first to the last kernel launched inside the optimizer step, kernels for each
-        parameter tensor, and which of torch's operators launch them.
+    Evidence: Device time from the first to the last kernel launched inside the optimizer step, which torch marks, or a
+        range that the program named for it; kernels for each parameter tensor, and which of torch's operators launch
+        them. Without operators the kernels' names tell.
     Threshold: More than 5 kernels for each parameter tensor, or 5 % of the step.
     Fix: `fused=True`, or `foreach=True` where the optimizer has no fused form.
     Saving: Bound: all of it. Expected: all but what reading and writing parameters, gradients and state once takes
-        (Adam: 28 bytes for each parameter in FP32) at the memory rate that kernels reach. None for a device that is not
-        in the hardware table.
+        (Adam: 28 bytes for each parameter in FP32) at the memory rate that kernels reach. Without shapes the time in
+        which the device idles between its kernels. None for a device that is not in the hardware table.
     Traps: ZeRO and FSDP shard the state, which shrinks the step anyway. `fused` and `foreach` exclude each other, and
         `fused` wants floating-point parameters on devices that have its kernels.
     Confidence: High where tensors are taken one at a time, medium by lists.
@@ -55,25 +57,30 @@ class UnfusedOptimizer(Rule):
             return no_device_events(facts, "no device events: the optimizer runs on the host")
         found = facts.waste.optimizer
         if found is None:
-            return MissingData("no optimizer step is marked in the trace", "torch.profiler marks those of torch.optim")
+            hint = "torch.profiler marks those of torch.optim; put others into a range that is named optimizer"
+            return MissingData("no optimizer step is marked in the trace", hint)
+        name = found.name or "the optimizer"
         if found.style == "fused":
-            return Passed(f"{found.name} is fused, and takes {format_ratio(found.share)} of the step")
+            return Passed(f"{name} is fused, and takes {format_ratio(found.share)} of the step")
         if found.style is None:
-            return NotApplicable(f"{found.name} does not run by torch's operators")
+            return NotApplicable(f"{name} does not run by torch's operators")
         many = found.kernels_per_tensor is not None and found.kernels_per_tensor > self.most_per_tensor
         if found.share < self.smallest_share and not many:
             return Passed(f"the optimizer takes {format_ratio(found.share)} of the step")
-        if found.style == "foreach" and found.name not in _FUSED:
-            return Passed(f"{found.name} takes a list at a time already, and torch has no fused form of it")
-        if found.least_share is None and (found.parameters is None or facts.spec is not None):
-            return MissingData(
-                "how many bytes the optimizer must move is not known", "torch.profiler: record_shapes=True"
-            )
-        expected = found.share - (found.least_share or 0.0)
+        if found.style == "foreach" and found.name not in ("", *_FUSED):
+            return Passed(f"{name} takes a list at a time already, and torch has no fused form of it")
+        blind = found.least_share is None and (found.parameters is None or facts.spec is not None)
+        # Without the bytes that it must move: the idle time between its kernels, which a single one does not have.
+        least = found.kernel_share if blind else found.least_share or 0.0
+        expected = found.share - least
         if not self.worth_saying(facts, expected):
-            least = f", {format_ratio(found.share - expected)} of it for bytes that it must move"
-            return Passed(f"the optimizer takes {format_ratio(found.share)} of the step{least}")
-        priced = None if found.least_share is None else saving(facts, expected, found.share)
+            if blind:
+                return MissingData(
+                    "how many bytes the optimizer must move is not known", "torch.profiler: record_shapes=True"
+                )
+            what = f", {format_ratio(least)} of it for bytes that it must move"
+            return Passed(f"the optimizer takes {format_ratio(found.share)} of the step{what}")
+        priced = saving(expected, found.share) if blind or found.least_share is not None else None
         return Fired((_finding(facts, found, priced),))
 
 
@@ -86,7 +93,7 @@ def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Findin
     return finding_for(
         facts,
         bound=bound,
-        title=f"{found.name} takes {format_ratio(found.share)} of the step in {kernels} kernels",
+        title=f"{found.name or 'The optimizer'} takes {format_ratio(found.share)} of the step in {kernels} kernels",
         why=f"The optimizer step launches {many}: {lost}.",
         evidence=(
             Evidence(
@@ -94,7 +101,7 @@ def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Findin
                 value=found.share,
                 unit="ratio",
                 source="measured",
-                origin=f"first to last kernel of Optimizer.step#{found.name}",
+                origin=f"first to last kernel of {f'Optimizer.step#{found.name}' if found.name else 'its ranges'}",
                 n=facts.steps.steady,
             ),
             Evidence(
@@ -113,7 +120,12 @@ def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Findin
                 origin="kernels launched inside",
                 n=facts.steps.steady,
             ),
-            *_least(found),
+            *evidence_if_known(
+                "Of it bytes that must move",
+                found.least_share,
+                source="estimated",
+                origin=f"{format_count(found.parameters or 0)} parameters, in FP32",
+            ),
         ),
         at_most="high" if found.style == "single" else "medium",
         detail="launch" if idles else "bandwidth",
@@ -123,23 +135,13 @@ def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Findin
     )
 
 
-def _least(found: OptimizerWork) -> tuple[Evidence, ...]:
-    """The bytes that must move; nothing for a device that is not in the table."""
-    if found.least_share is None:
-        return ()
-    return (
-        Evidence(
-            label="Of it bytes that must move",
-            value=found.least_share,
-            unit="ratio",
-            source="estimated",
-            origin=f"{format_count(found.parameters or 0)} parameters, in FP32",
-        ),
-    )
-
-
 def _fix(found: OptimizerWork) -> Fix:
     now = "foreach=False" if found.style == "single" else "foreach=True"
+    if not found.name:
+        return Fix(
+            text=f"{now} → fused=True, which {', '.join(_FUSED[:-1])} and {_FUSED[-1]} have; others foreach=True.",
+            code="optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
+        )
     if found.name in _FUSED:
         code = f"optimizer = torch.optim.{found.name}(model.parameters(), fused=True)"
         return Fix(text=f"{now} → fused=True.", code=code)

@@ -6,7 +6,17 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.workers.loading import EpochFacts
 from profilerkit.model.finding import Evidence, Finding
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, record_longer
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    evidence_of,
+    finding_for,
+    record_longer,
+)
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -67,17 +77,7 @@ class ColdEpoch(Rule):
             if value is None:
                 return ()
             origin = "step timers" if unit == "ns" else "counters of the worker processes"
-            return (
-                Evidence(
-                    label=label,
-                    value=value,
-                    unit=unit,
-                    source="measured",
-                    origin=origin,
-                    n=epochs.count,
-                    rank=facts.rank.rank,
-                ),
-            )
+            return (evidence_of(facts, label, value, unit, origin, n=epochs.count),)
 
         return finding_for(
             facts,

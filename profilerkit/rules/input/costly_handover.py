@@ -87,7 +87,7 @@ def _finding(facts: Facts, workers: Workers, on_the_way: float, expected: float)
         ),
         at_most="high" if workers.share("collate", "handover") >= 0.5 else "medium",
         detail="ipc",
-        saving=saving(facts, expected, facts.share(*WAITS)),
+        saving=saving(expected, facts.share(*WAITS)),
         fix=Fix(text=_JOIN.format(in_line(line)) if joins else _SEND),
         confirm="Time collate_fn on the samples of one batch."
         if joins

@@ -62,7 +62,7 @@ class CostlySamples(Rule):
             ),
             at_most="high",
             detail="prep",
-            saving=saving(facts, expected, facts.share(*WAITS)),
+            saving=saving(expected, facts.share(*WAITS)),
             fix=Fix(
                 text=f"Halve the cost of a sample{in_line(line)}: a faster decoder, files stored in the size that is "
                 "used, fewer conversions, or the transform on the device."

@@ -5,43 +5,31 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, larger_share, saving, workers_now
-from profilerkit.analysis.workers.capacity import CORES_IN_USE, others_hold, shortage
+from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, saving, workers_now
+from profilerkit.analysis.workers.capacity import CORES_IN_USE, shortage
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import cores_evidence, measured, optional, recorded_workers
 from profilerkit.rules.lines import in_line, line_evidence, told_line
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence
 
-#: What is said, by whether other programs hold the cores.
-_CLAIMS = {
-    False: "More workers will not help, the CPU is full",
-    True: "The workers wait for cores that other processes hold",
-}
-_WHYS = {
-    False: "Making a batch needs a core, and there is none free: more workers would share the same cores.",
-    True: "Making a batch needs a core, and other processes have them: more workers make none of them free.",
-}
-
 
 @dataclass(frozen=True)
 class FullHost(Rule):
     """Host CPU saturated or starved (R05).
 
-    Claim: More workers would not help, or would harm: there is no core for them. Or other programs hold the cores:
-        more workers would win no free one, only a larger share of theirs.
+    Claim: More workers would not help, or would harm: there is no core for them.
     Evidence: CPU and run-queue time of the batches, cores the workers keep busy, throttling by the CPU quota, workers
         against usable cores. Pressure of the whole host only where the workers' run queue is not known.
     Threshold: A batch computes or waits for a core 90 % of its time and waits for one a fifth as long as it computes;
         or the workers keep 85 % of the usable cores busy; or the quota holds them 5 % of the time; or more workers
         than cores compute.
     Fix: Not more workers. Where the loader itself fills the cores: decode and resize ahead, a cheaper codec, or
-        transform on the device. Where others do: a free host, more cores or a higher quota; else as many workers as
-        the rates ask for, or as win 95 % of what 16 would from programs that compute all the time.
+        transform on the device. Where a quota holds it: more cores or a higher quota. What other programs hold is
+        left out of the step (RU005).
     Saving: Bound: the input share. Expected: with half of the CPU cost removed, or without the time spent waiting for a
         core.
-    Traps: Hardware threads count as cores and are less. A pressure of the whole host may be another job's. The kernel
-        shares cores by process within a control group and session only: from others more workers win nothing.
+    Traps: Hardware threads count as cores and are less. A pressure of the whole host may be another job's.
     Confidence: High where the workers' run queue is known, else medium.
     """
 
@@ -69,12 +57,13 @@ class FullHost(Rule):
 
 
 def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is_own: bool) -> Finding:
-    known, is_others = all(stage.run_queue_ns is not None for stage in workers.stages), others_hold(facts)
+    known = all(stage.run_queue_ns is not None for stage in workers.stages)
     return finding_for(
         facts,
         bound="input-bound",
-        title=f"{_CLAIMS[is_others]}: {reason}",
-        why=f"{_WHYS[is_others]}{told_line(facts.lines.get('workers'), 'the time of workers')}",
+        title=f"More workers will not help, the CPU is full: {reason}",
+        why="Making a batch needs a core, and there is none free: more workers would share the same cores."
+        f"{told_line(facts.lines.get('workers'), 'the time of workers')}",
         evidence=(
             share_evidence(facts, "Input wait, share of the step", *WAITS),
             measured(facts, workers, "CPU time of a batch", workers.cpu_ns, "ns"),
@@ -86,7 +75,7 @@ def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is
         ),
         at_most="high" if known else "medium",
         detail="prep" if is_own else "wait",
-        saving=saving(facts, expected, facts.share(*WAITS)),
+        saving=saving(expected, facts.share(*WAITS)),
         fix=Fix(text=_fix(facts, workers, is_own=is_own)),
         confirm="With half of the transform left out the step must get shorter; with more workers it must not."
         if is_own
@@ -100,12 +89,4 @@ def _fix(facts: Facts, workers: Workers, *, is_own: bool) -> str:
     if is_own:
         how = "decode and resize ahead, a cheaper codec, or transform on the device."
         return f"{stay} Halve what a batch computes{in_line(line)}: {how}"
-    free = "Free the cores that other processes take, or give the job more of them or a higher CPU quota."
-    free += f" Or make a batch cheaper{in_line(line)}." if line is not None else ""
-    share = larger_share(facts)
-    if share is None:
-        return f"{stay} {free}"
-    return (
-        f"{free} Where that cannot be, num_workers {now} → {share[0]} may take more from those processes: up to "
-        f"{share[1]:.1f} times what the workers get now, if they are of the same control group (estimated)."
-    )
+    return f"{stay} Give the job more cores or a higher CPU quota."

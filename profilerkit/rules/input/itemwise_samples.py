@@ -15,6 +15,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    evidence_of,
     finding_for,
     judged_steps,
     share_evidence,
@@ -145,14 +146,13 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
     origin = ORIGIN if batch.by_workers else "step timers"
 
     def evidence(label: str, value: float, unit: str) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source="measured",
-            origin=origin,
+        return evidence_of(
+            facts,
+            label,
+            value,
+            unit,
+            origin,
             n=facts.workers.batches if facts.workers is not None else facts.input.fetches if facts.input else None,
-            rank=facts.rank.rank,
             steps=judged_steps(facts),
         )
 
@@ -173,7 +173,7 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
         ),
         at_most="medium",
         detail="prep",
-        saving=saving(facts, expected, facts.share(*WAITS)),
+        saving=saving(expected, facts.share(*WAITS)),
         fix=Fix(
             text=f"Fetch all {format_count(round(batch.samples))} samples of a batch in one call.",
             code="def __getitems__(self, indices):\n"

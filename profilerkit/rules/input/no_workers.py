@@ -20,6 +20,7 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
+    unsure,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -72,7 +73,7 @@ class NoWorkers(Rule):
         if fix is None or (fix.limited_by == "cores" and not self.worth_saying(facts, fix.expected)):
             return Passed("workers would not shorten the step: the host's cores are the limit")
         if not self.worth_saying(facts, fix.expected):
-            return Passed(f"the wait of {format_ratio(share)} is within the noise of the step time")
+            return unsure(f"the step waits {format_ratio(share)} of its time for data", fix.expected)
         wait = format_ns(facts.time_ns(*WAITS))
         known = facts.loader is not None and facts.loader.num_workers is not None
         finding = finding_for(
@@ -93,7 +94,7 @@ class NoWorkers(Rule):
                 *cores_evidence(facts),
             ),
             at_most="high" if known else "medium",
-            saving=saving(facts, fix.expected, share),
+            saving=saving(fix.expected, share),
             fix=worker_fix(facts, fix),
             detail=_detail(facts),
             confirm="Train again: the wait for data must fall and the step with it. "

@@ -14,6 +14,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    evidence_of,
     finding_for,
     record_longer,
 )
@@ -72,14 +73,14 @@ def _finding(facts: Facts, epochs: EpochFacts, lost_ns: float, expected: float, 
     steps = format_count(round(epochs.steps or 0))
 
     def evidence(label: str, value: float, unit: str) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source="measured" if unit == "count" or seen else "derived",
-            origin="step timers and the workers' records" if seen else "step timers",
+        return evidence_of(
+            facts,
+            label,
+            value,
+            unit,
+            "step timers and the workers' records" if seen else "step timers",
+            "measured" if unit == "count" or seen else "derived",
             n=epochs.count,
-            rank=facts.rank.rank,
         )
 
     return finding_for(
@@ -94,7 +95,7 @@ def _finding(facts: Facts, epochs: EpochFacts, lost_ns: float, expected: float, 
         ),
         at_most="high" if seen and epochs.renewed else "medium" if seen else "low",
         detail="wait",
-        saving=saving(facts, expected, bound) if seen else at_most(expected, bound),
+        saving=saving(expected, bound) if seen else at_most(bound, expected),
         fix=Fix(
             text="persistent_workers False → True: the same workers go on with the next epoch.",
             code="DataLoader(..., persistent_workers=True)",

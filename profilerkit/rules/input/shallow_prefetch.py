@@ -9,10 +9,10 @@ from profilerkit.analysis.whatif import saving, waited_share
 from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.analysis.workers.capacity import PREFETCH, batch_room
 from profilerkit.analysis.workers.loading import QueueFacts
-from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, judged_steps
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, evidence_of, finding_for, judged_steps
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -108,20 +108,20 @@ def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth:
             *optional(facts, workers, "Fetches that found no batch ready", workers.queue_empty_ratio, "ratio"),
             measured(facts, workers, "Wait for batches of twice the usual work", queue.slow_ratio, "ratio"),
             measured(facts, workers, "prefetch_factor", now, "count"),
-            Evidence(
-                label="Replayed with the present prefetch, beside the measured time",
-                value=1.0 + queue.error_ratio,
-                unit="ratio",
-                source="derived",
-                origin="the loader's queue replayed",
+            evidence_of(
+                facts,
+                "Replayed with the present prefetch, beside the measured time",
+                1.0 + queue.error_ratio,
+                "ratio",
+                "the loader's queue replayed",
+                "derived",
                 n=queue.batches,
-                rank=facts.rank.rank,
                 steps=judged_steps(facts),
             ),
         ),
         at_most="high",
         detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
-        saving=saving(facts, expected, facts.share(*WAITS), method="replay"),
+        saving=saving(expected, facts.share(*WAITS), method="replay"),
         fix=Fix(text=text, code=f"DataLoader(..., prefetch_factor={depth})"),
         confirm="Train again: fewer fetches must find the queue empty. If the wait stays, the mean rate is the limit.",
     )

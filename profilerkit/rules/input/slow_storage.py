@@ -100,7 +100,7 @@ class SlowStorage(Rule):
             ),
             at_most="high" if is_storage or is_locked else "medium" if reads else "low",
             detail="fetch",
-            saving=saving(facts, expected, facts.share(*WAITS)),
+            saving=saving(expected, facts.share(*WAITS)),
             fix=Fix(text=text),
             confirm="With the files in the page cache the wait must shrink."
             if reads

@@ -28,10 +28,12 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    evidence_of,
     finding_for,
     judged_steps,
     present_parts,
     share_evidence,
+    unsure,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -89,7 +91,7 @@ class StarvedDevice(Rule):
         by_workers = fix is not None and fix.expected >= cheaper
         expected = fix.expected if fix is not None and by_workers else cheaper
         if not self.worth_saying(facts, expected):
-            return Passed(f"the wait of {format_ratio(share)} is within the noise of the step time")
+            return unsure(f"the step waits {format_ratio(share)} of its time for data", expected)
         wait = facts.time_ns(*WAITS)
         leading = max(WAITS, key=facts.share)
         step = facts.mean_step_ns or 0.0
@@ -104,7 +106,7 @@ class StarvedDevice(Rule):
             evidence=_evidence(facts, wait),
             at_most=_surest(facts),
             detail=leading.removeprefix("input."),
-            saving=saving(facts, expected, share),
+            saving=saving(expected, share),
             fix=proposal,
             confirm="Record again after the change: the input share must fall and the step with it. "
             "A batch cached in memory shows the floor.",
@@ -218,8 +220,8 @@ def _why(facts: Facts) -> str:
         )
     if facts.input.origin == BEFORE_THE_COPY:
         return (
-            "The device waits from the start of the step for its first work: the copy of a batch, made meanwhile by "
-            "Python that nothing names; part of it may do something else."
+            "The device waits from the start of the step for its first work, the copy of a batch. Nothing recorded "
+            "names what makes it meanwhile; part of that may be something else."
         )
     if facts.mode == "gpu":
         return "The device has nothing to run while the loop is inside the loader."
@@ -231,14 +233,14 @@ def _held(facts: Facts) -> tuple[Evidence, ...]:
     if facts.mode != "gpu" or facts.input is None or facts.input.held_ratio is None:
         return ()
     return (
-        Evidence(
-            label="Time in the loader, hidden or not, share of the step",
-            value=facts.input.held_ratio,
-            unit="ratio",
-            source="derived" if facts.input.origin in (BEFORE_THE_COPY, BETWEEN_STEPS) else "measured",
-            origin=facts.input.origin,
+        evidence_of(
+            facts,
+            "Time in the loader, hidden or not, share of the step",
+            facts.input.held_ratio,
+            "ratio",
+            facts.input.origin,
+            "derived" if facts.input.origin in (BEFORE_THE_COPY, BETWEEN_STEPS) else "measured",
             n=facts.input.fetches,
-            rank=facts.rank.rank,
         ),
     )
 
@@ -249,14 +251,13 @@ def _hidden(facts: Facts) -> tuple[Evidence, ...]:
     if hidden < SMALLEST_HIDDEN:
         return ()
     return (
-        Evidence(
-            label="Further wait hidden behind communication and copies, share of the step",
-            value=hidden,
-            unit="ratio",
-            source="derived",
-            origin="launch, transfer and kernel times",
-            n=facts.steps.steady,
-            rank=facts.rank.rank,
+        evidence_of(
+            facts,
+            "Further wait hidden behind communication and copies, share of the step",
+            hidden,
+            "ratio",
+            "launch, transfer and kernel times",
+            "derived",
         ),
     )
 
@@ -294,14 +295,13 @@ def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
     if sampled is not None and sampled.frames == facts.input.frames:
         return line_evidence(facts, "Of the wait", sampled)
     return (
-        Evidence(
-            label=f"Of the wait in {_holder(facts.input.frames)}",
-            value=facts.input.frames_ratio,
-            unit="ratio",
-            source="measured",
-            origin=" → ".join(frame_text(frame) for frame in facts.input.frames),
+        evidence_of(
+            facts,
+            f"Of the wait in {_holder(facts.input.frames)}",
+            facts.input.frames_ratio,
+            "ratio",
+            " → ".join(frame_text(frame) for frame in facts.input.frames),
             n=facts.input.fetches,
-            rank=facts.rank.rank,
         ),
     )
 
@@ -309,14 +309,14 @@ def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
 def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
     assert facts.input is not None
     entries = [
-        Evidence(
-            label="Input wait per step",
-            value=wait,
-            unit="ns",
-            source=facts.input.source,
-            origin=facts.input.origin,
+        evidence_of(
+            facts,
+            "Input wait per step",
+            wait,
+            "ns",
+            facts.input.origin,
+            facts.input.source,
             n=facts.input.fetches,
-            rank=facts.rank.rank,
             steps=judged_steps(facts),
             range_ns=facts.input.longest_ns,
             behind=present_parts(facts, *WAITS),
@@ -329,27 +329,25 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
     ]
     if facts.input.cpu_ratio is not None:
         entries.append(
-            Evidence(
-                label="CPU time of the loading thread during the wait",
-                value=facts.input.cpu_ratio,
-                unit="ratio",
-                source="measured",
-                origin="thread CPU clock",
+            evidence_of(
+                facts,
+                "CPU time of the loading thread during the wait",
+                facts.input.cpu_ratio,
+                "ratio",
+                "thread CPU clock",
                 n=facts.input.fetches,
-                rank=facts.rank.rank,
                 behind=present_parts(facts, *WAITS),
             )
         )
     if facts.input.queue_ratio is not None:
         entries.append(
-            Evidence(
-                label="Time of the wait in which the loading thread was ready and got no processor",
-                value=facts.input.queue_ratio,
-                unit="ratio",
-                source="measured",
-                origin="the kernel's scheduler statistics",
+            evidence_of(
+                facts,
+                "Time of the wait in which the loading thread was ready and got no processor",
+                facts.input.queue_ratio,
+                "ratio",
+                "the kernel's scheduler statistics",
                 n=facts.input.fetches,
-                rank=facts.rank.rank,
                 behind=present_parts(facts, *WAITS),
             )
         )

@@ -14,7 +14,7 @@ from profilerkit.model.workers import Workers
 from profilerkit.rules.input.loader_fixes import worker_fix
 from profilerkit.rules.input.worker_evidence import measured, optional, recorded_workers
 from profilerkit.rules.lines import line_evidence, told_line
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence, unsure
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -65,7 +65,7 @@ class TooFewWorkers(Rule):
         if fix is None:
             return Passed("the host has no cores or memory for more workers")
         if not self.worth_saying(facts, fix.expected):
-            return Passed(f"{fix.workers} workers would save {format_ratio(fix.expected)}: within the noise")
+            return unsure(f"{fix.workers} workers would do", fix.expected)
         return Fired((self._finding(facts, workers, fix),))
 
     def _enough(self, facts: Facts, workers: Workers) -> str:
@@ -104,7 +104,7 @@ class TooFewWorkers(Rule):
             ),
             at_most="medium" if blocked else "high",
             detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
-            saving=saving(facts, fix.expected, facts.share(*WAITS)),
+            saving=saving(fix.expected, facts.share(*WAITS)),
             fix=worker_fix(facts, fix),
             confirm=f"Train again with {fix.workers}; afterwards the step is limited by {fix.limited_by}."
             + (" If nothing changes, the workers wait for something they share, such as a lock." if blocked else ""),

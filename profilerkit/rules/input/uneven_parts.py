@@ -73,7 +73,7 @@ def _finding(facts: Facts, workers: Workers, active: float, expected: float) -> 
         ),
         at_most="medium",
         detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
-        saving=saving(facts, expected, facts.share(*WAITS)),
+        saving=saving(expected, facts.share(*WAITS)),
         fix=Fix(
             text=f"Deal the data out so that all {workers.count} workers end together: in many small shards, of which "
             "each takes every n-th.",

@@ -6,7 +6,7 @@ from profilerkit.analysis.whatif import workers_now
 from profilerkit.model.finding import Evidence
 from profilerkit.model.workers import WorkerPartName, Workers
 from profilerkit.rules.lines import line_evidence
-from profilerkit.rules.rule import MissingData, NotApplicable, Passed, Result, judged_steps, share_evidence
+from profilerkit.rules.rule import MissingData, NotApplicable, Passed, Result, evidence_of, judged_steps, share_evidence
 from profilerkit.units import format_ratio
 
 #: Where the workers' numbers come from.
@@ -57,16 +57,7 @@ def part_evidence(facts: Facts, workers: Workers, *parts: WorkerPartName) -> tup
 
 def measured(facts: Facts, workers: Workers, label: str, value: float, unit: str) -> Evidence:
     """A mean over the batches that the judged steps got."""
-    return Evidence(
-        label=label,
-        value=value,
-        unit=unit,
-        source="measured",
-        origin=ORIGIN,
-        n=workers.batches,
-        rank=facts.rank.rank,
-        steps=judged_steps(facts),
-    )
+    return evidence_of(facts, label, value, unit, ORIGIN, n=workers.batches, steps=judged_steps(facts))
 
 
 def optional(facts: Facts, workers: Workers, label: str, value: float | None, unit: str) -> tuple[Evidence, ...]:

@@ -16,6 +16,7 @@ from profilerkit.rules.rule import (
     Result,
     Rule,
     each,
+    evidence_of,
     finding_for,
     no_device_events,
     share_evidence,
@@ -96,7 +97,7 @@ class AllocatorChurn(Rule):
             ),
             at_most="medium",
             detail="capacity",
-            saving=saving(facts, share, max(share, facts.share("compute.other"))),
+            saving=saving(share, max(share, facts.share("compute.other"))),
             fix=Fix(
                 text="Large tensors made anew in every step → written into buffers that are kept; or preload an "
                 "allocator that keeps what is freed, such as jemalloc.",
@@ -115,21 +116,13 @@ class AllocatorChurn(Rule):
             title=f"Allocator calls hold the device for {format_ns(facts.time_ns('mem.alloc'))} in {each(facts)} step",
             why="Each call goes to the driver, and a free waits for the whole device first.",
             evidence=(
-                Evidence(
-                    label="Allocator calls per step",
-                    value=calls,
-                    unit="count",
-                    source="measured",
-                    origin="cudaMalloc, cudaFree and their kin",
-                    n=facts.steps.steady,
-                    rank=facts.rank.rank,
-                ),
+                evidence_of(facts, "Allocator calls per step", calls, "count", "cudaMalloc, cudaFree and their kin"),
                 share_evidence(facts, "Device idle under them, share of the step", "mem.alloc"),
                 *_retry_evidence(facts, _retries(facts)),
             ),
             at_most="high",
             detail="capacity",
-            saving=saving(facts, share, share + issuing),
+            saving=saving(share, share + issuing),
             fix=_fix(facts),
             confirm="Allocator calls per step must fall to zero after the first steps.",
         )
@@ -159,13 +152,14 @@ def _retry_evidence(facts: Facts, retries: int) -> tuple[Evidence, ...]:
         return ()
     is_sampled = retries != facts.memory.allocator_retries
     return (
-        Evidence(
-            label="Requests that succeeded only after the cache was given back",
-            value=retries,
-            unit="count",
-            source="measured" if is_sampled else "derived",
-            origin="torch's allocator, sampled" if is_sampled else "order of the calls to the driver",
-            rank=facts.rank.rank,
+        evidence_of(
+            facts,
+            "Requests that succeeded only after the cache was given back",
+            retries,
+            "count",
+            "torch's allocator, sampled" if is_sampled else "order of the calls to the driver",
+            "measured" if is_sampled else "derived",
+            n=None,
         ),
     )
 
@@ -182,12 +176,12 @@ def _fix(facts: Facts) -> Fix:
 
 
 def _of_faults(facts: Facts, label: str, value: float, unit: str) -> Evidence:
-    return Evidence(
-        label=label,
-        value=value,
-        unit=unit,
-        source="measured" if unit == "count" else "derived",
-        origin="/proc/self/task/stat",
+    return evidence_of(
+        facts,
+        label,
+        value,
+        unit,
+        "/proc/self/task/stat",
+        "measured" if unit == "count" else "derived",
         n=facts.memory_use.faults.samples if facts.memory_use.faults else None,
-        rank=facts.rank.rank,
     )

@@ -6,7 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.use import Offload
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.model.finding import Fix
 from profilerkit.rules.memory.room import Room, room_of
 from profilerkit.rules.rule import (
     Fired,
@@ -16,6 +16,7 @@ from profilerkit.rules.rule import (
     Result,
     Rule,
     each,
+    evidence_of,
     finding_for,
     no_device_events,
     share_evidence,
@@ -86,21 +87,13 @@ class ExposedOffload(Rule):
             evidence=(
                 share_evidence(facts, "Offload copies with nothing beside them, share of the step", "mem.offload"),
                 *(
-                    Evidence(
-                        label=f"Offloaded bytes {way}, per step",
-                        value=value,
-                        unit="bytes",
-                        source="measured",
-                        origin="bytes of the copies",
-                        n=facts.steps.steady,
-                        rank=facts.rank.rank,
-                    )
+                    evidence_of(facts, f"Offloaded bytes {way}, per step", value, "bytes", "bytes of the copies")
                     for way, value in (("to the host", offload.to_host_bytes), ("back", offload.to_device_bytes))
                 ),
             ),
             at_most="medium" if facts.spec is not None else "low",
             detail="capacity",
-            saving=saving(facts, expected, share),
+            saving=saving(expected, share),
             fix=self._fix(offload, room_of(facts)),
             confirm="The copies must run beside kernels in the next trace.",
         )

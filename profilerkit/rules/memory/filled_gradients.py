@@ -16,6 +16,7 @@ from profilerkit.rules.rule import (
     Result,
     Rule,
     each,
+    evidence_of,
     finding_for,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
@@ -58,15 +59,7 @@ class FilledGradients(Rule):
 
     def _fired(self, facts: Facts, zeroed: ZeroedGradients, expected: float) -> Result:
         def share(label: str, value: float, origin: str) -> Evidence:
-            return Evidence(
-                label=label,
-                value=value,
-                unit="ratio",
-                source="measured",
-                origin=origin,
-                n=facts.steps.steady,
-                rank=facts.rank.rank,
-            )
+            return evidence_of(facts, label, value, "ratio", origin)
 
         cost = format_ns(expected * (facts.mean_step_ns or 0.0))
         finding = finding_for(
@@ -84,7 +77,7 @@ class FilledGradients(Rule):
             ),
             at_most="high" if facts.trust.inflation_ratio is not None else "medium",
             detail="bandwidth",
-            saving=saving(facts, expected, zeroed.share + zeroed.added_share),
+            saving=saving(expected, zeroed.share + zeroed.added_share),
             fix=Fix(text="zero_grad(set_to_none=False) → True.", code="optimizer.zero_grad(set_to_none=True)"),
             confirm="zero_grad must hold no aten::zero_ in the next trace.",
         )

@@ -6,7 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
 from profilerkit.rules.memory.room import grows_segments, no_allocator, with_setting
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, evidence_of, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
 _UNKNOWN_SIZE = MissingData(
@@ -94,24 +94,18 @@ class FragmentedMemory(Rule):
         return self._finding(facts, tuple(entries), oom.reserved_bytes, "high", failed=oom.requested_bytes)
 
     def _split(self, facts: Facts, ratio: float, samples: int) -> Evidence:
-        return Evidence(
-            label="Free pieces between blocks in use, of the reserved memory",
-            value=ratio,
-            unit="ratio",
-            source="measured",
-            origin="torch's allocator, sampled",
+        return evidence_of(
+            facts,
+            "Free pieces between blocks in use, of the reserved memory",
+            ratio,
+            "ratio",
+            "torch's allocator, sampled",
             n=samples,
-            rank=facts.rank.rank,
         )
 
     def _idle(self, facts: Facts, ratio: float) -> Evidence:
-        return Evidence(
-            label="Reserved memory that is idle at the peak",
-            value=ratio,
-            unit="ratio",
-            source="derived",
-            origin="[memory] instants",
-            rank=facts.rank.rank,
+        return evidence_of(
+            facts, "Reserved memory that is idle at the peak", ratio, "ratio", "[memory] instants", "derived", n=None
         )
 
     def _finding(
@@ -129,16 +123,7 @@ class FragmentedMemory(Rule):
             title = f"A request of {format_bytes(failed)} failed beside {beside} in idle pieces{free}"
         else:
             worst = max(entry.value or 0.0 for entry in evidence)
-            evidence += (
-                Evidence(
-                    label="Reserved memory",
-                    value=reserved,
-                    unit="bytes",
-                    source="measured",
-                    origin="torch's allocator",
-                    rank=facts.rank.rank,
-                ),
-            )
+            evidence += (evidence_of(facts, "Reserved memory", reserved, "bytes", "torch's allocator", n=None),)
             title = (
                 f"{format_ratio(worst)} of {format_bytes(reserved)} reserved memory lies in pieces that nothing uses"
             )

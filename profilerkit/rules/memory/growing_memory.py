@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.history import file_and_line
 from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, evidence_of, finding_for, record_longer
 from profilerkit.units import format_about, format_bytes, format_count, format_long_ns
 
 _WORDS: dict[Tracked, tuple[str, str, str]] = {
@@ -100,7 +100,7 @@ def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ..
     def known(label: str, value: float | None, unit: str, source: Source = "derived") -> tuple[Evidence, ...]:
         if value is None:
             return ()
-        return (Evidence(label=label, value=value, unit=unit, source=source, origin=origin, rank=facts.rank.rank),)
+        return (evidence_of(facts, label, value, unit, origin, source, n=None),)
 
     growth = Evidence(
         label=f"{what}, growth per step",

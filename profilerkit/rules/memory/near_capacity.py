@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, evidence_of, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
 
@@ -65,13 +65,13 @@ class NearCapacity(Rule):
             title=f"Device memory is {room}",
             why=why,
             evidence=(
-                Evidence(
-                    label="Peak reserved memory" if by_allocator else "Peak use of the device",
-                    value=used,
-                    unit="bytes",
-                    source="measured",
-                    origin=origin,
-                    rank=facts.rank.rank,
+                evidence_of(
+                    facts,
+                    "Peak reserved memory" if by_allocator else "Peak use of the device",
+                    used,
+                    "bytes",
+                    origin,
+                    n=None,
                 ),
                 Evidence(label="Capacity", value=capacity, unit="bytes", source="measured", origin="device properties"),
                 Evidence(

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.model.finding import Fix
 from profilerkit.rules.memory.room import Room, room_of
 from profilerkit.rules.rule import (
     Fired,
@@ -15,6 +15,7 @@ from profilerkit.rules.rule import (
     Result,
     Rule,
     each,
+    evidence_of,
     finding_for,
     share_evidence,
 )
@@ -79,17 +80,7 @@ class NeedlessRecompute(Rule):
     def _fired(self, facts: Facts, share: float, room: Room, kept: int | None, fits: float) -> Result:
         time = format_ns(facts.time_ns("mem.recompute"))
         layers = "no layer" if fits >= 1.0 else f"{format_ratio(1.0 - fits)} of the layers"
-        size = (
-            Evidence(
-                label="Recomputed activations of a step",
-                value=kept,
-                unit="bytes",
-                source="derived",
-                origin="[memory] instants",
-                n=facts.steps.steady,
-                rank=facts.rank.rank,
-            ),
-        )
+        size = (evidence_of(facts, "Recomputed activations of a step", kept, "bytes", "[memory] instants", "derived"),)
         finding = finding_for(
             facts,
             bound="memory-bound",
@@ -103,7 +94,7 @@ class NeedlessRecompute(Rule):
             ),
             at_most="high" if kept is not None and not room.origin.startswith(("NVML", "/proc")) else "medium",
             detail="capacity",
-            saving=saving(facts, fits * share, share),
+            saving=saving(fits * share, share),
             fix=Fix(
                 text=f"Activation checkpointing on all layers → on {layers}"
                 + ("." if kept is not None else ", then fewer while the peak allows."),

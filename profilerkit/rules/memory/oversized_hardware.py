@@ -8,9 +8,9 @@ from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import host_is_full, overlapped, workers_now
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.model.finding import Fix
 from profilerkit.rules.memory.room import Room, room_of
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, evidence_of, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
 #: The smaller device that is tried: half the speed.
@@ -90,14 +90,13 @@ class OversizedHardware(Rule):
             why=f"On a device of half the speed the step would take {_slowed(facts, _HALF_SPEED):.2f} times as long, "
             f"and {_in_line(facts, _HALF_SPEED):.2f} times if nothing of it ran beside the waiting.",
             evidence=(
-                Evidence(
-                    label="Utilisation, 95th percentile",
-                    value=used,
-                    unit="ratio",
-                    source="measured",
-                    origin="NVML",
+                evidence_of(
+                    facts,
+                    "Utilisation, 95th percentile",
+                    used,
+                    "ratio",
+                    "NVML",
                     n=facts.surroundings.utilization_samples,
-                    rank=facts.rank.rank,
                     behind=("gpu.utilization",),
                 ),
                 room.evidence(facts),

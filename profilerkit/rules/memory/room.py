@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Evidence
 from profilerkit.model.run import Series
-from profilerkit.rules.rule import MissingData, NotApplicable
+from profilerkit.rules.rule import MissingData, NotApplicable, evidence_of
 
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 _INSTANTS, _ALLOCATOR, _NVML = "[memory] instants", "torch's allocator, sampled", "NVML, all processes"
@@ -34,9 +34,7 @@ class Room:
 
     def evidence(self, facts: Facts, label: str = "Peak of the memory in use, of the capacity") -> Evidence:
         """The ratio as evidence."""
-        return Evidence(
-            label=label, value=self.ratio, unit="ratio", source="measured", origin=self.origin, rank=facts.rank.rank
-        )
+        return evidence_of(facts, label, self.ratio, "ratio", self.origin, n=None)
 
 
 def room_of(facts: Facts) -> Room | None:

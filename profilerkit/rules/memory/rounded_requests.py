@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.model.finding import Fix
 from profilerkit.rules.memory.room import without_setting
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, evidence_of, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
 _DIVISIONS = "roundup_power2_divisions"
@@ -51,21 +51,16 @@ class RoundedRequests(Rule):
             "of what is allocated",
             why="Each request is given a block of the next size the allocator keeps, and the rest of it lies idle.",
             evidence=(
-                Evidence(
-                    label="Allocated beyond what was asked for",
-                    value=known.rounding_bytes,
-                    unit="bytes",
-                    source="measured",
-                    origin="torch's allocator, sampled",
-                    rank=facts.rank.rank,
+                evidence_of(
+                    facts,
+                    "Allocated beyond what was asked for",
+                    known.rounding_bytes,
+                    "bytes",
+                    "torch's allocator, sampled",
+                    n=None,
                 ),
-                Evidence(
-                    label="Of what is allocated",
-                    value=known.rounding_ratio,
-                    unit="ratio",
-                    source="measured",
-                    origin="torch's allocator, sampled",
-                    rank=facts.rank.rank,
+                evidence_of(
+                    facts, "Of what is allocated", known.rounding_ratio, "ratio", "torch's allocator, sampled", n=None
                 ),
             ),
             at_most="high",

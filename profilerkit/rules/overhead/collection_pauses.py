@@ -16,6 +16,7 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
+    unsure,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -54,7 +55,7 @@ class CollectionPauses(Rule):
         if share < self.smallest_share:
             return Passed(f"garbage collection takes {format_ratio(share)} of the step")
         if not self.worth_saying(facts, share):
-            return Passed(f"garbage collection of {format_ratio(share)} is within the noise of the step time")
+            return unsure(f"garbage collection takes {format_ratio(share)} of the step", share)
         times = round(seen.per_step * facts.steps.steady) if seen is not None else None
         if times is not None and times < self.fewest_collections:
             return Passed(f"too few garbage collections to tell a rate: {times} in {facts.steps.steady} steps")
@@ -71,7 +72,7 @@ class CollectionPauses(Rule):
             ),
             at_most="high" if seen is not None else "medium",
             detail="gc",
-            saving=saving(facts, share, share),
+            saving=saving(share, share),
             fix=Fix(
                 text="Collect by hand, at the same step on all ranks, and switch the automatic collections off.",
                 code="gc.collect(); gc.freeze(); gc.disable()  # before the loop\n"

@@ -54,7 +54,6 @@ class OversubscribedCores(Rule):
     queued_ratio: float = 0.2
     #: Share of its cores that the rank uses itself, below which others take them (a choice).
     own_ratio: float = OWN_CORES
-    recovered_ratio: float = 0.5
     #: Part of the cores used by workers that their other threads take.
     other_threads_ratio: float = 0.5
 
@@ -101,7 +100,7 @@ class OversubscribedCores(Rule):
             ),
             at_most="medium",
             detail="wait",
-            saving=saving(facts, expected, facts.share(*WAITS)),
+            saving=saving(expected, facts.share(*WAITS)),
             fix=Fix(
                 text="One thread in each worker: torch.set_num_threads(1) in worker_init_fn; OpenCV and BLAS have "
                 "settings of their own.",
@@ -137,10 +136,10 @@ class OversubscribedCores(Rule):
         if used < self.own_ratio * cores:
             return Passed(f"the rank uses {used:.1f} of its {cores:g} cores: other processes take them")
         waits_for_host = 1.0 - facts.device.busy_ratio if facts.device is not None else 1.0
-        bound = min(share, waits_for_host)
-        expected = self.recovered_ratio * bound
-        if not self.worth_saying(facts, expected):
-            return Passed(f"the training thread waits for a core, and the step loses {format_ratio(expected)} by it")
+        value = at_most(min(share, waits_for_host))
+        if not self.worth_saying(facts, value.expected):
+            lost = format_ratio(value.expected)
+            return Passed(f"the training thread waits for a core, and the step loses {lost} by it")
         proposed = max(math.floor(cores), 1)
 
         def evidence(label: str, value: float, unit: str, origin: str) -> Evidence:
@@ -160,7 +159,7 @@ class OversubscribedCores(Rule):
             ),
             at_most="medium",
             detail="contention",
-            saving=at_most(expected, bound),
+            saving=value,
             fix=Fix(
                 text=f"Threads {threads} → {proposed}, in the environment of every rank.",
                 code=f"OMP_NUM_THREADS={proposed} python train.py  # or torch.set_num_threads({proposed})",

@@ -6,10 +6,13 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import PythonFacts
-from profilerkit.analysis.whatif import saving
+from profilerkit.analysis.signals import SHOW_FETCHES, SHOW_STACKS, fitting
+from profilerkit.analysis.whatif import saving, slowed
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.model.run import OPERATOR_TRACE
 from profilerkit.rules.lines import frame_text, line_evidence, line_text, told_line
+from profilerkit.rules.parts import own_python_share
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -20,14 +23,14 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
+    unsure,
 )
 from profilerkit.units import format_ns, format_ratio
 
 #: A frame of the recording itself, as the profiler writes it.
 _OWN = re.compile(r"(?:^|/)profilerkit/capture/\w+\.py\(")
-#: How a loop without a loader shows what it waits for.
-_TELL_BY_NAME = 'wrap what gives the batches, prof.wrap(batches), or put getting one under prof.phase("data")'
-_TELL_INPUT = f"{_TELL_BY_NAME}, or record with_stack=True"
+#: How an export without operators gets what the host runs.
+_SHOW_THE_HOST = "run the loop within torch.autograd.profiler.emit_nvtx() under nsys, or record with torch.profiler"
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class PythonWork(Rule):
     Fix: Move logging, metrics and progress bars off the loop, vectorise, or use a thread.
     Saving: Bound: all Python in which the device is idle. Expected: the longer stretches.
     Traps: A wait that leaves no event looks alike: a lock, a socket, a batch that no loader gives. The profiler slows
-        Python: without untraced steps the low end is halved.
+        Python: without untraced steps the low end is that of Python twice as fast.
     Confidence: Medium: the line is only named with stacks.
     """
 
@@ -52,7 +55,7 @@ class PythonWork(Rule):
     summary: ClassVar[str] = "The user's own Python keeps the device waiting"
 
     smallest_share: float = 0.05
-    #: Share of the lower end that is kept when the profiler's own cost is not known (it added 9 to 99 % in tests).
+    #: Share of Python's time that is its own where the profiler's cost is not known (it added 9 to 99 % in tests).
     unmeasured_inflation_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
@@ -61,21 +64,21 @@ class PythonWork(Rule):
             return MissingData("what the host did is only seen in a trace", "profilerkit.profile(..., deep=True)")
         if facts.cold is not None:
             return NotApplicable("the window is dominated by first-use work, not by Python")
-        bound = facts.share("over.python")
-        # Short gaps between operators are the price of issuing them one by one, not the user's own Python.
-        between = facts.short_python_ratio
-        expected = (1.0 - between) * bound
+        bound, expected = facts.share("over.python"), own_python_share(facts)
+        unseen = any(known.name == OPERATOR_TRACE and known.state == "missing" for known in facts.trust.signals)
+        if unseen and not bound:
+            return MissingData("nothing recorded shows what the host runs between its calls", _SHOW_THE_HOST)
         if expected < self.smallest_share:
             return Passed(f"the device waits {format_ratio(expected)} of the step for longer stretches of Python")
         if not self.worth_saying(facts, expected):
-            return Passed(f"Python costs {format_ratio(expected)} of the step, within its noise")
+            return unsure(f"Python costs {format_ratio(expected)} of the step", expected)
         python = facts.host.python
         if python is not None and python.frames and _OWN.search(python.frames[-1]):
             held = format_ratio(python.frames_ratio or 0.0)
             return Passed(f"{held} of the longer stretches of Python are the recording's own")
-        value = saving(facts, expected, bound)
+        value = saving(expected, bound)
         if facts.trust.inflation_ratio is None and facts.mode == "gpu":
-            value = revise(value, low=self.unmeasured_inflation_ratio * value.low)
+            value = slowed(value, self.unmeasured_inflation_ratio)
         return Fired((_finding(facts, value),))
 
 
@@ -87,11 +90,13 @@ def _finding(facts: Facts, value: Saving) -> Finding:
     if python is not None and python.frames:
         place, held = frame_text(python.frames[-1]), format_ratio(python.frames_ratio or 0.0)
         why = f"{held} of these stretches are spent in {place}."
-        gets = f" If it gets the batch: {_TELL_BY_NAME}." if facts.input is None else ""
+        gets = f" If it gets the batch: {fitting(SHOW_FETCHES, facts.recorder)}." if facts.input is None else ""
         fix = revise(fix, text=f"Move {place} off the loop, vectorise it, or call it less often.{gets}")
     elif facts.input is None:
         why += " It may be what gets the batch: nothing in the recording tells."
-        tell = _TELL_BY_NAME if facts.measured("Python stacks") else _TELL_INPUT
+        tell = fitting(SHOW_FETCHES, facts.recorder)
+        if not facts.measured("Python stacks"):
+            tell += f", or record {fitting(SHOW_STACKS, facts.recorder)}"
         fix = revise(fix, text=f"Find out what it is: {tell}. {fix.text}")
     if hook is not None and hook.share >= value.expected / 2:
         why += f"{told_line(hook, f'{each(facts)} step')} The backward pass calls it, as a hook."

@@ -82,7 +82,7 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
         ),
         at_most="high" if timed else "medium",
         detail="compile",
-        saving=saving(facts, compiles.share, compiles.share),
+        saving=saving(compiles.share, compiles.share),
         fix=Fix(
             text="Compile once for all shapes: mark the sizes that change as dynamic, or pad batches to a few sizes.",
             code='torch.compile(model, dynamic=True)  # TORCH_LOGS="graph_breaks,recompiles" names the reasons',

@@ -67,7 +67,7 @@ class SmallTransfers(Rule):
             evidence=_evidence(facts, copies, step),
             at_most="medium",
             detail="sync",
-            saving=saving(facts, expected, bound),
+            saving=saving(expected, bound),
             fix=_READ if copies.to_host >= copies.to_device else _CREATE,
             confirm="Copies below 4 KiB per step must fall below ten.",
         )

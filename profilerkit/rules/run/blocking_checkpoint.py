@@ -70,7 +70,7 @@ class BlockingCheckpoint(Rule):
             evidence=stop.evidence(facts, "Checkpoint"),
             at_most="high" if stop.source == "measured" else "medium",
             detail="checkpoint",
-            saving=saving(facts, expected, lost),
+            saving=saving(expected, lost),
             fix=Fix(
                 text=f"torch.save in the loop → a background thread.{self._rarer(facts, stop)}",
                 code="torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",

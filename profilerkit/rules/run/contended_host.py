@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
 from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.input.worker_evidence import cores_evidence
@@ -35,8 +34,8 @@ class ContendedHost(Rule):
         the time; each over 5 samples. PSI and the training thread's wait count only where the run itself is known to
         use less than 80 % of its cores.
     Fix: Move the other work, or the run; raise the quota.
-    Saving: On a single rank without a device, bound and expected: the training thread's wait for a processor, for
-        nothing works beside it. Else none: what the run would gain is not known.
+    Saving: None: it is the machine's, and no change of the program. What the program's own fixes save is told of the
+        step without that wait.
     Traps: A run that takes all of its cores waits for itself: more workers or threads than cores are other rules'.
     Confidence: High.
     """
@@ -95,12 +94,7 @@ class ContendedHost(Rule):
         return [found] if found is not None and (found.value or 0.0) > limit else []
 
     def _finding(self, facts: Facts, told: list[Evidence], own: float | None) -> Finding:
-        queued = (told[0].value or 0.0) if told[0].origin == RUN_QUEUE else 0.0
-        # Of several ranks on a host each waits for the others' threads as well; a device may work on meanwhile.
-        lost = queued if facts.mode != "gpu" and (facts.world_size or 1) == 1 else 0.0
-        lost = min(lost, facts.share("idle.unknown")) if facts.on_device else lost
-        worst = told[0] if lost else max(told, key=lambda entry: entry.value or 0.0)
-        is_worth_it = self.worth_saying(facts, lost)
+        worst = max(told, key=lambda entry: entry.value or 0.0) if not facts.taken else told[0]
         uses = (
             f"The run itself uses {format_count(own)} of its {format_count(facts.usable_cores)} cores. "
             if own and facts.usable_cores
@@ -108,9 +102,7 @@ class ContendedHost(Rule):
         )
         return finding_for(
             facts,
-            bound="overhead-bound" if is_worth_it else None,
-            detail="contention" if is_worth_it else "",
-            saving=saving(facts, lost, lost) if is_worth_it else None,
+            bound=None,
             title=f"{worst.label}: {format_ratio(worst.value or 0.0)} of the time",
             why=f"{over_all_samples(facts, worst)}{uses}What the host does takes longer beside this, and may take "
             "another time in the next run.",

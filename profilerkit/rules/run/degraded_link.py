@@ -15,6 +15,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    evidence_of,
     finding_for,
     share_evidence,
 )
@@ -71,7 +72,7 @@ class DegradedLink(Rule):
             why=f"Copies from and to the host take {format_ratio(copies)} of the step with nothing beside them.",
             evidence=(*_evidence(facts, link), share_evidence(facts, "Copies, share of the step", *_COPIES)),
             at_most="high",
-            saving=at_most(0.0, bound) if bound >= SMALLEST_SAVING else None,
+            saving=at_most(bound, 0.0) if bound >= SMALLEST_SAVING else None,
             fix=Fix(
                 text=f"{_change(link)}: reseat the device or its riser, then look at the slot's settings.",
                 code="nvidia-smi -q -d PCI",
@@ -90,16 +91,7 @@ def _evidence(facts: Facts, link: HostLink) -> tuple[Evidence, ...]:
         ("Rate of its best", link.rate_ratio, "ratio", "derived", ()),
     )
     return tuple(
-        Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source=source,
-            origin="NVML, while the device was busy",
-            n=link.samples,
-            rank=facts.rank.rank,
-            behind=behind,
-        )
+        evidence_of(facts, label, value, unit, "NVML, while the device was busy", source, n=link.samples, behind=behind)
         for label, value, unit, source, behind in rows
     )
 

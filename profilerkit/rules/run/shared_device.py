@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.model.finding import Finding, Fix
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, evidence_of, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
 
@@ -16,7 +16,8 @@ class SharedDevice(Rule):
     Claim: Another process uses the same GPU.
     Evidence: Processes in NVML's list that are no rank of the run and no worker of one. Where that list does not tell:
         a device that is busy by NVML while the trace shows it idle.
-    Threshold: Any such process; without the list, 50 % of the time between what NVML and the trace call busy.
+    Threshold: Any such process; without the list, 50 % of the time between what NVML and the trace call busy. A run
+        that keeps its device busy for more than the other 50 % cannot tell without the list.
     Fix: A MIG slice of its own, or another device. Exclusive mode is no advice: it changes the device for all who use
         it, and keeps out the run's own other processes.
     Saving: None: what the other process takes is not known.
@@ -46,12 +47,13 @@ class SharedDevice(Rule):
             beyond = use.p10 - device.busy_ratio
             if beyond >= self.beyond_ratio:
                 return self._busy(facts, use.p10, device.busy_ratio, use.n)
-            return Passed(
-                "NVML finds the device hardly busier than the run keeps it; the list of processes tells nothing"
-            )
+            if device.busy_ratio <= 1.0 - self.beyond_ratio:
+                return Passed(
+                    "NVML finds the device hardly busier than the run keeps it; the list of processes tells nothing"
+                )
         if strangers is None:
             return MissingData(
-                "the processes on the device were not recorded",
+                "another process on the device is not visible without the list of processes, which was not recorded",
                 "profilerkit.profile(..., nvml=True); in a container with the host's process numbers (--pid=host)",
             )
         own = facts.surroundings.siblings
@@ -60,22 +62,22 @@ class SharedDevice(Rule):
     def _listed(self, facts: Facts, strangers: int) -> Finding:
         held = facts.surroundings.strangers_bytes
         processes = "1 other process uses" if strangers == 1 else f"{strangers} other processes use"
-        count = Evidence(
-            label="Other processes on the device, most at once",
-            value=strangers,
-            unit="count",
-            source="measured",
-            origin="NVML",
-            rank=facts.rank.rank,
+        count = evidence_of(
+            facts,
+            "Other processes on the device, most at once",
+            strangers,
+            "count",
+            "NVML",
+            n=None,
             behind=("gpu.other_processes",),
         )
-        memory = Evidence(
-            label="Device memory of other processes",
-            value=held,
-            unit="bytes",
-            source="measured",
-            origin="NVML",
-            rank=facts.rank.rank,
+        memory = evidence_of(
+            facts,
+            "Device memory of other processes",
+            held,
+            "bytes",
+            "NVML",
+            n=None,
             behind=("gpu.other_processes_memory",),
         )
         return finding_for(
@@ -96,25 +98,16 @@ class SharedDevice(Rule):
             title=f"The device is busy {format_ratio(sampled)} of the time, with this run {format_ratio(traced)}",
             why="Something else keeps it busy, or the traced steps are unlike the others: NVML does not say who.",
             evidence=(
-                Evidence(
-                    label="Utilisation, 10th percentile",
-                    value=sampled,
-                    unit="ratio",
-                    source="measured",
-                    origin="NVML",
+                evidence_of(
+                    facts,
+                    "Utilisation, 10th percentile",
+                    sampled,
+                    "ratio",
+                    "NVML",
                     n=samples,
-                    rank=facts.rank.rank,
                     behind=("gpu.utilization",),
                 ),
-                Evidence(
-                    label="Device busy in the traced steps",
-                    value=traced,
-                    unit="ratio",
-                    source="measured",
-                    origin="device events",
-                    n=facts.steps.steady,
-                    rank=facts.rank.rank,
-                ),
+                evidence_of(facts, "Device busy in the traced steps", traced, "ratio", "device events"),
             ),
             at_most="low",
             confirm="`nvidia-smi` outside of the container lists who uses the device.",

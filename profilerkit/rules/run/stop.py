@@ -8,6 +8,7 @@ from profilerkit.analysis.host.host_facts import HotLine
 from profilerkit.analysis.ledger.pause import Pause
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Source
 from profilerkit.rules.lines import line_evidence
+from profilerkit.rules.rule import evidence_of
 from profilerkit.units import format_about, format_ratio
 
 #: A stall without a name is the evaluation that was inferred when each takes about as long: within this factor.
@@ -99,38 +100,37 @@ class Stop:
         """One occurrence, all of them together, and how far apart they are."""
         over, steps = self.spread_over
         return (
-            Evidence(
-                label=f"{label}, time per occurrence",
-                value=self.each_ns,
-                unit="ns",
-                source=self.source,
-                origin=self.origin,
+            evidence_of(
+                facts,
+                f"{label}, time per occurrence",
+                self.each_ns,
+                "ns",
+                self.origin,
+                self.source,
                 n=self.count,
-                rank=facts.rank.rank,
                 steps=self.steps,
                 behind=self._behind,
             ),
-            Evidence(
-                label=f"{label}, share of {over}",
-                value=self.share,
-                unit="ratio",
-                source=self.source,
-                origin="step timers",
+            evidence_of(
+                facts,
+                f"{label}, share of {over}",
+                self.share,
+                "ratio",
+                "step timers",
+                self.source,
                 n=steps,
-                rank=facts.rank.rank,
                 behind=self._behind,
             ),
             *(
                 (
-                    Evidence(
-                        label=f"{label}, steps from one to the next",
-                        # As the headline has it.
-                        value=float(f"{self.steps_apart:.2g}"),
-                        unit="count",
-                        source=self.source,
-                        origin=self.origin,
+                    evidence_of(
+                        facts,
+                        f"{label}, steps from one to the next",
+                        float(f"{self.steps_apart:.2g}"),
+                        "count",
+                        self.origin,
+                        self.source,
                         n=self.count,
-                        rank=facts.rank.rank,
                     ),
                 )
                 if self.steps_apart is not None

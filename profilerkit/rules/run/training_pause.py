@@ -85,7 +85,7 @@ class TrainingPause(Rule):
             evidence=stop.evidence(facts, label),
             at_most=at_most,
             detail=stop.kind if stop.kind == "evaluation" else "python",
-            saving=saving(facts, self.rarer_ratio * stop.lost(facts), stop.lost(facts)),
+            saving=saving(self.rarer_ratio * stop.lost(facts), stop.lost(facts)),
             fix=_fix(stop),
             confirm="The long steps must be gone from the per-step figure.",
         )

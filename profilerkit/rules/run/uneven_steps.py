@@ -16,6 +16,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    evidence_of,
     finding_for,
     used_steps,
 )
@@ -93,23 +94,14 @@ class UnevenSteps(Rule):
 
     def _saving(self, facts: Facts, slow: SlowSteps, bound: float) -> Saving | None:
         expected = bound * (slow.coverage or 0.0)
-        return saving(facts, expected, bound) if expected >= SMALLEST_SAVING else None
+        return saving(expected, bound) if expected >= SMALLEST_SAVING else None
 
 
 def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence, ...]:
     """Of the slow steps, then of all."""
 
     def row(label: str, value: float, unit: str, n: int | None = None) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source="derived",
-            origin="length of the steps",
-            n=n,
-            rank=facts.rank.rank,
-            behind=(STEP_LENGTHS,),
-        )
+        return evidence_of(facts, label, value, unit, "length of the steps", "derived", n=n, behind=(STEP_LENGTHS,))
 
     steady = facts.steps.steady
     excess = row("Time of a slow step beyond the others, mean", slow.excess_ns, "ns", slow.count)

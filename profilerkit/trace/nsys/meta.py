@@ -1,14 +1,16 @@
 """What an export says beside its events: its devices, when it began, and which releases wrote it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from profilerkit.trace.columns import I64, DeviceProperties, StepMarks, TraceMeta
+from profilerkit.trace.columns import EMIT_NVTX, I64, DeviceProperties, StepMarks, TraceMeta
 from profilerkit.trace.kineto.numbers import whole_number
 from profilerkit.trace.nsys import tables
 from profilerkit.trace.nsys.database import Database
+from profilerkit.trace.nsys.tables import Rows
 from profilerkit.trace.strings import printable_text
 
 #: Machines have at most 16 GPUs; a hostile table any number of rows.
@@ -20,49 +22,45 @@ NO_OPERATORS = "the Nsight Systems export has no operators: emit_nvtx() was not 
 
 
 def export_meta(
-    path: Path, database: Database, pid: int, devices: I64, *, operators: bool, steps_called: str | None
+    path: Path,
+    database: Database,
+    devices: I64,
+    *,
+    operators: bool,
+    steps_called: str | None,
+    processes: tuple[tuple[str, int], ...],
 ) -> TraceMeta:
     """Return the metadata of an export; ``None`` where it does not say.
 
     Args:
         path: the file.
         database: the export.
-        pid: the process that is read, -1 if not known.
-        devices: the numbers of the devices it used.
+        devices: the numbers of the devices that were used.
         operators: whether there are operators among the ranges.
         steps_called: what the ranges are called that mark the steps; ``None`` without any.
+        processes: as ``TraceMeta.processes``.
     """
     began = database.numbers(tables.SESSION, ("utcEpochNs",))["utcEpochNs"]
     return TraceMeta(
         path=str(path),
         base_time_ns=int(began[0]) if len(began) and began[0] > 0 else None,
-        devices=_devices(database, pid, np.unique(devices[devices >= 0])[:_MOST_DEVICES].tolist()),
+        devices=_devices(database, np.unique(devices[devices >= 0])[:_MOST_DEVICES].tolist()),
         versions=_versions(database),
         no_operators=None if operators else NO_OPERATORS,
+        recorder="nsys",
+        processes=processes,
         step_marks=None if steps_called is None else StepMarks(f'ranges like "{steps_called}"', inferred=True),
+        recorded=frozenset([EMIT_NVTX] if operators else []),
     )
 
 
-def _devices(database: Database, pid: int, used: Sequence[int]) -> tuple[DeviceProperties, ...]:
-    """Return the properties of the devices that were used, by the numbers that the process has for them."""
+def _devices(database: Database, used: Sequence[int]) -> tuple[DeviceProperties, ...]:
+    """Return the properties of the devices that were used."""
     gpus = _gpus(database)
-    place = _gpu_of_device(database, pid)
     alike = len({gpu.name for gpu in gpus.values()}) == 1
-    found = []
-    for number in used:
-        gpu = gpus.get(place.get(number, number)) or (next(iter(gpus.values())) if alike else None)
-        if gpu is not None:
-            found.append(
-                DeviceProperties(
-                    id=number,
-                    name=gpu.name,
-                    memory_bytes=gpu.memory_bytes,
-                    compute_major=gpu.compute_major,
-                    compute_minor=gpu.compute_minor,
-                    multiprocessors=gpu.multiprocessors,
-                )
-            )
-    return tuple(found)
+    default = next(iter(gpus.values())) if alike else None
+    found = ((number, gpus.get(number, default)) for number in used)
+    return tuple(replace(gpu, id=number) for number, gpu in found if gpu is not None)
 
 
 def _gpus(database: Database) -> dict[int, DeviceProperties]:
@@ -86,11 +84,16 @@ def _gpus(database: Database) -> dict[int, DeviceProperties]:
     return found
 
 
-def _gpu_of_device(database: Database, pid: int) -> dict[int, int]:
-    """Return the GPU behind each number that a process has for its devices, where the export says."""
+def on_machine(database: Database, pid: int, rows: Rows) -> Rows:
+    """Return a process's rows with the machine's numbers of its GPUs for its own, where the export says them all."""
     found = database.numbers(tables.CUDA_DEVICE, ("cudaId", "gpuId", "pid"))
     mine = (found["pid"] == pid) & (found["cudaId"] >= 0) & (found["gpuId"] >= 0)
-    return dict(zip(found["cudaId"][mine].tolist(), found["gpuId"][mine].tolist(), strict=True))
+    gpu = dict(zip(found["cudaId"][mine].tolist(), found["gpuId"][mine].tolist(), strict=True))
+    used, place = np.unique(rows["deviceId"], return_inverse=True)
+    if not len(used) or not gpu.keys() >= set(used.tolist()):
+        return rows
+    numbers = np.array([gpu[number] for number in used.tolist()], np.int64)
+    return Rows(rows.table, {**rows.columns, "deviceId": numbers[place.ravel()]})
 
 
 def _versions(database: Database) -> dict[str, str]:

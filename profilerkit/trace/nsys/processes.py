@@ -1,6 +1,6 @@
-"""Which process of an export is read: a trace is one rank's, an export may hold all processes of a machine."""
+"""Which processes of an export trained: it may hold all those of a machine, and each that trained is a rank."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,86 +8,69 @@ import numpy as np
 from profilerkit.trace.columns import I64
 from profilerkit.trace.nsys.tables import Rows
 
-#: Processes whose devices worked this much of the longest time count as equally busy: of those the one on the device
-#: with the lowest number is read, so that of two exports of one job the same rank is.
-_EQUALLY_BUSY = 0.9
+#: Ranks of one job start about as many pieces of work on their devices, however long these take or wait. A process with
+#: fewer than this share of the most does something else (a choice).
+_SAME_WORK = 0.25
+#: Machines have at most 16 GPUs; a hostile export any number of processes.
+_MOST_PROCESSES = 64
 _NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The process that is read.
+class Trained:
+    """The processes that are read.
 
     Attributes:
-        pid: its number; -1 when the export does not tell its processes apart.
+        pids: their numbers, rising; a single -1 when the export does not tell its processes apart.
         notes: what that leaves out, one sentence each.
     """
 
-    pid: int
-    notes: tuple[str, ...]
+    pids: tuple[int, ...]
+    notes: tuple[str, ...] = ()
 
-    def of(self, rows: Rows) -> Rows:
-        """Return its rows, and those of no known process."""
-        return rows if self.pid < 0 else rows.only((rows["pid"] == self.pid) | (rows["pid"] < 0))
+    def of(self, pid: int, rows: Rows) -> Rows:
+        """Return the rows of one of them; the first also has those of no known process."""
+        if pid < 0:
+            return rows
+        return rows.only((rows["pid"] == pid) | ((rows["pid"] < 0) & (pid == self.pids[0])))
 
 
-def choose(device: Sequence[Rows], host: Sequence[Rows]) -> Chosen:
-    """Return the process whose devices worked longest; without any the one with most rows on the host.
+def trained(device: Sequence[Rows], host: Sequence[Rows]) -> Trained:
+    """Return the processes that used devices as training does; without any the one with most rows on the host.
 
     Args:
         device: what ran on devices.
         host: calls and ranges, the most telling first.
     """
-    worked, lowest = _work(device)
-    if worked:
-        longest = max(worked.values())
-        busy = [pid for pid, time_ns in worked.items() if time_ns >= _EQUALLY_BUSY * longest]
-        pid = min(busy, key=lambda pid: (lowest[pid], pid))
-        return Chosen(pid, (*_others(pid, lowest), *_several_devices(pid, device)))
+    pid, number = (np.concatenate([rows[name] for rows in device]) for name in ("pid", "deviceId"))
+    pids, counts = np.unique(pid[pid >= 0], return_counts=True)
+    if len(pids):
+        alike = counts >= _SAME_WORK * counts.max()
+        alike[np.argsort(-counts, kind="stable")[_MOST_PROCESSES:]] = False
+        several = [note for one in pids[alike].tolist() for note in _several_devices(one, number[pid == one])]
+        return Trained(tuple(pids[alike].tolist()), (*_left_out(pids[~alike]), *several))
     notes: tuple[str, ...] = ()
-    if any(len(rows) for rows in device):
+    if len(pid):
         notes = ("it does not say which process the work of the GPUs is of: all of it is read as one process'",)
     for rows in host:
         pids, counts = np.unique(rows["pid"][rows["pid"] >= 0], return_counts=True)
         if len(pids):
-            return Chosen(int(pids[counts.argmax()]), notes if len(pids) > 1 else ())
-    return Chosen(-1, ())
+            return Trained((int(pids[counts.argmax()]),), notes if len(pids) > 1 else ())
+    return Trained((-1,))
 
 
-def _work(device: Sequence[Rows]) -> tuple[Mapping[int, float], Mapping[int, int]]:
-    """Return the time of each known process on devices, ns, and the lowest number of a device it used."""
-    pid, time_ns, number = (np.concatenate(values) for values in zip(*map(_pid_time_device, device), strict=True))
-    known = pid >= 0
-    pids, place = np.unique(pid[known], return_inverse=True)
-    worked = np.bincount(place, weights=time_ns[known], minlength=len(pids))
-    lowest = np.full(len(pids), np.iinfo(np.int64).max)
-    np.minimum.at(lowest, place, number[known])
-    return dict(zip(pids.tolist(), worked.tolist(), strict=True)), dict(
-        zip(pids.tolist(), lowest.tolist(), strict=True)
-    )
-
-
-def _pid_time_device(rows: Rows) -> tuple[I64, I64, I64]:
-    return rows["pid"], rows["end"] - rows["start"], rows["deviceId"]
-
-
-def _others(pid: int, devices: Mapping[int, int]) -> tuple[str, ...]:
-    if len(devices) < 2:
+def _left_out(pids: I64) -> tuple[str, ...]:
+    if not len(pids):
         return ()
-    left = sorted((device, other) for other, device in devices.items() if other != pid)
-    listed = ", ".join(f"{other} (GPU {device})" for device, other in left[:_NAMED])
-    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-    return (
-        f"it holds {len(devices)} processes that used a GPU, and one rank is judged: process {pid} (GPU {devices[pid]})"
-        f" was read, {listed}{more} left out; record each rank into a file of its own to have all compared",
-    )
+    return (f"processes that did less on a GPU were left out: {_listed(pids)}",)
 
 
-def _several_devices(pid: int, device: Sequence[Rows]) -> tuple[str, ...]:
-    used = np.unique(np.concatenate([rows["deviceId"][rows["pid"] == pid] for rows in device]))
+def _several_devices(pid: int, numbers: I64) -> tuple[str, ...]:
+    used = np.unique(numbers)
     if len(used) < 2:
         return ()
-    listed = ", ".join(map(str, used[:_NAMED].tolist())) + (" …" if len(used) > _NAMED else "")
-    return (
-        f"process {pid} used {len(used)} GPUs ({listed}{' …' if len(used) > _NAMED else ''}); the busiest is judged",
-    )
+    return (f"process {pid} used {len(used)} GPUs ({_listed(used)}); the busiest is judged",)
+
+
+def _listed(numbers: I64) -> str:
+    return ", ".join(map(str, numbers[:_NAMED].tolist())) + (" …" if len(numbers) > _NAMED else "")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profilerkit.trace.columns import I64, Bools
+from profilerkit.trace.phases import phase_of
 
 #: A word for a step and the number behind it, as in "step 12", "Iteration: 3", "train_step_5" and "[batch #7]".
 _NUMBERED = re.compile(r"(?:^|[^a-zA-Z])(?:step|iter|iteration|batch)[\s_:#=(\[-]*(\d{1,18})(?!\d)", re.IGNORECASE)
@@ -14,8 +15,9 @@ _DIGITS = re.compile(r"\d+")
 #: What validates is no step of the training where something else is.
 _VALIDATES = re.compile(r"(?:^|[^a-zA-Z])(?:val|valid|validation|eval|evaluation|test)(?:[^a-zA-Z]|$)", re.IGNORECASE)
 #: A range that is the only one must be named for a step; of several in turn one for a part of it.
-_STEP = re.compile(r"(?:^|[^a-zA-Z])(?:step|iter|iteration|batch|train|training)(?:[^a-zA-Z]|$)", re.IGNORECASE)
-_PART = re.compile(r"(?<![a-zA-Z])(?:forward|backward|fwd|bwd|optim|step|iter|batch|train)", re.IGNORECASE)
+_STEP = re.compile(
+    r"(?:^|[^a-zA-Z])(?:step|iter|iteration|batch|train|training|inference)(?:[^a-zA-Z]|$)", re.IGNORECASE
+)
 #: Fewer ranges with numbers, or fewer turns of ranges without, show nothing that repeats.
 _FEWEST_NUMBERED, _FEWEST_TURNS = 2, 3
 #: Share of the ranges that must launch something, of those that begin while launches were recorded; and of one kind
@@ -50,24 +52,26 @@ class StepRanges:
     called: str
 
 
-def step_ranges(ranges: Ranges, launched: I64) -> StepRanges | None:
+def step_ranges(ranges: Ranges, launched: I64, passes: I64 | None = None) -> StepRanges | None:
     """Return the ranges in which work was launched that mark the steps; ``None`` where it is not clear which do.
 
     Ranges with the number of a step come first: those of one wording and thread whose numbers rise. Of several
     wordings the one counts that encloses the others, as with micro-batches in a step. Ranges before or behind all
     recorded launches are steps too: the device's records may end early. Without any the outermost ranges of a thread
     tell, where their names come in turn, as forward, backward and optimizer do: the first of the turn begins a step.
+    Whatever they are called, they do where each turn holds a backward pass.
 
     Args:
         ranges: the ranges.
         launched: sorted starts of the calls that launched kernels.
+        passes: sorted starts of what a backward pass does; ``None`` where that is not known.
     """
     order = np.lexsort((-ranges.end, ranges.start))
     busy = np.searchsorted(launched, ranges.end[order]) > np.searchsorted(launched, ranges.start[order])
     seen = np.zeros(len(order), np.bool_)
     if len(launched):
         seen = (ranges.start[order] <= launched[-1]) & (ranges.end[order] >= launched[0])
-    return _numbered(ranges, order, busy, seen) or _in_turn(ranges, order[busy])
+    return _numbered(ranges, order, busy, seen) or _in_turn(ranges, order[busy], passes)
 
 
 def _numbered(ranges: Ranges, order: I64, busy: Bools, seen: Bools) -> StepRanges | None:
@@ -124,7 +128,7 @@ def _encloses(ranges: Ranges, outer: I64, inner: I64) -> bool:
     return bool(within.mean() >= _MOST)
 
 
-def _in_turn(ranges: Ranges, order: I64) -> StepRanges | None:
+def _in_turn(ranges: Ranges, order: I64, passes: I64 | None) -> StepRanges | None:
     """Outermost ranges whose names come in turn; ``order`` holds the rows that launch by their start."""
     numbered = np.array([_number(text) >= 0 for text in ranges.names], dtype=np.bool_)
     order = order[ranges.own[order] & ~numbered[ranges.name[order]]]
@@ -139,9 +143,17 @@ def _in_turn(ranges: Ranges, order: I64) -> StepRanges | None:
     turn = list(dict.fromkeys(names))
     if len(names) < max(_FEWEST_TURNS * len(turn), 1):
         return None
-    word = _STEP if len(turn) == 1 else _PART
-    comes_in_turn = all(name == turn[place % len(turn)] for place, name in enumerate(names))
-    if not comes_in_turn or not any(word.search(ranges.names[name][:_LONGEST_NAME]) for name in turn):
-        return None
     first = rows[:: len(turn)]
+    comes_in_turn = all(name == turn[place % len(turn)] for place, name in enumerate(names))
+    texts = [ranges.names[name][:_LONGEST_NAME] for name in turn]
+    tells = any(_STEP.search(text) for text in texts) or (len(turn) > 1 and any(map(phase_of, texts)))
+    tells |= passes is not None and each_holds(passes, ranges.start[first])
+    if not comes_in_turn or not tells:
+        return None
     return StepRanges(first, np.arange(len(first)), ranges.names[turn[0]])
+
+
+def each_holds(instants: I64, start: I64) -> bool:
+    """Whether an instant of those sorted lies between each start and the next, and behind the last."""
+    edges = np.searchsorted(instants, np.r_[start, np.iinfo(np.int64).max])
+    return bool((np.diff(edges) > 0).all())

@@ -100,6 +100,11 @@ def read_ranges(database: Database, named: Callable[[object], int]) -> tuple[Row
     return _possible(NVTX, columns)
 
 
+def process_of(serialized: I64) -> I64:
+    """Return the processes in serialized ids, -1 where one is not known."""
+    return np.where(serialized != -1, (serialized >> _THREAD_BITS) & _ID_MASK, -1)
+
+
 def _possible(table: str, columns: dict[str, I64]) -> tuple[Rows, int]:
     """Return the events with their process and thread, without those whose times cannot be true.
 
@@ -110,13 +115,12 @@ def _possible(table: str, columns: dict[str, I64]) -> tuple[Rows, int]:
     half = end // 2 - start // 2  # the whole may be more than an int64 holds
     possible = near & (end >= start) & (half < _LONGEST_NS // 2) & (start != -1) & (end != -1) & ((start | end) != 0)
     serialized = columns.get("globalTid", columns.get("globalPid", np.full(len(start), -1, np.int64)))
-    known = serialized != -1
     found = Rows(
         table,
         {
             **columns,
-            "pid": np.where(known, (serialized >> _THREAD_BITS) & _ID_MASK, -1),
-            "tid": np.where(known, serialized & _ID_MASK, -1),
+            "pid": process_of(serialized),
+            "tid": np.where(serialized != -1, serialized & _ID_MASK, -1),
         },
     )
     return found.only(possible), int(np.count_nonzero(~possible))

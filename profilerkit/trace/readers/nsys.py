@@ -1,5 +1,6 @@
 """Exports of Nsight Systems: the SQLite files of ``nsys export --type sqlite``, of any schema."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,11 +22,11 @@ from profilerkit.trace.nsys.assembly import (
     stream_waits,
 )
 from profilerkit.trace.nsys.database import MAGIC, Database
-from profilerkit.trace.nsys.meta import NO_OPERATORS, export_meta
+from profilerkit.trace.nsys.meta import NO_OPERATORS, export_meta, on_machine
 from profilerkit.trace.nsys.names import STREAM_WAIT, WHOLE_GRAPH, Names, memory_kinds
-from profilerkit.trace.nsys.processes import choose
+from profilerkit.trace.nsys.processes import trained
 from profilerkit.trace.nsys.steps import Ranges, StepRanges, step_ranges
-from profilerkit.trace.nsys.tables import read_ranges, read_rows
+from profilerkit.trace.nsys.tables import Rows, process_of, read_ranges, read_rows
 
 name = "nsys"
 
@@ -52,7 +53,7 @@ def sniff(head: bytes) -> bool:
 
 
 def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> TraceColumns:
-    """Return the columns of one process of an export; what could not be read is counted in ``damage``.
+    """Return the columns of the processes of an export that trained; what could not be read is counted in ``damage``.
 
     Args:
         path: the file.
@@ -75,24 +76,30 @@ def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> Trac
         found = _read_events(database)
         if not found.tells_work:
             raise UnreadableInputError(f"{path} holds no GPU work", cause=_why_empty(database), hint=_TRACE_HINT)
-        steps = _mark_steps(found)
-        called = None if steps is None else steps.called[:_LONGEST_NAME]
-        devices = np.concatenate([events.rows["deviceId"] for events in found.device])
-        operators = bool(found.names.is_operator(found.ranges.name).any())
-        meta = export_meta(path, database, found.pid, devices, operators=operators, steps_called=called)
-        waits = _stream_waits(database, found)
+        marked = [steps for process in found.processes if (steps := _mark_steps(process, found.names)) is not None]
+        devices = np.concatenate([events.rows["deviceId"] for process in found.processes for events in process.device])
+        several = len(found.processes) > 1
+        meta = export_meta(
+            path,
+            database,
+            devices,
+            operators=found.has_operators,
+            steps_called=marked[0].called[:_LONGEST_NAME] if marked else None,
+            processes=tuple((str(process.pid), len(process)) for process in found.processes) if several else (),
+        )
+        waits = _stream_waits(database, found.processes)
     refused = found.names.strings.refused
     damaged = [*database.damage, *([f"{found.dropped} events have impossible times"] if found.dropped else [])]
     damaged += [f"{refused} names past the limit on distinct names were put together as one"] if refused else []
     if strict and damaged:
         raise UnreadableInputError(f"{path} is damaged", cause=damaged[0], hint=_STRICT_HINT)
-    limits = [_LIMITS, _SLOWED if operators else f"{NO_OPERATORS}, so kernels are not told by operator"]
+    limits = [_LIMITS, _SLOWED if found.has_operators else f"{NO_OPERATORS}, so kernels are not told by operator"]
     damage = Damage(
         dropped=found.dropped,
         truncated=bool(database.damage),
         notes=(*damaged, *found.notes, *limits),
     )
-    events = [*found.device, found.calls, found.syncs, found.ranges]
+    events = [events for process in found.processes for events in process.all]
     return assembled(meta, damage, events, found.names, waits)
 
 
@@ -108,16 +115,13 @@ def _require_plain(path: Path) -> None:
 
 
 @dataclass(slots=True)
-class _Found:
-    """The events of the process that is read.
+class _Process:
+    """The events of a process.
 
     Attributes:
         pid: its number, -1 if not known.
         device: what ran on devices.
         calls, syncs, ranges: what its threads did.
-        names: of all of them.
-        dropped: events with times that cannot be true, of all processes.
-        notes: what was left out and why.
     """
 
     pid: int
@@ -125,59 +129,93 @@ class _Found:
     calls: Events
     syncs: Events
     ranges: Events
+
+    @property
+    def all(self) -> list[Events]:
+        """All of them, in the order of the columns."""
+        return [*self.device, self.calls, self.syncs, self.ranges]
+
+    def __len__(self) -> int:
+        return sum(len(events.rows) for events in self.all)
+
+
+@dataclass(slots=True)
+class _Found:
+    """The processes that are read.
+
+    Attributes:
+        processes: those that trained.
+        names: of all events.
+        dropped: events with times that cannot be true, of all processes.
+        notes: what was left out and why.
+    """
+
+    processes: list[_Process]
     names: Names
     dropped: int
     notes: list[str]
 
     @property
+    def has_operators(self) -> bool:
+        """Whether there are operators among the ranges."""
+        return any(bool(self.names.is_operator(process.ranges.name).any()) for process in self.processes)
+
+    @property
     def tells_work(self) -> bool:
         """Whether anything shows what was computed: annotations alone do not."""
-        work = any(len(events.rows) for events in (*self.device, self.calls))
-        return work or bool(self.names.is_operator(self.ranges.name).any())
+        work = any(len(events.rows) for process in self.processes for events in (*process.device, process.calls))
+        return work or self.has_operators
 
 
 def _read_events(database: Database) -> _Found:
     names = Names()
     read = {table: read_rows(database, table) for table in (*tables.DEVICE_TABLES, tables.RUNTIME, tables.SYNC)}
     ranges, unended = read_ranges(database, names.range)
-    rows = {table: found for table, (found, _) in read.items()}
-    chosen = choose([rows[table] for table in tables.DEVICE_TABLES], [rows[tables.RUNTIME], ranges])
-    rows, ranges = {table: chosen.of(found) for table, found in rows.items()}, chosen.of(ranges)
+    rows = {table: found for table, (found, _) in read.items()} | {tables.NVTX: ranges}
+    chosen = trained([rows[table] for table in tables.DEVICE_TABLES], [rows[tables.RUNTIME], ranges])
     kernels, calls = rows[tables.KERNEL], rows[tables.RUNTIME]
     texts = (kernels["demangledName"], kernels["shortName"], calls["nameId"], ranges["textId"][ranges["text"] < 0])
     names.read_strings(database, texts)
-    graphs, copies, sets, syncs = (rows[t] for t in (tables.GRAPH, tables.MEMCPY, tables.MEMSET, tables.SYNC))
-    device = [
-        Events(KERNEL, kernels, names.of(kernels["demangledName"], kernels["shortName"])),
-        Events(KERNEL, graphs, np.full(len(graphs), names.strings[WHOLE_GRAPH], np.int32)),
-        Events(MEMCPY, copies, names.of_copies(copies, memory_kinds(database))),
-        Events(MEMSET, sets, np.full(len(sets), names.strings["Memset (Device)"], np.int32)),
-    ]
+    kinds = memory_kinds(database)
     notes = list(chosen.notes)
-    if len(graphs):
+    if graphs := len(rows[tables.GRAPH]):
         notes.append(
-            f"{len(graphs)} launches of CUDA graphs were recorded as a whole, not by kernel: record them with "
+            f"{graphs} launches of CUDA graphs were recorded as a whole, not by kernel: record them with "
             "nsys profile --cuda-graph-trace=node"
         )
     if unended:
         notes.append(f"{unended} NVTX ranges did not end while it was recorded and were left out")
-    return _Found(
-        pid=chosen.pid,
-        device=device,
+    processes = []
+    for pid in chosen.pids:
+        own = {table: chosen.of(pid, found) for table, found in rows.items()}
+        own |= {table: on_machine(database, pid, own[table]) for table in (*tables.DEVICE_TABLES, tables.SYNC)}
+        processes.append(_process(pid, own, names, kinds))
+    return _Found(processes, names, sum(dropped for _, dropped in read.values()), notes)
+
+
+def _process(pid: int, rows: Mapping[str, Rows], names: Names, kinds: Mapping[int, str]) -> _Process:
+    """Return the events of a process with their names; ``kinds`` are those of memory."""
+    kernels, calls, ranges = rows[tables.KERNEL], rows[tables.RUNTIME], rows[tables.NVTX]
+    graphs, copies, sets, syncs = (rows[t] for t in (tables.GRAPH, tables.MEMCPY, tables.MEMSET, tables.SYNC))
+    return _Process(
+        pid=pid,
+        device=[
+            Events(KERNEL, kernels, names.of(kernels["demangledName"], kernels["shortName"])),
+            Events(KERNEL, graphs, np.full(len(graphs), names.strings[WHOLE_GRAPH], np.int32)),
+            Events(MEMCPY, copies, names.of_copies(copies, kinds)),
+            Events(MEMSET, sets, np.full(len(sets), names.strings["Memset (Device)"], np.int32)),
+        ],
         calls=Events(RUNTIME, calls, names.of_calls(calls["nameId"])),
         syncs=Events(SYNC, syncs, names.of_syncs(syncs["syncType"])),
         ranges=Events(ANNOTATION, ranges, names.of_ranges(ranges["text"], ranges["textId"])),
-        names=names,
-        dropped=sum(dropped for _, dropped in read.values()),
-        notes=notes,
     )
 
 
-def _mark_steps(found: _Found) -> StepRanges | None:
+def _mark_steps(found: _Process, known: Names) -> StepRanges | None:
     """Rename the ranges that mark steps as ``torch.profiler`` would call them, where that is clear and needed."""
     if not len(found.ranges.rows):
         return None
-    names, rows = list(found.names.strings), found.ranges.rows
+    names, rows = list(known.strings), found.ranges.rows
     if any(names[name].startswith("ProfilerStep#") for name in np.unique(found.ranges.name).tolist()):
         return None
     _, thread = np.unique(np.stack([rows["pid"], rows["tid"]]), axis=1, return_inverse=True)
@@ -189,17 +227,17 @@ def _mark_steps(found: _Found) -> StepRanges | None:
         start=rows["start"][mine],
         end=rows["end"][mine],
         thread=thread.ravel()[mine].astype(np.int64),
-        own=~found.names.is_operator(found.ranges.name)[mine],
+        own=~known.is_operator(found.ranges.name)[mine],
     )
     steps = step_ranges(ranges, _launched(found))
     if steps is not None:
         renamed = found.ranges.name.copy()
-        renamed[mine[steps.rows]] = [found.names.strings[f"ProfilerStep#{number}"] for number in steps.number.tolist()]
+        renamed[mine[steps.rows]] = [known.strings[f"ProfilerStep#{number}"] for number in steps.number.tolist()]
         found.ranges = replace(found.ranges, name=renamed)
     return steps
 
 
-def _launched(found: _Found) -> I64:
+def _launched(found: _Process) -> I64:
     """Return the sorted starts of the calls that launched what ran on a device; without calls of the work itself."""
     work = [events.rows for events in found.device if events.kind == KERNEL]
     launched = np.isin(found.calls.rows["correlationId"], np.concatenate([rows["correlationId"] for rows in work]))
@@ -207,9 +245,16 @@ def _launched(found: _Found) -> I64:
     return np.sort(starts if len(starts) else np.concatenate([rows["start"] for rows in work]))
 
 
-def _stream_waits(database: Database, found: _Found) -> frozenset[tuple[int, int]]:
-    columns = database.numbers(tables.CUDA_EVENT, ("eventSyncId", "streamId"))
-    return stream_waits(found.syncs.rows, found.syncs.rows["syncType"] == STREAM_WAIT, columns)
+def _stream_waits(database: Database, processes: Sequence[_Process]) -> frozenset[tuple[int, int]]:
+    """Return which stream waited for which in any of the processes; none where it is not known of each of them."""
+    recorded = database.numbers(tables.CUDA_EVENT, ("eventSyncId", "streamId", "globalPid"))
+    pid = process_of(recorded["globalPid"])
+    found = []
+    for process in processes:
+        mine = (pid == process.pid) | (pid < 0) | (process.pid < 0)
+        own = {name: values[mine] for name, values in recorded.items()}
+        found.append(stream_waits(process.syncs.rows, process.syncs.rows["syncType"] == STREAM_WAIT, own))
+    return frozenset[tuple[int, int]]().union(*found) if all(found) else frozenset()
 
 
 def _why_empty(database: Database) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profilerkit.analysis.communication.bursts import LONGEST_CALL_NS, TINY_BYTES, burst_ns
+from profilerkit.analysis.communication.wire_facts import LONGEST_CALL_NS, TINY_BYTES, burst_ns
 from profilerkit.analysis.intervals import EMPTY, Spans
 from tests.analysis.communication.test_log import log_of
 from tests.recipes import Trace

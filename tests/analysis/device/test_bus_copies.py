@@ -32,6 +32,23 @@ def test_the_exposed_part_of_pinned_copies_is_counted_per_step():
     assert found.in_line_ratio == 1.0
 
 
+def test_copies_of_pageable_memory_are_told_apart_with_the_hosts_part_and_those_of_memory_without_a_name_are_not():
+    facts = stepped(lambda trace, at: pinned(trace, at, memory="Pageable -> Device")).facts()
+    assert (facts.copies.per_step, facts.pinned.per_step) == (1.0, 0.0)
+    assert facts.copies.exposed_ns == 150_000 + 6_000
+    facts = stepped(lambda trace, at: pinned(trace, at, memory="")).facts()
+    assert (facts.copies.per_step, facts.pinned.per_step) == (0.0, 1.0)
+
+
+def test_copies_under_a_checkpoint_are_no_batches():
+    def saving(trace, at):
+        trace.annotation("load_checkpoint", at, at + 15)
+        pinned(trace, at)
+
+    facts = stepped(saving).facts()
+    assert (facts.copies.per_step, facts.pinned.per_step) == (0.0, 0.0)
+
+
 def test_a_stream_of_its_own_is_told():
     found = stepped(lambda trace, at: pinned(trace, at, stream=21)).facts().pinned
     assert found.in_line_ratio == 0.0

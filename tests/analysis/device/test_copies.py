@@ -9,11 +9,12 @@ SIDE = 30
 SECOND = (2_000, 3_000)
 
 
-def computing():
-    """Two steps of 1,000 µs; in each a kernel runs from 10 to 500."""
+def computing(steps=2):
+    """Steps of 1,000 µs; in each a kernel runs from 10 to 500."""
     trace = Trace()
-    trace.steps(1_000, 2_000, 3_000)
-    for at in (1_000, 2_000):
+    begins = [1_000 * (number + 1) for number in range(steps + 1)]
+    trace.steps(*begins)
+    for at in begins[:-1]:
         trace.kernel(at + 10, at + 500, launch=(at, at + 5))
     return trace
 
@@ -68,6 +69,7 @@ def test_a_copy_another_thread_makes_during_the_optimizer_is_a_batch():
         "torch/autograd/graph.py(300): unpack_from_cpu",
         "zero/offload.py(9): fetch",
         "accelerate/hooks.py(300): pre_forward",
+        "torch/nn/modules/module.py(930): _apply",
     ],
 )
 @pytest.mark.parametrize("kind", ["HtoD", "DtoH"])
@@ -95,6 +97,38 @@ def test_weights_and_checkpoints_are_neither_batches_nor_results(name, is_frame,
     copy(trace, 2_600, kind=kind)
     assert share_of_copies(trace) == {}
     assert trace.parts()["other.ckpt"] >= 100 * US
+
+
+def many(trace, start, count, *, size):
+    """So many copies of 1 µs in a row."""
+    for number in range(count):
+        at = start + 2 * number
+        trace.copy(at, at + 1, memory="Pinned -> Device", size=size, launch=(start - 20, start - 19))
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "state"),
+    [(16, BIG // 2, True), (15, BIG // 2, False), (16, BIG, False)],  # the last are as large as batches are
+)
+def test_many_more_copies_in_a_row_than_usual_carry_a_model(count, size, state):
+    trace = computing(4)
+    copy(trace, 1_600)
+    copy(trace, 2_600)
+    many(trace, 3_600, count, size=size)
+    if not state:
+        assert share_of_copies(trace) == {"input.h2d": 200 + count}
+        return
+    assert share_of_copies(trace) == {"input.h2d": 200}
+    assert trace.parts()["other.ckpt"] == count * US
+
+
+def test_batches_of_many_tensors_are_batches():
+    trace = Trace()
+    trace.steps(1_000, 2_000, 3_000, 4_000)
+    for at in (1_000, 2_000, 3_000):
+        many(trace, at + 100, 40, size=BIG + at)
+        trace.kernel(at + 300, at + 900, launch=(at + 90, at + 95))
+    assert share_of_copies(trace) == {"input.h2d": 120}
 
 
 def test_a_copy_beside_a_checkpoint_is_a_batch_and_so_is_one_under_activation_checkpointing():

@@ -233,7 +233,7 @@ def test_input_that_is_only_inferred_says_so(tmp_path):
     assert {part.part: part.source for part in report.breakdown}["input.wait"] == "derived"
     assert (report.verdict.bound, report.verdict.confidence) == ("input-bound", "low")
     (finding,) = [finding for outcome, finding in report.findings() if outcome.rule == "IN001"]
-    assert "Python that nothing names; part of it may do something else" in finding.why
+    assert "Nothing recorded names what makes it meanwhile" in finding.why
 
 
 def test_input_that_the_work_before_the_copy_shows_is_surer(tmp_path):

@@ -8,6 +8,7 @@ from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
+from profilerkit.api import analyze
 from profilerkit.rundir.layout import EventKind
 from tests.analysis.workers.test_anatomy import rank
 from tests.recipes import MS, Log, Trace, training
@@ -62,6 +63,60 @@ def test_without_stacks_no_function_is_named():
 
 def test_gaps_of_a_millisecond_between_operators_are_no_stretches():
     assert stretched(900).facts().python is None
+
+
+# Phases
+
+
+def phased(optimizer="optimizer_step"):
+    """Steps of 1,000 µs: forward waits 100 µs for its host, backward 50 and the optimizer 150."""
+    trace = Trace()
+    for number in range(6):
+        at = 1_000 + 1_000 * number
+        trace.annotation("forward", at, at + 200)
+        trace.op(at, at + 98)
+        trace.kernel(at + 100, at + 300, launch=(at + 97, at + 98))
+        trace.annotation("loss.backward()", at + 300, at + 400)
+        trace.op(at + 300, at + 348)
+        trace.kernel(at + 350, at + 500, launch=(at + 347, at + 348))
+        trace.annotation(optimizer, at + 500, at + 700)
+        trace.op(at + 500, at + 648)
+        trace.kernel(at + 650, at + 1_000, launch=(at + 647, at + 648))
+        trace.step(number, at, at + 1_000)
+    return trace
+
+
+@pytest.mark.parametrize("name", ["optimizer_step", "opt", "Optimizer.step#SGD.step"])
+def test_waiting_for_the_host_is_told_by_the_phases_that_the_program_names(name):
+    found = {phase.name: phase.idle_ns for phase in phased(name).facts().phases}
+    assert found == {
+        "optimizer": pytest.approx(150_000),
+        "backward": pytest.approx(50_000),
+        "forward": pytest.approx(100_000),
+    }
+
+
+def test_a_phase_within_another_counts_once():
+    trace = phased()
+    trace.annotation("forward", 1_000, 7_000)
+    found = {phase.name: phase.idle_ns for phase in trace.facts().phases}
+    assert sum(found.values()) == pytest.approx(300_000)
+    assert found["optimizer"] == pytest.approx(150_000)
+
+
+def test_without_ranges_of_phases_none_is_told():
+    assert training(6).facts().phases == ()
+
+
+def test_launching_is_told_by_phase(tmp_path):
+    report = analyze(phased().write(tmp_path / "trace.json"))
+    found = next(finding for outcome, finding in report.findings() if outcome.rule == "OV001")
+    told = {entry.label: entry.value for entry in found.evidence if entry.label.startswith("Waiting for the host")}
+    assert told == {
+        "Waiting for the host in the optimizer step": pytest.approx(0.15),
+        "Waiting for the host in the backward pass": pytest.approx(0.05),
+        "Waiting for the host in the forward pass": pytest.approx(0.10),
+    }
 
 
 # Compilations

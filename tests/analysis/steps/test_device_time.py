@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 
+from profilerkit.analysis.ledger.account import rank_ledger
+from profilerkit.analysis.ledger.pauses import pauses
+from profilerkit.analysis.live import live_of
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
-from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.api import analyze
+from profilerkit.rundir.follow import FollowedRun
+from profilerkit.rundir.layout import EventFlag, EventKind, Feature, RankEnd
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import GpuSample, Sample
-from tests.recipes import MS, Log, write_run
+from tests.recipes import MS, Log, rank_meta, rank_record, training, write_run
 
 STEPS = 200
 #: Steps whose launches the queue holds.
@@ -103,6 +108,46 @@ def test_a_device_without_records_leaves_the_steps_to_the_host():
     assert found.time.tolist() == found.room.tolist() == (found.stop - found.start).tolist()
 
 
+def beginning(tmp_path, steps):
+    """The first steps of a run that goes on, or was killed, with its device's clock on; 17 are queued at most."""
+    features = {"device_clock": Feature(on=True)}
+    write_run(tmp_path / "run", [loop(steps=steps)], ended=False, device_name="H100", features=features)
+    record = FollowedRun(tmp_path / "run").look()
+    return analyze(tmp_path / "run"), live_of(record, {0: "running"}, None, rank_meta().anchor_unix_ns)
+
+
+def test_a_run_that_is_killed_in_its_first_steps_is_told_its_devices_time(tmp_path):
+    report, live = beginning(tmp_path, 24)
+    assert (report.steps.count, report.steps.steady) == (24, 6)
+    assert report.steps.time_ns.median == live.recent.median_ns == pytest.approx(20 * MS, rel=0.01)
+    assert live.recent.rate_per_s == pytest.approx(50, rel=0.01)
+    assert report.steps.dropped["cut"] == 17
+
+
+def test_where_the_device_has_ended_no_step_none_is_told(tmp_path):
+    report, live = beginning(tmp_path, 17)
+    assert (report.steps.count, report.steps.time_ns, report.breakdown) == (17, None, ())
+    assert report.verdict.bound == "inconclusive"
+    assert "the device had finished none" in report.verdict.headline
+    assert (live.steps, live.recent, live.ranks[0].wait_ns) == (17, None, None)
+    assert sum(entry.time_ns for entry in report.ledger.entries) == report.ledger.wall_ns
+
+
+def test_where_the_device_has_ended_no_step_a_trace_tells_its_own(tmp_path):
+    features = {"device_clock": Feature(on=True)}
+    run = write_run(tmp_path / "run", [loop(steps=17)], traces={0: training(8)}, device_name="H100", features=features)
+    report = analyze(run)
+    assert (report.steps.count, report.steps.found_by, report.verdict.bound) == (8, "ProfilerStep", "compute-bound")
+
+
+def test_slow_steps_of_the_device_are_warm_up_though_its_host_was_quick():
+    log = loop(device=20)
+    devices = [row for row, record in enumerate(log.records) if record[0] == EventKind.DEVICE][:4]
+    for row in devices:
+        log.records[row] = (*log.records[row][:4], 300 * MS, log.records[row][5])
+    assert read_log(log.data, log.names).state[:6] == ("warmup",) * 5 + ("steady",)
+
+
 def test_a_wait_after_each_drain_costs_what_the_device_stood_still(tmp_path):
     facts = facts_of(tmp_path, loop(wait=15, item_every=10))  # 15 of 215 ms
     assert shares(facts) == {"compute.unsplit": 0.93, "input.wait": 0.07}
@@ -134,15 +179,24 @@ def test_what_lies_between_two_steps_is_added_to_the_one_before():
     assert read_log(log.data, log.names).time[1:].tolist() == [1 * MS] * 5
 
 
-def test_a_lag_is_told_across_clocks_that_drift():
-    """Two thousand steps of 20 ms drift apart by 40 ms in all, and by 4 ms where it counts; 16 steps are queued."""
+def drifting(ratio):
+    """Lags in ms, over 2,000 steps of which 16 are queued for 320 ms, where the device's clock is the quicker one."""
     log = loop(steps=2_000)
     log.records = [
-        (*record[:4], round(record[4] * (1 + 1e-3)), record[5]) if record[0] == EventKind.DEVICE else record
+        (*record[:4], round(record[4] * (1 + ratio)), record[5]) if record[0] == EventKind.DEVICE else record
         for record in log.records
     ]
-    lag = read_log(log.data, log.names).device.lag
-    assert np.quantile(lag[lag >= 0], 0.99) < 330 * MS
+    device = read_log(log.data, log.names).device
+    return device.lag[device.lag >= 0] / MS
+
+
+def test_a_lag_is_told_across_clocks_that_drift():
+    """By 4 ms in all, and by 0.4 ms where it counts."""
+    assert np.quantile(drifting(1e-4), 0.99) < 323
+
+
+def test_a_host_that_never_waits_stays_as_far_ahead():
+    assert drifting(0)[20:].min() > 315
 
 
 def test_the_rank_whose_device_alone_has_nothing_queued_is_late(tmp_path):
@@ -166,6 +220,49 @@ def test_a_wait_costs_what_the_devices_clock_says(tmp_path):
     facts = facts_of(tmp_path, log)
     assert median_ms(facts) == 32
     assert shares(facts) == {"input.wait": 0.31, "idle.unknown": 0.69}
+
+
+def ledger_of(log, end_ms):
+    """Entry to ms of a run that began with its first step."""
+    end = RankEnd(reason="finished", exception=None, steps=200, dropped_records=0, end_perf_ns=round(end_ms * MS))
+    meta = rank_meta(anchor_perf_ns=1_000 * MS, device_name="H100")
+    rank = rank_facts("rank", None, rank_record(log, meta=meta, end=end))
+    ledger = rank_ledger(rank.record, rank.log)
+    assert sum(entry.time_ns for entry in ledger.entries) == ledger.wall_ns
+    return {entry.entry: pytest.approx(entry.time_ns / MS, abs=1) for entry in ledger.entries}
+
+
+@pytest.mark.parametrize("marks_every", [1, 8])
+def test_what_the_device_has_queued_as_the_host_ends_is_steps(marks_every):
+    """200 steps of 20 ms, 16 of them queued as the host ends the last one; none is known ahead of the first mark."""
+    found = ledger_of(loop(marks_every=marks_every), 1_000 + 200 * 20 + 5)
+    assert found["step.device"].expected >= (200 - marks_every) * 20
+    assert found["end"].expected <= marks_every * 18 + 5
+
+
+def test_what_the_device_has_queued_as_its_process_dies_is_steps():
+    assert "end" not in ledger_of(loop(), 1_000 + 195 * 20)
+
+
+def test_a_pause_takes_as_long_in_the_ledger_as_the_device_stands_still():
+    """Every 40 steps of 20 ms a checkpoint of 400 ms, behind the draining of a queue; the host waits every 10."""
+    found = ledger_of(loop(item_every=10, phase=("checkpoint", 40, 400)), 1_000 + 200 * 20 + 5 * 400)
+    assert found["checkpoint"] == 2_000
+    assert found["step.device"].expected >= 3_700
+    assert "end" not in found
+    log = loop(item_every=10, phase=("checkpoint", 40, 400))
+    (pause,) = pauses(rank_record(log), read_log(log.data, log.names))
+    assert pause.time_ns == pytest.approx(5 * 400 * MS, rel=0.01)
+
+
+def test_a_host_that_keeps_the_device_waiting_has_the_ledger_of_its_own_clock():
+    found = ledger_of(loop(sync=True), 1_000 + 200 * 20)
+    assert found == {"step.sync": 3_600, "step.rest": 400}
+
+
+def test_a_wait_that_the_device_works_through_costs_the_run_nothing():
+    assert "step.input" not in ledger_of(loop(wait=15), 1_000 + 200 * 20)
+    assert ledger_of(loop(wait=30), 1_000 + 200 * 32)["step.input"] == 6_000
 
 
 def test_records_that_cannot_be_are_left_out():

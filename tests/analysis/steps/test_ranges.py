@@ -1,5 +1,6 @@
 """Steps by the program's own ranges, set-up and start-up. Recipes are in µs, answers in ns."""
 
+import numpy as np
 import pytest
 
 from profilerkit.api import analyze
@@ -29,11 +30,32 @@ def looped(names, rounds, *, backward=True):
     return trace
 
 
-@pytest.mark.parametrize("names", [["iteration {}"], ["step"], ["forward", "backward", "optimizer"]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["iteration {}"],
+        ["step"],
+        ["model_inference"],
+        ["[pl][profile]run_training_batch"],
+        ["forward", "backward", "optimizer"],
+        ["## forward ##", "## backward ##", "## optimizer ##"],
+        ["load", "compute", "apply"],  # each round runs a backward pass
+    ],
+)
 def test_a_loop_of_many_small_ranges_is_as_many_steps(names):
     steps = looped(names, 100).facts().steps
     assert len(steps.start) == 100
     assert set((steps.end - steps.start)[:-1].tolist()) == {1_000 * US}
+
+
+def test_a_range_for_the_optimizer_ends_a_step_where_nothing_else_marks_any():
+    steps = looped(["opt"], 100, backward=False).facts().steps
+    assert (len(steps.start), steps.found_by) == (100, "optimizer steps")
+    assert set(np.diff(steps.end).tolist()) == {1_000 * US}
+
+
+def test_names_that_say_nothing_mark_no_steps_without_a_backward_pass():
+    assert looped(["load", "compute", "apply"], 100, backward=False).facts().steps.found_by == WHOLE_TRACE
 
 
 def test_layers_within_one_call_are_no_steps():

@@ -140,7 +140,7 @@ def test_the_queue_for_a_processor_is_known_where_every_wait_of_the_step_says_so
     assert read(log).wait_queue.tolist() == [10 * US, 0, -1]
 
 
-@pytest.mark.parametrize(("queue", "part"), [(29, "input.prep"), (27, "input.wait"), (None, "input.fetch")])
+@pytest.mark.parametrize(("queue", "part"), [(21, "input.prep"), (19, "input.wait"), (None, "input.fetch")])
 def test_a_thread_that_queues_for_a_processor_is_not_blocked(tmp_path, queue, part):
     found = facts_of(tmp_path, Log().steps(10, 100, wait=50, wait_cpu=15, wait_queue=queue))
     assert shares(found)[part] == 0.5

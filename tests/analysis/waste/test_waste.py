@@ -299,6 +299,60 @@ def test_matrix_products_are_the_optimizers_mathematics():
     assert steps.waste.optimizer.kernel_share == share(300)
 
 
+def named(steps, name):
+    """The same, with the optimizer's mark under a name of the program's own."""
+
+    def renamed(event):
+        return {**event, "name": name} if event["name"].startswith("Optimizer.step#") else event
+
+    steps.trace = steps.trace.changed(renamed)
+    return steps
+
+
+@pytest.mark.parametrize("name", ["optimizer_step", "opt", "## optimizer ##", "[pl][profile]Lit.optimizer_step"])
+def test_a_range_that_the_program_named_for_its_optimizer_is_one(name):
+    steps = Steps()
+    steps.optimizer(*ADAM)
+    known = steps.waste.optimizer
+    found = named(steps, name).waste.optimizer
+    assert (found.name, found.style, found.share) == ("", known.style, known.share)
+
+
+@pytest.mark.parametrize("name", ["load optimizer", "step", "adopt", "on_before_optimizer_step"])
+def test_a_range_that_is_about_something_else_is_no_optimizer(name):
+    steps = Steps()
+    steps.optimizer(*ADAM)
+    assert named(steps, name).waste.optimizer is None
+
+
+def test_torchs_own_marks_go_before_ranges_around_them():
+    steps = Steps()
+    steps.optimizer(*ADAM)
+    for number in range(steps.count):
+        steps.trace.annotation("optimizer", STEP_US * number + 1, STEP_US * number + 900)
+    assert steps.waste.optimizer.name == "AdamW"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "style"),
+    [
+        (
+            "void multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor>",
+            "fused",
+        ),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>", "fused"),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<1>, BinaryOpScalarFunctor<float>>", "foreach"),
+        (ELEMENTWISE, "single"),
+        ("my_kernel", None),
+    ],
+)
+def test_without_operators_the_kernels_tell_how_an_optimizer_goes_over_its_tensors(kernel, style):
+    steps = Steps()
+    steps.optimizer(("aten::x", [[1024]], (kernel, 100)))
+    steps.trace = named(steps, "opt").trace.changed(lambda event: [] if event.get("cat") == "cpu_op" else event)
+    assert steps.waste.optimizer.style == style
+
+
 def test_without_an_optimizer_step_nothing_is_known_of_it():
     steps = Steps()
     steps.call("aten::mm", [[64, 64], [64, 64]], (GEMM, 1_000))

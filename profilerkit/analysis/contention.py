@@ -1,0 +1,132 @@
+"""The program apart from the machine: what other programs take of the processors, and the run without that."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import opening_share
+from profilerkit.analysis.workers.capacity import OWN_CORES, others_hold, own_cores
+from profilerkit.model.change import revise
+from profilerkit.model.step import PARTS, QUEUE, Part, StepTimes
+from profilerkit.model.workers import Workers
+
+#: Less of a step in the queue for a processor is what every host takes (a choice: no rule speaks below it either).
+_LEAST = 0.02
+
+
+def contended(facts: Facts) -> Facts:
+    """The facts in which time in the queue for a processor is a part of its own, where others hold the processors.
+
+    Known are the queue of the training thread in its steps and in its waits, and that of the loader's workers, which
+    the training waits for. A device works meanwhile, and ranks of one host wait for each other: of neither is it told.
+    """
+    taken = _taken(facts)
+    share = sum(taken.values())
+    if share < _LEAST:
+        return facts
+    step = facts.mean_step_ns or 0.0
+    parts = [revise(part, time_ns=round(part.time_ns * (1.0 - taken.get(part.part, 0.0) / part.share)),
+                    share=part.share - taken.get(part.part, 0.0)) for part in facts.parts]  # fmt: skip
+    parts.append(Part(part=QUEUE, family=PARTS[QUEUE][0], time_ns=round(share * step), share=share, source="derived"))
+    ordered = tuple(sorted((part for part in parts if part.time_ns > 0), key=lambda part: -part.time_ns))
+    ranks = tuple(
+        revise(rank, breakdown=ordered) if place == facts.judged_rank else rank
+        for place, rank in enumerate(facts.ranks)
+    )
+    return replace(facts, parts=ordered, ranks=ranks, taken=share)
+
+
+def quiet(facts: Facts) -> Facts:
+    """The run as it would be with a free processor: no time in the queue, and shares of the step without it.
+
+    What rules say of the program is said of this step, so that a busy machine neither hides a cause nor makes one.
+    """
+    if not facts.taken:
+        return facts
+    left = 1.0 - facts.taken
+    times = facts.steps.time_ns
+    parts = tuple(revise(part, share=part.share / left) for part in facts.parts if part.part != QUEUE)
+    seen, loading = facts.input, facts.loading
+    if seen is not None and seen.queue_ratio:
+        cpu = None if seen.cpu_ratio is None else ready_ratio(seen.cpu_ratio, seen.queue_ratio)
+        seen = replace(seen, cpu_ratio=cpu, queue_ratio=0.0)
+    workers = facts.workers and _unqueued(facts.workers)
+    if loading is not None and workers != facts.workers:
+        loading = replace(loading, queue=None)  # it was replayed with the batches as they came
+    return replace(
+        facts,
+        parts=parts,
+        # Which steps are slow beside others is the machine's doing as well.
+        steps=revise(facts.steps, time_ns=_scaled(times, left) if times else None, slow=None),
+        step_ns=facts.step_ns * left if facts.step_ns else facts.step_ns,
+        step_error_ns=facts.step_error_ns * left if facts.step_error_ns else facts.step_error_ns,
+        input=seen,
+        workers=workers,
+        loading=loading,
+    )
+
+
+def ready_ratio(cpu_ratio: float, queue_ratio: float) -> float:
+    """Share of a wait in which its thread computed, as far as a busy machine let it.
+
+    What it was blocked beyond that is no sign of reading: the threads it works with queue for a processor as well.
+
+    >>> ready_ratio(0.2, 0.6)
+    0.8
+    """
+    return min(cpu_ratio + queue_ratio, 1.0)
+
+
+def _taken(facts: Facts) -> Mapping[str, float]:
+    """Part to the share of the step in which it queues for a processor; empty where that is not others' doing."""
+    own, cores = own_cores(facts), facts.usable_cores
+    if facts.on_device or (facts.world_size or 1) > 1 or not facts.mean_step_ns:
+        return {}
+    if own is None or not cores or own >= OWN_CORES * cores:
+        return {}
+    waits = facts.share(*WAITS)
+    queued = facts.input.queue_ratio or 0.0 if facts.input is not None else 0.0
+    of_waits = min(queued, 1.0) * waits
+    # The training thread's own queue beyond its waits is in all that it does.
+    rest = max((facts.steps.queued_ratio or 0.0) - of_waits, 0.0)
+    ran = max(1.0 - waits, 0.0)
+    of_waits = max(of_waits, waits - _left_to_wait(facts, max(ran - rest, 0.0), waits))
+    return {
+        part.part: part.share * (of_waits / waits if part.part in WAITS else min(rest / ran, 1.0))
+        for part in facts.parts
+        if (waits if part.part in WAITS else ran)
+    }
+
+
+def _left_to_wait(facts: Facts, ran: float, waits: float) -> float:
+    """Share of the recorded step that it would wait for workers that find a core, with ``ran`` for all else."""
+    workers, step = facts.workers, facts.mean_step_ns or 1.0
+    if workers is None or not others_hold(facts):
+        return waits
+    # What starting workers takes, and no batch of theirs, stays.
+    return min(max(_unqueued(workers).pace_ns / step - ran, 0.0) + opening_share(facts), waits)
+
+
+def _unqueued(workers: Workers) -> Workers:
+    """The workers' batches without the time in which they waited for a core."""
+    queued = workers.time_ns("core")
+    if not queued:
+        return workers
+    producer = max(workers.producer_ns - queued, 1)
+    # The hand-over runs beside the next batch.
+    between = sum(stage.run_queue_ns or 0 for stage in workers.stages if stage.stage != "handover")
+    return revise(
+        workers,
+        producer_ns=producer,
+        interval_ns=max(workers.interval_ns - between, 1),
+        parts=tuple(revise(part, share=part.time_ns / producer) for part in workers.parts if part.part != "core"),
+        stages=tuple(
+            revise(stage, time_ns=stage.time_ns - (stage.run_queue_ns or 0), run_queue_ns=0) for stage in workers.stages
+        ),
+    )
+
+
+def _scaled(times: StepTimes, ratio: float) -> StepTimes:
+    """The times, each so much shorter; how much they vary is not known without the queue."""
+    return StepTimes(median=round(times.median * ratio), mean=round(times.mean * ratio), cv_ratio=times.cv_ratio)

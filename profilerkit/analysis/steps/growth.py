@@ -1,0 +1,63 @@
+"""Steps that take longer and longer, and the part that does."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilerkit.analysis.stats import Slope, median, theil_sen
+from profilerkit.analysis.steps.series import Grown, StepSeries, what_grew
+
+#: Fewer judged steps have no thirds to compare (a choice: ten steps in each).
+FEWEST_TO_GROW = 30
+#: The last third gains at least so much of what the third before it gained: growth goes on, a jump does not (R28).
+_GOES_ON = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class StepGrowth:
+    """Growth of the judged steps.
+
+    Attributes:
+        slope: ns per step, with its 99 % interval, above 0.
+        first_ns: the typical step of the first tenth.
+        last_ns: the typical step of the last tenth.
+        mean_ns: the mean step.
+        part: the part that holds most of the growth; ``None`` where none does, or steps are not split.
+        steps: first and last judged step.
+    """
+
+    slope: Slope
+    first_ns: float
+    last_ns: float
+    mean_ns: float
+    part: Grown | None
+    steps: tuple[int, int]
+
+    @property
+    def ratio(self) -> float:
+        """Last step over first step."""
+        return self.last_ns / self.first_ns
+
+
+def step_growth(series: StepSeries) -> StepGrowth | None:
+    """The growth of the judged steps; ``None`` where they are few, do not grow for certain, or stopped growing."""
+    rows = np.flatnonzero(series.steady)
+    if len(rows) < FEWEST_TO_GROW:
+        return None
+    time = series.time[rows]
+    slope = theil_sen(series.index[rows], time)
+    early, middle, late = np.array_split(rows, 3)
+    levels = [median(series.time[third]) for third in (early, middle, late)]
+    goes_on = levels[2] - levels[1] >= _GOES_ON * (levels[1] - levels[0]) > 0
+    if slope is None or slope.low <= 0 or not goes_on:
+        return None
+    tenth = max(len(rows) // 10, 3)
+    first, last = (np.isin(np.arange(len(series.time)), third) for third in (early, late))
+    return StepGrowth(
+        slope=slope,
+        first_ns=median(time[:tenth]),
+        last_ns=median(time[-tenth:]),
+        mean_ns=float(time.mean()),
+        part=what_grew(series, last, first),
+        steps=(int(series.index[rows[0]]), int(series.index[rows[-1]])),
+    )

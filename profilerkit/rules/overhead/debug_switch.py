@@ -1,0 +1,99 @@
+"""OV009 (R52): a switch made for debugging is on, and slows the training."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import at_most, saving
+from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for
+
+
+@dataclass(frozen=True, slots=True)
+class _Switch:
+    """A switch: how it begins in the record, what it does, and how to put it off."""
+
+    name: str
+    does: str
+    off: str
+
+
+_ANOMALY = "torch.autograd.set_detect_anomaly"
+_BLOCKING = "CUDA_LAUNCH_BLOCKING"
+_SWITCHES = (
+    _Switch(
+        _ANOMALY,
+        "It records a stack for each operator and looks for NaN in each gradient.",
+        "torch.autograd.set_detect_anomaly(False)",
+    ),
+    _Switch(_BLOCKING, "Each launch waits for its kernel, so that host and device never overlap.", "unset it"),
+    _Switch("TORCH_DISTRIBUTED_DEBUG", "Each collective is checked against all ranks before it runs.", "unset it"),
+    _Switch("TORCH_SHOW_CPP_STACKTRACES", "Errors and warnings gather the stacks of C++ as well.", "unset it"),
+    _Switch(
+        "torch.use_deterministic_algorithms",
+        "Slower algorithms replace those whose sums vary.",
+        "leave it out, unless results must repeat",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class DebugSwitch(Rule):
+    """Switches left on (R52).
+
+    Claim: A switch made for debugging was on while the run was recorded.
+    Evidence: The switch itself, as torch or the environment had it during the run.
+    Threshold: It was on.
+    Fix: Put it off, and on again to look for a fault.
+    Saving: Anomaly detection: expected ``anomaly_ratio`` of the step without its input wait, bound ``anomaly_most`` of
+        it. Blocking launches: bound, the host's own work, which would run beside the device. Else none: what these cost
+        differs from model to model. Nor where the steps vary by more than it.
+    Traps: Deterministic algorithms may be wanted.
+    Confidence: High that it is on; medium for what it costs.
+    """
+
+    code: ClassVar[str] = "OV009"
+    name: ClassVar[str] = "debug_switch"
+    family: ClassVar[str] = "overhead"
+    summary: ClassVar[str] = "A switch made for debugging is on"
+
+    #: Of two small programs without it a step took 65 and 71 % less (stopwatch, on a CPU); larger kernels lose less.
+    anomaly_ratio: float = 0.5
+    anomaly_most: float = 0.75
+
+    def check(self, facts: Facts) -> Result:
+        """Fires once for each switch that was on."""
+        on = facts.host.switches
+        if on is None:
+            return MissingData("which switches were on was not recorded", "run the loop under profilerkit.profile(...)")
+        found = [(switch, said) for switch in _SWITCHES for said in on if said.startswith(switch.name)]
+        if not found:
+            return Passed("no switch made for debugging was on")
+        return Fired(tuple(self._finding(facts, switch, said) for switch, said in found))
+
+    def _finding(self, facts: Facts, switch: _Switch, said: str) -> Finding:
+        value = self._saving(facts, switch.name)
+        return finding_for(
+            facts,
+            bound="overhead-bound" if value is not None else None,
+            detail="debug",
+            title=f"{said} is on",
+            why=switch.does,
+            evidence=(Evidence(label=said, value=1, unit="count", source="measured", origin="torch, in the run"),),
+            at_most="medium",
+            saving=value,
+            fix=Fix(text=f"Put it off: {switch.off}."),
+            confirm="Train again without it: the step must get shorter.",
+        )
+
+    def _saving(self, facts: Facts, name: str) -> Saving | None:
+        if facts.mean_step_ns is None:
+            return None
+        if name == _ANOMALY:
+            own = 1.0 - facts.share(*WAITS)
+            value = saving(self.anomaly_ratio * own, self.anomaly_most * own)
+        else:
+            host = facts.share("over.", "sync.", "idle.unknown") if facts.on_device and name == _BLOCKING else 0.0
+            value = at_most(host)
+        return value if self.worth_saying(facts, value.expected) else None

@@ -1,0 +1,120 @@
+"""RU009 (R57): each step takes longer than the one before it."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.steps.growth import FEWEST_TO_GROW, StepGrowth, step_growth
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import STEP_LENGTHS, Bound, Evidence, Fix
+from profilerkit.model.step import PARTS, Family
+from profilerkit.model.verdict import BOUND_FAMILY
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, part_words, record_longer
+from profilerkit.units import format_ns, format_ratio
+
+_BOUNDS: dict[Family, Bound] = {family: bound for bound, family in BOUND_FAMILY.items()}
+#: What usually grows, by the family of the part that does.
+_FIXES: dict[Family, Fix] = {
+    "input": Fix(text="Look in the data set for what grows: a list that is searched, a cache, files that stay open."),
+    "overhead": Fix(text="Look for what collects objects: lists of results, logs kept in memory, hooks added twice."),
+    "communication": Fix(text="Look for tensors that get larger from step to step, and for process groups made anew."),
+}
+_KEPT = Fix(
+    text="Detach what is carried from step to step, drop retain_graph=True, and keep numbers of losses, not tensors.",
+    code="state = state.detach()\ntotal += loss.item()",
+)
+_GROWING = Fix(
+    text="Look for state that grows: a graph kept over steps (detach it), a metric over all batches, longer sequences.",
+    code="state = state.detach()",
+)
+
+
+@dataclass(frozen=True)
+class GrowingSteps(Rule):
+    """Steps that get longer and longer.
+
+    Claim: Each step takes longer than the one before it, and it does not stop.
+    Evidence: Theil-Sen slope of the judged steps' times with its 99 % interval; the part that holds most of what the
+        last third takes beyond the first.
+    Threshold: The interval lies above zero, the last third of the steps gains at least half of what the third before it
+        gained, and the last steps take 20 % more than the first ones: more than that where other programs take more
+        of the processors.
+    Fix: By the part that grows; where memory grows as well, a graph or tensors are kept from step to step.
+    Saving: Bound: all that the mean step takes beyond the first ones. Expected: the same, for as many steps as these.
+    Traps: A curriculum of longer sequences grows on purpose. A chip that gets hotter slows by less than this.
+    Confidence: Medium: that it grows is certain, not why.
+    """
+
+    code: ClassVar[str] = "RU009"
+    name: ClassVar[str] = "growing_steps"
+    family: ClassVar[str] = "run"
+    summary: ClassVar[str] = "Each step takes longer than the one before it"
+
+    smallest_growth: float = 0.2
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the steps of the timers, or else of the trace, grow."""
+        if not facts.step_series or facts.steps.steady < FEWEST_TO_GROW:
+            least = f"{FEWEST_TO_GROW} steps"
+            return MissingData(f"fewer than {least} could be judged", record_longer(facts, least))
+        found = step_growth(facts.step_series[0])
+        if found is None:
+            return Passed("the steps do not grow for good")
+        grown = found.ratio - 1.0
+        if grown < max(self.smallest_growth, facts.taken):
+            return Passed(f"the last steps take {format_ratio(grown)} more than the first ones")
+        expected = max(1.0 - found.first_ns / found.mean_ns, 0.0)
+        if not self.worth_saying(facts, expected):
+            return Passed(f"the growth adds {format_ratio(expected)} to the mean step, which varies as much")
+        family = PARTS[found.part.part][0] if found.part is not None and found.part.part in PARTS else "compute"
+        return Fired(
+            (
+                finding_for(
+                    facts,
+                    bound=_BOUNDS.get(family, "compute-bound"),
+                    detail="growing",
+                    title=f"Steps get longer: {format_ns(found.first_ns)} at first, {format_ns(found.last_ns)} at last",
+                    why=self._why(facts, found),
+                    evidence=_evidence(facts, found),
+                    at_most="medium",
+                    saving=saving(expected, expected),
+                    fix=_FIXES.get(family) or (_KEPT if _memory_grows(facts) else _GROWING),
+                    confirm="The last steps must take as long as the first ones.",
+                ),
+            )
+        )
+
+    def _why(self, facts: Facts, found: StepGrowth) -> str:
+        holds = "No part that was timed holds most of the growth."
+        if found.part is not None:
+            holds = f"{format_ratio(found.part.coverage)} of the growth is in one part: {part_words(found.part.part)}."
+        memory = " Memory grows with it: tensors are kept." if _memory_grows(facts) else ""
+        later = format_ns(2.0 * found.last_ns - found.first_ns)
+        return f"{holds}{memory} After as many steps again, a step takes {later} at this rate."
+
+
+def _memory_grows(facts: Facts) -> bool:
+    return any(row.grows for row in facts.memory.growth)
+
+
+def _evidence(facts: Facts, found: StepGrowth) -> tuple[Evidence, ...]:
+    def row(label: str, value: float, low: float | None = None, high: float | None = None) -> Evidence:
+        return Evidence(
+            label=label,
+            value=value,
+            unit="ns",
+            source="derived",
+            origin="length of the steps",
+            n=facts.steps.steady,
+            low=low,
+            high=high,
+            rank=facts.rank.rank,
+            steps=found.steps,
+            behind=(STEP_LENGTHS,),
+        )
+
+    return (
+        row("Growth from step to step", found.slope.value, found.slope.low, found.slope.high),
+        row("Typical step of the first tenth", found.first_ns),
+        row("Typical step of the last tenth", found.last_ns),
+    )

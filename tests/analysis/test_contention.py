@@ -1,0 +1,91 @@
+"""What other programs take of the processors is the machine's, and changes nothing of what is said of the program."""
+
+from dataclasses import replace
+
+import pytest
+
+from profilerkit.analysis.contention import contended, quiet, ready_ratio
+from profilerkit.diagnosis.verdict import diagnose
+from profilerkit.model.change import revise
+from profilerkit.model.run import Loader, Series
+from profilerkit.model.step import QUEUE
+from profilerkit.rules import RULES
+from profilerkit.rules.runner import run_rules
+from tests.recipes import INPUT, facts, steps
+from tests.rules.test_rules import on_host
+
+FED_IN_LINE = Loader(kind="DataLoader", num_workers=0)
+
+
+def cores(own):
+    return (Series(name="host.process_cores", unit="count", n=9, mean=own, p10=own, p90=own, maximum=own),)
+
+
+def beside_others(queued, *, own=0.4, **known):
+    """A loop that loads in line for 60 % of its step, ``queued`` of which it waits for a processor."""
+    seen = replace(INPUT, single_process=True, cpu_ratio=0.9 * (1 - queued), queue_ratio=queued)
+    parts = {"input.prep": 0.6, "compute.other": 0.4}
+    usual = {"input": seen, "loader": FED_IN_LINE, "usable_cores": 4.0, "world_size": 1, "samples": cores(own)}
+    return on_host(parts, steps=steps(queued_ratio=queued), **{**usual, **known})
+
+
+def judged(known):
+    program = quiet(contended(known))
+    return diagnose(program, run_rules(program, RULES))
+
+
+@pytest.mark.parametrize("queued", [0.0, 0.2, 0.45, 0.7])
+def test_the_verdict_on_the_program_is_the_same_however_busy_the_machine_is(queued):
+    found, alone = judged(beside_others(queued)), judged(beside_others(0.0))
+    assert (found.bound, found.detail) == (alone.bound, alone.detail) == ("input-bound", "prep")
+    assert found.saving.expected == pytest.approx(alone.saving.expected, abs=0.05)
+    assert ("This machine is busy" in found.consequence) is (queued > 0)
+
+
+def test_the_queue_is_a_part_of_the_recorded_step_and_no_part_of_the_programs():
+    known = contended(beside_others(0.45))
+    assert known.share(QUEUE) == pytest.approx(0.45)
+    assert sum(part.share for part in known.parts) == pytest.approx(1.0)
+    assert sum(part.time_ns for part in known.parts) == pytest.approx(known.mean_step_ns, rel=1e-6)
+    assert known.ranks[known.judged_rank].breakdown == known.parts
+    program = quiet(known)
+    assert program.share(QUEUE) == 0.0
+    assert program.share("input.prep") == pytest.approx(0.6)
+    assert program.mean_step_ns == pytest.approx(0.55 * known.mean_step_ns)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        beside_others(0.01),
+        beside_others(0.45, own=3.9),
+        beside_others(0.45, samples=()),
+        beside_others(0.45, usable_cores=None),
+        beside_others(0.45, world_size=2),
+        replace(beside_others(0.45), mode="gpu"),
+        facts({"input.wait": 0.3}),
+    ],
+    ids=[
+        "hardly",
+        "its own load",
+        "not sampled",
+        "cores unknown",
+        "ranks of one host",
+        "a device works on",
+        "no timers",
+    ],
+)
+def test_where_others_are_not_known_to_hold_the_processors_nothing_changes(known):
+    assert contended(known) is known
+    assert quiet(known) is known
+
+
+def test_steps_slow_beside_others_are_not_told_as_the_programs():
+    known = contended(beside_others(0.45))
+    slow = revise(known.steps, slow=None)
+    assert quiet(known).steps.slow == slow.slow
+
+
+def test_a_thread_that_waits_for_a_processor_is_not_blocked_on_reading():
+    assert ready_ratio(0.2, 0.6) == pytest.approx(0.8)
+    assert ready_ratio(0.9, 0.6) == 1.0
