@@ -12,6 +12,7 @@ from profilerkit.analysis.memory.faults import page_faults
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.sharing import surroundings
+from profilerkit.analysis.whatif import workers_now
 from profilerkit.rundir.reader import RunRecord
 
 
@@ -38,7 +39,7 @@ def with_recorded(facts: Facts, ranks: Sequence[RankFacts], run: RunRecord | Non
         memory_use=replace(used, allocator=allocator_use(record.samples, log), faults=page_faults(record.samples, log)),
         pauses=pauses(record, log),
         lines=lines,
-        input=_fed_by(facts.input, lines.get("input") if facts.workers is None else None),
+        input=_fed_by(facts.input, None if workers_now(facts) else lines.get("input")),
         host=replace(facts.host, python=_held_by(facts.host.python, lines.get("python"))),
         surroundings=surroundings(record, log, [rank.record for rank in ranks if rank.record]),
     )

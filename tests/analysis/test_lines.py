@@ -38,11 +38,23 @@ def test_a_line_is_named_once_chance_leaves_it_above_a_third(there, elsewhere, n
     assert (hot_line([*at(GET, count=there), *others]) is not None) is named
 
 
-def test_looks_at_which_the_thread_gave_up_the_interpreter_itself_count_for_no_line():
+def test_looks_at_which_the_thread_gave_up_the_interpreter_itself_count_for_its_callers():
     assert hot_line(at(GET, count=20, held_ns=2 * MS)) is None
+    assert hot_line(at(GET, DECODE, count=20, held_ns=2 * MS)).frames == (GET,)
     forced = hot_line([*at(GET, count=12, held_ns=6 * MS), *at(JOIN, count=8, held_ns=2 * MS)])
     assert forced.frames == (GET,)
     assert forced.share == 0.6
+
+
+def test_the_loop_itself_is_named_for_a_line_of_it_only():
+    def loop(line, **fields):
+        return at(f"train.py({line}): main", held_ns=6 * MS, **fields)
+
+    spread = [sample for line in range(20) for sample in loop(line)]
+    assert hot_line(spread).share == 1.0
+    assert hot_line(spread, of_loop=True) is None
+    assert hot_line([*spread, *loop(50, count=30)], of_loop=True).frames == ("train.py(50): main",)
+    assert hot_line(at("train.py(50): main", GET, count=30, held_ns=2 * MS), of_loop=True) is None
 
 
 def test_torchs_lines_that_a_late_look_found_are_left_out():

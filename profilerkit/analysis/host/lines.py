@@ -33,17 +33,18 @@ _TAKEN_AWAY_NS = 5_000_000
 _QUEUED_NS = 2_000_000
 
 
-def hot_line(samples: Sequence[StackSample]) -> HotLine | None:
+def hot_line(samples: Sequence[StackSample], *, of_loop: bool = False) -> HotLine | None:
     """Return the line that holds most of the samples; ``None`` where none holds enough, or hardly any were taken.
 
-    Looks that found the thread somewhere else than it was count for no line: a share is never too large by them. Those
-    that found it between two calls of the user's, long after they were due, are left out: on a busy host a look gets a
-    processor where the thread gives up its own, as torch does there.
+    Looks that found the thread somewhere else than it was count for its callers only, which it seldom left. Those that
+    found it between two calls of the user's, long after they were due, are left out: on a busy host a look gets a
+    processor where the thread gives up its own, as torch does there. Samples ``of_loop`` are of no single call of it:
+    their common caller is the loop itself, which is no answer, unless one line of it is.
     """
     samples = [sample for sample in samples if not _is_between(sample)]
     if len(samples) < _FEWEST:
         return None
-    chains = [sample.lines for sample in samples if sample.lines and _is_sure(sample)]
+    chains = [chain for sample in samples if (chain := _chain(sample)) and (chain == sample.lines or not of_loop)]
     counts = Counter(function for chain in chains for function in {_function(line) for line in chain})
     enough = {name for name, count in counts.items() if interval(count, len(samples))[0] > _ENOUGH_RATIO}
     if not enough:
@@ -55,6 +56,8 @@ def hot_line(samples: Sequence[StackSample]) -> HotLine | None:
         lines[chain[-1]] += count
     line, count = lines.most_common(1)[0]
     if interval(count, len(samples))[0] <= _ENOUGH_RATIO:
+        if of_loop and counts[function] == len(chains):
+            return None
         count = counts[function]
     low, high = interval(count, len(samples))
     frames = max((chain for chain in within if chain[-1] == line), key=lambda chain: within[chain])
@@ -92,7 +95,7 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
         "workers": hot_line(workers),
         "fetch": hot_line([sample for sample in workers if sample.place == "input"]),
         "collate": hot_line([sample for sample in workers if sample.place == "collate"]),
-        "python": hot_line([sample for sample in here if sample.place in ("step", "hook") and _is_python(sample)]),
+        "python": hot_line([sample for sample in here if _is_python(sample)], of_loop=True),
         "hook": _share_of_step(here),
         "unnamed": _of_stalls(record.stacks, step, log),
     }
@@ -168,8 +171,9 @@ def _chosen(samples: Sequence[StackSample], mask: npt.NDArray[np.bool_]) -> list
     return [samples[row] for row in np.flatnonzero(mask).tolist()]
 
 
-def _is_sure(sample: StackSample) -> bool:
-    return not _HELD_NS < sample.held_ns < _TAKEN_AWAY_NS
+def _chain(sample: StackSample) -> tuple[str, ...]:
+    """The calls that a look tells of: the innermost is not sure where the thread had gone on to it meanwhile."""
+    return sample.lines[:-1] if _HELD_NS < sample.held_ns < _TAKEN_AWAY_NS else sample.lines
 
 
 def _is_between(sample: StackSample) -> bool:
@@ -177,8 +181,8 @@ def _is_between(sample: StackSample) -> bool:
 
 
 def _is_python(sample: StackSample) -> bool:
-    """Whether the thread kept the interpreter, in no code of torch's."""
-    return sample.held_ns > _HELD_NS and not sample.in_torch
+    """Whether the thread kept the interpreter outside of the loader, in no code of torch's."""
+    return sample.held_ns > _HELD_NS and not sample.in_torch and sample.place in ("step", "hook")
 
 
 def _function(line: str) -> str:
