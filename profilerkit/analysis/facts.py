@@ -18,7 +18,7 @@ from profilerkit.analysis.device.records import (
     MathFacts,
     SyncFacts,
 )
-from profilerkit.analysis.host.host_facts import HostFacts
+from profilerkit.analysis.host.host_facts import HostFacts, HotLine
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ledger.pause import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts
@@ -150,6 +150,7 @@ class Facts:
         ranks: every rank that was read.
         rank_steps: each of them in each judged step; ``None`` for a single one.
         job_steps: the judged steps as means over the ranks; ``None`` likewise.
+        lines: of the user's that hold most of a place, as far as stacks were sampled; the places are ``lines_of``'s.
         judged_rank: position in ``ranks`` of the rank the parts describe.
         missing_ranks: ranks of the job that were not read; ``None`` when unknown.
         waiting_share: share of a step that the median other rank waits for the judged one; ``None`` if none is late.
@@ -265,6 +266,7 @@ class Facts:
     rank_steps: RankSteps | None = None
     step_series: tuple[StepSeries, ...] = field(default=(), compare=False, repr=False)
     job_steps: JobSteps | None = None
+    lines: Mapping[str, HotLine] = field(default_factory=dict)
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""

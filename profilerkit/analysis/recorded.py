@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.facts import Facts, InputFacts
+from profilerkit.analysis.host.host_facts import HotLine, PythonFacts
+from profilerkit.analysis.host.lines import lines_of
 from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.memory.allocator_use import allocator_settings, allocator_use
 from profilerkit.analysis.memory.faults import page_faults
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.sharing import surroundings
+from profilerkit.analysis.whatif import workers_now
 from profilerkit.rundir.reader import RunRecord
 
 
@@ -30,9 +33,27 @@ def with_recorded(facts: Facts, ranks: Sequence[RankFacts], run: RunRecord | Non
     )
     if record is None or log is None:
         return replace(facts, memory_use=used)
+    lines = lines_of(record, log)
     return replace(
         facts,
         memory_use=replace(used, allocator=allocator_use(record.samples, log), faults=page_faults(record.samples, log)),
         pauses=pauses(record, log),
+        lines=lines,
+        input=_fed_by(facts.input, None if workers_now(facts) else lines.get("input")),
+        host=replace(facts.host, python=_held_by(facts.host.python, lines.get("python"))),
         surroundings=surroundings(record, log, [rank.record for rank in ranks if rank.record]),
     )
+
+
+def _fed_by(known: InputFacts | None, line: HotLine | None) -> InputFacts | None:
+    """The wait for batches with the line that holds most of it, where stacks were sampled; else as a trace tells."""
+    if known is None or line is None:
+        return known
+    return replace(known, frames=line.frames, frames_ratio=line.share)
+
+
+def _held_by(known: PythonFacts | None, line: HotLine | None) -> PythonFacts | None:
+    """Long stretches of Python with the line that holds most of the interpreter's time outside of the loader."""
+    if known is None or line is None:
+        return known
+    return replace(known, frames=line.frames, frames_ratio=line.share)

@@ -96,7 +96,12 @@ class Budget:
 
 
 def stages(
-    timer: FetchTimer, hooks: Hooks, clock: DeviceClock, workers: WorkerWatch | None, samplers: Iterable[Sampler]
+    timer: FetchTimer,
+    hooks: Hooks,
+    clock: DeviceClock,
+    workers: WorkerWatch | None,
+    samplers: Iterable[Sampler],
+    stacks: Sampler | None = None,
 ) -> tuple[Stage, ...]:
     """What can be given up, least useful for its cost first; steps and the waits for batches never are.
 
@@ -128,6 +133,11 @@ def stages(
         ),
         Stage(
             "queue", "the loader's queue was not looked at", look_no_more, lambda: workers is not None and workers.seen
+        ),
+        *(
+            []
+            if stacks is None
+            else [Stage("stacks", "no stacks were looked at", stacks.end, lambda: not stacks.reason)]
         ),
         Stage(
             "samplers",

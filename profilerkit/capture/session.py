@@ -29,6 +29,7 @@ from profilerkit.capture.probes.probing import Probing
 from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
 from profilerkit.capture.settings import Settings
+from profilerkit.capture.stacks import stack_sampler
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.watched import watched
 from profilerkit.capture.watches import Watches
@@ -36,7 +37,16 @@ from profilerkit.capture.windows import DeepWindows
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.model.report import Report
-from profilerkit.rundir.layout import ALONE_FLUSH_SECONDS, END, FLIGHT, FLUSH_SECONDS, META, PHASE_SPAN_PREFIX, Feature
+from profilerkit.rundir.layout import (
+    ALONE_FLUSH_SECONDS,
+    END,
+    FLIGHT,
+    FLUSH_SECONDS,
+    META,
+    PHASE_SPAN_PREFIX,
+    STACKS,
+    Feature,
+)
 from profilerkit.rundir.process import this_process
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 
@@ -102,8 +112,11 @@ class Session:
         if settings.host:
             sources["host"] = HostSource()
         self._samplers = {name: Sampler(name, source, writer.append_sample) for name, source in sources.items()}
-        can_go = stages(self._timer, self._hooks, self._clock, self._workers, self._samplers.values())
-        self._cost = RunningCost(self._timer, self._hooks, self._clock, self._workers)
+        looker, self._stacks = stack_sampler(writer.path / STACKS, lambda: self._tracker.thread)
+        can_go = stages(self._timer, self._hooks, self._clock, self._workers, [*self._samplers.values()], looker)
+        if settings.light:
+            self._samplers["stacks"] = looker
+        self._cost = RunningCost(self._timer, self._hooks, self._clock, self._workers, self._stacks)
         self._budget = Budget(settings.overhead_budget, can_go if settings.light else ())
 
     # The training script's calls
@@ -278,7 +291,8 @@ class Session:
 
     def _measure_self(self) -> None:
         if self._settings.light and self._tracker.count:
-            self._self_ns = self_ns_per_step(self._timer, self._hooks, self._clock, self._workers, self._tracker.count)
+            cost = (self._timer, self._hooks, self._clock, self._workers, self._tracker.count, self._stacks)
+            self._self_ns = self_ns_per_step(*cost)
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if self._settings.summaries and self._traces:
@@ -359,7 +373,7 @@ class Session:
             "backward": on(light, hooked or tracker.missing("backward")),
         }
         features["workers"] = on(light, hooked or (self._workers.reason() if self._workers is not None else ""))
-        for name in ("nvml", "host"):
+        for name in ("nvml", "host", "stacks"):
             sampler = self._samplers.get(name)
             features[name] = on(sampler is not None, sampler.reason if sampler is not None else "")
         features |= {name: on(light, failure or reason) for name, reason in self._watches.reasons().items()}

@@ -8,6 +8,9 @@ from profilerkit.rundir.files import Descriptor
 from profilerkit.rundir.layout import wait_queue_field
 
 _READ_BYTES = 256
+#: Reading a file lets another thread run. Where one did for longer than this, the clocks are of two moments: they are
+#: read again, at most so often.
+_AT_ONCE_NS, _TRIES = 500_000, 3
 
 #: Wall, CPU and run-queue ns of a thread (the last -1 where the kernel does not say), at a moment on the clock.
 Moment = tuple[int, int, int]
@@ -22,9 +25,13 @@ class ThreadClock:
         with suppress(OSError):
             self._file = Descriptor("/proc/thread-self/schedstat", os.O_RDONLY)
 
-    def now(self) -> Moment:
+    def now(self, tries: int = _TRIES) -> Moment:
         """The three clocks, ns; run-queue time is -1 where the kernel does not keep it. 2 µs, 20 beside other work."""
-        return perf_counter_ns(), thread_time_ns(), self._queued_ns()
+        for _ in range(tries):
+            wall_ns, cpu_ns, queued_ns = perf_counter_ns(), thread_time_ns(), self._queued_ns()
+            if perf_counter_ns() - wall_ns < _AT_ONCE_NS:
+                break
+        return wall_ns, cpu_ns, queued_ns
 
     def again(self, start: Moment) -> Moment:
         """Those of the clocks that were read at ``start``."""

@@ -7,6 +7,7 @@ these the queue of tasks, the collate function and the queue of batches are give
 import inspect
 import os
 import struct
+import threading
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.process import current_process
@@ -15,6 +16,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from profilerkit.capture.guard import Guard, asked
+from profilerkit.capture.stacks import stack_sampler
 from profilerkit.capture.thread_clock import Moment, ThreadClock, open_for_reading
 from profilerkit.rundir.files import AppendFile
 from profilerkit.rundir.layout import (
@@ -22,6 +24,7 @@ from profilerkit.rundir.layout import (
     FAILED_SUFFIX,
     FORMAT_VERSION,
     HEADER,
+    STACKS,
     UNKNOWN_US,
     WORKER,
     WORKER_MAGIC,
@@ -53,15 +56,20 @@ def watched_loop(directory: str, original: Callable[..., None], *args: Any, **kw
     if (Path(directory) / END).exists():  # the recording is over, and somebody patched on top of ours
         return original(*args, **kwargs)
     guard = Guard("profilerkit's watch on a loader's worker")
-    bound = guard.call(_watched, Path(directory), original, args, kwargs, guard)
-    if bound is None:
+    watched = guard.call(_watched, Path(directory), original, args, kwargs, guard)
+    if watched is None:
         return original(*args, **kwargs)
-    return original(*bound.args, **bound.kwargs)
+    probe, bound = watched
+    guard.call(probe.stacks.start)
+    try:
+        return original(*bound.args, **bound.kwargs)
+    finally:
+        guard.call(probe.stacks.stop)
 
 
 def _watched(
     directory: Path, original: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any], guard: Guard
-) -> inspect.BoundArguments:
+) -> "tuple[WorkerProbe, inspect.BoundArguments]":
     """The arguments of torch's loop, with timed methods on its queues and a timed collate function."""
     bound = inspect.signature(original).bind(*args, **kwargs)
     tasks, batches = bound.arguments["index_queue"], bound.arguments["data_queue"]
@@ -73,7 +81,7 @@ def _watched(
     tasks.get = probe.timed_get(tasks.get)
     batches.put = probe.timed_put(batches.put)
     batches._send_bytes = probe.timed_send(batches._send_bytes)  # read when the first batch starts the sending thread
-    return bound
+    return probe, bound
 
 
 def _say(path: Path, guard: Guard) -> None:
@@ -82,7 +90,11 @@ def _say(path: Path, guard: Guard) -> None:
 
 
 class WorkerProbe:
-    """Times the batches of one worker: on its thread, and at the end of ``timed_send`` on the one that pickles."""
+    """Times the batches of one worker: on its thread, and at the end of ``timed_send`` on the one that pickles.
+
+    Attributes:
+        stacks: looks at the thread that makes a batch while it makes one.
+    """
 
     def __init__(self, path: Path, guard: Guard) -> None:
         self._guard = guard
@@ -107,6 +119,10 @@ class WorkerProbe:
         self._sender: ThreadClock | None = None
         self._sent: Moment = (0, 0, 0)
         self._checked_ns = perf_counter_ns()
+        thread = threading.get_ident()
+        self.stacks, _ = stack_sampler(
+            path.with_suffix(f".{STACKS}"), lambda: thread if self._armed and self._began is not None else 0
+        )
 
     @property
     def _armed(self) -> bool:
@@ -186,6 +202,7 @@ class WorkerProbe:
 
     def _left(self) -> None:
         row, self._row = self._row, None
+        self._began = None
         now_ns = perf_counter_ns()
         self._put_ns = now_ns if row is not None else 0
         self._pending.append(None if row is None else (row, now_ns))
@@ -206,6 +223,7 @@ class WorkerProbe:
             self._checked_ns = now[0]
             if self._end.exists():
                 self._file.close()
+                self.stacks.end()
 
 
 def batch_bytes(batch: object) -> int:

@@ -8,10 +8,12 @@
                    events.bin       HEADER then fixed-size EVENT records, append-only
                    names.jsonl      {"id": 1, "name": "checkpoint"}: names that records carry, appended at first use
                    samples.jsonl    one Sample (rundir/sampled.py) per line, append-only
+                   stacks.jsonl     one StackSample per line, append-only: where the training thread was
                    clock.jsonl      one ClockAnchor per line, append-only
                    flight.json      Flight: the last collectives of the run, from torch's flight recorder
                    ddp.json         DdpRecord: what DistributedDataParallel says of itself
                    worker.<pid>.<id>.bin     HEADER then fixed-size WORKER records, by a DataLoader's worker
+                   worker.<pid>.<id>.stacks.jsonl     as stacks.jsonl, of that worker
                    worker.<pid>.<id>.failed  why that worker stopped recording; only if it did
                    windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete),
                                     flight.json (Flight: the last collectives at the window's end)
@@ -47,6 +49,7 @@ EVENTS = "events.bin"
 NAMES = "names.jsonl"
 SAMPLES = "samples.jsonl"
 CLOCK = "clock.jsonl"
+STACKS = "stacks.jsonl"
 FLIGHT = "flight.json"
 DDP = "ddp.json"
 END = "end.json"

@@ -31,6 +31,7 @@ from profilerkit.rundir.layout import (
     PROBES,
     RANK_PREFIX,
     SAMPLES,
+    STACKS,
     WINDOW_STATUS,
     WINDOW_TRACE,
     WINDOW_TRACE_GZ,
@@ -47,7 +48,7 @@ from profilerkit.rundir.layout import (
 from profilerkit.rundir.probes import ProbesRecord, without_probed
 from profilerkit.rundir.process import still_runs
 from profilerkit.rundir.records import sound_batches, sound_events
-from profilerkit.rundir.sampled import Sample
+from profilerkit.rundir.sampled import Sample, StackSample
 from profilerkit.units import format_ns
 
 #: A reason longer than this is cut.
@@ -81,11 +82,13 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         pid: its process.
         number: its place among the workers of its loader, from 0.
         batches: whole records of ``layout.WORKER``, without the header.
+        stacks: where its thread was while it made them, in file order.
     """
 
     pid: int
     number: int
     batches: bytes
+    stacks: tuple[StackSample, ...] = ()
 
 
 class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +111,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
         ddp: what DistributedDataParallel said of itself; ``None`` where it was not asked or not used.
         probes: what in-run probes timed; ``None`` where none was asked for. What they did is not among ``events``.
         refused: the disk took nothing of the first files, which are empty: it was full, or the host went down.
+        stacks: where the training thread was, in file order.
     """
 
     rank: int
@@ -126,6 +130,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     ddp: DdpRecord | None = None
     probes: ProbesRecord | None = None
     refused: bool = False
+    stacks: tuple[StackSample, ...] = ()
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,6 +254,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         ddp=_document(path / DDP, DdpRecord, notes, optional=True),
         probes=probes,
         refused=refused,
+        stacks=tuple(_lines(path / STACKS, StackSample, notes)),
         notes=(*notes, *_joined_notes(meta)),
     )
 
@@ -357,7 +363,8 @@ def _workers(path: Path, notes: list[str]) -> Iterator[WorkerRecord]:
         elif worker:
             batches = _records(file, WORKER_MAGIC, WORKER.size, notes)
             batches = _sound(file, batches, sound_batches, WORKER.size, notes)
-            yield WorkerRecord(pid=worker[0], number=worker[1], batches=batches)
+            stacks = tuple(_lines(file.with_suffix(f".{STACKS}"), StackSample, notes))
+            yield WorkerRecord(pid=worker[0], number=worker[1], batches=batches, stacks=stacks)
 
 
 def _windows(path: Path, notes: list[str]) -> Iterator[tuple[WindowStatus, Path | None]]:

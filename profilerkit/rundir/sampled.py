@@ -3,6 +3,8 @@
 Of a device a field that is ``None`` is not written: what a machine cannot say costs nothing on its disk.
 """
 
+from typing import Literal
+
 import msgspec
 
 from profilerkit.rundir.times import TimeNs
@@ -196,3 +198,29 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu: GpuSample | None = None
     host: HostSample | None = None
     allocator: AllocatorSample | None = None
+
+
+#: Where a thread was found: in the loader, in a worker's collate function, in a backward pass or in a hook that one
+#: calls, in the optimizer, writing a checkpoint, or anywhere else.
+StackPlace = Literal["input", "collate", "backward", "hook", "optimizer", "save", "step"]
+
+
+class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of ``stacks.jsonl``: where a thread was at a moment.
+
+    Attributes:
+        t_ns: ``perf_counter_ns``.
+        place: of the loop.
+        held_ns: how long the thread had kept the interpreter until it could be looked at.
+        queued_ns: how long the look had waited for a processor before that.
+        lines: ``file.py(12): function`` of the user's frames in that place, outer first; a library's, or torch's, where
+            the user has none there.
+        in_torch: the last of them had called torch's own Python; in the loader, they are torch's.
+    """
+
+    t_ns: TimeNs
+    place: StackPlace = "step"
+    held_ns: TimeNs = 0
+    queued_ns: TimeNs = 0
+    lines: tuple[str, ...] = ()
+    in_torch: bool = False

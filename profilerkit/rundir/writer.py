@@ -31,7 +31,7 @@ from profilerkit.rundir.layout import (
     rank_directory,
     window_directory,
 )
-from profilerkit.rundir.sampled import Sample
+from profilerkit.rundir.sampled import Sample, StackSample
 
 #: A block of a disk, which holds nearly every ``RankEnd``: its longest text is an exception's, cut to 2,000 characters.
 _END_BYTES = 4096
@@ -128,6 +128,30 @@ class RankWriter:
         """Close the append-only files."""
         for file in (self._events, self._names, self._samples, self._clock):
             file.close()
+
+
+class StackFile:
+    """A file of stacks, made with the first of them: a worker that makes nothing leaves none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: AppendFile | None = None
+
+    @property
+    def stopped(self) -> str | None:
+        """Why nothing is written any more; ``None`` while it works."""
+        return self._file.stopped if self._file is not None else None
+
+    def append(self, samples: Sequence[StackSample]) -> None:
+        """Append one line each."""
+        if samples:
+            self._file = self._file or AppendFile(self._path)
+            self._file.append(b"".join([msgspec.json.encode(sample) + b"\n" for sample in samples]))
+
+    def close(self) -> None:
+        """Close it."""
+        if self._file is not None:
+            self._file.close()
 
 
 def write_manifest(run: Path, manifest: RunManifest) -> None:

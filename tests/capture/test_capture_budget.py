@@ -95,12 +95,13 @@ def test_near_empty_steps_turn_features_off_and_the_report_says_so(toy, light, r
         session = prof._session
     meta = recorded(prof.directory).rank.meta
     off = {name: feature.reason for name, feature in meta.features.items() if not feature.on}
-    assert {"samplers", "wait_cpu", "backward"} <= set(off)
+    assert {"stacks", "samplers", "wait_cpu", "backward"} <= set(off)
     assert "above its budget of" in off["backward"]
     assert not session._hooks.watches_backward
-    assert all(sampler.period_seconds == 5 for sampler in session._samplers.values())
+    assert session._samplers["host"].period_seconds == 5
+    assert not session._samplers["stacks"]._thread.is_alive()
     trust = profilerkit.analyze(prof.directory).trust
-    assert sum("above its budget of" in note for note in trust.notes) == 3
+    assert sum("above its budget of" in note for note in trust.notes) == 4
     assert any(note.startswith("Recording every step cost more than its budget") for note in trust.notes)
     assert trust.cost.per_step_ns == meta.self_ns_per_step
     assert trust.cost.start_ns > 0

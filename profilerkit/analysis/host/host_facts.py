@@ -24,6 +24,25 @@ class CollectionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class HotLine:
+    """The innermost function that holds much of a place, and its line with most looks.
+
+    Attributes:
+        frames: ``file.py(12): function`` of its callers in that place and itself, outer first, at most four. Hostile.
+        share: of the looks in that place that found it there: in the line where that holds enough, else the function.
+        low: lower end of the 95 % interval of the share.
+        high: upper end.
+        looks: at the place.
+    """
+
+    frames: tuple[str, ...]
+    share: float
+    low: float
+    high: float
+    looks: int
+
+
+@dataclass(frozen=True, slots=True)
 class PythonFacts:
     """Stretches of Python longer than 1 ms in the judged steps of a trace, in which no operator runs.
 

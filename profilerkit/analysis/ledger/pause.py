@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from profilerkit.analysis.host.host_facts import HotLine
+
 PauseKind = Literal["checkpoint", "evaluation", "logging"]
 
 
@@ -21,6 +23,7 @@ class Pause:
         batches: that an evaluation reads from loaders, on average; ``None`` where it reads none.
         records_graphs: autograd records the operators of evaluations, which nothing needs.
         inferred: nobody named all of them; evaluation is also told by passes that train nothing.
+        line: of the user's that holds most of them; ``None`` where sampled stacks do not tell.
     """
 
     kind: PauseKind
@@ -33,6 +36,7 @@ class Pause:
     inferred: bool = False
     batches: float | None = None
     records_graphs: bool = False
+    line: HotLine | None = None
 
     @property
     def each_ns(self) -> float:

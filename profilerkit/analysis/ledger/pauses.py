@@ -3,6 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.events import EVENT_DTYPE, Timed, fetches_here, timed
+from profilerkit.analysis.host.lines import line_within
 from profilerkit.analysis.intervals import covered, union
 from profilerkit.analysis.ledger.account import account
 from profilerkit.analysis.ledger.pause import Pause, PauseKind
@@ -42,6 +43,7 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
             batches=read[0] if kind == "evaluation" else None,
             records_graphs=kind == "evaluation" and read[1],
             inferred=kind == "evaluation" and bool(begun[kind].has(EventFlag.INFERRED).any()),
+            line=line_within(record.stacks, union(begun[kind].start, begun[kind].end)),
         )
         for kind in sorted(told, key=lambda kind: -judged[kind])
     )

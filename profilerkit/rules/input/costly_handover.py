@@ -10,6 +10,7 @@ from profilerkit.analysis.workers.anatomy import on_its_way
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.lines import in_line, line_evidence, told_line
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
@@ -59,7 +60,7 @@ class CostlyHandover(Rule):
 
 
 _JOIN = (
-    "Halve the cost of collate_fn: join the samples into one tensor in one call, in smaller types; what reads or "
+    "Halve the cost of collate_fn{}: join the samples into one tensor in one call, in smaller types; what reads or "
     "computes for each sample belongs into the dataset."
 )
 _SEND = "Halve the cost of the hand-over: collate into one tensor, send uint8 instead of float32, cast on the device."
@@ -68,23 +69,26 @@ _SEND = "Halve the cost of the hand-over: collate into one tensor, send uint8 in
 def _finding(facts: Facts, workers: Workers, on_the_way: float, expected: float) -> Finding:
     time_ns = workers.time_ns("collate", "handover")
     joins = workers.time_ns("collate") > time_ns / 2 and on_the_way < CostlyHandover.on_its_way_share
+    line = facts.lines.get("collate") if joins else None
     size = f" of {format_bytes(workers.batch_bytes)}" if workers.batch_bytes is not None else ""
     return finding_for(
         facts,
         bound="input-bound",
         title=f"Joining and handing over every batch{size} takes {format_ns(time_ns)} of a worker",
-        why="The samples are there; copying them into one batch and bringing that to the training process is the work.",
+        why="The samples are there; copying them into one batch and bringing that to the training process is the work."
+        f"{told_line(line, 'the joining')}",
         evidence=(
             *part_evidence(facts, workers),
             measured(facts, workers, "Of it joining and handing over", time_ns, "ns"),
             *optional(facts, workers, "Bytes of a batch", workers.batch_bytes, "bytes"),
             *optional(facts, workers, "From the end of collating to the training loop", workers.delivery_ns, "ns"),
             *optional(facts, workers, "Wait for batches on their way, share of the wait", on_the_way, "ratio"),
+            *line_evidence(facts, "Of the joining", line),
         ),
         at_most="high" if workers.share("collate", "handover") >= 0.5 else "medium",
         detail="ipc",
         saving=saving(expected, facts.share(*WAITS)),
-        fix=Fix(text=_JOIN if joins else _SEND),
+        fix=Fix(text=_JOIN.format(in_line(line)) if joins else _SEND),
         confirm="Time collate_fn on the samples of one batch."
         if joins
         else "A batch of half the bytes must take about half the time.",

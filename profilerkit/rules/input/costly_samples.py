@@ -9,6 +9,7 @@ from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, saving
 from profilerkit.model.finding import Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.lines import in_line, line_evidence, told_line
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ns, format_ratio
 
@@ -46,22 +47,25 @@ class CostlySamples(Rule):
         expected = cheaper_batch(facts, removed, removed)
         if not self.worth_saying(facts, expected):
             return Passed(f"computing samples is {format_ratio(share)} of a batch, and the step hardly waits for it")
+        line = facts.lines.get("fetch")
         finding = finding_for(
             facts,
             bound="input-bound",
             title=f"Workers compute {format_ns(workers.time_ns('prep'))} for the samples of every batch",
-            why=f"{format_ratio(share)} of the work on a batch is CPU time while its samples are made.",
+            why=f"{format_ratio(share)} of the work on a batch is CPU time while its samples are made."
+            f"{told_line(line, 'that time')}",
             evidence=(
                 *part_evidence(facts, workers, "prep", "fetch"),
                 measured(facts, workers, "Computing the samples of a batch", workers.time_ns("prep"), "ns"),
                 *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
+                *line_evidence(facts, "Of the making of samples", line),
             ),
             at_most="high",
             detail="prep",
             saving=saving(expected, facts.share(*WAITS)),
             fix=Fix(
-                text="Halve the cost of a sample: a faster decoder, files stored in the size that is used, fewer "
-                "conversions, or the transform on the device."
+                text=f"Halve the cost of a sample{in_line(line)}: a faster decoder, files stored in the size that is "
+                "used, fewer conversions, or the transform on the device."
             ),
             confirm="A dataset that returns ready tensors shows the floor.",
         )

@@ -10,6 +10,7 @@ from profilerkit.analysis.workers.capacity import CORES_IN_USE, shortage
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import cores_evidence, measured, optional, recorded_workers
+from profilerkit.rules.lines import in_line, line_evidence, told_line
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence
 
 
@@ -61,13 +62,15 @@ def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is
         facts,
         bound="input-bound",
         title=f"More workers will not help, the CPU is full: {reason}",
-        why="Making a batch needs a core, and there is none free: more workers would share the same cores.",
+        why="Making a batch needs a core, and there is none free: more workers would share the same cores."
+        f"{told_line(facts.lines.get('workers'), 'the time of workers')}",
         evidence=(
             share_evidence(facts, "Input wait, share of the step", *WAITS),
             measured(facts, workers, "CPU time of a batch", workers.cpu_ns, "ns"),
             measured(facts, workers, "Waiting for a core, per batch", workers.time_ns("core"), "ns"),
             *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
             *cores_evidence(facts),
+            *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
             measured(facts, workers, "num_workers", workers_now(facts) or workers.count, "count"),
         ),
         at_most="high" if known else "medium",
@@ -81,10 +84,9 @@ def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is
 
 
 def _fix(facts: Facts, workers: Workers, *, is_own: bool) -> str:
-    now = workers_now(facts) or workers.count
+    now, line = workers_now(facts) or workers.count, facts.lines.get("workers")
     stay = f"Keep num_workers {now}: more would compete for the same cores."
     if is_own:
-        return (
-            f"{stay} Halve what a batch computes: decode and resize ahead, a cheaper codec, or transform on the device."
-        )
+        how = "decode and resize ahead, a cheaper codec, or transform on the device."
+        return f"{stay} Halve what a batch computes{in_line(line)}: {how}"
     return f"{stay} Give the job more cores or a higher CPU quota."

@@ -8,6 +8,7 @@ from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import cheaper_batch, saving, workers_now
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.input.worker_evidence import ORIGIN, SMALLEST_WAIT
+from profilerkit.rules.lines import line_evidence, told_line
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -141,6 +142,7 @@ def _batch(facts: Facts) -> _Batch | MissingData:
 
 
 def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, expected: float) -> Finding:
+    line = facts.lines.get("fetch" if batch.by_workers else "input")
     origin = ORIGIN if batch.by_workers else "step timers"
 
     def evidence(label: str, value: float, unit: str) -> Evidence:
@@ -158,7 +160,8 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
         facts,
         bound="input-bound",
         title=f"{format_count(round(batch.samples))} samples of {format_ns(each_ns)} each are fetched one by one",
-        why="At so little time per sample most of it is Python: a call per sample, and joining the samples again.",
+        why="At so little time per sample most of it is Python: a call per sample, and joining the samples again."
+        f"{told_line(line, 'the fetching')}",
         evidence=(
             share_evidence(facts, "Input wait, share of the step", *WAITS),
             evidence("Time of a batch", batch.time_ns, "ns"),
@@ -166,6 +169,7 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
             evidence("Samples in a batch", batch.samples, "count"),
             evidence("Time of a sample", each_ns, "ns"),
             *((evidence("Bytes of a sample", size, "bytes"),) if size is not None else ()),
+            *line_evidence(facts, "Of the fetching", line),
         ),
         at_most="medium",
         detail="prep",

@@ -10,6 +10,7 @@ from profilerkit.analysis.workers.capacity import lock_held
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.lines import in_line, line_evidence, told_line
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
@@ -69,25 +70,30 @@ class SlowStorage(Rule):
         is_storage = reads and (workers.storage_bytes or 0) >= self.stored_ratio * (workers.read_bytes or 0)
         is_locked = lock_held(facts) is not None
         size = format_bytes(workers.read_bytes or 0)
+        line = facts.lines.get("fetch")
         if is_locked:
             why = "The blocked workers were seen waiting for a lock: they hold each other up, however many there are."
-            text = "Read without the shared lock: one file handle or connection per worker, opened in the worker."
+            what = "one file handle or connection per worker, opened in the worker."
+            text = f"Read without the shared lock{in_line(line)}: {what}"
         elif reads:
             why = f"A batch reads {size}; meanwhile its worker neither computes nor waits for a core."
-            text = "Halve the time blocked on reading: larger files read in sequence, a local copy, or a cache."
+            what = "larger files read in sequence, a local copy, or a cache."
+            text = f"Halve the time blocked on reading{in_line(line)}: {what}"
         else:
             why = "Hardly any bytes are read through files meanwhile: a network, a lock, or a sleep."
-            text = "Halve the time the workers wait: ask the service for more at once, or remove the shared lock."
+            what = "ask the service for more at once, or remove the shared lock."
+            text = f"Halve the time the workers wait{in_line(line)}: {what}"
         return finding_for(
             facts,
             bound="input-bound",
             title=f"Workers are blocked {time} for every batch" + (", waiting for a lock" if is_locked else ""),
-            why=why,
+            why=f"{why}{told_line(line, 'the making of samples')}",
             evidence=(
                 *part_evidence(facts, workers),
                 measured(facts, workers, "Of it blocked while the samples are read", workers.time_ns("fetch"), "ns"),
                 *optional(facts, workers, "Read for a batch", workers.read_bytes, "bytes"),
                 *optional(facts, workers, "Of it from storage", workers.storage_bytes, "bytes"),
+                *line_evidence(facts, "Of the making of samples", line),
                 *optional(
                     facts, workers, "Moments at which blocked workers waited for a lock", workers.locked_ratio, "ratio"
                 ),

@@ -1,6 +1,5 @@
 """IN001 (R01): the step waits for the data loader."""
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,6 +21,7 @@ from profilerkit.rules.input.costly_handover import CostlyHandover
 from profilerkit.rules.input.costly_samples import CostlySamples
 from profilerkit.rules.input.loader_fixes import cheaper_input, limits, made_elsewhere, more_at_a_time, worker_fix
 from profilerkit.rules.input.slow_storage import SlowStorage
+from profilerkit.rules.lines import PLACE, frame_text, in_line, line_evidence, told_line
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -41,9 +41,6 @@ from profilerkit.units import format_ns, format_ratio
 SMALLEST_HIDDEN = 0.01
 #: Share of the wait from which a function is named in the title.
 MOST_OF_THE_WAIT = 0.5
-#: Where a frame's file and line stand in its name.
-_PLACE = re.compile(r"^(?P<file>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
-_BUILTIN = re.compile(r"^<(?:built-in )?(?:function|method) (?P<function>[^ >]*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ class StarvedDevice(Rule):
             facts,
             bound="input-bound",
             title=f"The step waits {format_ns(wait)} of {format_ns(step)} for data{in_function(facts)}",
-            why=_why(facts),
+            why=f"{_why(facts)}{told_line(facts.lines.get('workers'), 'the time of workers')}",
             evidence=_evidence(facts, wait),
             at_most=_surest(facts),
             detail=leading.removeprefix("input."),
@@ -187,6 +184,8 @@ def _cheaper_fix(facts: Facts) -> Fix:
     if made_elsewhere(facts):
         return more_at_a_time(facts)
     text = _CHEAPER.get(_most(facts), _CHEAPER[None])
+    place = f" in {_holder(facts.input.frames)}" if in_function(facts) else in_line(facts.lines.get("workers"))
+    text = text.replace(":", f"{place}:", 1)
     maker = _maker(facts.input.frames)
     elsewhere = workers_now(facts) is None and not made_in_line(facts)  # of those it is known that workers win less
     if elsewhere and in_function(facts) and maker:
@@ -269,19 +268,6 @@ def _most(facts: Facts) -> str | None:
     return next((part for part in WAITS if facts.share(part) > total / 2), None)
 
 
-def frame_text(frame: str) -> str:
-    """A frame for a reader: the function and where it is.
-
-    >>> frame_text("/opt/app/data/owl.py(301): resize"), frame_text("<built-in method read of _io.FileIO object>")
-    ('resize (data/owl.py:301)', 'read')
-    """
-    if place := _PLACE.match(frame):
-        file = "/".join(place["file"].split("/")[-2:])
-        return f"{place['function']} ({file}:{place['line']})"
-    builtin = _BUILTIN.match(frame)
-    return builtin["function"].strip("'") if builtin else frame
-
-
 def in_function(facts: Facts) -> str:
     """Where most of the wait is spent, as the end of a title; empty where no Python stack tells."""
     if facts.input is None or not facts.input.frames or (facts.input.frames_ratio or 0.0) < MOST_OF_THE_WAIT:
@@ -291,20 +277,23 @@ def in_function(facts: Facts) -> str:
 
 def _holder(frames: tuple[str, ...]) -> str:
     """The innermost frame that has a place in a file, else the innermost."""
-    return frame_text(next((frame for frame in reversed(frames) if _PLACE.match(frame)), frames[-1]))
+    return frame_text(next((frame for frame in reversed(frames) if PLACE.match(frame)), frames[-1]))
 
 
 def _maker(frames: tuple[str, ...]) -> str:
     """The innermost frame that makes batches by its name, which may call others for it; empty without one."""
-    placed = ((frame, _PLACE.match(frame)) for frame in reversed(frames))
+    placed = ((frame, PLACE.match(frame)) for frame in reversed(frames))
     made = next((frame for frame, place in placed if place and is_feeding_phase(place["function"])), None)
     return frame_text(made) if made else ""
 
 
 def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
-    """The function that holds most of the wait, where Python stacks were recorded."""
+    """The function that holds most of the wait, where stacks were sampled or recorded."""
     if facts.input is None or not facts.input.frames:
         return ()
+    sampled = facts.lines.get("input")
+    if sampled is not None and sampled.frames == facts.input.frames:
+        return line_evidence(facts, "Of the wait", sampled)
     return (
         evidence_of(
             facts,
@@ -335,6 +324,7 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
         share_evidence(facts, "Input wait, share of the step", *WAITS),
         *_held(facts),
         *frames_evidence(facts),
+        *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
         *_hidden(facts),
     ]
     if facts.input.cpu_ratio is not None:

@@ -13,6 +13,7 @@ from profilerkit.model.finding import Finding
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.loader_fixes import worker_fix
 from profilerkit.rules.input.worker_evidence import measured, optional, recorded_workers
+from profilerkit.rules.lines import line_evidence, told_line
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence, unsure
 from profilerkit.units import format_ns, format_ratio
 
@@ -90,7 +91,8 @@ class TooFewWorkers(Rule):
             facts,
             bound="input-bound",
             title=f"{count}, busy all the time: {format_ns(work)} of work per step, {format_ns(rest)} of all else",
-            why="The workers always have a batch to make, and the step still waits: together they are slower than it.",
+            why="The workers always have a batch to make, and the step still waits: together they are slower than it."
+            f"{told_line(facts.lines.get('workers'), 'the time of workers')}",
             evidence=(
                 share_evidence(facts, "Input wait, share of the step", *WAITS),
                 measured(facts, workers, "Work of the workers, per step", work, "ns"),
@@ -98,6 +100,7 @@ class TooFewWorkers(Rule):
                 *optional(facts, workers, "Workers busy", workers.busy_ratio, "ratio"),
                 *optional(facts, workers, "Of the wait, its batch was not sent yet", workers.awaited_ratio, "ratio"),
                 measured(facts, workers, "num_workers", fix.current, "count"),
+                *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
             ),
             at_most="medium" if blocked else "high",
             detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),

@@ -5,6 +5,7 @@ from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import workers_now
 from profilerkit.model.finding import Evidence
 from profilerkit.model.workers import WorkerPartName, Workers
+from profilerkit.rules.lines import line_evidence
 from profilerkit.rules.rule import MissingData, NotApplicable, Passed, Result, evidence_of, judged_steps, share_evidence
 from profilerkit.units import format_ratio
 
@@ -50,6 +51,7 @@ def part_evidence(facts: Facts, workers: Workers, *parts: WorkerPartName) -> tup
             for entry in workers.parts
             if entry.part in parts
         ),
+        *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
     )
 
 

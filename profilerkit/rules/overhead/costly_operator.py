@@ -8,7 +8,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import HeldFacts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.input.starved_device import frame_text
+from profilerkit.rules.lines import frame_text
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, each, finding_for
 from profilerkit.units import format_about, format_ns, format_ratio
 

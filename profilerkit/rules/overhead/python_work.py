@@ -11,7 +11,7 @@ from profilerkit.analysis.whatif import saving, slowed
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
 from profilerkit.model.run import OPERATOR_TRACE
-from profilerkit.rules.input.starved_device import frame_text
+from profilerkit.rules.lines import frame_text, line_evidence, line_text, told_line
 from profilerkit.rules.parts import own_python_share
 from profilerkit.rules.rule import (
     Fired,
@@ -40,7 +40,7 @@ class PythonWork(Rule):
     Claim: User Python keeps the device waiting.
     Evidence: Share of the step in which no operator runs on the launching thread and the device is idle, in stretches
         longer than 1 ms; shorter gaps between operators are the price of issuing them (OV001). Untraced steps tell how
-        long it is without the profiler. With Python stacks, the function that holds most of it.
+        long it is without the profiler. With sampled or recorded stacks, the function that holds most of it.
     Threshold: 5 % of the step.
     Fix: Move logging, metrics and progress bars off the loop, vectorise, or use a thread.
     Saving: Bound: all Python in which the device is idle. Expected: the longer stretches.
@@ -84,7 +84,7 @@ class PythonWork(Rule):
 
 def _finding(facts: Facts, value: Saving) -> Finding:
     time, step = format_ns(value.expected * (facts.mean_step_ns or 0.0)), each(facts)
-    python = facts.host.python
+    python, hook = facts.host.python, facts.lines.get("hook")
     why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
     fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
     if python is not None and python.frames:
@@ -98,6 +98,9 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         if not facts.measured("Python stacks"):
             tell += f", or record {fitting(SHOW_STACKS, facts.recorder)}"
         fix = revise(fix, text=f"Find out what it is: {tell}. {fix.text}")
+    if hook is not None and hook.share >= value.expected / 2:
+        why += f"{told_line(hook, f'{each(facts)} step')} The backward pass calls it, as a hook."
+        fix = revise(fix, text=f"Call {line_text(hook)} less often, every 100 steps for example. {fix.text}")
     known = facts.trust.inflation_ratio is not None
     return finding_for(
         facts,
@@ -109,6 +112,7 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         evidence=(
             share_evidence(facts, "Idle while Python runs", "over.python"),
             *(_stretches(facts, python) if python is not None else ()),
+            *line_evidence(facts, "Of the step in a hook of the backward pass,", hook),
             revise(
                 share_evidence(facts, "Of it longer stretches, share of the step", "over.python"), value=value.expected
             ),
@@ -142,5 +146,8 @@ def _stretches(facts: Facts, python: PythonFacts) -> tuple[Evidence, ...]:
     ]
     if python.frames and python.frames_ratio is not None:
         calls = " → ".join(frame_text(frame) for frame in python.frames)
+        sampled = facts.lines.get("python")
+        if sampled is not None and sampled.frames == python.frames:
+            return (*out, *line_evidence(facts, "Of them, by samples,", sampled))
         out.append(evidence(f"Of them in {frame_text(python.frames[-1])}", python.frames_ratio, "ratio", calls, None))
     return tuple(out)

@@ -7,6 +7,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Fix
+from profilerkit.rules.lines import told_line
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.rules.run.stop import Stop, stops
 from profilerkit.units import format_about, format_ns, format_ratio
@@ -65,7 +66,7 @@ class BlockingCheckpoint(Rule):
             facts,
             bound="overhead-bound",
             title=f"Checkpoint stops training for {format_ns(stop.each_ns)} {stop.how_often}",
-            why=stop.spread(facts),
+            why=f"{stop.spread(facts)}{told_line(stop.line, 'one')}",
             evidence=stop.evidence(facts, "Checkpoint"),
             at_most="high" if stop.source == "measured" else "medium",
             detail="checkpoint",

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts, Stall
+from profilerkit.analysis.host.host_facts import HotLine
 from profilerkit.analysis.ledger.pause import Pause
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Source
+from profilerkit.rules.lines import line_evidence
 from profilerkit.rules.rule import evidence_of
 from profilerkit.units import format_about, format_ratio
 
@@ -34,6 +36,7 @@ class Stop:
         stall: what the judged steps tell of it; ``None`` where only the record of the run does.
         run_count: how often in the whole run; ``None`` where only the judged steps tell.
         batches, records_graphs: as of ``Pause``.
+        line: of the user's that holds most of it; ``None`` where sampled stacks do not tell.
         beside: kinds of named ones that come in the same steps, and what they take of the judged time.
     """
 
@@ -51,6 +54,7 @@ class Stop:
     batches: float | None = None
     records_graphs: bool = False
     beside: tuple[tuple[str, float], ...] = ()
+    line: HotLine | None = None
 
     @property
     def how_often(self) -> str:
@@ -135,6 +139,7 @@ class Stop:
                 if self.steps_apart is not None
                 else ()
             ),
+            *line_evidence(facts, f"{label}, share", self.line),
         )
 
 
@@ -175,10 +180,12 @@ def _of_pause(pause: Pause, stalls: Sequence[Stall]) -> Stop:
         run_count=pause.run_count,
         batches=pause.batches,
         records_graphs=pause.records_graphs,
+        line=pause.line,
     )
 
 
 def _of_stall(facts: Facts, stall: Stall) -> Stop:
+    first_unnamed = next((other for other in facts.stalls if other.part is None), None)
     return Stop(
         kind=stall.kind,
         count=stall.count,
@@ -191,6 +198,7 @@ def _of_stall(facts: Facts, stall: Stall) -> Stop:
         steps=stall.steps,
         stall=stall,
         beside=tuple((other.kind, other.share) for other in facts.stalls if _comes_with(stall, other)),
+        line=facts.lines.get("unnamed") if stall == first_unnamed else None,
     )
 
 

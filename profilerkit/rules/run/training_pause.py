@@ -8,6 +8,7 @@ from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Confidence, Finding, Fix
 from profilerkit.model.step import PARTS
+from profilerkit.rules.lines import in_line, line_text, told_line
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.rules.run.stop import NAMED, Stop, stops
 from profilerkit.units import format_about, format_ns, format_ratio
@@ -81,7 +82,7 @@ class TrainingPause(Rule):
             facts,
             bound="overhead-bound",
             title=f"{label} stops training for {format_ns(stop.each_ns)} {stop.how_often}",
-            why=f"{stop.spread(facts)}{_beside(stop)}{_grown(stop)}",
+            why=f"{stop.spread(facts)}{told_line(stop.line, 'one')}{_beside(stop)}{_grown(stop)}",
             evidence=stop.evidence(facts, label),
             at_most=at_most,
             detail=stop.kind if stop.kind == "evaluation" else "python",
@@ -98,13 +99,15 @@ def _fix(stop: Stop, *, fed: bool) -> Fix:
     match stop.kind:
         case "evaluation":
             told = "" if stop.origin == NAMED or stop.records_graphs else _NOT_NAMED
-            return Fix(text=f"{_cheaper(stop)}Evaluate {rarer}, or on another device.{told}", code=_code(stop))
+            where = f" Or make it cheaper{in_line(stop.line)}." if stop.line is not None else ""
+            return Fix(text=f"{_cheaper(stop)}Evaluate {rarer}, or on another device.{where}{told}", code=_code(stop))
         case "logging":
-            return Fix(text=f"Log {rarer}, or from a background thread.")
-        case "unnamed" if not fed:
+            return Fix(text=f"Log {rarer}, or from a background thread{in_line(stop.line)}.")
+        case "unnamed" if not fed and stop.line is None:
             return revise(_UNNAMED, text=f"{_UNNAMED.text} A rollout is training: make it faster instead.")
         case _:
-            return _UNNAMED
+            line = stop.line
+            return _UNNAMED if line is None else Fix(text=f"Move {line_text(line)} off the loop, or make it rarer.")
 
 
 def _cheaper(stop: Stop) -> str:

@@ -1,0 +1,206 @@
+"""The sampled stacks to the line of the user's that holds most of a place: of loading, of Python, of a stop."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.facts import Stall
+from profilerkit.analysis.host.host_facts import HotLine
+from profilerkit.analysis.intervals import I64, Spans, covered
+from profilerkit.analysis.steps.find import in_step
+from profilerkit.analysis.steps.log import StepLog
+from profilerkit.rundir.reader import RankRecord
+from profilerkit.rundir.sampled import StackSample
+
+#: A line is named where its share is above one third, with what chance could make of so many looks: below, all other
+#: lines together hold twice as much, and what is gained there is not known to be much (a choice).
+_ENOUGH_RATIO = 1 / 3
+#: Looks below which nothing is said: of four, all four may be in a line that holds half by chance in 6 of 100 cases.
+_FEWEST = 5
+#: With fewer in the judged steps those of the warm-up count as well: what is slow is so in the same lines (a choice).
+_FEW = 100
+_Z95 = 1.96
+#: A look that waited longer for the interpreter found the thread where it gave that up, not where it was when it was
+#: looked for (ten times what waking up takes) …
+_HELD_NS = 500_000
+#: … unless it was made to: CPython takes it away after 5 ms (``sys.getswitchinterval``), wherever the thread is.
+_TAKEN_AWAY_NS = 5_000_000
+#: A look that waited longer for a processor is late (a choice: a sample of a batch takes about as long).
+_QUEUED_NS = 2_000_000
+
+
+def hot_line(samples: Sequence[StackSample], *, of_loop: bool = False) -> HotLine | None:
+    """Return the line that holds most of the samples; ``None`` where none holds enough, or hardly any were taken.
+
+    Looks that found the thread somewhere else than it was count for its callers only, which it seldom left. Those that
+    found it between two calls of the user's, long after they were due, are left out: on a busy host a look gets a
+    processor where the thread gives up its own, as torch does there. Samples ``of_loop`` are of no single call of it:
+    their common caller is the loop itself, which is no answer, unless one line of it is.
+    """
+    samples = [sample for sample in samples if not _is_between(sample)]
+    if len(samples) < _FEWEST:
+        return None
+    chains = [chain for sample in samples if (chain := _chain(sample)) and (chain == sample.lines or not of_loop)]
+    counts = Counter(function for chain in chains for function in {_function(line) for line in chain})
+    enough = {name for name, count in counts.items() if interval(count, len(samples))[0] > _ENOUGH_RATIO}
+    if not enough:
+        return None
+    function = max(sorted(enough - _callers(chains, enough, counts)), key=lambda name: counts[name])
+    within = Counter(_up_to(chain, function) for chain in chains if function in map(_function, chain))
+    lines = Counter[str]()
+    for chain, count in within.items():
+        lines[chain[-1]] += count
+    line, count = lines.most_common(1)[0]
+    if interval(count, len(samples))[0] <= _ENOUGH_RATIO:
+        if of_loop and counts[function] == len(chains):
+            return None
+        count = counts[function]
+    low, high = interval(count, len(samples))
+    frames = max((chain for chain in within if chain[-1] == line), key=lambda chain: within[chain])
+    return HotLine(frames, count / len(samples), low, high, len(samples))
+
+
+def interval(count: int, of: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share by Wilson's formula.
+
+    >>> [round(end, 3) for end in interval(9, 10)]
+    [0.596, 0.982]
+    """
+    share, square = count / of, _Z95**2 / of
+    middle = (share + square / 2) / (1 + square)
+    half = _Z95 * math.sqrt(share * (1 - share) / of + square / of / 4) / (1 + square)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
+    """Return the hot lines of a rank by place, as far as they are known.
+
+    They are ``input``, of the training thread in the loader; ``workers``, of the loader's, and of that ``fetch`` and
+    ``collate``; ``python``, which keeps the interpreter outside of loader and torch; ``hook``, in the backward pass;
+    and ``unnamed``, what makes steps longer that recur. Steps with an evaluation or another named phase are left out.
+    """
+    if not len(log.index):
+        return {}
+    at = np.array([sample.t_ns for sample in record.stacks], dtype=np.int64)
+    step, first = in_step(at, log.start, log.stop), _first(log, record.stacks)
+    here = _chosen(record.stacks, (step >= 0) & _plain(log, first)[np.maximum(step, 0)])
+    since, until = int(log.start[first]), int(log.stop[-1])
+    workers = [sample for worker in record.workers for sample in worker.stacks if since <= sample.t_ns <= until]
+    found = {
+        "input": hot_line([sample for sample in here if sample.place == "input"]),
+        "workers": hot_line(workers),
+        "fetch": hot_line([sample for sample in workers if sample.place == "input"]),
+        "collate": hot_line([sample for sample in workers if sample.place == "collate"]),
+        "python": hot_line([sample for sample in here if _is_python(sample)], of_loop=True),
+        "hook": _share_of_step(here),
+        "unnamed": _of_stalls(record.stacks, step, log),
+    }
+    return {place: line for place, line in found.items() if line is not None}
+
+
+def line_within(stacks: Sequence[StackSample], spans: Spans) -> HotLine | None:
+    """Return the hot line of some time of the training thread."""
+    at = np.array([sample.t_ns for sample in stacks], dtype=np.int64)
+    return hot_line(_chosen(stacks, covered(spans, at))) if len(stacks) and len(spans) else None
+
+
+def _share_of_step(samples: Sequence[StackSample]) -> HotLine | None:
+    """The hot line of hooks, with its share of the step."""
+    hooks = [sample for sample in samples if sample.place == "hook"]
+    line = hot_line(hooks)
+    if line is None:
+        return None
+    count = round(line.share * len(hooks))
+    low, high = interval(count, len(samples))
+    return HotLine(line.frames, count / len(samples), low, high, len(samples))
+
+
+def _of_stalls(stacks: Sequence[StackSample], step: I64, log: StepLog) -> HotLine | None:
+    """The line that holds more of longer steps that recur than of others."""
+    stall = next((stall for stall in log.stalls if stall.part is None), None)
+    if stall is None:
+        return None
+    is_long = _long(stall, log)
+    long, others = (
+        _chosen(stacks, (step >= 0) & kept[np.maximum(step, 0)]) for kept in (is_long, log.steady & ~is_long)
+    )
+    line = hot_line(long)
+    usual = sum(bool(line) and line.frames[-1] in sample.lines for sample in others) if line else 0
+    return line if line and (not others or line.low > interval(usual, len(others))[1]) else None
+
+
+def _long(stall: Stall, log: StepLog) -> npt.NDArray[np.bool_]:
+    """The steps that a stall makes longer."""
+    first, last = stall.steps
+    if stall.period:
+        within: npt.NDArray[np.bool_] = (log.index >= first) & (log.index <= last)
+        within &= (log.index - first) % stall.period == 0
+        return within
+    longer: npt.NDArray[np.bool_] = log.time > np.median(log.time[log.steady]) + stall.excess_ns / 2
+    longer &= log.steady
+    return longer
+
+
+def _plain(log: StepLog, first: int) -> npt.NDArray[np.bool_]:
+    """The steps from ``first`` to the last judged one without named phases; all of these where each has one.
+
+    Steps in a trace's window are slower, in the same lines.
+    """
+    rows = np.flatnonzero(log.steady)
+    within = np.zeros(len(log.index), dtype=bool)
+    within[first : int(rows[-1]) + 1 if len(rows) else 0] = True
+    plain = within.copy()
+    for spent in log.phases.values():
+        plain &= spent == 0
+    return plain if plain.any() else within
+
+
+def _first(log: StepLog, stacks: Sequence[StackSample]) -> int:
+    """The first step whose looks count: the first judged one, or the second of all where that leaves few looks."""
+    rows = np.flatnonzero(log.steady)
+    judged = int(rows[0]) if len(rows) else len(log.index)
+    looks = sum(sample.t_ns >= log.start[judged] for sample in stacks) if len(rows) else 0
+    return judged if looks >= _FEW else min(1, len(log.index) - 1)
+
+
+def _chosen(samples: Sequence[StackSample], mask: npt.NDArray[np.bool_]) -> list[StackSample]:
+    return [samples[row] for row in np.flatnonzero(mask).tolist()]
+
+
+def _chain(sample: StackSample) -> tuple[str, ...]:
+    """The calls that a look tells of: the innermost is not sure where the thread had gone on to it meanwhile."""
+    return sample.lines[:-1] if _HELD_NS < sample.held_ns < _TAKEN_AWAY_NS else sample.lines
+
+
+def _is_between(sample: StackSample) -> bool:
+    return sample.place in ("input", "collate") and sample.in_torch and sample.queued_ns > _QUEUED_NS
+
+
+def _is_python(sample: StackSample) -> bool:
+    """Whether the thread kept the interpreter outside of the loader, in no code of torch's."""
+    return sample.held_ns > _HELD_NS and not sample.in_torch and sample.place in ("step", "hook")
+
+
+def _function(line: str) -> str:
+    """A frame without its line number."""
+    file, _, rest = line.rpartition("(")
+    return f"{file}{rest.partition(')')[2]}"
+
+
+def _callers(chains: Sequence[tuple[str, ...]], known: Collection[str], counts: Counter[str]) -> set[str]:
+    """Those of the known functions that another of them is mostly called by."""
+    called = Counter[tuple[str, str]]()
+    for chain in chains:
+        names = [name for name in map(_function, chain) if name in known]
+        called.update(pair for pair in pairwise(names) if pair[0] != pair[1])
+    return {caller for (caller, name), count in called.items() if count > counts[name] / 2}
+
+
+def _up_to(chain: tuple[str, ...], function: str) -> tuple[str, ...]:
+    """The calls down to the innermost of a function."""
+    last = max(at for at, line in enumerate(chain) if _function(line) == function)
+    return chain[: last + 1]

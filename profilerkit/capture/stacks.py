@@ -1,0 +1,250 @@
+"""Looks about 20 times per second at what a thread runs, and keeps the user's lines that it finds on its stack."""
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter_ns
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from profilerkit.capture.meter import Meter
+from profilerkit.capture.sampler import Sampler
+from profilerkit.capture.thread_clock import ThreadClock
+from profilerkit.rundir.sampled import StackPlace, StackSample
+from profilerkit.rundir.writer import StackFile
+
+#: Time between two looks, s (a choice): 10 s of a steady loop tell a share of one third to within 7 % of the time.
+PERIOD_SECONDS = 0.05
+#: After so many looks the pauses are twice as long, and so on: a share is known to 2 % by then (a choice).
+_ENOUGH = 2_000
+#: CPU time of the looking thread that is allowed, of the wall's time: with the 5 ms that first looks at much code take
+#: (measured), below 0.3 % after 10 s. One look takes 60 to 400 µs: some 10 per second are left on a busy host.
+_MOST_COST, _FIRST_NS = 0.0025, 5_000_000
+#: Looks are spread by the golden ratio, so that they meet no loop in step.
+_GOLDEN = 0.618033988749895
+_WRITE_NS = 1_000_000_000
+#: Clocks that are read later than this after a look are read at another moment (a choice: ten times what it takes).
+_AT_ONCE_NS = 1_000_000
+_MOST_LINES = 4
+_MOST_DEPTH = 300
+_MOST_CODES = 4_096
+#: What runs inside these is a step's own work, told under the function around it.
+_COMPREHENSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"))
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_STDLIB = str(Path(os.__file__).parent) + os.sep
+_INSTALLED = ("site-packages" + os.sep, "dist-packages" + os.sep)
+#: Where torch calls the user's code, by file: up to there a stack is the user's, from there on outwards torch's.
+_LOADER = ("utils/data/dataloader.py", "utils/data/_utils/fetch.py", "utils/data/_utils/worker.py")
+_BACKWARD = frozenset(("backward", "grad", "_engine_run_backward"))
+
+#: What a frame is: the user's, a library's, passed over, torch's, capture's own work or its calls of somebody else's, …
+_USER, _LIBRARY, _SKIPPED, _TORCH, _OWN, _CALLS, _FETCHES = "user", "library", "", "torch", "own", "calls", "fetches"
+#: … or the edge of a place: outwards of it the stack tells nothing of it, or only who called it.
+_EDGES: dict[str, StackPlace] = {_FETCHES: "input", "input": "input", "collate": "collate"}
+_CALLED: dict[str, StackPlace] = {"backward": "backward", "optimizer": "optimizer", "save": "save"}
+#: Capture's own work in which others are called.
+_OWN_FILES = ("capture/deep.py", "capture/windows.py", "capture/room.py")
+_FETCH_FILES = ("capture/loader.py", "capture/loader_patches.py", "capture/wrapped.py", "capture/probes/feed.py")
+
+
+class _Found(NamedTuple):
+    """A place, the lines in it, outer first, and whether the last of them had called torch's own Python."""
+
+    place: StackPlace
+    lines: tuple[str, ...]
+    in_torch: bool
+
+
+class StackSource:
+    """Reads the stack of one thread, for a ``Sampler``.
+
+    Attributes:
+        meter: how long one look holds the interpreter, which the training may want.
+        taken: looks that found the thread.
+    """
+
+    def __init__(self, path: Path, thread: Callable[[], int]) -> None:
+        """``path`` takes the samples; ``thread`` says whose stack is read, 0 for none."""
+        self._thread = thread
+        self._file = StackFile(path)
+        self._samples: list[StackSample] = []
+        self._kinds: dict[CodeType, tuple[str, str]] = {}
+        self.meter = Meter()
+        self.taken = self._looks = 0
+        self._pause_ns = self._written_ns = 0
+
+    def open(self) -> str:
+        """Start the clocks."""
+        self._clock = ThreadClock()
+        self._last = self._began = self._clock.now()
+        self._left_ns = self._written_ns = self._last[0]
+        return ""
+
+    def pause(self, at_least: float) -> float:
+        """Return the seconds until the next look: longer where looks are many, or have cost too much so far."""
+        wall_ns, cpu_ns = (now - began for now, began in zip(self._last[:2], self._began[:2], strict=True))
+        pause = at_least * (1 + self._looks / _ENOUGH) * (0.5 + self._looks * _GOLDEN % 1)
+        pause = max(pause, (cpu_ns - _FIRST_NS - _MOST_COST * wall_ns) / _MOST_COST / 1e9)
+        self._pause_ns = int(pause * 1e9)
+        return pause
+
+    def read(self) -> None:
+        """Look once.
+
+        The look waits for the interpreter: how long it did, its own waiting for a processor left out, is how long the
+        thread had kept it. Below the switch interval the thread gave it up by itself, in a line of its own choice.
+        """
+        woken_ns, thread = perf_counter_ns(), self._thread()
+        late_ns = woken_ns - self._left_ns - self._pause_ns
+        found = self._look(thread) if thread else None  # before any call that would let the thread go on
+        now = self._clock.now(tries=1)
+        if thread and self.meter.is_open:
+            self.meter.add(perf_counter_ns() - woken_ns)
+        # What the clocks tell of a later moment is not what the look waited for.
+        queued = now[2] - self._last[2] if self._last[2] >= 0 and now[0] - woken_ns < _AT_ONCE_NS else 0
+        if found is not None and self._pause_ns:
+            self.taken += 1
+            held, queued = max(late_ns - queued, 0), max(queued, 0)
+            place, lines, in_torch = found
+            sample = StackSample(
+                t_ns=woken_ns, place=place, held_ns=held, queued_ns=queued, lines=lines, in_torch=in_torch
+            )
+            self._samples.append(sample)
+        self._last = now
+        self._looks += 1
+        if now[0] - self._written_ns > _WRITE_NS:
+            self._write()
+        self._left_ns = perf_counter_ns()
+
+    def missing(self) -> str:
+        """Why there are no samples."""
+        return self._file.stopped or ("" if self.taken else "the training thread ran no line that is known")
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._write()
+        self._file.close()
+
+    def _write(self) -> None:
+        self._written_ns = perf_counter_ns()
+        samples, self._samples = self._samples, []
+        self._file.append(samples)
+
+    def _look(self, thread: int) -> "_Found | None":
+        frames = sys._current_frames()
+        frame = frames.pop(thread, None)
+        found = self._walk(frame) if frame is not None else None
+        if found is not None and found.place == "backward":
+            found = next(filter(None, map(self._hook, frames.values())), found)
+        frames.clear()
+        return found
+
+    def _hook(self, frame: FrameType) -> "_Found | None":
+        """What a thread of autograd's runs: none of Python's, its stack begins in no module of threads."""
+        root = frame
+        while root.f_back is not None:
+            root = root.f_back
+        found = self._walk(frame) if root.f_code.co_filename != threading.__file__ else None
+        return _Found("hook", found.lines, found.in_torch) if found is not None and found.lines else None
+
+    def _walk(self, frame: FrameType | None) -> "_Found | None":
+        """Where a stack stands, and the user's lines in there, outer first; ``None`` for capture's own work."""
+        user: list[str] = []
+        library: deque[str] = deque(maxlen=_MOST_LINES)  # its outermost, by which the user's code got there
+        torch: FrameType | None = None  # its outermost
+        place, depth, kinds, in_torch = "", 0, self._kinds, False
+        while frame is not None and depth < _MOST_DEPTH:
+            kind, _ = kinds.get(frame.f_code) or self._kind(frame.f_code)
+            if kind == _USER:
+                if not user:
+                    in_torch = torch is not None or place != ""
+                if len(user) < _MOST_LINES:
+                    user.append(self._text(frame))
+            elif kind == _LIBRARY:
+                library.append(self._text(frame))
+            elif kind == _TORCH:
+                torch = frame
+            elif kind == _OWN or (kind in (_CALLS, _FETCHES) and not (user or library or torch or place)):
+                return None
+            elif kind in _EDGES:
+                found = tuple(reversed(user or library)) or (self._text(torch or frame),)
+                return _Found(_EDGES[kind], found, not (user or library))
+            elif kind == "backward" and (user or library):
+                return _Found("hook", tuple(reversed(user or library)), in_torch)
+            elif kind in _CALLED and not (user or library):
+                place = place or kind
+            frame, depth = frame.f_back, depth + 1
+        return _Found(_CALLED.get(place, "step"), tuple(reversed(user or library)), in_torch)
+
+    def _text(self, frame: FrameType) -> str:
+        file, _, function = self._kinds[frame.f_code][1].partition("\n")
+        return f"{file}({frame.f_lineno or _line_before(frame)}): {function}"
+
+    def _kind(self, code: CodeType) -> tuple[str, str]:
+        """What the frames of ``code`` are, and their file and function, one line each."""
+        if len(self._kinds) >= _MOST_CODES:
+            self._kinds.clear()
+        kind = _SKIPPED if code.co_name in _COMPREHENSIONS else _kind_of(code.co_filename, code.co_name)
+        self._kinds[code] = found = kind, f"{_short(code)}\n{code.co_name}" if kind else ""
+        return found
+
+
+def _line_before(frame: FrameType) -> int:
+    """The last line before a jump that is in none, as CPython 3.11 makes them at the end of loops."""
+    code = frame.f_code
+    known = [line for start, _, line in code.co_lines() if line is not None and start <= frame.f_lasti]
+    return known[-1] if known else code.co_firstlineno
+
+
+def _short(code: CodeType) -> str:
+    """The file of ``code`` for a reader: its name, with its folder where that is not the program's own."""
+    file, main = Path(code.co_filename), getattr(sys.modules.get("__main__"), "__file__", None)
+    is_beside = len(file.parts) == 1 or (main and file.parent in (Path(main).parent, Path(sys.path[0] or ".")))
+    return file.name if is_beside else f"{file.parent.name}/{file.name}"
+
+
+def _kind_of(file: str, function: str) -> str:
+    if file.startswith(_OURS):
+        return _kind_of_ours(file[len(_OURS) :].replace(os.sep, "/"), function)
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    folder = str(Path(torch).parent) + os.sep if torch else ""
+    if folder and file.startswith(folder):
+        return _kind_of_torch(file[len(folder) :].replace(os.sep, "/"), function)
+    if "torchinductor" in file or (file.startswith("<") and not file.startswith(("<stdin>", "<ipython"))):
+        return _SKIPPED
+    if any(installed in file for installed in _INSTALLED):
+        return _LIBRARY
+    return _SKIPPED if file.startswith(_STDLIB) else _USER
+
+
+def _kind_of_ours(file: str, function: str) -> str:
+    if file.startswith("cli/demos/"):
+        return _USER
+    if file == "capture/worker.py" and function == "collate":
+        return "collate"
+    if file in _FETCH_FILES:
+        return _FETCHES
+    return _OWN if file in _OWN_FILES else _CALLS if file.startswith(("capture/", "rundir/")) else _SKIPPED
+
+
+def _kind_of_torch(file: str, function: str) -> str:
+    if file in _LOADER:
+        return "input"
+    if file in ("autograd/__init__.py", "autograd/graph.py") and function in _BACKWARD:
+        return "backward"
+    if file.startswith("optim/"):
+        return "optimizer"
+    if file == "serialization.py" or file.startswith("distributed/checkpoint/"):
+        return "save"
+    return _TORCH
+
+
+def stack_sampler(path: Path, thread: Callable[[], int]) -> tuple[Sampler, StackSource]:
+    """Make what looks at ``thread`` once it is started."""
+    source = StackSource(path, thread)
+    sampler = Sampler("stacks", source, lambda _sample: None, source.pause)
+    sampler.period_seconds = PERIOD_SECONDS
+    return sampler, source

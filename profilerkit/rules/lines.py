@@ -1,0 +1,61 @@
+"""The lines of the user's that rules name: how they are written, and the evidence for them."""
+
+import re
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.host.host_facts import HotLine
+from profilerkit.model.finding import Evidence
+from profilerkit.rules.rule import judged_steps
+from profilerkit.units import format_ratio
+
+#: Where a frame's file and line stand in its name.
+PLACE = re.compile(r"^(?P<file>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
+_BUILTIN = re.compile(r"^<(?:built-in )?(?:function|method) (?P<function>[^ >]*)", re.DOTALL)
+
+
+def frame_text(frame: str) -> str:
+    """A frame for a reader: the function and where it is.
+
+    >>> frame_text("/opt/app/data/owl.py(301): resize"), frame_text("<built-in method read of _io.FileIO object>")
+    ('resize (data/owl.py:301)', 'read')
+    """
+    if place := PLACE.match(frame):
+        file = "/".join(place["file"].split("/")[-2:])
+        return f"{place['function']} ({file}:{place['line']})"
+    builtin = _BUILTIN.match(frame)
+    return builtin["function"].strip("'") if builtin else frame
+
+
+def line_text(line: HotLine) -> str:
+    """Return the function of a line, and where it is."""
+    return frame_text(line.frames[-1])
+
+
+def in_line(line: HotLine | None) -> str:
+    """Return the place of a line after a space, for a title or a fix; empty where none is known."""
+    return "" if line is None else f" in {line_text(line)}"
+
+
+def told_line(line: HotLine | None, of: str) -> str:
+    """Return a sentence, after a space, of how much of something a line holds; empty where none is known."""
+    return "" if line is None else f" {format_ratio(line.share)} of {of} is spent in {line_text(line)}."
+
+
+def line_evidence(facts: Facts, label: str, line: HotLine | None) -> tuple[Evidence, ...]:
+    """Return the share of a place that a line holds, with its interval; nothing where no line is known."""
+    if line is None:
+        return ()
+    return (
+        Evidence(
+            label=f"{label} in {line_text(line)}",
+            value=line.share,
+            unit="ratio",
+            source="measured",
+            origin=f"sampled stacks: {' → '.join(frame_text(frame) for frame in line.frames)}",
+            n=line.looks,
+            low=line.low,
+            high=line.high,
+            rank=facts.rank.rank,
+            steps=judged_steps(facts),
+        ),
+    )

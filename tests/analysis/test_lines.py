@@ -1,0 +1,140 @@
+"""From sampled stacks to the line that is named."""
+
+import numpy as np
+import pytest
+
+from profilerkit.analysis.host.lines import hot_line, line_within, lines_of
+from profilerkit.analysis.intervals import Spans
+from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.rundir.reader import WorkerRecord
+from profilerkit.rundir.sampled import StackSample
+from tests.recipes import MS, Log, rank_record
+
+GET, DECODE, JOIN = "data.py(12): __getitem__", "data.py(30): decode", "data.py(44): collate"
+LOOP = "train.py(9): main"
+
+
+def at(*lines, count=1, start=0, apart=MS, **fields):
+    return [StackSample(t_ns=start + n * apart, lines=lines, **fields) for n in range(count)]
+
+
+def test_the_innermost_function_that_holds_enough_is_named_with_its_callers():
+    line = hot_line([*at(GET, DECODE, count=15), *at(GET, count=5)])
+    assert line.frames == (GET, DECODE)
+    assert (line.share, line.looks) == (0.75, 20)
+    assert line.low < 0.75 < line.high
+
+
+def test_a_function_called_from_many_lines_is_one_and_its_heaviest_line_is_shown():
+    spread = [sample for n in range(20) for sample in at(f"data.py({n // 3}): augment")]
+    line = hot_line([*spread, *at(GET, count=10)])
+    assert line.frames == ("data.py(0): augment",)
+    assert line.share == pytest.approx(20 / 30)
+
+
+@pytest.mark.parametrize(("there", "elsewhere", "named"), [(4, 0, False), (5, 0, True), (9, 11, False), (11, 9, True)])
+def test_a_line_is_named_once_chance_leaves_it_above_a_third(there, elsewhere, named):
+    others = [sample for n in range(elsewhere) for sample in at(f"data.py({n}): f{n}")]
+    assert (hot_line([*at(GET, count=there), *others]) is not None) is named
+
+
+def test_looks_at_which_the_thread_gave_up_the_interpreter_itself_count_for_its_callers():
+    assert hot_line(at(GET, count=20, held_ns=2 * MS)) is None
+    assert hot_line(at(GET, DECODE, count=20, held_ns=2 * MS)).frames == (GET,)
+    forced = hot_line([*at(GET, count=12, held_ns=6 * MS), *at(JOIN, count=8, held_ns=2 * MS)])
+    assert forced.frames == (GET,)
+    assert forced.share == 0.6
+
+
+def test_the_loop_itself_is_named_for_a_line_of_it_only():
+    def loop(line, **fields):
+        return at(f"train.py({line}): main", held_ns=6 * MS, **fields)
+
+    spread = [sample for line in range(20) for sample in loop(line)]
+    assert hot_line(spread).share == 1.0
+    assert hot_line(spread, of_loop=True) is None
+    assert hot_line([*spread, *loop(50, count=30)], of_loop=True).frames == ("train.py(50): main",)
+    assert hot_line(at("train.py(50): main", GET, count=30, held_ns=2 * MS), of_loop=True) is None
+
+
+def test_torchs_lines_that_a_late_look_found_are_left_out():
+    late = at("autograd/profiler.py(9): __exit__", count=30, place="input", in_torch=True, queued_ns=20 * MS)
+    assert hot_line(late) is None
+    assert hot_line([*late, *at(GET, count=8, place="input")]).share == 1.0
+
+
+def test_nothing_is_said_of_looks_without_lines():
+    assert hot_line(at(count=50)) is None
+    assert hot_line([]) is None
+
+
+def recorded(stacks, *, log=None, workers=()):
+    log = log or Log().steps(100, 10_000, wait=5_000)
+    rank = rank_facts("run", None, rank_record(log, stacks=tuple(stacks), workers=workers))
+    return rank.record, rank.log
+
+
+def test_places_are_told_apart():
+    stacks = [
+        *at(GET, count=30, start=100 * MS, place="input"),
+        *at(LOOP, "log.py(3): confusion", count=20, start=200 * MS, held_ns=6 * MS),
+        *at("hooks.py(7): histogram", count=10, start=300 * MS, place="hook"),
+        *at(LOOP, count=40, start=400 * MS, in_torch=True, held_ns=6 * MS),
+    ]
+    worker = WorkerRecord(
+        pid=7,
+        number=0,
+        batches=b"",
+        stacks=(
+            *at(GET, count=10, start=500 * MS, place="input"),
+            *at(JOIN, count=30, start=500 * MS, place="collate"),
+        ),
+    )
+    lines = lines_of(*recorded(stacks, workers=(worker,)))
+    assert {place: line.frames[-1] for place, line in lines.items()} == {
+        "input": GET,
+        "workers": JOIN,
+        "fetch": GET,
+        "collate": JOIN,
+        "python": "log.py(3): confusion",
+        "hook": "hooks.py(7): histogram",
+    }
+    assert (lines["hook"].share, lines["workers"].share) == (0.1, 0.75)
+
+
+def test_what_lies_outside_of_the_judged_steps_is_not_looked_at():
+    assert lines_of(*recorded(at(GET, count=30, start=5_000 * MS, place="input"))) == {}
+
+
+def test_few_looks_in_the_judged_steps_leave_those_of_the_warm_up_in():
+    log = Log().steps(100, 10_000, wait=5_000)
+    early = at(GET, count=20, start=10 * MS, apart=MS // 2, place="input")
+    assert lines_of(*recorded(early, log=log))["input"].looks == 20
+    many = at(JOIN, count=200, start=300 * MS, apart=MS // 2, place="input")
+    assert lines_of(*recorded([*early, *many], log=log))["input"].frames == (JOIN,)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_hardly_any_steps_are_no_failure(steps):
+    lines_of(*recorded(at(GET, count=30, place="input"), log=Log().steps(steps, 10_000, wait=5_000)))
+
+
+def test_an_unnamed_stop_is_the_line_that_other_steps_do_not_have():
+    log = Log()
+    for number in range(200):
+        log.step(200_000 if number % 10 == 9 else 10_000)
+    step = 90 + 200
+    stop = [
+        sample for n in range(2, 18) for sample in at(LOOP, "train.py(40): sweep", count=3, start=(n * step + 120) * MS)
+    ]
+    usual = [sample for n in range(2, 18) for sample in at(LOOP, count=4, start=n * step * MS, apart=20 * MS)]
+    lines = lines_of(*recorded([*stop, *usual], log=log))
+    assert lines["unnamed"].frames[-1] == "train.py(40): sweep"
+    everywhere = [sample for n in range(2, 18) for sample in at(LOOP, count=14, start=n * step * MS, apart=20 * MS)]
+    assert "unnamed" not in lines_of(*recorded(everywhere, log=log))
+
+
+def test_a_stop_has_the_line_of_its_own_time():
+    stacks = [*at(GET, count=10), *at(JOIN, count=10, start=100 * MS)]
+    span = Spans(*(np.array([edge * MS]) for edge in (100, 200)))
+    assert line_within(stacks, span).frames == (JOIN,)
