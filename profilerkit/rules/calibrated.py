@@ -10,6 +10,7 @@ from profilerkit.analysis.replay.joint import savings
 from profilerkit.analysis.whatif import handover_share, made_in_line, relative_error
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Method, Outcome, Saving
+from profilerkit.model.run import STEP_TIMERS
 from profilerkit.rules.parts import COMPUTING, PHASES, cause_of, shortened
 from profilerkit.rules.replayed import trusted
 from profilerkit.rules.rule import SMALLEST_SAVING
@@ -30,7 +31,7 @@ RULES: dict[Method, tuple[str, ...]] = {
         *("IN005", "IN006", "IN011"),
         "ME001",
         *("OV001", "OV004", "OV006", "OV008"),
-        "RU001",
+        *("RU001", "RU005"),
     ),
 }
 #: Replayed on a device: of seven savings in public recordings with a measured counterpart (loaders and copies of six
@@ -62,7 +63,9 @@ _FIRST_WORKERS = ("IN001", "IN002")
 
 def calibrated(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes with the intervals of their savings; a fix for what the device works through is none."""
-    replay = trusted(facts) if any(entry.findings for entry in outcomes) else None
+    # Where timers tell the steps, the traced ones need not have waited as the others did.
+    is_asked = any(entry.findings for entry in outcomes) and not facts.measured(STEP_TIMERS)
+    replay = trusted(facts) if is_asked else None
     kernels = savings(replay, [[OnlyKernels()]])[0] + REPLAY_ERROR if replay is not None else 1.0
     return [_judged(facts, entry, kernels) for entry in outcomes]
 

@@ -19,7 +19,7 @@ _STYLES = (("fused", "aten::_fused_"), ("foreach", "aten::_foreach_"), ("single"
 #: The same by the kernels, where no operator was recorded: torch's fused kernels and those of apex, which DeepSpeed has
 #: as well, go over lists too.
 _STYLES_OF_KERNELS = (
-    ("fused", re.compile(r"Fused\w*Functor|(?:Adam|SGD|LAMB)\w*Functor")),
+    ("fused", re.compile(r"(?:Fused|Adam|SGD|LAMB)\w{0,40}Functor")),
     ("foreach", re.compile("multi_tensor_apply")),
     ("single", re.compile("elementwise")),
 )
