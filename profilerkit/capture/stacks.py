@@ -18,6 +18,8 @@ from profilerkit.rundir.writer import StackFile
 
 #: Time between two looks, s (a choice): 10 s of a steady loop tell a share of one third to within 7 % of the time.
 PERIOD_SECONDS = 0.05
+#: The same in a worker (a choice): all workers do alike, and what each writes counts against the run's directory.
+WORKER_PERIOD_SECONDS = 0.15
 #: After so many looks the pauses are twice as long, and so on: a share is known to 2 % by then (a choice).
 _ENOUGH = 2_000
 #: CPU time of the looking thread that is allowed, of the wall's time: with the 5 ms that first looks at much code take
@@ -242,9 +244,11 @@ def _kind_of_torch(file: str, function: str) -> str:
     return _TORCH
 
 
-def stack_sampler(path: Path, thread: Callable[[], int]) -> tuple[Sampler, StackSource]:
+def stack_sampler(
+    path: Path, thread: Callable[[], int], period_seconds: float = PERIOD_SECONDS
+) -> tuple[Sampler, StackSource]:
     """Make what looks at ``thread`` once it is started."""
     source = StackSource(path, thread)
     sampler = Sampler("stacks", source, lambda _sample: None, source.pause)
-    sampler.period_seconds = PERIOD_SECONDS
+    sampler.period_seconds = period_seconds
     return sampler, source

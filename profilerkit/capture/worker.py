@@ -16,7 +16,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from profilerkit.capture.guard import Guard, asked
-from profilerkit.capture.stacks import stack_sampler
+from profilerkit.capture.stacks import WORKER_PERIOD_SECONDS, stack_sampler
 from profilerkit.capture.thread_clock import Moment, ThreadClock, open_for_reading
 from profilerkit.rundir.files import AppendFile
 from profilerkit.rundir.layout import (
@@ -121,7 +121,9 @@ class WorkerProbe:
         self._checked_ns = perf_counter_ns()
         thread = threading.get_ident()
         self.stacks, _ = stack_sampler(
-            path.with_suffix(f".{STACKS}"), lambda: thread if self._armed and self._began is not None else 0
+            path.with_suffix(f".{STACKS}"),
+            lambda: thread if self._armed and self._began is not None else 0,
+            WORKER_PERIOD_SECONDS,
         )
 
     @property
