@@ -1,4 +1,4 @@
-"""Looks about 20 times per second at what a thread runs, and keeps the user's lines that it finds on its stack."""
+"""Looks some seven times per second at what a thread runs, and keeps the user's lines that it finds on its stack."""
 
 import os
 import sys
@@ -16,10 +16,10 @@ from profilerkit.capture.thread_clock import ThreadClock
 from profilerkit.rundir.sampled import StackPlace, StackSample
 from profilerkit.rundir.writer import StackFile
 
-#: Time between two looks, s (a choice): 10 s of a steady loop tell a share of one third to within 7 % of the time.
-PERIOD_SECONDS = 0.05
-#: The same in a worker (a choice): all workers do alike, and what each writes counts against the run's directory.
-WORKER_PERIOD_SECONDS = 0.15
+#: Time between two looks, s (a choice): 10 s of a steady loop tell a share of one third to within 11 % of the time.
+PERIOD_SECONDS = 0.15
+#: The same in a worker (a choice): all workers do alike, and what each writes counts against the run
+WORKER_PERIOD_SECONDS = 0.2
 #: After so many looks the pauses are twice as long, and so on: a share is known to 2 % by then (a choice).
 _ENOUGH = 2_000
 #: CPU time of the looking thread that is allowed, of the wall's time: with the 5 ms that first looks at much code take

@@ -205,8 +205,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 StackPlace = Literal["input", "collate", "backward", "hook", "optimizer", "save", "step"]
 
 
-class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of ``stacks.jsonl``: where a thread was at a moment.
+class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
+    """One line of ``stacks.jsonl``, an array, as there are many: where a thread was at a moment.
 
     Attributes:
         t_ns: ``perf_counter_ns``.

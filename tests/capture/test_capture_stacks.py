@@ -200,10 +200,8 @@ def test_damaged_stacks_cost_only_themselves(light):
     with light() as prof:
         pass
     path = prof.directory / "rank_00000" / "stacks.jsonl"
-    good = b'{"t_ns":1,"place":"hook","lines":["a.py(1): f"]}\n'
-    path.write_bytes(
-        good + b'{"t_ns":"x"}\n{"t_ns":1,"place":"elsewhere"}\n\xff\n{"t_ns":4611686018427387904}\n' + good[:9]
-    )
+    good = b'[1,"hook",0,0,["a.py(1): f"]]\n'
+    path.write_bytes(good + b'["x"]\n[1,"elsewhere"]\n\xff\n[4611686018427387904]\n' + good[:9])
     rank = read_run(prof.directory).ranks[0]
     assert rank.stacks == (StackSample(t_ns=1, place="hook", lines=("a.py(1): f",)),)
     assert any("stacks.jsonl: 4 of 5 lines are damaged" in note for note in rank.notes)
