@@ -884,3 +884,12 @@ def test_a_timed_step_or_two_name_only_what_holds_most_of_the_step(steady, share
     timers = {"mode": "steps", "trace_read": False, "device": None, "syncs": None, "allocator": None}
     known = facts({"input.prep": share}, steady=steady, **timers)
     assert diagnose(known, run_rules(known, RULES)).bound.startswith(bound)
+
+
+def test_a_larger_finding_that_was_set_aside_still_bounds_the_run():
+    known = facts({"input.wait": 0.4})
+    aside = outcome("input-bound", 0.4, code="IN001")
+    aside = revise(aside, status="suppressed", findings=(), suppressed=aside.findings)
+    found = diagnose(known, [aside, outcome("input-bound", 0.06, code="IN005")])
+    assert (found.bound, found.saving.expected) == ("input-bound", 0.06)
+    assert found.headline.startswith("The GPU waits 40.0 ms")

@@ -94,7 +94,7 @@ def _taken(facts: Facts) -> Mapping[str, float]:
     # The training thread's own queue beyond its waits is in all that it does.
     in_rest = max(whole - in_waits * waits, 0.0) / ran if ran else 0.0
     if in_rest > _MOST:
-        in_waits = in_rest = whole
+        in_waits = in_rest = min(whole, _MOST)
     left = _left_to_wait(facts, ran * (1.0 - in_rest), waits * (1.0 - in_waits))
     kept = {True: left / waits if waits else 1.0, False: 1.0 - in_rest}
     return {part.part: part.share * (1.0 - kept[part.part in WAITS]) for part in facts.parts}
@@ -123,7 +123,8 @@ def _unqueued(workers: Workers) -> Workers:
         interval_ns=max(workers.interval_ns - between, 1),
         parts=tuple(revise(part, share=part.time_ns / producer) for part in workers.parts if part.part != "core"),
         stages=tuple(
-            revise(stage, time_ns=stage.time_ns - (stage.run_queue_ns or 0), run_queue_ns=0) for stage in workers.stages
+            revise(stage, time_ns=max(stage.time_ns - (stage.run_queue_ns or 0), 0), run_queue_ns=0)
+            for stage in workers.stages
         ),
     )
 

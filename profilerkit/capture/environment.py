@@ -104,7 +104,7 @@ _ASKED = {
 #: Variables that switch on what is made for debugging, and their values that do not.
 _VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": ("", "0"),
-    "TORCH_DISTRIBUTED_DEBUG": ("", "OFF"),
+    "TORCH_DISTRIBUTED_DEBUG": ("", "OFF", "INFO"),
     "TORCH_SHOW_CPP_STACKTRACES": ("", "0"),
 }
 

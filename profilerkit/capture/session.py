@@ -77,7 +77,7 @@ class Session:
         self._armed, self._closed = True, False
         self._leaves_analysis = False
         self._meta_is_known = False
-        self._switches: set[str] = set()
+        self._switches: set[str] | None = None  # that were on at each look since the first step
         self._self_ns: float | None = None
         self._beats = self._start_ns = 0
         self._anchor = take_anchor()
@@ -272,7 +272,9 @@ class Session:
         self._watches.beat()
         steps = self._tracker.count
         self._budget.check(steps, self._cost.per_step_ns)
-        self._switches |= environment.switches()
+        if steps:
+            on = environment.switches()
+            self._switches = on if self._switches is None else self._switches & on
         if steps and not self._meta_is_known:
             self._meta_is_known = True
             self._write_last_meta()
@@ -332,7 +334,7 @@ class Session:
             steps_found_by=self._tracker.found_by if self._tracker.count else None,
             process=self._process,
             gpu=self._gpu.facts,
-            switches=self._switches | environment.switches(),
+            switches=environment.switches() if self._switches is None else self._switches,
         )
         self._writer.write_meta(meta)
 

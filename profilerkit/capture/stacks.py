@@ -1,5 +1,6 @@
 """Looks some seven times per second at what a thread runs, and keeps the user's lines that it finds on its stack."""
 
+import gc
 import os
 import sys
 import threading
@@ -73,7 +74,7 @@ class StackSource:
         self._thread = thread
         self._file = StackFile(path)
         self._samples: list[StackSample] = []
-        self._kinds: dict[CodeType, tuple[str, str]] = {}
+        self._kinds: dict[tuple[str, CodeType], tuple[str, str]] = {}
         self.meter = Meter()
         self.taken = self._looks = 0
         self._pause_ns = self._written_ns = 0
@@ -136,7 +137,7 @@ class StackSource:
         self._file.append(samples)
 
     def _look(self, thread: int) -> "_Found | None":
-        frames = sys._current_frames()
+        frames = _current_frames()
         frame = frames.pop(thread, None)
         found = self._walk(frame) if frame is not None else None
         if found is not None and found.place == "backward":
@@ -159,7 +160,7 @@ class StackSource:
         torch: FrameType | None = None  # its outermost
         place, depth, kinds, in_torch = "", 0, self._kinds, False
         while frame is not None and depth < _MOST_DEPTH:
-            kind, _ = kinds.get(frame.f_code) or self._kind(frame.f_code)
+            kind, _ = kinds.get(_key(frame)) or self._kind(_key(frame))
             if kind == _USER:
                 if not user:
                     in_torch = torch is not None or place != ""
@@ -182,16 +183,38 @@ class StackSource:
         return _Found(_CALLED.get(place, "step"), tuple(reversed(user or library)), in_torch)
 
     def _text(self, frame: FrameType) -> str:
-        file, _, function = self._kinds[frame.f_code][1].partition("\n")
+        file, _, function = (self._kinds.get(_key(frame)) or self._kind(_key(frame)))[1].partition("\n")
         return f"{file}({frame.f_lineno or _line_before(frame)}): {function}"
 
-    def _kind(self, code: CodeType) -> tuple[str, str]:
-        """What the frames of ``code`` are, and their file and function, one line each."""
+    def _kind(self, key: tuple[str, CodeType]) -> tuple[str, str]:
+        """What the frames of a code are, and their file and function, one line each."""
+        code = key[1]
         if len(self._kinds) >= _MOST_CODES:
             self._kinds.clear()
         kind = _SKIPPED if code.co_name in _COMPREHENSIONS else _kind_of(code.co_filename, code.co_name)
-        self._kinds[code] = found = kind, f"{_short(code)}\n{code.co_name}" if kind else ""
+        self._kinds[key] = found = kind, f"{_short(code)}\n{code.co_name}" if kind else ""
         return found
+
+
+def _key(frame: FrameType) -> tuple[str, CodeType]:
+    """The code of a frame with its file: codes of two files are equal where their text and lines are."""
+    return frame.f_code.co_filename, frame.f_code
+
+
+def _current_frames() -> dict[int, FrameType]:
+    """The frames of all threads.
+
+    Before CPython 3.12 a collection within this call may let another thread go on, which then waits for ever for the
+    lock that this call holds (gh-106883): none begins meanwhile. Nothing else runs until it may again.
+    """
+    collects = sys.version_info < (3, 12) and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _line_before(frame: FrameType) -> int:
@@ -205,7 +228,8 @@ def _short(code: CodeType) -> str:
     """The file of ``code`` for a reader: its name, with its folder where that is not the program's own."""
     file, main = Path(code.co_filename), getattr(sys.modules.get("__main__"), "__file__", None)
     is_beside = len(file.parts) == 1 or (main and file.parent in (Path(main).parent, Path(sys.path[0] or ".")))
-    return file.name if is_beside else f"{file.parent.name}/{file.name}"
+    found = file.name if is_beside else f"{file.parent.name}/{file.name}"
+    return found.encode(errors="replace").decode()  # a name in no encoding cannot be written
 
 
 def _kind_of(file: str, function: str) -> str:

@@ -68,7 +68,7 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     if refused is not None:
         return _with_scope(facts, outcomes, refused, {})
     best = joined(facts, outcomes, best_per_bound(outcomes))
-    known = _ranked(best_per_bound(outcomes, suppressed=True) | best)
+    known = _ranked(_larger(best_per_bound(outcomes, suppressed=True), best))
     most = known[0].expected if known else 0.0
     held = facts.family(BOUND_FAMILY[known[0].bound]) if known else 0.0
     unexplained = unexplained_share(facts)
@@ -89,6 +89,12 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
         return _with_scope(facts, outcomes, revise(verdict, saving=best_fix(outcomes, own) if own else None), best)
     verdict = _unnamed(facts, _ranked(best), outcomes)
     return _with_scope(facts, outcomes, verdict, best)
+
+
+def _larger(with_aside: dict[Bound, Best], best: dict[Bound, Best]) -> dict[Bound, Best]:
+    """Of each bound the entry that expects more: fixes together, or what was set aside."""
+    more = {bound: entry for bound, entry in best.items() if entry.expected >= with_aside[bound].expected}
+    return with_aside | more
 
 
 def _ranked(best: dict[Bound, Best]) -> list[Best]:

@@ -253,7 +253,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         threads: intra-op threads of torch; ``None`` while torch is not loaded, and in recordings of older versions.
         processor: model of the host's processor; ``None`` where the system does not name it.
         start_up: what came before the recording; ``None`` where it was not begun by ``profilerkit run``.
-        switches: switches made for debugging that were on at some time, as ``NAME`` or ``NAME=value``; ``None`` in
+        switches: switches made for debugging that were on all along, as ``NAME`` or ``NAME=value``; ``None`` in
             recordings of older versions.
     """
 

@@ -138,3 +138,8 @@ def test_a_stop_has_the_line_of_its_own_time():
     stacks = [*at(GET, count=10), *at(JOIN, count=10, start=100 * MS)]
     span = Spans(*(np.array([edge * MS]) for edge in (100, 200)))
     assert line_within(stacks, span).frames == (JOIN,)
+
+
+def test_functions_that_call_each_other_are_named_all_the_same():
+    visit, each = "tree.py(3): visit", "tree.py(9): visit_list"
+    assert hot_line([*at(visit, each, visit, count=10), *at(each, visit, each, count=10)]) is not None

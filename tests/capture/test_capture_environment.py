@@ -48,7 +48,7 @@ def test_switches_made_for_debugging_are_told_while_they_are_on(monkeypatch):
     for name in ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "TORCH_SHOW_CPP_STACKTRACES"):
         monkeypatch.delenv(name, raising=False)
     assert environment.switches() == set()
-    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "off")
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "info")
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     with torch.autograd.set_detect_anomaly(True):
         assert environment.switches() == {"CUDA_LAUNCH_BLOCKING=1", "torch.autograd.set_detect_anomaly"}

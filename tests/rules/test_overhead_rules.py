@@ -388,6 +388,8 @@ def test_each_switch_is_told_and_priced_where_its_cost_is_known():
     assert "set_detect_anomaly(False)" in anomaly.fix.text
     assert (blocking.saving.method, blocking.saving.high) == ("bound", pytest.approx(0.4))
     assert (checked.saving, checked.bound) == (None, None)
+    on_host = replace(switched("CUDA_LAUNCH_BLOCKING=1"), mode="cpu")
+    assert ended("OV009", on_host) is Passed
 
 
 # OV010

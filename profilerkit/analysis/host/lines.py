@@ -49,7 +49,7 @@ def hot_line(samples: Sequence[StackSample], *, of_loop: bool = False) -> HotLin
     enough = {name for name, count in counts.items() if interval(count, len(samples))[0] > _ENOUGH_RATIO}
     if not enough:
         return None
-    function = max(sorted(enough - _callers(chains, enough, counts)), key=lambda name: counts[name])
+    function = max(sorted(enough - _callers(chains, enough, counts) or enough), key=lambda name: counts[name])
     within = Counter(_up_to(chain, function) for chain in chains if function in map(_function, chain))
     lines = Counter[str]()
     for chain, count in within.items():
