@@ -28,8 +28,11 @@ def contended(facts: Facts) -> Facts:
     if share < _LEAST:
         return facts
     step = facts.mean_step_ns or 0.0
-    parts = [revise(part, time_ns=round(part.time_ns * (1.0 - taken.get(part.part, 0.0) / part.share)),
-                    share=part.share - taken.get(part.part, 0.0)) for part in facts.parts]  # fmt: skip
+    left = {part.part: 1.0 - taken[part.part] / part.share for part in facts.parts}
+    parts = [
+        revise(part, time_ns=round(part.time_ns * left[part.part]), share=part.share * left[part.part])
+        for part in facts.parts
+    ]
     parts.append(Part(part=QUEUE, family=PARTS[QUEUE][0], time_ns=round(share * step), share=share, source="derived"))
     ordered = tuple(sorted((part for part in parts if part.time_ns > 0), key=lambda part: -part.time_ns))
     ranks = tuple(
@@ -101,7 +104,7 @@ def _taken(facts: Facts) -> Mapping[str, float]:
 
 
 def _left_to_wait(facts: Facts, ran: float, waits: float) -> float:
-    """Share of the recorded step of ``waits`` that stays where workers find a core, with ``ran`` for all else."""
+    """Return what stays of the share ``waits`` where workers find a core and the rest of the step takes ``ran``."""
     workers, step = facts.workers, facts.mean_step_ns or 1.0
     if workers is None or not others_hold(facts):
         return waits

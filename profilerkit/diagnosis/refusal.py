@@ -6,8 +6,8 @@ from profilerkit.analysis.signals import fitting
 from profilerkit.diagnosis.unexplained import queued_share
 from profilerkit.model.finding import Bound
 from profilerkit.model.run import OPERATOR_TRACE, STEP_TIMERS
-from profilerkit.model.step import PARTS
-from profilerkit.model.verdict import BOUND_FAMILY, Verdict
+from profilerkit.model.step import PARTS, family_of
+from profilerkit.model.verdict import BOUND_FAMILY, FAMILY_BOUND, Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide
 from profilerkit.rules.comm.whom import late_rank, who, whose
 from profilerkit.rules.rule import ENOUGH_STEPS, SHOW_KERNELS, each, judged, record_enough
@@ -149,7 +149,7 @@ def what_to_record(facts: Facts) -> str:
 
 def unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
     """The bound that ``part`` is of, which takes ``share`` of the step and of which no rule says what it could save."""
-    bound = next((bound for bound, family in BOUND_FAMILY.items() if family == PARTS[part][0]), None)
+    bound = FAMILY_BOUND.get(family_of(part))
     if bound is None:
         return inconclusive(_unpriced(facts, part, share), _look_at(facts, part))
     if part == "comm.skew":

@@ -134,11 +134,11 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
     """
     contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
     # Before what no rule prices: among such steps a rule that could price it keeps silent as well.
-    lost = max(_lost(facts, bound) for bound in BOUND_FAMILY)
-    if not ranked and lost >= NAMED_SAVING and relative_error(facts) >= NOISY_STEPS:
+    largest = max(BOUND_FAMILY, key=lambda bound: _lost(facts, bound))
+    if not ranked and _lost(facts, largest) >= NAMED_SAVING and relative_error(facts) >= NOISY_STEPS:
         return likely(
             facts,
-            max(BOUND_FAMILY, key=lambda bound: _lost(facts, bound)),
+            largest,
             f"The {facts.steps.steady} steady steps differ too much to tell a saving",
             record_enough(facts, f"record about {_steps_to_settle(facts)} like these"),
         )

@@ -16,6 +16,9 @@ BOUND_FAMILY: dict[Bound, Family] = {
     "compute-bound": "compute",
 }
 
+#: The bound that is about each of these families.
+FAMILY_BOUND: dict[Family, Bound] = {family: bound for bound, family in BOUND_FAMILY.items()}
+
 #: How the codes of the rules begin that look for each bound.
 RULE_LETTERS: dict[Bound, str] = {
     "input-bound": "IN",

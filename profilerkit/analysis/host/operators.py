@@ -11,11 +11,10 @@ from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.host_facts import HeldFacts
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, index_at, intersect, subtract, time_within, union
-from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
+from profilerkit.analysis.steps.optimizer_marks import largest_class, optimizer_rows, without_closures
 from profilerkit.trace.columns import Category, TraceColumns
 
 _NODE = "autograd::engine::evaluate_function: "
-_CLASS = re.compile(r"^Optimizer\.step#([^.]{1,60})")
 #: Operators that hand the value of a tensor to Python.
 _READS = re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$")
 #: What the engine itself runs between two nodes: it adds the gradients of a tensor that is used more than once, and
@@ -52,10 +51,9 @@ def held_by(
     if not len(rows) or not window.total_ns:
         return ()
     nodes = backward_nodes(columns)
-    optimizer, passes = _spans(columns, optimizer_rows(columns)), np.sort(columns.ts_ns[nodes])
+    marks = optimizer_rows(columns)
     # A closure runs the whole pass inside the optimizer's step.
-    closure = np.searchsorted(passes, optimizer.end) > np.searchsorted(passes, optimizer.start)
-    optimizer = Spans(optimizer.start[~closure], optimizer.end[~closure])
+    optimizer = _spans(columns, without_closures(columns, marks, nodes))
     fetches = _spans(columns, np.flatnonzero(names.loader[columns.name] & (columns.thread == main)))
     hooks = subtract(_hooks(columns, kinds, nodes), optimizer)
     rows = rows[~covered(fetches, columns.ts_ns[rows])]
@@ -63,7 +61,7 @@ def held_by(
     backward = _spans(columns, nodes)
     out = [
         seen.told("hook", hooks),
-        _optimizer(seen, optimizer),
+        _optimizer(seen, marks, optimizer),
         seen.told("read", _reading(columns, names, rows, main)),
     ]
     left = ~covered(hooks, columns.ts_ns[rows]) & ~covered(optimizer, columns.ts_ns[rows])
@@ -166,21 +164,18 @@ def _hooks(columns: TraceColumns, kinds: KernelNames, nodes: I64) -> Spans:
     return intersect(hooked, outer)
 
 
-def _optimizer(seen: _Own, spans: Spans) -> HeldFacts | None:
+def _optimizer(seen: _Own, marks: I64, spans: Spans) -> HeldFacts | None:
     found = seen.told("optimizer", spans)
     if found is None:
         return None
     columns = seen.columns
-    rows = optimizer_rows(columns)
-    total = np.bincount(columns.name[rows], weights=columns.dur_ns[rows])
-    name = _CLASS.match(columns.strings[int(total.argmax())])
     inside = covered(spans, columns.ts_ns[seen.rows])
     texts = [columns.strings[index] for index in np.unique(columns.name[seen.rows[inside]]).tolist()]
     style = "fused" if any(text.startswith("aten::_fused_") for text in texts) else "single"
     style = "foreach" if any(text.startswith("aten::_foreach_") for text in texts) else style
     return HeldFacts(
         place="optimizer",
-        operator=name.group(1) if name else "",
+        operator=largest_class(columns, marks, columns.dur_ns[marks])[1],
         per_step=float(inside.sum()) / max(len(seen.window), 1),
         share=found.share,
         operator_share=found.share,

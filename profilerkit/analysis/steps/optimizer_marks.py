@@ -12,6 +12,9 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import Category, TraceColumns
 
 _STEP = re.compile(r"^Optimizer\.step#")
+_CLASS = re.compile(r"^Optimizer\.step#([^.]{1,60})")
+#: What torch's optimizers call, from the way of going over the tensors that they then have.
+STYLES = (("fused", "aten::_fused_"), ("foreach", "aten::_foreach_"), ("single", "aten::"))
 
 
 def optimizer_rows(columns: TraceColumns) -> I64:
@@ -24,6 +27,21 @@ def optimizer_rows(columns: TraceColumns) -> I64:
     rows = rows[np.lexsort((columns.name[rows], columns.ts_ns[rows], columns.end_ns[rows]))]
     keys = np.stack([columns.end_ns[rows], columns.ts_ns[rows], columns.name[rows].astype(np.int64)])
     return rows[np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)]] if len(rows) else rows
+
+
+def without_closures(columns: TraceColumns, rows: I64, nodes: I64) -> I64:
+    """Return the optimizer steps that run no backward pass inside; ``nodes`` are rows of the pass."""
+    passes = np.sort(columns.ts_ns[nodes])
+    inside = np.searchsorted(passes, columns.end_ns[rows]) > np.searchsorted(passes, columns.ts_ns[rows])
+    out: I64 = rows[~inside]
+    return out
+
+
+def largest_class(columns: TraceColumns, rows: I64, time_ns: I64 | npt.NDArray[np.float64]) -> tuple[int, str]:
+    """Return the name with most of ``time_ns``, one for each of ``rows``, and its optimizer's class; empty without."""
+    name = int(np.bincount(columns.name[rows], weights=time_ns).argmax())
+    found = _CLASS.match(columns.strings[name])
+    return name, found.group(1) if found else ""
 
 
 def marked_by_torch(columns: TraceColumns) -> bool:

@@ -8,16 +8,13 @@ from profilerkit.analysis.device.roofline import MEMORY_RATIO
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
-from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
+from profilerkit.analysis.steps.optimizer_marks import STYLES, largest_class, optimizer_rows, without_closures
 from profilerkit.analysis.waste.judged import Bools, Judged
 from profilerkit.analysis.waste.records import OptimizerWork
 from profilerkit.trace.columns import Category
 
-_CLASS = re.compile(r"^Optimizer\.step#([^.]{1,60})")
-#: What torch's optimizers call, from the way of going over the tensors that they then have.
-_STYLES = (("fused", "aten::_fused_"), ("foreach", "aten::_foreach_"), ("single", "aten::"))
-#: The same by the kernels, where no operator was recorded: torch's fused kernels and those of apex, which DeepSpeed has
-#: as well, go over lists too.
+#: ``STYLES`` by the kernels, where no operator was recorded: torch's fused kernels and those of apex, which DeepSpeed
+#: has as well, go over lists too.
 _STYLES_OF_KERNELS = (
     ("fused", re.compile(r"(?:Fused|Adam|SGD|LAMB)\w{0,40}Functor")),
     ("foreach", re.compile("multi_tensor_apply")),
@@ -34,11 +31,8 @@ _ITEM_BYTES = 4
 
 def optimizer_rows_of(work: Judged) -> I64:
     """Optimizer steps by their start, without those that run a backward pass inside (a closure)."""
-    rows = optimizer_rows(work.columns)
     columns = work.columns
-    passes = np.sort(columns.ts_ns[backward_nodes(columns)])
-    inside = np.searchsorted(passes, columns.end_ns[rows]) > np.searchsorted(passes, columns.ts_ns[rows])
-    rows = rows[~inside]
+    rows = without_closures(columns, optimizer_rows(columns), backward_nodes(columns))
     return rows[np.argsort(columns.ts_ns[rows], kind="stable")]
 
 
@@ -67,16 +61,15 @@ def optimizer_work(work: Judged, step: I64) -> OptimizerWork | None:
     own = (step >= 0) & ~work.kinds.math[work.name]
     if not own.any():
         return None
-    per_name = np.bincount(columns.name[step[own]], weights=work.dur_ns[own])
-    own &= columns.name[np.maximum(step, 0)] == int(per_name.argmax())
-    found = _CLASS.match(columns.strings[int(per_name.argmax())])
+    most, name = largest_class(columns, step[own], work.dur_ns[own])
+    own &= columns.name[np.maximum(step, 0)] == most
     style = _style(work, own)
     update, elements, calls = _updated(work, own, style)
     steps = len(np.unique(step[own]))
     spec = work.roof.spec
     least_ns = elements * _PASSES.get(update, 0) * _ITEM_BYTES / (spec.hbm_gb_per_s * MEMORY_RATIO) if spec else 0.0
     return OptimizerWork(
-        name=found.group(1) if found else "",
+        name=name,
         style=style,
         kernels_per_step=float(own.sum()) / work.steps,
         tensors=calls / steps if style == "single" and calls else None,
@@ -91,13 +84,13 @@ def optimizer_work(work: Judged, step: I64) -> OptimizerWork | None:
 def _style(work: Judged, own: Bools) -> str | None:
     """How most of the kernels' time is launched, by the operators; without any by the kernels' names."""
     strings = work.columns.strings
-    time = dict.fromkeys((style for style, _ in _STYLES), 0.0)
+    time = dict.fromkeys((style for style, _ in STYLES), 0.0)
     # Kernels without an operator by their own name, counted behind the names of operators.
     names = np.where(work.operator >= 0, work.columns.name[np.maximum(work.operator, 0)], work.name + len(strings))[own]
     total = np.bincount(names, weights=work.dur_ns[own])
     for name in np.flatnonzero(total).tolist():
         if name < len(strings):
-            style = next((style for style, start in _STYLES if strings[name].startswith(start)), None)
+            style = next((style for style, start in STYLES if strings[name].startswith(start)), None)
         else:
             kernel = strings[name - len(strings)]
             style = next((style for style, pattern in _STYLES_OF_KERNELS if pattern.search(kernel)), None)

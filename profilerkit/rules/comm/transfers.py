@@ -8,7 +8,7 @@ from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.model.communication import DistributedModel, ParallelName
 from profilerkit.model.finding import Confidence, Evidence, Saving, Source
 from profilerkit.rules.comm.exposed_collectives import to_divide, undivided, unseen
-from profilerkit.rules.rule import MissingData, Result
+from profilerkit.rules.rule import MissingData, Result, evidence_of
 
 #: Torch's name of the wrapper as it begins what shows a job divided by data.
 _DDP = "DistributedDataParallel"
@@ -51,16 +51,8 @@ def confirm(facts: Facts, done: str) -> str:
 def evidence(
     facts: Facts, label: str, value: float | None, unit: str, origin: str, source: Source = "derived"
 ) -> Evidence:
-    """One number of the judged rank's steady steps."""
-    return Evidence(
-        label=label,
-        value=value,
-        unit=unit,
-        source=source,
-        origin=origin,
-        n=facts.steps.steady,
-        rank=facts.rank.rank,
-    )
+    """One number of the judged rank's steady steps, derived unless it is said."""
+    return evidence_of(facts, label, value, unit, origin, source)
 
 
 def kinds(chosen: Sequence[Traffic]) -> str:

@@ -37,7 +37,7 @@ def whose(facts: Facts) -> str:
 
 
 def is_likely(facts: Facts) -> bool:
-    """Return whether the others wait for a rank that is only likely late: the steps are too few to be sure."""
+    """Return whether the late rank is only likely: the steps are too few to be sure."""
     return facts.waiting_share is not None and any(late.few_steps for late in _late(facts))
 
 

@@ -9,7 +9,17 @@ from profilerkit.analysis.host.host_facts import HeldFacts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.lines import frame_text
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, each, finding_for
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    evidence_of,
+    finding_for,
+)
 from profilerkit.units import format_about, format_ns, format_ratio
 
 #: How a place stands in a title, and what to do about it.
@@ -94,13 +104,8 @@ class CostlyOperator(Rule):
             evidence=(
                 _share(facts, f"{verb.removesuffix(' takes').removesuffix(' take')}, share of the step", one.share),
                 *((_share(facts, f"Of it {one.operator}", one.operator_share),) if is_avoidable else ()),
-                Evidence(
-                    label=f"{one.operator}, calls per step",
-                    value=one.per_step,
-                    unit="count",
-                    source="measured",
-                    origin="the traced steps",
-                    rank=facts.rank.rank,
+                evidence_of(
+                    facts, f"{one.operator}, calls per step", one.per_step, "count", "the traced steps", n=None
                 ),
             ),
             at_most="medium",
@@ -116,7 +121,4 @@ def _instead(operator: str) -> str:
 
 
 def _share(facts: Facts, label: str, value: float) -> Evidence:
-    return Evidence(
-        label=label, value=value, unit="ratio", source="derived", origin="operators of the traced steps",
-        rank=facts.rank.rank,
-    )  # fmt: skip
+    return evidence_of(facts, label, value, "ratio", "operators of the traced steps", "derived", n=None)

@@ -67,12 +67,11 @@ class DebugSwitch(Rule):
         on = facts.host.switches
         if on is None:
             return MissingData("which switches were on was not recorded", "run the loop under profilerkit.profile(...)")
-        on_device = facts.on_device or facts.mode == "gpu"
         found = [
             (switch, said)
             for switch in _SWITCHES
             for said in on
-            if said.startswith(switch.name) and (on_device or switch.name != _BLOCKING)
+            if said.startswith(switch.name) and (facts.on_device or switch.name != _BLOCKING)
         ]
         if not found:
             return Passed("no switch made for debugging was on")

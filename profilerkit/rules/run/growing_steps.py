@@ -6,13 +6,23 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.steps.growth import FEWEST_TO_GROW, StepGrowth, step_growth
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import STEP_LENGTHS, Bound, Evidence, Fix
-from profilerkit.model.step import PARTS, Family
-from profilerkit.model.verdict import BOUND_FAMILY
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, part_words, record_longer
+from profilerkit.model.change import revise
+from profilerkit.model.finding import STEP_LENGTHS, Evidence, Fix
+from profilerkit.model.step import Family, family_of
+from profilerkit.model.verdict import FAMILY_BOUND
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    evidence_of,
+    finding_for,
+    part_words,
+    record_longer,
+)
 from profilerkit.units import format_ns, format_ratio
 
-_BOUNDS: dict[Family, Bound] = {family: bound for bound, family in BOUND_FAMILY.items()}
 #: What usually grows, by the family of the part that does.
 _FIXES: dict[Family, Fix] = {
     "input": Fix(text="Look in the data set for what grows: a list that is searched, a cache, files that stay open."),
@@ -66,12 +76,12 @@ class GrowingSteps(Rule):
         expected = max(1.0 - found.first_ns / found.mean_ns, 0.0)
         if not self.worth_saying(facts, expected):
             return Passed(f"the growth adds {format_ratio(expected)} to the mean step, which varies as much")
-        family = PARTS[found.part.part][0] if found.part is not None and found.part.part in PARTS else "compute"
+        family = family_of(found.part.part) if found.part is not None else "compute"
         return Fired(
             (
                 finding_for(
                     facts,
-                    bound=_BOUNDS.get(family, "compute-bound"),
+                    bound=FAMILY_BOUND.get(family, "compute-bound"),
                     detail="growing",
                     title=f"Steps get longer: {format_ns(found.first_ns)} at first, {format_ns(found.last_ns)} at last",
                     why=self._why(facts, found),
@@ -98,23 +108,14 @@ def _memory_grows(facts: Facts) -> bool:
 
 
 def _evidence(facts: Facts, found: StepGrowth) -> tuple[Evidence, ...]:
-    def row(label: str, value: float, low: float | None = None, high: float | None = None) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit="ns",
-            source="derived",
-            origin="length of the steps",
-            n=facts.steps.steady,
-            low=low,
-            high=high,
-            rank=facts.rank.rank,
-            steps=found.steps,
-            behind=(STEP_LENGTHS,),
+    def row(label: str, value: float) -> Evidence:
+        return evidence_of(
+            facts, label, value, "ns", "length of the steps", "derived", steps=found.steps, behind=(STEP_LENGTHS,)
         )
 
+    slope = found.slope
     return (
-        row("Growth from step to step", found.slope.value, found.slope.low, found.slope.high),
+        revise(row("Growth from step to step", slope.value), low=slope.low, high=slope.high),
         row("Typical step of the first tenth", found.first_ns),
         row("Typical step of the last tenth", found.last_ns),
     )
