@@ -11,7 +11,7 @@ from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.host_facts import HeldFacts
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, index_at, intersect, subtract, time_within, union
-from profilerkit.analysis.steps.optimizer_marks import largest_class, optimizer_rows, without_closures
+from profilerkit.analysis.steps.optimizer_marks import STYLES, largest_class, optimizer_rows, without_closures
 from profilerkit.trace.columns import Category, TraceColumns
 
 _NODE = "autograd::engine::evaluate_function: "
@@ -171,8 +171,7 @@ def _optimizer(seen: _Own, marks: I64, spans: Spans) -> HeldFacts | None:
     columns = seen.columns
     inside = covered(spans, columns.ts_ns[seen.rows])
     texts = [columns.strings[index] for index in np.unique(columns.name[seen.rows[inside]]).tolist()]
-    style = "fused" if any(text.startswith("aten::_fused_") for text in texts) else "single"
-    style = "foreach" if any(text.startswith("aten::_foreach_") for text in texts) else style
+    style = next((style for style, start in STYLES if any(text.startswith(start) for text in texts)), "single")
     return HeldFacts(
         place="optimizer",
         operator=largest_class(columns, marks, columns.dur_ns[marks])[1],

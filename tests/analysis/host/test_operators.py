@@ -57,6 +57,15 @@ def test_the_optimizer_is_known_by_its_class_and_style():
     assert (found.operator, found.style, found.share) == ("AdamW", "foreach", pytest.approx(0.3))
 
 
+def test_a_fused_optimizer_counts_its_steps_over_a_list_and_is_fused_all_the_same():
+    def fill(trace, at):
+        trace.optimizer(at + 100, at + 400)
+        trace.op(at + 110, at + 150, name="aten::_foreach_add_")
+        trace.op(at + 160, at + 380, name="aten::_fused_adamw_")
+
+    assert stepping(fill)["optimizer"].style == "fused"
+
+
 def test_single_reads_hold_the_python_between_them():
     def fill(trace, at):
         for read in range(5):
