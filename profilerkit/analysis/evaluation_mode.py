@@ -22,8 +22,8 @@ def times_in_mode(events: Events, names: Mapping[int, str], *, backward: bool) -
     """From each ``eval()`` on, as long as the gap it lies in is longer than gaps without one.
 
     A gap lies between two backward passes or optimizer steps; it also holds the next batch and its forward pass, and
-    these take what they take elsewhere. Where more batches are fetched than usual, the last ones are the training's: an
-    evaluation ends as these begin, and one that a loader's iteration tells is told by that.
+    these take what they take elsewhere. Where more batches are fetched than usual, the last ones are the training's:
+    the evaluation ends as these begin. An evaluation with a loader of its own is found by its iteration instead.
     Where most gaps of a kind hold an ``eval()``, it is a part of the steps: a critic's while the generator trains.
 
     Args:

@@ -106,7 +106,7 @@ class HeldFacts:
 
 @dataclass(frozen=True, slots=True)
 class RecordingFacts:
-    """What recording the trace took of the host in the mean judged step, at least, by the events that it holds.
+    """Time that recording took of the host in the mean judged step, at least, from the events in the trace.
 
     Attributes:
         options: of the recorder, those that slow the host noticeably, or by what no event tells, as they are called.

@@ -93,7 +93,7 @@ def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> Trac
     damaged += [f"{refused} names past the limit on distinct names were put together as one"] if refused else []
     if strict and damaged:
         raise UnreadableInputError(f"{path} is damaged", cause=damaged[0], hint=_STRICT_HINT)
-    limits = [_LIMITS, _SLOWED if found.has_operators else f"{NO_OPERATORS}, so kernels are not told by operator"]
+    limits = [_LIMITS, _SLOWED if found.has_operators else f"{NO_OPERATORS}, so no kernel has an operator"]
     damage = Damage(
         dropped=found.dropped,
         truncated=bool(database.damage),
