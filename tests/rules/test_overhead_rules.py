@@ -395,6 +395,12 @@ def test_each_switch_is_told_and_priced_where_its_cost_is_known():
 # OV010
 
 
+@pytest.mark.parametrize("operator", ["library::kernel", "aten::add_", "aten::gelu", "aten::native_norm_backward"])
+def test_the_mathematics_of_a_model_is_no_finding(operator):
+    assert ended("OV010", held(0.4, "backward", operator)) is Passed
+    assert finding("OV010", held(0.4, "forward", "aten::sort")).fix is not None
+
+
 def test_hooks_are_priced_and_an_operator_of_the_model_is_only_named():
     hook, model = (
         finding("OV010", held(0.4, place, "aten::_embedding_bag_backward")) for place in ("hook", "backward")

@@ -40,6 +40,12 @@ _INSTEAD = (
     (re.compile("nonzero"), "Keep the mask: torch.where or a product with it needs no list of places."),
     (re.compile("unique"), "Keep the result between steps, or compute it where the data is prepared."),
 )
+#: The model's own mathematics, which no training does without: kernels of libraries, arithmetic, activations, norms,
+#: losses, pooling, copies, and their backward passes. Matrix products are left out before.
+_MODEL = re.compile(
+    r"^(?!aten::)|^aten::(?:add|sub|mul|div|neg|abs|pow|r?sqrt|exp|log|sin|cos|erf|clamp|where|lerp|sum|mean|max|min)"
+    r"[a-z_]*$|elu|silu|sigmoid|tanh|softmax|norm|pool|dropout|loss|copy_|cat$|stack$|upsample|backward"
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,8 @@ class CostlyOperator(Rule):
         much of the step.
     Evidence: From a trace: time in nodes of the backward pass beside their own functions; chains of ``item()`` and its
         kind, with the Python between them; the own time of the operator.
-    Threshold: Hooks and reads 5 % of the step, an operator 15 %.
+    Threshold: Hooks and reads 5 % of the step, an operator 15 %. Of the model's own mathematics only what has a form
+        that does less.
     Fix: Fewer calls. An operator that is known to do more than it must gets the form that does not.
     Saving: Hooks and reads: bound, their time; expected, ``avoidable_ratio`` of it. None for an operator: the model may
         need it.
@@ -85,7 +92,8 @@ class CostlyOperator(Rule):
     def _is_large(self, facts: Facts, one: HeldFacts) -> bool:
         if one.place in _PLACES:
             return one.share >= self.smallest_share and self.worth_saying(facts, self.avoidable_ratio * one.share)
-        return one.place != "optimizer" and one.share >= self.smallest_operator
+        is_own = _MODEL.search(one.operator) is not None and _instead(one.operator) is _OPERATOR
+        return one.place != "optimizer" and one.share >= self.smallest_operator and not is_own
 
     def _finding(self, facts: Facts, one: HeldFacts) -> Finding:
         is_avoidable = one.place in _PLACES
