@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from measured_processes import environment
@@ -149,16 +148,8 @@ def _time(program: Program, fixed: bool, script: Path, programs: Path, place: Pa
     else:
         arguments = list((program.fixed or ()) if fixed else program.arguments)
     launcher = _TORCHRUN if program.ranks > 1 else ()
-    command = [sys.executable, *launcher, str(script), *arguments]
-    done = subprocess.run(
-        command,
-        env=_environment(programs),
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=_MOST_SECONDS,
-        check=True,
-    )
+    done = _completed([sys.executable, *launcher, str(script), *arguments], programs, place)
+    done.check_returncode()
     if program.arguments is None:
         return max(json.loads(line)["mean_ms"] for line in done.stdout.splitlines() if line.startswith("{"))
     return float(done.stdout.split("TRAIN")[1].split()[0])
@@ -182,17 +173,18 @@ def _command(program: Program, way: str, script: Path, place: Path) -> list[str]
 def _run(command: list[str], programs: Path, place: Path) -> str:
     """Why the program failed, or nothing."""
     try:
-        done = subprocess.run(
-            command, env=_environment(programs), cwd=place, capture_output=True, text=True, timeout=_MOST_SECONDS
-        )
+        done = _completed(command, programs, place)
     except subprocess.TimeoutExpired:
         return f"not done after {_MOST_SECONDS} s"
     return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1] if done.returncode else ""
 
 
-def _environment(programs: Path) -> dict[str, str]:
-    found: dict[str, Any] = environment()
-    return {**found, "PYTHONPATH": f"{programs}:{found['PYTHONPATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+def _completed(command: list[str], programs: Path, place: Path) -> subprocess.CompletedProcess[str]:
+    where = environment()
+    where |= {"PYTHONPATH": f"{programs}:{where['PYTHONPATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        command, env=where, cwd=place, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False
+    )
 
 
 @contextlib.contextmanager
