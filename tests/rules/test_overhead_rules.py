@@ -126,6 +126,7 @@ CASES = Cases(
         ("OV004", "smallest_share"): (collecting(0.02), collecting(0.02 - JUST)),
         ("OV004", "fewest_collections"): (collecting(per_step=3 / 20), collecting(per_step=2 / 20)),
         ("OV005", "smallest_share"): (python(0.05), python(0.05 - JUST)),
+        ("OV005", "queued_ratio"): (replace(python(0.1), taken=0.5), replace(python(0.1 - JUST), taken=0.5)),
         ("OV006", "fewest_steps"): (compiling(steps=2), compiling(steps=1)),
         ("OV007", "inflation_ratio"): (traced(1.10 + JUST), traced(1.10)),
         ("OV007", "own_share"): (traced(1.0, 0.02 + JUST), traced(1.0, 0.02)),
