@@ -57,8 +57,10 @@ def quiet(facts: Facts) -> Facts:
         cpu = None if seen.cpu_ratio is None else ready_ratio(seen.cpu_ratio, seen.queue_ratio)
         seen = replace(seen, cpu_ratio=cpu, queue_ratio=0.0)
     workers = facts.workers and _unqueued(facts.workers)
-    if loading is not None and workers != facts.workers:
-        loading = replace(loading, queue=None)  # it was replayed with the batches as they came
+    if loading is not None:
+        loading = loading.unqueued(left)
+        if workers != facts.workers:
+            loading = replace(loading, queue=None)  # it was replayed with the batches as they came
     return replace(
         facts,
         parts=parts,
@@ -109,7 +111,8 @@ def _left_to_wait(facts: Facts, ran: float, waits: float) -> float:
     if workers is None or not others_hold(facts):
         return waits
     # What starting workers takes, and no batch of theirs, stays.
-    return min(max(_unqueued(workers).pace_ns / step - ran, 0.0) + opening_share(facts), waits)
+    opening = opening_share(replace(facts, loading=facts.loading and facts.loading.unqueued()))
+    return min(max(_unqueued(workers).pace_ns / step - ran, 0.0) + opening, waits)
 
 
 def _unqueued(workers: Workers) -> Workers:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profilerkit.analysis.communication.cause import Cause, cause_of, more_work, same_work
+from profilerkit.analysis.communication.cause import Cause, cause_by_parts, cause_of, more_work, same_work
 from profilerkit.analysis.communication.comm_facts import EXPOSED
 from profilerkit.analysis.communication.late import CAUSED_SHARE, FEWEST_STEPS, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.communication.log import CollectiveLog
@@ -326,6 +326,10 @@ def _late_rank(
 ) -> LateRank:
     rank = ranks[position]
     others = [entry.trace for entry in ranks if entry.trace is not None and entry is not rank]
+    if cause.part is None and others:
+        beside = [entry.parts for entry in ranks if entry.trace is not None and entry is not rank]
+        led = cause_by_parts(rank.parts, beside, cause.waited_ns / steps)
+        cause = Cause(led.part, led.explained_ns * steps, cause.waited_ns) if led.part else cause
     computes = rank.trace is not None and cause.part is not None and cause.part.startswith("compute.")
     return LateRank(
         rank=rank.rank,

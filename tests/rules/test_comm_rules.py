@@ -608,6 +608,14 @@ def test_without_sizes_and_types_nothing_is_said_of_the_volume(missing):
 # CO007
 
 
+def test_copies_into_buckets_go_with_the_reductions_that_repeat():
+    work = ReducerWork(searches=0.0, search_ns=0.0, copies=60.0, copy_ns=0.04 * STEP_NS, fill_ns=0.08 * STEP_NS)
+    plain = accumulated(0.2)
+    copying = replace(plain, wire=replace(plain.wire, reducer=work))
+    more = finding("CO007", copying).saving.expected - finding("CO007", plain).saving.expected
+    assert more == pytest.approx(0.12 * 3 / 4)
+
+
 def test_the_reductions_of_all_passes_but_the_last_are_saved():
     found = finding("CO007", accumulated(0.2))
     assert (found.saving.expected, found.saving.high) == (pytest.approx(0.2), pytest.approx(0.8 / 3))

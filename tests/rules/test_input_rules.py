@@ -150,6 +150,7 @@ CASES = Cases(
     },
     untried=frozenset({("IN004", "enough_ratio"), ("IN012", "stored_fall"), ("IN013", "batched_ratio")}),
     observations=frozenset({"IN012"}),
+    timed=frozenset({"IN011"}),
 )
 
 
@@ -299,6 +300,14 @@ def test_without_the_workers_records_only_the_bound_is_known():
 def test_long_epochs_do_not_mind_new_workers():
     assert ended("IN011", restarting(steps=299.0)) is Fired
     assert "costs 2.0 % of an epoch" in check("IN011", restarting(steps=301.0)).reason
+
+
+def test_a_restart_is_a_share_of_its_epoch_however_few_openings_the_judged_steps_hold():
+    epochs = EpochFacts(
+        count=3, steps=30.0, boundary_ns=900 * MS, restart_ns=600 * MS, time_ns=6_000 * MS, renewed=True
+    )
+    found = finding("IN011", facts({"input.wait": 0.4}, loading=LoadingFacts(epochs=epochs), loader=FOUR))
+    assert found.saving.expected == pytest.approx(0.1)
 
 
 def test_workers_that_are_kept_are_not_restarted():

@@ -54,8 +54,10 @@ def python(share=0.3, *, frames=(), between=0.0, **changes):
     return facts({"over.python": share}, **{"host": HostFacts(python=told), "device": device, **changes})
 
 
-def compiling(share=0.2, *, steps=4, recompiled=("0/1", "0/2"), source="measured", regions=1):
-    compiles = CompileFacts(share=share, steps=steps, of=20, regions=regions, recompiled=recompiled, source=source)
+def compiling(share=0.2, *, steps=4, recompiled=("0/1", "0/2"), source="measured", regions=1, guards=()):
+    compiles = CompileFacts(
+        share=share, steps=steps, of=20, regions=regions, recompiled=recompiled, source=source, guards=guards
+    )
     return facts({"warm.compile": share}, host=HostFacts(compiles=compiles))
 
 
@@ -242,6 +244,25 @@ def test_python_in_a_loop_without_a_loader_may_be_what_gets_the_batch():
 
 
 # OV006
+
+
+@pytest.mark.parametrize(
+    ("guard", "fix"),
+    [
+        ("L['w'] == 0.28", "Pass w as a tensor"),
+        ("w == 0.28", "Pass w as a tensor"),
+        ("L['self'].scale == 3", "Pass self.scale as a tensor"),
+        ("tensor 'x' size mismatch at index 0. expected 4, actual 5", "mark the sizes that change as dynamic"),
+        ("len(L['xs']) == 3", "mark the sizes that change as dynamic"),
+        ("___check_obj_id(G['activation'], 93824)", "Keep activation as it is"),
+        ("GLOBAL_STATE changed: grad_mode ", "Call it in one gradient mode"),
+        ("{0.format} ??", "Keep what this guard looks at"),
+    ],
+)
+def test_the_fix_is_for_the_guard_that_failed(guard, fix):
+    found = finding("OV006", compiling(guards=(guard,)))
+    assert fix in found.fix.text
+    assert f"The guard that failed is {guard}" in found.why
 
 
 def test_compiling_again_is_told_with_what_and_how_often():

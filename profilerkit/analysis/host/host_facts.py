@@ -69,6 +69,8 @@ class CompileFacts:
         of: how many steps these are among.
         regions: compiled regions that ran or were compiled; ``None`` where no name told.
         recompiled: regions that were compiled more than once, as torch numbers them, at most five.
+        guards: that failed and made torch compile again, as torch words them, each once however its numbers differ,
+            most often first; empty where nothing tells. Hostile text.
         source: measured by the timers, or derived from a trace.
     """
 
@@ -78,6 +80,7 @@ class CompileFacts:
     regions: int | None
     recompiled: tuple[str, ...]
     source: Source
+    guards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

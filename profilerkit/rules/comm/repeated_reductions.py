@@ -30,7 +30,7 @@ class RepeatedReductions(Rule):
     Threshold: A saving above the noise, at least 2 % of the step.
     Fix: no_sync() around all micro-batches but the last.
     Saving: Bound: min(exposed, transfer of the reductions of all passes but the last). Expected: what of these
-        reductions is exposed.
+        reductions is exposed. To both comes what DDP's reducer copies into buckets and back in these passes.
     Traps: Two models that train in one step reduce twice as well: where an optimizer steps between the passes, or sizes
         differ, nothing is said to be repeated. Without reducing, FSDP keeps whole gradients: more memory.
     Confidence: High; medium on a host; low where transfer and waiting look the same.
@@ -53,8 +53,9 @@ class RepeatedReductions(Rule):
         found = wire.accumulation
         if found is None:
             return Passed(f"the {wire.passes} backward passes of a step do not reduce the same gradients")
-        expected = exposed_time(facts, found.early_exposed_ns)
-        bound = max(min(exposed(facts), share_of_step(facts, found.early_ns)), expected)
+        copied = _copied(facts, found)
+        expected = exposed_time(facts, found.early_exposed_ns) + copied
+        bound = max(min(exposed(facts), share_of_step(facts, found.early_ns)) + copied, expected)
         if not self.worth_saying(facts, expected):
             return Passed("the reductions of all passes but the last are hidden, or hardly any of the step")
         return self._fired(facts, found, expected, bound)
@@ -78,6 +79,7 @@ class RepeatedReductions(Rule):
                 evidence(facts, f"Backward passes per {unit}", found.passes, "count", "autograd nodes", "measured"),
                 evidence(facts, "Reductions in each", found.reductions, "count", "collectives in order", "measured"),
                 evidence(facts, "Exposed time of those that repeat", found.early_exposed_ns, "ns", "collectives"),
+                evidence(facts, "Copies to and from buckets for them", _copied(facts, found), "ratio", "DDP's reducer"),
             ),
             at_most=surest(facts, "high"),
             detail="bandwidth",
@@ -90,3 +92,11 @@ class RepeatedReductions(Rule):
             confirm=confirm(facts, f"there must be {found.reductions} reductions {kind}."),
         )
         return Fired((finding,))
+
+
+def _copied(facts: Facts, found: Accumulation) -> float:
+    """Share of the step in which gradients of all passes but the last are copied into DDP's buckets and back."""
+    work = facts.wire.reducer if facts.wire is not None else None
+    if work is None:
+        return 0.0
+    return share_of_step(facts, (work.fill_ns + work.copy_ns) * (found.passes - 1) / found.passes)
