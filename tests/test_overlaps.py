@@ -47,6 +47,16 @@ def test_savings_that_are_more_than_their_parts_take_overlap(each, same):
     assert overlapping({"sync.drain": 0.2}, *syncs) == {"OV002": "", "OV003": same}
 
 
+@pytest.mark.parametrize(
+    ("detail", "first", "same"), [("launch", 0.3, "OV001"), ("launch", 0.2, ""), ("bandwidth", 0.3, "")]
+)
+def test_a_fused_optimizer_and_a_graph_win_the_same_idle_time(detail, first, same):
+    fused = outcome("overhead-bound", 0.1, code="CP006")
+    fused = revise(fused, findings=(revise(fused.findings[0], detail=detail),))
+    found = overlapping({"over.dispatch": 0.4}, outcome("overhead-bound", first, code="OV001"), fused)
+    assert found == {"OV001": "", "CP006": same}
+
+
 def test_savings_of_more_than_the_step_overlap_whatever_they_are_about():
     found = overlapping(
         {"mem.alloc": 0.7},
@@ -96,7 +106,7 @@ def test_the_report_of_a_recording_says_which_savings_overlap(tmp_path):
     report = analyze(training(12, fetch=20_000, kernels=100, loader=SINGLE).write(tmp_path / "trace.json"))
     overlaps = {outcome.rule: finding.overlaps for outcome, finding in report.findings()}
     assert (overlaps["IN001"], overlaps["IN002"]) == ("IN002", "")
-    assert [card.gain.partition(", ")[2] for card in cards_of(report)[0][:2]] == ["not on top of IN002", ""]
+    assert [card.gain.partition("; ")[2] for card in cards_of(report)[0][:2]] == ["overlaps with IN002: count one", ""]
 
 
 def test_the_saving_of_the_second_says_whose_time_it_is():
@@ -105,5 +115,5 @@ def test_the_saving_of_the_second_says_whose_time_it_is():
     saving = Saving(low=0.1, expected=0.2, high=0.3, method="analytic")
     finding = revise(first.findings[0], saving=saving, overlaps="IN002")
     cards, _ = cards_of(revise(report, outcomes=(revise(first, findings=(finding,)),)))
-    assert cards[0].gain == "10–30 %, not on top of IN002"
-    assert cards[0].saving.endswith("20 % expected), not on top of IN002")
+    assert cards[0].gain == "10–30 %; overlaps with IN002: count one"
+    assert cards[0].saving.endswith("20 % expected); overlaps with IN002: count one")

@@ -49,6 +49,8 @@ class Job:
         suspect: the rank that causes most of the waiting, if that is much; proven late or not.
         waiting_share: of a step, waited by the median other rank; ``None`` when nobody is late.
         jitter_share: what of it would be left without the late rank; ``None`` likewise.
+        shown_share: of a step, transfers that the late rank computes through and the median other one, done with its
+            own work, has exposed; ``None`` likewise.
         flight: what the flight recorders say; ``None`` where they were not needed or fewer than two ranks have one.
     """
 
@@ -60,6 +62,7 @@ class Job:
     suspect: int | None = None
     waiting_share: float | None = None
     jitter_share: float | None = None
+    shown_share: float | None = None
     flight: FlightRanks | None = None
 
 
@@ -114,6 +117,7 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         suspect=suspects[0] if waiting >= LATE_SHARE else None,
         waiting_share=waiting if late else None,
         jitter_share=waiting * jitter_ratio(late[0], arrivals) if late else None,
+        shown_share=_shown_by_lateness(for_all, late) if late else None,
     )
 
 
@@ -234,6 +238,17 @@ def _median_waiting(
         if index not in late and rank.trace is not None and count
     ]
     return float(np.median(others)) if others else 0.0
+
+
+def _shown_by_lateness(ranks: Sequence[RankFacts], late: Sequence[int]) -> float:
+    """Share of a step in which the median other rank has transfers exposed that the latest rank computes through.
+
+    Who is late sends its first buckets while it computes the others'; who waited for it has nothing left to compute.
+    With the same work a rank that is no longer late hides as much as the late one does.
+    """
+    exposed = [rank.share("comm.bw") + rank.share("comm.lat") for rank in ranks]
+    others = [value for index, value in enumerate(exposed) if index not in late and ranks[index].trace is not None]
+    return max(float(np.median(others)) - exposed[late[0]], 0.0) if others else 0.0
 
 
 def _has_more_to_do(ranks: Sequence[RankFacts], suspects: Sequence[int], waiting: float) -> bool:

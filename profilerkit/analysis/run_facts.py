@@ -85,6 +85,7 @@ def run_facts(
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
         waiting_share=job.waiting_share,
         jitter_share=job.jitter_share,
+        shown_share=job.shown_share,
         communication=_communication(job, judged, timed),
         input=chosen.input,
         workers=chosen.workers,

@@ -45,14 +45,14 @@ def _expected(finding: Finding) -> float:
 def _overlap(facts: Facts, first: _Entry, second: _Entry, changes: Mapping[int, Priced]) -> bool:
     """Whether the fix of ``second`` shortens what that of ``first`` has shortened already.
 
-    Where their rules are about the same parts the two are replayed together; where that cannot be done, savings that
-    are more than these parts take overlap for certain, as any do that are more than the step. Fixes of the wait for
-    data are other ways to the same end.
+    Where their rules are about the same parts the two are replayed together. Where that cannot be done, savings that
+    are more than these parts take overlap for certain, as any do that are more than the step; and a first one of most
+    of the parts takes as much of what the second one is about. Fixes of the wait for data are other ways to one end.
     """
     if first[1].rank != second[1].rank:
         return False
     both = _expected(first[1]) + _expected(second[1])
-    own, other = shortened(facts, first[0]), shortened(facts, second[0])
+    own, other = (shortened(facts, rule, finding.detail) for rule, finding in (first, second))
     if not set(own) & set(other):
         return both > 1.0
     if own == other == WAITS:
@@ -62,4 +62,5 @@ def _overlap(facts: Facts, first: _Entry, second: _Entry, changes: Mapping[int, 
         one, two = replayed[0].change, replayed[1].change
         before, after, together = savings(facts.replay, [[one], [two], [one, two]])
         return together - before < OWN_RATIO * after
-    return both > facts.share(*own, *other)
+    share = facts.share(*own, *other)
+    return both > share or _expected(first[1]) > (1.0 - OWN_RATIO) * share

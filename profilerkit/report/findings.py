@@ -51,7 +51,7 @@ def _card(
     tone = tone_of(finding.severity)
     scope = "" if finding.rank is None else f"rank {finding.rank}"
     promised = finding.saving or finding.throughput
-    beside = f", not on top of {inert(finding.overlaps, 24)}" if finding.overlaps else ""
+    beside = f"; overlaps with {inert(finding.overlaps, 24)}: count one" if finding.overlaps else ""
     return Card(
         anchor=anchor,
         rule=inert(outcome.rule, 24),

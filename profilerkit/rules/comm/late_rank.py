@@ -106,8 +106,9 @@ class LateRank(Rule):
     Fix: By what the late rank does longer than the others before they wait for it, if that explains 60 % of the
         waiting, or holds 60 % of all that it does longer in the mean step; without such a cause a trace of that rank
         with stacks.
-    Saving: Bound: the waiting of the median other rank. Expected: that less the jitter that would be left; where work
-        is to be evened out, without the part of it that the other ranks take over.
+    Saving: Bound: the waiting of the median other rank, and the transfers that it has exposed after that and the late
+        rank computes through. Expected: that less the jitter that would be left; where work is to be evened out,
+        without the part of it that the other ranks take over.
     Traps: A rank that was not recorded may be the late one. Late by turns is jitter, not a late rank. Clocks of several
         hosts differ; they are aligned by the ends of the collectives, and the residual is stated.
     Confidence: High; medium where ranks are missing or no cause explains the waiting; low where it is likely late.
@@ -133,7 +134,8 @@ class LateRank(Rule):
                 why = "the hosts' clocks may be too far apart" if clocks else "the host is too busy"
                 return Passed(f"{why} to tell by how much a rank is late")
             return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
-        expected = max(waited - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
+        longer = waited + (facts.shown_share or 0.0)
+        expected = max(longer - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
         if expected < SMALLEST_SAVING:  # that it is no accident was judged by the collectives of each step
             return unsure(f"the others wait {format_ratio(waited)} of the step", expected)
         late = found.late[0]
@@ -150,7 +152,7 @@ class LateRank(Rule):
                     evidence=_evidence(facts, found),
                     at_most="low" if likely else "medium" if facts.missing_ranks or not _is_explained(late) else "high",
                     detail=(known.detail or (late.cause or "").rpartition(".")[2]) if known else "",
-                    saving=saving(expected, waited),
+                    saving=saving(expected, longer),
                     fix=_fix(found),
                     confirm="Record again: the waiting caused by this rank must fall."
                     if known
