@@ -53,10 +53,9 @@ def run_facts(
     notes: Sequence[str] = (),
     ending: Ending | None = None,
 ) -> Facts:
-    """Facts of a run, told from its judged rank.
+    """Facts of a run of at least one rank, told from its judged rank.
 
     Args:
-        ranks: at least one.
         device: a device name that overrides the one in the trace.
         world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
         recorded: how many different ranks there are; ``None`` takes each of ``ranks`` for one.
