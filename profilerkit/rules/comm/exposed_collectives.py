@@ -181,7 +181,7 @@ def to_divide(facts: Facts) -> str:
 
 
 def _why(comm: CommFacts, unknown: str) -> str:
-    text = f"{format_ratio(comm.overlap_ratio)} of the communication runs beside computation; the rest stops the step."
+    text = f"{format_ratio(comm.overlap_ratio)} of the communication runs beside computation; nothing hides the rest."
     if unknown:
         text += f" {unknown}: transfer and waiting for a late rank cannot be told apart."
         if comm.surplus_ratio >= _NOTED_SURPLUS:

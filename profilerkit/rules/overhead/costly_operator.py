@@ -99,7 +99,7 @@ class CostlyOperator(Rule):
         is_avoidable = one.place in _PLACES
         verb, fix = _PLACES.get(one.place, (f"{one.operator} takes", _instead(one.operator)))
         line = f", from {frame_text(one.line)}" if one.line else ""
-        calls = f"{format_about(one.per_step)} calls a step"
+        calls = f"{format_about(one.per_step)} calls per step"
         where = "in the hooks" if one.place == "hook" else f"in the {one.place} pass"
         where = "in these reads" if one.place == "read" else where
         most = f": {one.operator}{line}" if is_avoidable else line
