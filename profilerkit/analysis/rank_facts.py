@@ -18,7 +18,7 @@ from profilerkit.analysis.steps.find import FEWEST_STEPS
 from profilerkit.analysis.steps.log import StepLog, log_of
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.stalls import STALL_KINDS, unnamed_stalls
-from profilerkit.analysis.steps.table import NO_STEPS, log_steps, trace_series, trace_steps
+from profilerkit.analysis.steps.table import NO_STEPS, log_series, log_steps, trace_series, trace_steps
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
 from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.analysis.workers.anatomy import named_wait, worker_facts
@@ -135,10 +135,9 @@ def _steps(
     A device that is far behind the host may have ended no step of those that the timers saw.
     """
     if log is not None and (log.steady.any() or trace is None):
-        series = log.series(wait_part)
+        series = log_series(log, wait_part, record.samples if record else ())
         found_by = record.meta.steps_found_by if record and record.meta else None
-        samples = record.samples if record else ()
-        steps = log_steps(log, series, found_by or "the training loop", samples)
+        steps = log_steps(log, series, found_by or "the training loop")
         return steps, series if steps.steady else None
     if trace is not None:
         series = trace_series(trace)

@@ -56,6 +56,7 @@ def run_facts(
     """Facts of a run of at least one rank, told from its judged rank.
 
     Args:
+        ranks: as they were read.
         device: a device name that overrides the one in the trace.
         world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
         recorded: how many different ranks there are; ``None`` takes each of ``ranks`` for one.

@@ -12,12 +12,13 @@ from profilerkit.analysis.host.host_facts import (
     CompileFacts,
     HeldFacts,
     HostFacts,
+    HotLine,
     PythonFacts,
     RecordingFacts,
 )
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
-from profilerkit.model.run import RIVAL, Loader, Series, Signal, Trust
+from profilerkit.model.run import RIVAL, STEP_TIMERS, Loader, Series, Signal, Trust
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
@@ -423,12 +424,29 @@ def test_the_mathematics_of_a_model_is_no_finding(operator):
     assert finding("OV010", held(0.4, "forward", "aten::sort")).fix is not None
 
 
+def test_hooks_are_a_share_of_the_step_that_no_trace_made_longer():
+    known = held(0.2)
+    one = replace(known.host.held[0], time_ns=0.3 * STEP_NS)
+    timed = Signal(name=STEP_TIMERS, state="measured")
+    known = replace(known, host=HostFacts(held=(one,)), trust=revise(known.trust, signals=(timed,)))
+    assert finding("OV010", known).saving.expected == pytest.approx(0.98 * 0.3)
+
+
+def test_hooks_of_modules_are_told_by_sampled_stacks():
+    line = HotLine(("train.py(9): log_activation",), 0.3, 0.2, 0.4, 60)
+    found = finding("OV010", facts(lines={"forward_hook": line}, host=HostFacts(held=())))
+    assert found.title == "A hook of modules takes 30.0 ms of every step: log_activation (train.py:9)"
+    assert found.saving.expected == pytest.approx(0.98 * 0.3)
+    few = replace(line, low=0.04)
+    assert ended("OV010", facts(lines={"forward_hook": few}, host=HostFacts(held=()))) is Passed
+
+
 def test_hooks_are_priced_and_an_operator_of_the_model_is_only_named():
     hook, model = (
         finding("OV010", held(0.4, place, "aten::_embedding_bag_backward")) for place in ("hook", "backward")
     )
     assert (hook.bound, hook.detail) == ("overhead-bound", "hook")
-    assert hook.saving.expected == pytest.approx(0.36)
+    assert hook.saving.expected == pytest.approx(0.98 * 0.4)
     assert "hook (train.py:7)" in hook.title
     assert (model.bound, model.saving) == (None, None)
     assert "sparse=True" in model.fix.text

@@ -10,7 +10,9 @@ from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.host_facts import HeldFacts
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
+from profilerkit.analysis.host.recording import OPERATOR_NS, SHAPES_NS
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, index_at, intersect, subtract, time_within, union
+from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.optimizer_marks import STYLES, largest_class, optimizer_rows, without_closures
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -88,34 +90,38 @@ class _Own:
 
     def told(self, place: str, spans: Spans) -> HeldFacts | None:
         """What ``spans`` hold of the steps, with the operator that takes most of them."""
-        share = self._share(time_within(spans, self.window.start, self.window.end))
-        inside = covered(spans, self.columns.ts_ns[self.rows]) & self.named
-        if share < _LEAST or not inside.any():
+        per_step = time_within(spans, self.window.start, self.window.end)
+        covers = covered(spans, self.columns.ts_ns[self.rows])
+        inside = covers & self.named
+        if self._share(per_step) < _LEAST or not inside.any():
             return None
-        return self._of(inside, place, share)
+        return self._of(inside, place, per_step, int(np.count_nonzero(covers)))
 
     def largest(self, chosen: np.ndarray, place: str) -> HeldFacts | None:
         """The operator with most time of its own among the chosen rows."""
         if not chosen.any():
             return None
-        found = self._of(chosen, place, None)
+        found = self._of(chosen, place)
         return found if found.share >= _LEAST else None
 
-    def _of(self, chosen: np.ndarray, place: str, share: float | None) -> HeldFacts:
+    def _of(self, chosen: np.ndarray, place: str, per_step: I64 | None = None, recorded: int = 0) -> HeldFacts:
         total = np.bincount(self.called[chosen], weights=self.own_ns[chosen])
         most = int(total.argmax())
         own = np.flatnonzero(chosen & (self.called == most))
         calls = self.rows[own[self.columns.name[self.rows[own]] == most]]
         longest = calls[np.argsort(-self.columns.dur_ns[calls], kind="stable")[:_TRIED]]
         step = index_at(self.window, self.columns.ts_ns[self.rows[own]])
-        own_share = self._share(np.bincount(step[step >= 0], self.own_ns[own][step >= 0], len(self.window)))
+        of_operator = np.bincount(step[step >= 0], self.own_ns[own][step >= 0], len(self.window))
+        time, own_share = of_operator if per_step is None else per_step, self._share(of_operator)
+        recording_ns = (OPERATOR_NS + SHAPES_NS) * (recorded or len(own)) / max(len(self.window), 1)
         return HeldFacts(
             place=place,
             operator=self.columns.strings[most],
             per_step=len(calls) / max(len(self.window), 1),
-            share=own_share if share is None else share,
+            share=own_share if per_step is None else self._share(per_step),
             operator_share=own_share,
             line=next((site.line for site in call_sites(self.columns, longest) if site.line), None),
+            time_ns=float(max(median(time) - recording_ns, 0.0)),
         )
 
 

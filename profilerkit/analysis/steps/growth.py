@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import Slope, median, theil_sen
 from profilerkit.analysis.steps.series import Grown, StepSeries, what_grew
 
@@ -11,6 +12,8 @@ from profilerkit.analysis.steps.series import Grown, StepSeries, what_grew
 FEWEST_TO_GROW = 30
 #: The last third gains at least so much of what the third before it gained: growth goes on, a jump does not (R28).
 _GOES_ON = 0.5
+#: More of a step in the queue for a processor than before, and the machine got busier (the least that is told of it).
+_CROWDED = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class StepGrowth:
         last_ns: the typical step of the last tenth.
         mean_ns: the mean step.
         part: the part that holds most of the growth; ``None`` where none does, or steps are not split.
+        computed_ratio: where the training thread waits for a processor for more of the last third than of the first,
+            CPU time of the last over that of the first; else, and where it is not known, ``None``.
         steps: first and last judged step.
     """
 
@@ -31,6 +36,7 @@ class StepGrowth:
     last_ns: float
     mean_ns: float
     part: Grown | None
+    computed_ratio: float | None
     steps: tuple[int, int]
 
     @property
@@ -40,10 +46,14 @@ class StepGrowth:
 
 
 def step_growth(series: StepSeries) -> StepGrowth | None:
-    """The growth of the judged steps; ``None`` where they are few, do not grow for certain, or stopped growing."""
+    """The growth of the judged steps; ``None`` where they are few, do not grow for certain, or stopped growing.
+
+    Waiting for a processor is left out where it is known: a machine that gets busier is no growth of the program.
+    """
     rows = np.flatnonzero(series.steady)
     if len(rows) < FEWEST_TO_GROW:
         return None
+    recorded, series = series, series.unqueued()
     time = series.time[rows]
     slope = theil_sen(series.index[rows], time)
     early, middle, late = np.array_split(rows, 3)
@@ -59,5 +69,17 @@ def step_growth(series: StepSeries) -> StepGrowth | None:
         last_ns=median(time[-tenth:]),
         mean_ns=float(time.mean()),
         part=what_grew(series, last, first),
+        computed_ratio=_computed_ratio(recorded, early, late),
         steps=(int(series.index[rows[0]]), int(series.index[rows[-1]])),
     )
+
+
+def _computed_ratio(series: StepSeries, early: I64, late: I64) -> float | None:
+    """CPU time of the later steps over that of the earlier ones, where the machine got busier."""
+    queued, computed = series.queued, series.computed
+    if queued is None or computed is None or min(computed[early].min(), computed[late].min()) <= 0:
+        return None
+    share = queued / series.time
+    if float(share[late].mean() - share[early].mean()) <= _CROWDED:
+        return None
+    return float(computed[late].mean() / computed[early].mean())
