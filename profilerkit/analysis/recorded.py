@@ -10,6 +10,7 @@ from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.memory.allocator_use import allocator_settings, allocator_use
 from profilerkit.analysis.memory.faults import page_faults
 from profilerkit.analysis.memory.use import MemoryUse
+from profilerkit.analysis.memory.worker_pages import copied_pages
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.sharing import surroundings
 from profilerkit.analysis.whatif import workers_now
@@ -36,7 +37,12 @@ def with_recorded(facts: Facts, ranks: Sequence[RankFacts], run: RunRecord | Non
     lines = lines_of(record, log)
     return replace(
         facts,
-        memory_use=replace(used, allocator=allocator_use(record.samples, log), faults=page_faults(record.samples, log)),
+        memory_use=replace(
+            used,
+            allocator=allocator_use(record.samples, log),
+            faults=page_faults(record.samples, log),
+            copied=copied_pages(record.samples, log),
+        ),
         pauses=pauses(record, log),
         lines=lines,
         input=_fed_by(facts.input, None if workers_now(facts) else lines.get("input")),

@@ -78,6 +78,8 @@ class HostSource:
             thread_faults_per_s=process.thread_faults_per_s,
             thread_system_ratio=process.thread_system_ratio,
             thread_cpu_ratio=process.thread_cpu_ratio,
+            process_file_bytes=process.file_bytes,
+            worker_pages=self._children.pages(now_ns),
         )
         return Sample(t_ns=now_ns, host=host)
 
@@ -180,6 +182,7 @@ class _ProcessReading(NamedTuple):
     thread_faults_per_s: float | None
     thread_system_ratio: float | None
     thread_cpu_ratio: float | None
+    file_bytes: int | None
 
 
 class _Process:
@@ -198,7 +201,9 @@ class _Process:
         used = self._used.per_s(process_time_ns(), now_ns)
         # "917473 77711 2": ns on a processor, ns waiting for one, times it got one.
         queued = number([*self._schedstat.text().split(), "", ""][1])
-        preempted = self._preempted.per_s(field(self._status.text(), "nonvoluntary_ctxt_switches:"), now_ns)
+        status = self._status.text()
+        preempted = self._preempted.per_s(field(status, "nonvoluntary_ctxt_switches:"), now_ns)
+        of_files = field(status, "RssFile:")
         stat = ProcessStat(self._stat.text())
         faults = self._faults.per_s(stat.major_faults if stat.is_known else None, now_ns)
         traffic = self._io.text()
@@ -215,6 +220,7 @@ class _Process:
             thread_faults_per_s=None if given is None else round(given, 1),
             thread_system_ratio=self._in_system.ratio(thread.system_ns if thread.is_known else None, now_ns),
             thread_cpu_ratio=self._on_core.ratio(thread.cpu_ns if thread.is_known else None, now_ns),
+            file_bytes=None if of_files is None else of_files * 1024,
         )
 
 

@@ -1,6 +1,7 @@
 """Tells whether the memory is there that torch's profiler takes when a trace ends."""
 
 import os
+from math import isqrt
 from pathlib import Path
 
 from profilerkit.capture.cgroup import Cgroup
@@ -19,29 +20,30 @@ _MOST_OF_ONE_RATIO = 0.5
 class TraceRoom:
     """The memory that a trace takes of this process, and what its host has, from where recording begins.
 
-    A trace grows in every step by about as much; the program's own memory grows in some, as with a longer sequence. So
-    each step counts as the middle one does, of two as the one that grew less.
+    A trace grows by about as much in every few steps; the program's own memory grows in some, as with a longer
+    sequence. So steps count by blocks, about as long as there are many, and each as the middle one does, of two as the
+    one that grew less.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._files = ProcFiles(root)
         self._statm, self._meminfo = self._files.open("proc/self/statm"), self._files.open("proc/meminfo")
         self._cgroup = Cgroup(self._files)
-        self._last_bytes = self._resident_bytes()
-        self._grown_bytes: list[int] = []
+        self._resident_bytes = [self._resident_now()]  # as each step began
 
     def lacks(self) -> str:
         """Why recording should end with the step that ends; empty while it need not, and where that is not known."""
-        resident, free = self._resident_bytes(), field(self._meminfo.text(), "MemAvailable:")
-        before = self._last_bytes
-        if resident is None or before is None or free is None:
+        self._resident_bytes.append(self._resident_now())
+        resident = [value for value in self._resident_bytes if value is not None]
+        free, steps = field(self._meminfo.text(), "MemAvailable:"), len(resident) - 1
+        if steps < 1 or free is None:
             return ""
-        grown, self._last_bytes = self._grown_bytes, resident
-        grown.append(resident - before)
         left = self._cgroup.free_bytes()
         room = free * 1024 if left is None else min(free * 1024, left)
-        needed = _TIMES * len(grown) * sorted(grown)[(len(grown) - 1) // 2]
-        if needed <= (_MOST_RATIO if len(grown) > 1 else _MOST_OF_ONE_RATIO) * room:
+        block = isqrt(steps)
+        grown = sorted(resident[at] - resident[at - block] for at in range(block, steps + 1, block))
+        needed = _TIMES * steps * grown[(len(grown) - 1) // 2] // block
+        if needed <= (_MOST_RATIO if steps > 1 else _MOST_OF_ONE_RATIO) * room:
             return ""
         return f"its trace takes up to {format_bytes(needed)} of memory, where {format_bytes(room)} are free"
 
@@ -49,7 +51,7 @@ class TraceRoom:
         """Close what was opened."""
         self._files.close()
 
-    def _resident_bytes(self) -> int | None:
+    def _resident_now(self) -> int | None:
         """Resident memory of this process."""
         pages = number([*self._statm.text().split(), "", ""][1])
         return None if pages is None else pages * os.sysconf("SC_PAGE_SIZE")

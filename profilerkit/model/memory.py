@@ -4,13 +4,14 @@ from typing import Literal
 
 import msgspec
 
-#: Growth over fewer steps, or points, is an observation and not carried forward (R28's threshold): sequences that get
-#: longer look the same.
+#: Growth over fewer steps is an observation (R28's threshold): sequences that get longer look the same. Over fewer
+#: points it is not carried forward.
 FEWEST_TO_EXTEND = 50
 
 #: What a number of bytes counts: blocks in use by PyTorch's allocator; all that is used on the device, by every
-#: process; the resident memory of the training process.
-Tracked = Literal["allocated", "device", "process"]
+#: process; the resident memory of the training process, without pages of files where growth is judged; that of one of
+#: its loader's workers.
+Tracked = Literal["allocated", "device", "process", "worker"]
 
 #: Which memory a peak is of. What the allocator reserved or gave out on the device and what was sampled there come
 #: before the process; what a trace saw allocated on the host counts only from where the recording began.
@@ -70,8 +71,8 @@ class MemoryGrowth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lasts(self) -> bool:
-        """Whether it grows over enough steps and points to say how it goes on."""
-        return self.grows and min(self.n, self.steps) >= FEWEST_TO_EXTEND
+        """Whether it grows over enough steps to be no matter of single batches."""
+        return self.grows and self.steps >= FEWEST_TO_EXTEND
 
     @property
     def total_bytes(self) -> float:

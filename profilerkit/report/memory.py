@@ -25,6 +25,7 @@ _TRACKED: dict[Tracked, str] = {
     "allocated": "allocated memory",
     "device": "memory used on the device by all processes, sampled",
     "process": "resident memory of the process, sampled",
+    "worker": "memory of one worker, sampled",
 }
 
 
@@ -127,7 +128,7 @@ def _kept(memory: Memory) -> str:
 
 
 def _growth(row: MemoryGrowth) -> Fact:
-    label = {"allocated": "Growth, allocated", "device": "Growth, device", "process": "Growth, process"}[row.of]
+    label = f"Growth, {'one worker' if row.of == 'worker' else row.of}"
     if not row.grows:
         return Fact(label, "none that lasts", f"derived, {plural(row.n, 'point')}")
     low, high = format_bytes(row.low_bytes_per_step), format_bytes(row.high_bytes_per_step)

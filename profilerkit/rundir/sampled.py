@@ -109,6 +109,18 @@ class WorkerSample(msgspec.Struct, frozen=True, array_like=True):
     rss_bytes: int
 
 
+class WorkerPages(msgspec.Struct, frozen=True, array_like=True):
+    """Memory of one worker process that no file stands behind, and how much of it is the worker's alone.
+
+    A forked worker starts with pages that it shares. Writing to one copies it: ``private_bytes`` grows, and
+    ``anonymous_bytes`` does not.
+    """
+
+    pid: int
+    anonymous_bytes: int
+    private_bytes: int
+
+
 class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One reading of the host and of this process; ``None`` means unsupported or failed.
 
@@ -136,6 +148,8 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         workers: processes that this one started, at most 64.
         thread_faults_per_s: pages that the training thread touched for the first time since they were given to it.
         thread_system_ratio: time of the training thread in the kernel, and ``thread_cpu_ratio`` on a processor at all.
+        process_file_bytes: of ``process_rss_bytes``, pages of files, which the kernel takes back when it needs them.
+        worker_pages: of one of ``workers``; seldom read.
     """
 
     cpu_ratio: float | None = None
@@ -171,6 +185,8 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     thread_faults_per_s: float | None = None
     thread_system_ratio: float | None = None
     thread_cpu_ratio: float | None = None
+    process_file_bytes: int | None = None
+    worker_pages: WorkerPages | None = None
 
 
 class AllocatorSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,12 +6,13 @@ import time
 
 import pytest
 
-from profilerkit.capture import host
+from profilerkit.capture import child_processes, host
 from profilerkit.capture.cgroup import Cgroup, quota_cores
 from profilerkit.capture.child_processes import ChildProcesses
 from profilerkit.capture.host import HostSource
 from profilerkit.capture.proc_files import ProcFiles, pressure_total_us
 from profilerkit.capture.traffic import Traffic
+from profilerkit.rundir.sampled import WorkerPages
 
 SECOND = 10**9
 TID = threading.get_native_id()
@@ -80,7 +81,7 @@ def test_the_training_thread_waits_for_a_processor(readings):
         return proc(
             more={
                 f"proc/self/task/{TID}/schedstat": f"9 {queued_ns} 4\n",
-                f"proc/self/task/{TID}/status": f"{VOLUNTARY}:\t7\nnon{VOLUNTARY}:\t{switches}\n",
+                f"proc/self/task/{TID}/status": f"RssFile:\t 7 kB\n{VOLUNTARY}:\t7\nnon{VOLUNTARY}:\t{switches}\n",
                 f"proc/self/task/{TID}/stat": STAT.format(faults=0, user=200 + faults, system=100 + switches // 6),
                 "proc/self/stat": STAT.format(faults=faults, user=200, system=100),
                 "proc/self/io": "rchar: 5\nread_bytes: 70\nwrite_bytes: 80\ncancelled_write_bytes: 1\n",
@@ -92,6 +93,7 @@ def test_the_training_thread_waits_for_a_processor(readings):
     assert (second.thread_queue_ratio, second.thread_preemptions_per_s) == (0.25, 50)
     assert (second.process_major_faults_per_s, second.read_bytes, second.write_bytes) == (20, 70, 80)
     assert second.process_rss_bytes % 300 == 0
+    assert second.process_file_bytes == 7 * 1024
     # 0.2 s in user mode and 9 ticks in the kernel; the count of faults did not change.
     assert (second.thread_faults_per_s, second.thread_system_ratio, second.thread_cpu_ratio) == (0, 0.09, 0.29)
 
@@ -293,6 +295,24 @@ def test_a_worker_of_any_name_is_read(machine, monkeypatch):
     (worker,) = children.read(2 * SECOND)
     children.close()
     assert (worker.pid, worker.cpu_cores) == (77, 0.5)
+
+
+def test_the_pages_of_one_worker_are_counted_the_more_seldom_the_longer_it_takes(machine, monkeypatch):
+    popen = [type("Popen", (), {"pid": pid}) for pid in (76, 77)]
+    monkeypatch.setattr(multiprocessing.process, "_children", {type("Child", (), {"_popen": one}) for one in popen})
+    spent = iter(range(0, 10**12, 10**7))  # each count takes 10 ms
+    monkeypatch.setattr(child_processes, "thread_time_ns", lambda: next(spent))
+    known = {f"proc/{pid}/stat": STAT.format(faults=0, user=0, system=0) for pid in (76, 77)}
+    pages = "Rss: 9 kB\nPss_Shmem:  100 kB\nPrivate_Dirty:  300 kB\nAnonymous:  700 kB\n"
+    children = ChildProcesses(ProcFiles(machine({**known, "proc/77/smaps_rollup": pages})))
+    assert children.pages(0) is None
+    children.read(SECOND)
+    assert children.pages(SECOND) == WorkerPages(77, 700 * 1024, 200 * 1024)
+    counted = [tenth for tenth in range(10, 60) if children.pages(tenth * SECOND // 10)]
+    assert counted == [15, 25, 40]
+    machine({"proc/77/smaps_rollup": "Private_Dirty:  300 kB\nAnonymous:  700 kB\n"})  # an older kernel
+    assert children.pages(100 * SECOND) is None
+    children.close()
 
 
 def test_at_most_so_many_workers_are_read(machine, monkeypatch):

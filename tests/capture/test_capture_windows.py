@@ -220,6 +220,22 @@ def test_a_window_ends_before_its_trace_takes_the_memory_that_is_left(loop, tmp_
     )
 
 
+def test_a_trace_that_grows_in_every_third_step_is_no_smaller(tmp_path):
+    root, page = tmp_path / "root", os.sysconf("SC_PAGE_SIZE")
+    (root / "proc" / "self").mkdir(parents=True)
+    statm = root / "proc" / "self" / "statm"
+    statm.write_text("0 100 0")
+    (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
+    room = TraceRoom(root)
+    room._cgroup = SimpleNamespace(free_bytes=lambda: 1000 * page)
+    said = []
+    for pages in (100, 100, 130, 130, 130, 160, 160, 160, 190):
+        statm.write_text(f"0 {pages} 0")
+        said.append(room.lacks())
+    assert said[-1].startswith(f"its trace takes up to {format_bytes(900 * page)}")
+    room.close()
+
+
 def test_the_limit_of_a_group_leaves_what_the_process_does_not_use(tmp_path):
     root, page = tmp_path / "root", os.sysconf("SC_PAGE_SIZE")
     (root / "proc" / "self").mkdir(parents=True)

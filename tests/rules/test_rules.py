@@ -16,7 +16,9 @@ from profilerkit.analysis.device.records import (
     WideMath,
 )
 from profilerkit.analysis.facts import BEFORE_THE_COPY, CommFacts, Stall
+from profilerkit.analysis.memory.use import CopiedPages, MemoryUse
 from profilerkit.analysis.whatif import HANDOVER_NS
+from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts
 from profilerkit.diagnosis import diagnose
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
@@ -358,6 +360,7 @@ THRESHOLDS = {
     ("ME003", "full_ratio"): (full(0.90), full(0.90 - JUST)),
     ("ME003", "in_use_ratio"): (full(0.95, in_use=0.80 + JUST), full(0.95, in_use=0.80 - JUST)),
     ("ME004", "smallest_growth_bytes"): (growing(100_000_000), growing(99_999_999)),
+    ("ME004", "smallest_step_bytes"): (growing(50_000_000, over=51), growing(49_999_999, over=51)),
     ("RU004", "largest_cv_ratio"): (uneven(0.15 + JUST), uneven(0.15)),
     ("RU004", "tail_ratio"): (uneven(0.0, p99=round(1.5 * STEP_NS) + 1), uneven(0.0, p99=round(1.5 * STEP_NS))),
 }
@@ -1349,11 +1352,51 @@ def test_growth_over_fewer_than_fifty_steps_is_an_observation_because_batches_ma
     assert found.title == "Allocated memory grew by 19.9 MiB a step over 49 steps"
 
 
-def test_growth_from_few_samples_of_many_steps_is_an_observation_too():
-    found = finding("ME004", growing(GB, of="process", over=101, n=49))
-    assert (found.fix, found.confidence) == (None, "low")
-    assert "49 points do not tell how it goes on: record 50." in found.why
-    assert found.title == "The process grew by 9.54 MiB a step over 101 steps"
+def test_few_samples_of_many_steps_are_a_leak_whose_end_is_not_told():
+    found = finding("ME004", growing(GB, of="process", over=101, n=12))
+    assert (found.fix is None, found.confidence) == (False, "medium")
+    assert found.title == "The process grows by 9.54 MiB in every step"
+
+
+@pytest.mark.parametrize(
+    ("of", "epochs", "confidence"), [("process", 1, "low"), ("process", 2, "medium"), ("device", 1, "medium")]
+)
+def test_memory_of_the_host_that_grows_in_the_first_epoch_may_be_a_cache(of, epochs, confidence):
+    loading = LoadingFacts(epochs=EpochFacts(count=epochs))
+    found = finding("ME004", replace(growing(GB, of=of), loading=loading))
+    assert (found.confidence, "A cache that the first epoch fills" in found.why) == (confidence, confidence == "low")
+
+
+def page_copies(copied, at_once, *, late=0.0, shared=2 * GB, **changes):
+    """A worker that copied so much of what it shared within 100 steps."""
+    pages = CopiedPages(
+        counts=5,
+        private_bytes=copied + 50_000_000,
+        shared_bytes=shared,
+        copied_bytes=copied,
+        at_once_bytes=at_once,
+        late_bytes_per_step=late,
+        first_step=1,
+        last_step=101,
+    )
+    return facts(memory_use=MemoryUse(copied=pages), **changes)
+
+
+def test_workers_that_copy_what_they_share_are_told_with_what_they_take_as_the_epoch_ends():
+    loader = Loader(kind="DataLoader", num_workers=4, batch_size=10, dataset_len=3_000)
+    found = finding("ME004", page_copies(250_000_000, 100_000_000, late=1e6, loader=loader))
+    assert found.title == "Each worker copied 238 MiB of memory that it shared with the training process"
+    assert [row.value for row in found.evidence] == [250_000_000, 300_000_000, 2 * GB, 500_000_000]
+    assert "1.86 GiB will be the workers' own" in found.why
+    assert "array" in found.fix.text
+    full = finding("ME004", page_copies(250_000_000, 100_000_000, late=1e6, shared=1_000, loader=loader))
+    assert full.evidence[-1].value == 300_001_000
+    assert len(finding("ME004", page_copies(250_000_000, 100_000_000, late=1e6)).evidence) == 3
+
+
+@pytest.mark.parametrize(("copied", "at_once"), [(99_999_999, 0), (150_000_000, 101_000_000)])
+def test_a_collection_that_touches_all_objects_once_is_no_copying_without_end(copied, at_once):
+    assert ended("ME004", page_copies(copied, at_once)) is MissingData
 
 
 def test_the_operator_that_asked_for_most_of_what_is_alive_is_named():

@@ -16,7 +16,7 @@ from profilerkit.analysis.stats import Numbers
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.series import shown_rows
 from profilerkit.model.change import revise
-from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
+from profilerkit.model.memory import FEWEST_TO_EXTEND, Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.trace.columns import Category, MemoryInstants, TraceColumns
 
 _HOST = 0  # torch's DeviceType of the host; every other one that writes instants is a device
@@ -149,7 +149,7 @@ def told_growth(of: Tracked, step: Numbers, used: I64, headroom: int | None, ste
         grows=found.grows,
         headroom_bytes=headroom,
     )
-    if headroom is None or not row.lasts:
+    if headroom is None or not row.lasts or row.n < FEWEST_TO_EXTEND:
         return row
     left = headroom / found.slope.value
     return revise(row, steps_to_full=left, ns_to_full=round(left * step_ns))

@@ -8,6 +8,8 @@ import numpy as np
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.memory.allocator import told_growth
+from profilerkit.analysis.memory.growth import FEWEST_POINTS
+from profilerkit.analysis.memory.worker_pages import counted_pages
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.series import shown_rows
@@ -16,9 +18,9 @@ from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.sampled import Sample
 
-#: Samples are a second apart and wander with what the process happens to do: half a minute of them before growth is
-#: claimed.
-FEWEST_SAMPLES = 30
+#: Samples are a second apart. Of fewer, growth that lasts cannot be told from memory that fills up (a choice: four in
+#: each of the thirds that are compared). The pages of a worker are counted less often, and do not wander.
+FEWEST_SAMPLES = 12
 #: A smaller rise in a trace window against the peak is not told: memory wanders as much without one.
 _TOLD_RATIO = 0.02
 
@@ -40,12 +42,12 @@ def with_samples(memory: Memory, samples: Sequence[Sample], log: StepLog, record
     Where the trace has no memory of its own, the sampled one gives the rows of the steps. The buffers of torch's
     profiler lie in the process (0.2 to 0.9 GiB for a window of 10 steps, torch 2.13): what was sampled there in a
     trace window is no need of a step. What windows kept is no growth of the process either: a few of them along a run
-    look like a leak.
+    look like a leak. Nor are pages of files, such as those of a mapped array that is read for the first time.
     """
-    windows, every = _windows(records), _process(samples)
+    windows, every, own = _windows(records), _process(samples), _process(samples, with_files=False)
     device, process = _device(samples), _outside(every, windows)
     traced, kept = _rises(every, windows)
-    judged = (device, _without_kept(process, every, windows))
+    judged = (device, _without_kept(_outside(own, windows), own, windows), _worker(samples, process))
     growth = [grown for sampled in judged if (grown := _growth(sampled, log))]
     rows_of = memory.rows_of or next((found.of for found in (device, process) if len(found.bytes)), None)
     shown = next((found for found in (device, process) if found.of == rows_of), None)
@@ -127,13 +129,25 @@ def _device(samples: Sequence[Sample]) -> _Sampled:
     return _sampled("device", used, capacity, max(capacity - most, 0) if capacity is not None else None)
 
 
-def _process(samples: Sequence[Sample]) -> _Sampled:
+def _process(samples: Sequence[Sample], *, with_files: bool = True) -> _Sampled:
+    """The resident memory; without pages of files, as far as they are known, only where they are."""
     seen = [(sample.t_ns, host) for sample in samples if (host := sample.host)]
     resident = [(t_ns, value) for t_ns, host in seen if (value := host.process_rss_bytes) is not None]
+    if not with_files and any(host.process_file_bytes is not None for _, host in seen):
+        known = [(t_ns, host.process_rss_bytes, host.process_file_bytes) for t_ns, host in seen]
+        resident = [(t_ns, value - of) for t_ns, value, of in known if value is not None and of is not None]
     capacity = max((total for _, host in seen if (total := host.memory_total_bytes) is not None), default=None)
     most = max((used for _, host in seen if (used := host.memory_used_bytes) is not None), default=None)
     left = max(capacity - most, 0) if capacity is not None and most is not None else None
     return _sampled("process", resident, capacity, left)
+
+
+def _worker(samples: Sequence[Sample], process: _Sampled) -> _Sampled:
+    """Memory of a worker, whose headroom it shares with the others."""
+    pairs = [(t_ns, pages.anonymous_bytes) for t_ns, pages in counted_pages(samples)]
+    count = max((len(sample.host.workers) for sample in samples if sample.host), default=1)
+    left = process.headroom // max(count, 1) if process.headroom is not None else None
+    return _sampled("worker", pairs, process.capacity, left)
 
 
 def _sampled(of: Tracked, pairs: list[tuple[int, int]], capacity: int | None, headroom: int | None) -> _Sampled:
@@ -145,7 +159,8 @@ def _growth(sampled: _Sampled, log: StepLog) -> MemoryGrowth | None:
     """Growth over the judged steps, by the step number at each sample."""
     low, high = log.window
     inside = (sampled.ts_ns >= low) & (sampled.ts_ns < high)
-    if inside.sum() < FEWEST_SAMPLES or not log.steady.any():
+    fewest = FEWEST_POINTS if sampled.of == "worker" else FEWEST_SAMPLES
+    if inside.sum() < fewest or not log.steady.any():
         return None
     step = np.interp(sampled.ts_ns[inside], log.start, log.index)
     return told_growth(sampled.of, step, sampled.bytes[inside], sampled.headroom, float(log.time[log.steady].mean()))

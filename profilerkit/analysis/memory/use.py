@@ -77,6 +77,31 @@ class PageFaults:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiedPages:
+    """Pages that one worker process shared with the process that forked it, and copied.
+
+    Attributes:
+        counts: how often its pages were counted.
+        private_bytes: the worker's alone at the last count.
+        shared_bytes: what it may still copy.
+        copied_bytes: between the first count and the last.
+        at_once_bytes: of that, the most between two counts. One garbage collection writes to every object of Python's.
+        late_bytes_per_step: copied between the last two counts.
+        first_step: step of the first count.
+        last_step: step of the last one.
+    """
+
+    counts: int
+    private_bytes: int
+    shared_bytes: int
+    copied_bytes: int
+    at_once_bytes: int
+    late_bytes_per_step: float
+    first_step: int
+    last_step: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryUse:
     """What memory costs the judged rank beside its size.
 
@@ -89,6 +114,7 @@ class MemoryUse:
         allocator_settings: of the environment, empty for torch's own; ``None`` where the environment is not known.
         oom: how the memory of the rank ran out; ``None`` where it did not, or nobody could tell.
         faults: ``None`` where they were not sampled in the judged steps.
+        copied: by a loader's worker; ``None`` where its pages were counted in fewer than three samples.
     """
 
     zeroed: ZeroedGradients | None = None
@@ -98,3 +124,4 @@ class MemoryUse:
     allocator_settings: str | None = None
     oom: OutOfMemory | None = None
     faults: PageFaults | None = None
+    copied: CopiedPages | None = None

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.history import file_and_line
+from profilerkit.analysis.memory.use import CopiedPages
 from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, evidence_of, finding_for, record_longer
@@ -14,12 +15,20 @@ _WORDS: dict[Tracked, tuple[str, str, str]] = {
     "allocated": ("Allocated memory", "the device", "[memory] instants"),
     "device": ("The device's memory", "the device", "NVML, all processes"),
     "process": ("The process", "the host", "/proc/self/statm"),
+    "worker": ("Each worker", "the host", "/proc/PID/smaps_rollup of one worker"),
 }
 _SAMPLED: dict[Tracked, str] = {"device": "gpu.memory_used", "process": "host.process_memory"}
 _SNAPSHOT = "torch.cuda.memory._record_memory_history(), then _dump_snapshot(path) after 50 steps"
 _FIX = Fix(
     text="Keep `loss.item()` or `loss.detach()` instead of `loss`, and clear lists and hooks that collect tensors.",
     code="total += loss.detach()",
+)
+_IN_A_WORKER = Fix(
+    text="Look in the data set for what it keeps: a cache without a limit, open files, a list of samples."
+)
+_ARRAYS = Fix(
+    text="Keep the data set's samples in one array, tensor or Arrow table, strings too: not in lists of objects.",
+    code="self.samples = numpy.array(samples)",
 )
 
 
@@ -29,14 +38,18 @@ class GrowingMemory(Rule):
 
     Claim: Memory in use grows from step to step, and does not stop.
     Evidence: Theil-Sen slope with its 99 % interval: of the least allocated memory of each traced step, of the sampled
-        memory of the device and of the process, or of the lows in a memory snapshot's history, each taken for a step.
+        memory of the device, of the process and of a loader's worker, or of the lows in a memory snapshot's history,
+        each taken for a step. Pages of a worker that nobody shares any more.
     Threshold: The interval lies above zero, the last third of the steps gains at least half of what the third before it
-        gained, and the growth over the judged steps is at least 100 MB.
-    Fix: Keep numbers instead of tensors with their graph, and clear what collects them.
-    Saving: None: this is a risk, not lost time. Steps to a full memory are headroom / slope, from 50 steps on.
-    Traps: Sequences that get longer from step to step: below 50 steps or samples growth is an observation without a
-        fix. A cache of data that the run fills on purpose.
-    Confidence: Medium; low below 50 steps or samples.
+        gained, and the growth over the judged steps is at least 100 MB, or 1 MB a step from 50 steps on. A worker
+        copied 100 MB that it shared, and half of that beside the most between two counts of its pages.
+    Fix: Keep numbers instead of tensors with their graph, and clear what collects them. Of copies in workers: keep
+        samples in arrays, whose pages nobody writes to.
+    Saving: None: this is a risk, not lost time. Steps to a full memory are headroom / slope, from 50 steps and points
+        on.
+    Traps: Sequences that get longer from step to step: below 50 steps growth is an observation without a fix. A cache
+        that the first epoch fills. A garbage collection copies what a worker shares of Python's objects once.
+    Confidence: Medium; low below 50 steps, and on the host in the first epoch.
     """
 
     code: ClassVar[str] = "ME004"
@@ -46,22 +59,37 @@ class GrowingMemory(Rule):
     reads_logs: ClassVar[bool] = True
 
     smallest_growth_bytes: int = 100_000_000
+    smallest_step_bytes: int = 1_000_000
 
     def check(self, facts: Facts) -> Result:
         """Fires once per memory that grows; what the device holds is not told where the allocator's growth is."""
-        growth = facts.memory.growth
+        growth, copied = facts.memory.growth, facts.memory_use.copied
+        found = self._grown(facts)
+        if copied is not None and self._keeps_copying(copied):
+            found = (_copied(facts, copied), *found)
+        if found:
+            return Fired(found)
         if not growth and facts.logs is not None and facts.logs.alone:
             return MissingData("no history of eight rises and falls of the memory was given", _SNAPSHOT)
         if not growth:
-            return MissingData("memory was not recorded over enough steps", record_longer(facts, "half a minute"))
-        large = {row.of: row for row in growth if row.grows and row.total_bytes >= self.smallest_growth_bytes}
-        if "allocated" in large:
-            large.pop("device", None)
-        if large:
-            return Fired(tuple(self._finding(facts, row) for row in large.values()))
+            return MissingData("memory was not recorded over enough steps", record_longer(facts, "20 s"))
         most = max(growth, key=lambda row: row.total_bytes if row.grows else 0.0)
         grown = f"it grew by {format_bytes(most.total_bytes)}" if most.grows else "it does not grow for good"
         return Passed(f"{grown} over {format_count(most.last_step - most.first_step)} steps")
+
+    def _keeps_copying(self, copied: CopiedPages) -> bool:
+        least = self.smallest_growth_bytes
+        return copied.copied_bytes >= least and copied.copied_bytes - copied.at_once_bytes >= least / 2
+
+    def _grown(self, facts: Facts) -> tuple[Finding, ...]:
+        large = {row.of: row for row in facts.memory.growth if row.grows and self._is_large(row)}
+        if "allocated" in large:
+            large.pop("device", None)
+        return tuple(self._finding(facts, row) for row in large.values())
+
+    def _is_large(self, row: MemoryGrowth) -> bool:
+        in_each_step = row.lasts and row.bytes_per_step >= self.smallest_step_bytes
+        return in_each_step or row.total_bytes >= self.smallest_growth_bytes
 
     def _finding(self, facts: Facts, row: MemoryGrowth) -> Finding:
         what, whole, _ = _WORDS[row.of]
@@ -71,8 +99,9 @@ class GrowingMemory(Rule):
         if row.steps < FEWEST_TO_EXTEND:
             few = format_count(row.steps)
             why += f" In {few} steps, batches that get longer look the same: record {FEWEST_TO_EXTEND}."
-        elif not row.lasts:
-            why += f" {format_count(row.n)} points do not tell how it goes on: record {FEWEST_TO_EXTEND}."
+        may_fill = row.of in ("process", "worker") and _in_first_epoch(facts)
+        if may_fill:
+            why += " A cache that the first epoch fills grows alike, and stops as the epoch ends."
         title = f"{what} grows by {format_bytes(row.bytes_per_step)} in every step"
         if not row.lasts:
             title = f"{what} grew by {format_bytes(row.bytes_per_step)} a step over {format_count(row.steps)} steps"
@@ -85,10 +114,59 @@ class GrowingMemory(Rule):
             title=title,
             why=why + (_largest(facts) if row.of == "allocated" else ""),
             evidence=_evidence(facts, row, whole),
-            at_most="medium" if row.lasts else "low",
-            fix=_FIX if row.lasts else None,
+            at_most="medium" if row.lasts and not may_fill else "low",
+            fix=None if not row.lasts else _IN_A_WORKER if row.of == "worker" else _FIX,
             confirm="The memory of the last steps must be that of the first.",
         )
+
+
+def _in_first_epoch(facts: Facts) -> bool:
+    """Whether no second epoch of the loader was seen to begin."""
+    epochs = facts.loading.epochs if facts.loading is not None else None
+    return epochs is not None and epochs.count < 2
+
+
+def _copied(facts: Facts, copied: CopiedPages) -> Finding:
+    """That workers copy what they share, and what they will have of their own as the epoch ends."""
+    count = facts.workers.count if facts.workers is not None else (facts.loader and facts.loader.num_workers) or 1
+    at_end = _at_the_end(facts, copied)
+
+    def row(label: str, value: float | None, source: Source = "measured") -> tuple[Evidence, ...]:
+        if value is None:
+            return ()
+        origin, steps = _WORDS["worker"][2], (copied.first_step, copied.last_step)
+        return (evidence_of(facts, label, value, "bytes", origin, source, n=copied.counts, steps=steps),)
+
+    each = "Each worker" if count > 1 else "The worker"
+    why = "To read a Python object is to write to its page, which counts references: the worker gets a page of its own."
+    if at_end is not None:
+        why += f" At the end of the epoch, {format_bytes(at_end * count)} will be the workers' own."
+    return finding_for(
+        facts,
+        bound=None,
+        title=f"{each} copied {format_bytes(copied.copied_bytes)} of memory that it shared with the training process",
+        why=why,
+        evidence=(
+            *row("Copied by one worker", copied.copied_bytes),
+            *row("Memory of its own", copied.private_bytes),
+            *row("Memory that it may still copy", copied.shared_bytes),
+            *row("Of its own as the epoch ends, about", at_end, "estimated"),
+        ),
+        at_most="medium",
+        fix=_ARRAYS,
+        confirm="The memory of the host must stay the same through the epoch.",
+    )
+
+
+def _at_the_end(facts: Facts, copied: CopiedPages) -> float | None:
+    """Memory of one worker's own as the epoch ends, bytes, at the last pace; ``None`` without the epoch's length."""
+    loader = facts.loader
+    if loader is None or not loader.dataset_len or not loader.batch_size:
+        return None
+    per_step = facts.workers.batches_per_step if facts.workers is not None else 1.0
+    steps = loader.dataset_len / (loader.batch_size * (facts.world_size or 1) * max(per_step, 1.0))
+    left = max(steps - (copied.last_step - copied.first_step), 0.0)
+    return copied.private_bytes + min(copied.late_bytes_per_step * left, copied.shared_bytes)
 
 
 def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ...]:

@@ -3,12 +3,14 @@
 import pytest
 
 from profilerkit.analysis.memory.samples import with_samples
+from profilerkit.analysis.memory.worker_pages import copied_pages
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
+from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.rundir.reader import read_run
-from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
+from profilerkit.rundir.sampled import GpuSample, HostSample, Sample, WorkerPages, WorkerSample
 from tests.recipes import MS, Log, Trace, training, write_run
 
 GIB = 1 << 30
@@ -56,11 +58,54 @@ def test_a_device_that_fills_up_at_first_and_stays_does_not_grow():
     assert (found.peak_device_used_bytes, found.capacity_bytes) == (40 * GIB, 80 * GIB)
 
 
-def test_half_a_minute_of_samples_is_needed_to_claim_growth():
+def test_twelve_samples_are_needed_to_claim_growth():
     samples = [host(s, GIB + s * 50 * MIB) for s in range(100)]
-    assert with_samples(Memory(), samples[:30], log()).growth == ()  # one of them in the warm-up step
-    (grown,) = with_samples(Memory(), samples[:31], log()).growth
-    assert (grown.grows, grown.n, grown.steps_to_full) == (True, 30, None)
+    assert with_samples(Memory(), samples[:12], log()).growth == ()  # one of them in the warm-up step
+    (grown,) = with_samples(Memory(), samples[:13], log()).growth
+    assert (grown.grows, grown.n, grown.steps_to_full) == (True, 12, None)
+
+
+def test_twelve_samples_of_memory_that_fills_up_are_no_growth():
+    samples = [host(s, GIB + min(s, 7) * 50 * MIB) for s in range(13)]
+    assert not with_samples(Memory(), samples, log()).growth[0].grows
+
+
+@pytest.mark.parametrize(("own", "grows"), [(0, False), (50 * MIB, True)])
+def test_pages_of_a_file_that_is_read_for_the_first_time_are_no_growth(own, grows):
+    def mapped(s):
+        found = HostSample(process_rss_bytes=GIB + s * (own + 80 * MIB), process_file_bytes=s * 80 * MIB)
+        return Sample(t_ns=round((s + 0.5) * 1_000 * MS), host=found)
+
+    found = with_samples(Memory(), [mapped(s) for s in range(40)], log())
+    (grown,) = found.growth
+    assert (grown.grows, grown.bytes_per_step) == (grows, own)
+    assert found.peak_process_bytes == GIB + 39 * (own + 80 * MIB)
+
+
+def forked(second, private, anonymous=GIB, *, pid=9):
+    """A second in which the pages of one of two workers were counted."""
+    workers = (WorkerSample(pid, 0.5, anonymous), WorkerSample(3, 0.5, anonymous))
+    seen = HostSample(workers=workers, worker_pages=WorkerPages(pid, anonymous, private), memory_total_bytes=64 * GIB)
+    return Sample(t_ns=round((second + 0.5) * 1_000 * MS), host=revise(seen, memory_used_bytes=8 * GIB))
+
+
+def test_pages_that_a_worker_shared_and_copied_are_counted_with_their_pace():
+    counts = [(2, 50), (4, 150), (6, 200), (10, 220)]
+    samples = [forked(s, mib * MIB) for s, mib in counts] + [forked(s, 5 * MIB, pid=4) for s in (20, 21)]
+    copied = copied_pages(samples, log())
+    assert (copied.counts, copied.first_step, copied.last_step) == (4, 2, 10)
+    assert (copied.private_bytes, copied.copied_bytes, copied.at_once_bytes) == (220 * MIB, 170 * MIB, 100 * MIB)
+    assert (copied.shared_bytes, copied.late_bytes_per_step) == (GIB - 220 * MIB, 5 * MIB)
+    assert copied_pages(samples[:2], log()) is None
+    assert with_samples(Memory(), samples, log()).growth == ()
+
+
+def test_what_a_worker_asks_for_anew_was_never_shared_and_is_its_growth():
+    samples = [forked(s, (50 + 10 * s) * MIB, GIB + 10 * s * MIB) for s in range(1, 9)]
+    assert copied_pages(samples, log()).copied_bytes == 0
+    (grown,) = with_samples(Memory(), samples, log()).growth
+    assert (grown.of, grown.grows, grown.bytes_per_step) == ("worker", True, 10 * MIB)
+    assert grown.headroom_bytes == 28 * GIB  # each of the two workers has half of it
 
 
 def test_samples_outside_the_judged_steps_do_not_make_growth():

@@ -1,0 +1,43 @@
+"""Memory that a worker process shared as it was forked and copied since, page by page."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from profilerkit.analysis.memory.use import CopiedPages
+from profilerkit.analysis.steps.log import StepLog
+from profilerkit.rundir.sampled import Sample, WorkerPages
+
+#: Counts of one worker: the largest rise between two of them is set aside, and others are needed.
+_FEWEST_COUNTS = 3
+
+
+def counted_pages(samples: Sequence[Sample]) -> list[tuple[int, WorkerPages]]:
+    """When the pages of a worker were counted, ns, and what was found: of the one that was counted most often."""
+    seen = [(sample.t_ns, pages) for sample in samples if sample.host and (pages := sample.host.worker_pages)]
+    most = Counter(pages.pid for _, pages in seen).most_common(1)
+    return [(t_ns, pages) for t_ns, pages in seen if pages.pid == most[0][0]]
+
+
+def copied_pages(samples: Sequence[Sample], log: StepLog) -> CopiedPages | None:
+    """What a worker copied between the first and the last count of its pages; ``None`` for fewer than three."""
+    counted = counted_pages(samples)
+    if len(counted) < _FEWEST_COUNTS:
+        return None
+    private = np.array([pages.private_bytes for _, pages in counted], dtype=np.int64)
+    own = np.array([pages.anonymous_bytes for _, pages in counted], dtype=np.int64)
+    # What is new was never shared.
+    copied = np.diff(private) - np.maximum(np.diff(own), 0)
+    step = np.interp([t_ns for t_ns, _ in counted], log.start, log.index)
+    steps = float(step[-1] - step[-2])
+    return CopiedPages(
+        counts=len(counted),
+        private_bytes=int(private[-1]),
+        shared_bytes=max(int(own[-1] - private[-1]), 0),
+        copied_bytes=int(copied.sum()),
+        at_once_bytes=int(copied.max()),
+        late_bytes_per_step=max(int(copied[-1]), 0) / steps if steps > 0 else 0.0,
+        first_step=round(float(step[0])),
+        last_step=round(float(step[-1])),
+    )
