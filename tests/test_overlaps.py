@@ -58,6 +58,11 @@ def test_a_fused_optimizer_and_a_graph_win_the_same_idle_time(detail, first, sam
     assert found == {"OV001": "", "CP006": same}
 
 
+def test_long_stretches_of_python_are_not_the_gaps_between_operators():
+    pair = (outcome("overhead-bound", 0.25, code="OV001"), outcome("overhead-bound", 0.15, code="OV005"))
+    assert overlapping({"over.python": 0.2, "over.dispatch": 0.2}, *pair) == {"OV001": "", "OV005": ""}
+
+
 def test_savings_of_more_than_the_step_overlap_whatever_they_are_about():
     found = overlapping(
         {"mem.alloc": 0.7},

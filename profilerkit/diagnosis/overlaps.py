@@ -70,8 +70,8 @@ def _overlap(facts: Facts, first: _Entry, second: _Entry, changes: Mapping[int, 
     """Whether the fix of ``second`` shortens what that of ``first`` has shortened already.
 
     Where their rules are about the same parts the two are replayed together. Where that cannot be done, savings that
-    are more than these parts take overlap for certain, as any do that are more than the step; and a first one of most
-    of the parts takes as much of what the second one is about. Fixes of the wait for data are other ways to one end.
+    are more than these parts take overlap for certain, as any do that are more than the step; and of the very same
+    parts a first one of most takes most of the second. Fixes of the wait for data are other ways to one end.
     """
     if first[1].rank != second[1].rank:
         return False
@@ -87,4 +87,4 @@ def _overlap(facts: Facts, first: _Entry, second: _Entry, changes: Mapping[int, 
         before, after, together = savings(facts.replay, [[one], [two], [one, two]])
         return together - before < OWN_RATIO * after
     share = facts.share(*own, *other)
-    return both > share or _expected(first[1]) > (1.0 - OWN_RATIO) * share
+    return both > share or (own == other and _expected(first[1]) > (1.0 - OWN_RATIO) * share)
