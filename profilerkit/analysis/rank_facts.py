@@ -1,6 +1,7 @@
 """One rank: join what its timers and its trace say into one breakdown of the steady step."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.facts import InputFacts, Stall
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import NAMED_PAUSES, UNSPLIT, WAITS
+from profilerkit.analysis.ledger.account import Account, account
 from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import Numbers, median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS
@@ -44,7 +46,8 @@ _DERIVED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots: what is derived is kept beside the fields.
+@dataclass(frozen=True)
 class RankFacts:
     """One rank's story: what was read of it, its breakdown and its steps.
 
@@ -69,6 +72,11 @@ class RankFacts:
     sampled_busy_ratio: float | None = None
     workers: Workers | None = None
     unseen: TraceFacts | None = None
+
+    @cached_property
+    def account(self) -> Account | None:
+        """What its time went to, computed at the first use and kept; ``None`` without records of its training."""
+        return account(self.record, self.log) if self.record is not None else None
 
     @property
     def mode(self) -> Literal["gpu", "cpu", "steps"]:

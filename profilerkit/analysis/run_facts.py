@@ -69,8 +69,7 @@ def run_facts(
     ranks, timed = job.ranks, _timed(job)
     judged = _judged(job, timed, told)
     chosen, trace = ranks[judged], ranks[judged].trace
-    no_trace = without_trace(ranks)
-    doubts = tuple(_doubts(chosen, no_trace))
+    doubts = tuple(_doubts(chosen, no_trace := without_trace(ranks)))
     facts = Facts(
         mode=chosen.mode,
         steps=chosen.steps,

@@ -77,10 +77,10 @@ def run_rules(
     reasons = {entry.rule: entry for entry in suppress}
     ended = _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules])
     ended = with_probes(facts, calibrated(facts, without_recording(facts, ended)))
-    return _numbered([_set_aside(entry, reasons.get(entry.rule)) for entry in ended])
+    return numbered([_set_aside(entry, reasons.get(entry.rule)) for entry in ended])
 
 
-def _numbered(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+def numbered(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     """The outcomes with the severity of each finding and the number of each piece of evidence."""
     numbers = count(1)
     # By identity: two findings, or two outcomes, may be equal.

@@ -19,7 +19,7 @@ from profilerkit.analysis.host.frames import (
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import leaf
 from profilerkit.rundir.layout import EVALUATION, INPUT_SPAN, PHASE_SPAN_PREFIX
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import Category, TraceColumns, kept
 from profilerkit.trace.phases import Phase, phase_of
 
 Mask = npt.NDArray[np.bool_]
@@ -247,6 +247,7 @@ def _annotation_leaf(text: str) -> int:
     return -1 if recompute or found == leaf("other.phase") else found
 
 
+@kept
 def main_thread(columns: TraceColumns) -> int:
     """The thread that runs the training loop: owner of most step markers, else of most host operators.
 
