@@ -101,7 +101,8 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     found = late_ranks(_exposed(certain, for_all), _typical_step_ns(ranks))
     suspects = found.ranks or _suspect(ledger)
     waiting = _median_waiting(for_all, suspects, matching, arrivals) if suspects else 0.0
-    late = found.ranks if waiting >= LATE_SHARE else ()
+    # One long step of few must not thin what the others wait in each.
+    late = found.ranks if waiting * max(_mean_to_median(ranks), 1.0) >= LATE_SHARE else ()
     blurred = bool(late) and _is_blurred(divided[late[0]], late[0], matching, waiting)
     late = () if blurred else late
     if waiting >= LATE_SHARE and not (late and found.sure) and _has_more_to_do(divided, suspects, waiting):
@@ -114,7 +115,7 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         ledger=ledger,
         matching=matching,
         late=late,
-        suspect=suspects[0] if waiting >= LATE_SHARE else None,
+        suspect=late[0] if late else suspects[0] if waiting >= LATE_SHARE else None,
         waiting_share=waiting if late else None,
         jitter_share=waiting * jitter_ratio(late[0], arrivals) if late else None,
         shown_share=_shown_by_lateness(for_all, late) if late else None,
@@ -158,6 +159,12 @@ def _typical_step_ns(ranks: Sequence[RankFacts]) -> float:
     """Mean step of the median rank; 0 where none was timed."""
     lengths = [rank.steps.time_ns.mean for rank in ranks if rank.steps.time_ns]
     return float(np.median(lengths)) if lengths else 0.0
+
+
+def _mean_to_median(ranks: Sequence[RankFacts]) -> float:
+    """How much longer the mean step is than the median one, of the median rank; 1 where none was timed."""
+    ratios = [rank.steps.time_ns.mean / max(rank.steps.time_ns.median, 1) for rank in ranks if rank.steps.time_ns]
+    return float(np.median(ratios)) if ratios else 1.0
 
 
 def _suspect(ledger: Ledger) -> tuple[int, ...]:
