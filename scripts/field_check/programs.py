@@ -17,7 +17,7 @@ _MOST_SECONDS = 300
 #: Records a program that does not know profilerkit in a ``profile()`` block: arguments are the run directory, the
 #: program and the program's own.
 _IN_A_BLOCK = """
-import runpy, sys, profilerkit
+import runpy, sys, profilerkit, torch
 out, sys.argv = sys.argv[1], sys.argv[2:]
 with profilerkit.profile(out):
     runpy.run_path(sys.argv[0], run_name="__main__")

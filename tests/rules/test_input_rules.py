@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from profilerkit.analysis.device.records import CopyFacts
+from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts
 from profilerkit.analysis.whatif import cheaper_batch, loader_fix, opening_share
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, QueueFacts
 from profilerkit.model.change import revise
@@ -354,6 +355,13 @@ def test_without_workers_the_waiting_thread_tells():
     queued = replace(known, input=replace(known.input, queue_ratio=0.3))  # which is left out of what batching saves
     assert finding("IN013", queued).saving.expected == pytest.approx(0.15)
     assert finding("IN013", alone(), batched_ratio=0.5).saving.expected == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("share", "kind"), [(0.2 - JUST, Fired), (0.2 + JUST, Passed)])
+def test_samples_that_compute_are_not_tiny(share, kind):
+    """Half of the wait of 40 % is the limit."""
+    held = HeldFacts("fetch", "aten::sin", 12.0, share, share)
+    assert ended("IN013", replace(alone(), host=HostFacts(held=(held,)))) is kind
 
 
 def test_what_the_device_hides_of_a_batch_is_part_of_its_time():

@@ -88,8 +88,8 @@ class HeldFacts:
     """What holds part of the steps of a run without a device.
 
     Attributes:
-        place: ``hook`` of gradients, ``optimizer``, ``read`` of values, or the pass in which an operator runs:
-            ``forward``, which is all beside it, or ``backward``.
+        place: ``hook`` of gradients, ``optimizer``, ``read`` of values, ``fetch`` for what computes while the loop gets
+            a batch, or the pass in which an operator runs: ``forward``, which is all beside it, or ``backward``.
         operator: the one with most time there; of an optimizer its class. Hostile text.
         per_step: how often a step calls it; of an optimizer all its operators.
         share: of the step that the place takes, Python included; of a pass what the operator takes.

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from profilerkit.analysis.device.call_sites import call_sites
-from profilerkit.analysis.device.kernels import KernelNames, in_use, matching, self_times
+from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in_use, matching, self_times
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.host_facts import HeldFacts
@@ -24,6 +24,8 @@ _READS = re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$")
 _ADDS = re.compile(r"^aten::(?:add_?|sum|sum_to_size|view|reshape|to|_to_copy|copy_|detach|empty.*|zeros?_?|fill_)$")
 #: What a program calls, without what autograd writes around it.
 _OPERATOR = re.compile(r"^(?!(?:torch::)?autograd::)[\w]+::")
+#: They join samples to a batch.
+_JOINS = re.compile(r"^aten::(?:stack|cat)$")
 #: What ranks do together has rules of its own.
 _DISTRIBUTED = re.compile(r"^(?:torch::distributed|c10d)::")
 #: Its own function adds to the gradient, and runs the hooks of a parameter that follow.
@@ -40,7 +42,7 @@ def held_by(
     """Return what holds much of the steady steps, largest share first; only of a trace without a device.
 
     A hook is what runs in a node of the backward pass beside the node's own function, Python included. Matrix products
-    and convolutions are the model's mathematics, and are left out, as is what the loop does to get a batch.
+    and convolutions are the model's mathematics, and are left out. What the loop does to get a batch is apart.
 
     Args:
         columns: the trace.
@@ -58,13 +60,15 @@ def held_by(
     optimizer = _spans(columns, without_closures(columns, marks, nodes))
     fetches = _spans(columns, np.flatnonzero(names.loader[columns.name] & (columns.thread == main)))
     hooks = subtract(_hooks(columns, kinds, nodes), optimizer)
-    rows = rows[~covered(fetches, columns.ts_ns[rows])]
+    fetched = covered(fetches, columns.ts_ns[rows])
+    rows, made = rows[~fetched], rows[fetched]
     seen = _Own(columns, rows, self_times(columns, rows), window)
     backward = _spans(columns, nodes)
     out = [
         seen.told("hook", hooks),
         _optimizer(seen, marks, optimizer),
         seen.told("read", _reading(columns, names, rows, main)),
+        _fetching(columns, made, window),
     ]
     left = ~covered(hooks, columns.ts_ns[rows]) & ~covered(optimizer, columns.ts_ns[rows])
     aside = kinds.math | kinds.communication | matching(columns, in_use(columns), _DISTRIBUTED)
@@ -186,6 +190,15 @@ def _optimizer(seen: _Own, marks: I64, spans: Spans) -> HeldFacts | None:
         operator_share=found.share,
         style=style,
     )
+
+
+def _fetching(columns: TraceColumns, rows: I64, window: Spans) -> HeldFacts | None:
+    """What computes in the loop's own fetches: calls of 10 µs or more, beside those that join samples to a batch."""
+    joins = _spans(columns, rows[matching(columns, in_use(columns), _JOINS)[columns.name[rows]]])
+    rows = rows[(columns.dur_ns[rows] >= SMALL_KERNEL_NS) & ~covered(joins, columns.ts_ns[rows])]
+    if not len(rows):
+        return None
+    return _Own(columns, rows, self_times(columns, rows), window).told("fetch", _spans(columns, rows))
 
 
 def _reading(columns: TraceColumns, names: HostNames, rows: I64, main: int) -> Spans:

@@ -34,6 +34,8 @@ _PLACES = {
         "Read a whole tensor in one call, `x.tolist()`, or only every 50 steps.",
     ),
 }
+#: Places that other rules are about.
+_ELSEWHERE = ("optimizer", "fetch")
 #: No place is all of a step (a choice).
 _MOST_OF_A_STEP = 0.95
 _OPERATOR = "Call it less often, or on less data; else look for a form of it that does less."
@@ -88,7 +90,7 @@ class CostlyOperator(Rule):
             return NotApplicable("a device runs the operators, or its trace holds none")
         if held is None:
             return MissingData("which operators run is only seen in a trace", "profilerkit.profile(..., deep=True)")
-        held = tuple(replace(one, share=_share_of_step(facts, one)) for one in held if one.place != "optimizer")
+        held = tuple(replace(one, share=_share_of_step(facts, one)) for one in held if one.place not in _ELSEWHERE)
         found = [one for one in held if self._is_large(facts, one)]
         if found or modules:
             return Fired((*(self._finding(facts, one) for one in found), *modules))
