@@ -111,7 +111,9 @@ def _left_to_wait(facts: Facts, ran: float, waits: float) -> float:
     workers, step = facts.workers, facts.mean_step_ns or 1.0
     if workers is None or not others_hold(facts):
         return waits
-    return min(max(_unqueued(workers).pace_ns / step - ran, 0.0), waits)
+    # What the training thread computes as it receives batches stays as well.
+    received = facts.share(*WAITS) * ((facts.input.cpu_ratio if facts.input is not None else None) or 0.0)
+    return min(max(_unqueued(workers).pace_ns / step - ran, received), waits)
 
 
 def _unqueued(workers: Workers) -> Workers:

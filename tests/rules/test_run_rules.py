@@ -614,3 +614,6 @@ def test_a_machine_that_gets_busier_is_no_growth_of_the_program():
     assert ended("RU009", crowded(3.0, computed=2.1, queue=0.3)) is Fired
     alike = crowded(2.0, computed=1.0, queue=0.01)
     assert ended("RU009", alike) is Fired  # no busier: what waits for a disk takes no CPU time
+    assert ended("RU009", replace(alike, taken=0.3)) is Passed
+    waiting = replace(growing(3.0, part="input.fetch", mode="cpu"), taken=0.3)  # for workers that queue
+    assert "other programs" in check("RU009", waiting).reason
