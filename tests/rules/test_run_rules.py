@@ -358,6 +358,8 @@ def test_an_evaluation_is_made_cheaper_before_it_is_made_rarer():
     assert found.fix.text.startswith("Evaluate under torch.no_grad()")
     assert "larger batches" in found.fix.text
     assert found.saving.expected == pytest.approx(0.45)
+    longer = replace(costly, batches=200.0)  # of 0.6 ms each
+    assert finding("RU002", replace(known, pauses=(longer,))).saving.expected == pytest.approx(0.25)
     assert "no_grad" in found.fix.code
     assert "no_grad" not in finding("RU002", known).fix.text
 
