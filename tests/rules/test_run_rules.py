@@ -358,6 +358,8 @@ def test_an_evaluation_is_made_cheaper_before_it_is_made_rarer():
     assert found.fix.text.startswith("Evaluate under torch.no_grad()")
     assert "larger batches" in found.fix.text
     assert found.saving.expected == pytest.approx(0.45)
+    longer = replace(costly, batches=200.0)  # of 0.6 ms each
+    assert finding("RU002", replace(known, pauses=(longer,))).saving.expected == pytest.approx(0.25)
     assert "no_grad" in found.fix.code
     assert "no_grad" not in finding("RU002", known).fix.text
 
@@ -614,3 +616,6 @@ def test_a_machine_that_gets_busier_is_no_growth_of_the_program():
     assert ended("RU009", crowded(3.0, computed=2.1, queue=0.3)) is Fired
     alike = crowded(2.0, computed=1.0, queue=0.01)
     assert ended("RU009", alike) is Fired  # no busier: what waits for a disk takes no CPU time
+    assert ended("RU009", replace(alike, taken=0.3)) is Passed
+    waiting = replace(growing(3.0, part="input.fetch", mode="cpu"), taken=0.3)  # for workers that queue
+    assert "other programs" in check("RU009", waiting).reason

@@ -12,8 +12,6 @@ from profilerkit.analysis.steps.series import Grown, StepSeries, what_grew
 FEWEST_TO_GROW = 30
 #: The last third gains at least so much of what the third before it gained: growth goes on, a jump does not (R28).
 _GOES_ON = 0.5
-#: More of a step in the queue for a processor than before, and the machine got busier (the least that is told of it).
-_CROWDED = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +24,9 @@ class StepGrowth:
         last_ns: the typical step of the last tenth.
         mean_ns: the mean step.
         part: the part that holds most of the growth; ``None`` where none does, or steps are not split.
-        computed_ratio: where the training thread waits for a processor for more of the last third than of the first,
-            CPU time of the last over that of the first; else, and where it is not known, ``None``.
+        computed_ratio: CPU time of the process in the last third over that in the first; ``None`` where not known.
+        crowding: share of the last third in which the training thread waits for a processor, less that of the first;
+            0 where it is not known.
         steps: first and last judged step.
     """
 
@@ -37,6 +36,7 @@ class StepGrowth:
     mean_ns: float
     part: Grown | None
     computed_ratio: float | None
+    crowding: float
     steps: tuple[int, int]
 
     @property
@@ -70,16 +70,21 @@ def step_growth(series: StepSeries) -> StepGrowth | None:
         mean_ns=float(time.mean()),
         part=what_grew(series, last, first),
         computed_ratio=_computed_ratio(recorded, early, late),
+        crowding=_crowding(recorded, early, late),
         steps=(int(series.index[rows[0]]), int(series.index[rows[-1]])),
     )
 
 
 def _computed_ratio(series: StepSeries, early: I64, late: I64) -> float | None:
-    """CPU time of the later steps over that of the earlier ones, where the machine got busier."""
-    queued, computed = series.queued, series.computed
-    if queued is None or computed is None or min(computed[early].min(), computed[late].min()) <= 0:
-        return None
-    share = queued / series.time
-    if float(share[late].mean() - share[early].mean()) <= _CROWDED:
+    computed = series.computed
+    if computed is None or min(computed[early].min(), computed[late].min()) <= 0:
         return None
     return float(computed[late].mean() / computed[early].mean())
+
+
+def _crowding(series: StepSeries, early: I64, late: I64) -> float:
+    queued = series.queued
+    if queued is None or min(queued[early].min(), queued[late].min()) < 0:
+        return 0.0
+    share = queued / series.time
+    return float(share[late].mean() - share[early].mean())

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, NOT_TRAINING, Mask
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, NOT_TRAINING
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.workers.batches import stage_times
 from profilerkit.analysis.workers.loading import EpochFacts
 from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind
 
@@ -120,7 +119,6 @@ def _with_boundaries(
     np.add.at(ends, epoch[epoch >= 0], lasts["dur"][epoch >= 0])
     beyond = np.maximum(firsts["dur"].astype(np.int64) - (round(float(np.median(usual))) if len(usual) else 0), 0)
     restarts = _restarts(waits, begins, records, is_stream=is_stream)
-    queued = np.minimum(_queued(records, begins), beyond)
     return replace(
         facts,
         steps=float(steps.mean()),
@@ -129,14 +127,7 @@ def _with_boundaries(
         boundary_ns=float(np.median(beyond[1:] + ends[:-1])),
         opening_ns=float(np.median(beyond[1:])),
         restart_ns=float(np.median(restarts[1:] + ends[:-1])) if restarts is not None else None,
-        queued_ns=float(np.median(queued[1:])),
     )
-
-
-def _begin_epochs(records: Records) -> Mask:
-    """``(n_batches,)`` whether each is the first batch that its worker made in an epoch."""
-    begin: Mask = records["idle"] == UNKNOWN_US
-    return begin
 
 
 def _restarts(waits: Records, begins: I64, records: Records, *, is_stream: bool) -> I64 | None:
@@ -147,14 +138,15 @@ def _restarts(waits: Records, begins: I64, records: Records, *, is_stream: bool)
     """
     if not len(records):
         return None
-    begin = _begin_epochs(records)
+    begin = records["idle"] == UNKNOWN_US  # the first batch that its worker made in an epoch
     start = records["start"].astype(np.int64)
     if is_stream or not begin.any() or begin.all():
         began = np.sort(start)
         first = waits["dur"][np.searchsorted(waits["start"], begins)].astype(np.int64)
         starting: I64 = np.clip(began[np.minimum(np.searchsorted(began, begins), len(began) - 1)] - begins, 0, first)
         return starting
-    kept_ns = round(float(np.median(_making(records)[0][~begin])))
+    made = sum(records[stage][~begin, 0].astype(np.int64) for stage in ("samples", "collate")) * 1000
+    kept_ns = round(float(np.median(made)))
     workers = np.bincount(np.maximum(_epoch_of(start[begin], begins), 0), minlength=len(begins))
     fetches = waits[(waits["flags"] & NOT_A_WAIT) == 0]
     epoch = _epoch_of(fetches["start"].astype(np.int64), begins)
@@ -163,20 +155,3 @@ def _restarts(waits: Records, begins: I64, records: Records, *, is_stream: bool)
     opening = np.bincount(epoch[of_first], weights=fetches["dur"][of_first], minlength=len(begins))
     beyond: I64 = np.maximum(np.rint(opening).astype(np.int64) - kept_ns, 0)
     return beyond
-
-
-def _queued(records: Records, begins: I64) -> I64:
-    """``(n_epochs,)`` ns for which a first batch waited for a processor, the longest one; 0 where that is not known."""
-    begin = _begin_epochs(records)
-    out = np.zeros(len(begins), dtype=np.int64)
-    epoch = _epoch_of(records["start"][begin].astype(np.int64), begins)
-    np.maximum.at(out, epoch[epoch >= 0], _making(records[begin])[1][epoch >= 0])
-    return out
-
-
-def _making(records: Records) -> tuple[I64, I64]:
-    """``(n_batches,)`` ns each: making a batch, and for how much of that it waited for a processor."""
-    samples, collate = stage_times(records, "samples"), stage_times(records, "collate")
-    none = np.zeros_like(samples.wall)
-    queued = [none if stage.queued is None else stage.queued for stage in (samples, collate)]
-    return samples.wall + collate.wall, queued[0] + queued[1]

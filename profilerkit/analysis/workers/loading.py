@@ -1,7 +1,7 @@
 """What is derived of a loader beyond its means: the replayed queue, its epochs, and the samples of a batch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 #: A replay that misses the measured time by more than this predicts nothing (§3.2 of the diagnosis method).
@@ -63,7 +63,6 @@ class EpochFacts:
         opening_ns: of that, in the first fetch.
         restart_ns: what the last fetch, in which workers are shut down, and the first fetches of the next epoch take
             beyond those of kept workers; ``None`` without records of workers.
-        queued_ns: of the opening, waiting of workers for a processor; 0 where it is not known.
         renewed: whether no worker served two epochs; ``None`` where that was not seen.
         first_wait_ns: mean fetch of the first epoch without its first one; ``None`` when the epoch had no other.
         later_wait_ns: median of the same over the later epochs; ``None`` without any.
@@ -77,21 +76,11 @@ class EpochFacts:
     boundary_ns: float | None = None
     opening_ns: float | None = None
     restart_ns: float | None = None
-    queued_ns: float = 0.0
     renewed: bool | None = None
     first_wait_ns: float | None = None
     later_wait_ns: float | None = None
     first_stored_ratio: float | None = None
     later_stored_ratio: float | None = None
-
-    def unqueued(self, left: float) -> "EpochFacts":
-        """The same where workers that start find a free processor, and ``left`` of the time of an epoch is left."""
-        boundary, opening, restart = (
-            None if known is None else max(known - self.queued_ns, 0.0)
-            for known in (self.boundary_ns, self.opening_ns, self.restart_ns)
-        )
-        time = None if self.time_ns is None else max(self.time_ns * left, boundary or 0.0)
-        return replace(self, time_ns=time, boundary_ns=boundary, opening_ns=opening, restart_ns=restart, queued_ns=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +93,3 @@ class LoadingFacts:
     queue: QueueFacts | None = None
     epochs: EpochFacts | None = None
     items: float | None = None
-
-    def unqueued(self, left: float = 1.0) -> "LoadingFacts":
-        """The same with the epochs as they are where processors are free, and ``left`` of a step is left."""
-        return self if self.epochs is None else replace(self, epochs=self.epochs.unqueued(left))

@@ -34,8 +34,8 @@ class RestartedWorkers(Rule):
     Fix: persistent_workers False → True.
     Saving: Bound: what the boundary takes beyond a usual fetch, over the steps of an epoch. Expected: of that all but
         one batch in its usual time, which kept workers make as well; of a stream the start and the end of the workers.
-    Traps: It matters for short epochs only. Workers that are kept go on with what their dataset object has become, and
-        begin a stream anew, with all that its __iter__ opens.
+    Traps: It matters for short epochs only. On a busy host the share is of the epoch as it was. Workers that are kept
+        go on with what their dataset object has become, and begin a stream anew, with all that its __iter__ opens.
     Confidence: High where the workers' records show when they began; low without them, with the bound alone.
     """
 

@@ -22,12 +22,12 @@ RECEIVING = 100
 
 def fed(
     making, using, *, workers=2, prefetch=2, start=0, epochs=1, persistent=False, shutdown=0, paused=0, opening=0,
-    queued=0, **settings,
+    **settings,
 ):  # fmt: skip
     """The record of a loader whose batches take ``making`` and are used ``using`` (both (n,) µs).
 
     The first fetch of an epoch is told without its first ``paused`` µs, as where a trace window opens in it. The first
-    batch of each worker takes ``opening`` more in each epoch, ``queued`` of it waiting for a processor.
+    batch of each worker takes ``opening`` more in each epoch.
     """
     making = [made_us + (opening if number < workers else 0) for number, made_us in enumerate(making)]
     log, batches = Log(), {}
@@ -42,9 +42,9 @@ def fed(
             late, flags = (paused, EventFlag.FIRST) if number == 0 else (0, 0)
             log.record(EventKind.WAIT, at + late, wait + RECEIVING - late, -1, flags=flags)
             begun = began + run.made[number] - making[number]
-            samples = (making[number], 0, queued if number < workers else 0)
             idle = None if number < workers else 0
-            batches.setdefault(pid, []).append(worker_batch(begun, number, idle=idle, samples=samples))
+            batch = worker_batch(begun, number, idle=idle, samples=(making[number], 0, 0))
+            batches.setdefault(pid, []).append(batch)
             log.step(wait + RECEIVING + use)
             at = log.at
         if shutdown:
@@ -192,15 +192,6 @@ def test_what_new_workers_open_is_paid_again_in_every_epoch():
     # Kept workers begin a stream anew: their own start is all that is saved for certain.
     stream = loading(fed([5_000] * 20, [10_000] * 20, is_iterable=True, **starting)).epochs
     assert stream.restart_ns == pytest.approx(95 * MS, rel=0.01)
-
-
-def test_workers_that_wait_for_a_processor_as_they_start_are_no_cost_of_the_program():
-    starting = {"epochs": 5, "opening": 400_000, "queued": 100_000}
-    found = loading(fed([5_000] * 20, [10_000] * 20, **starting)).epochs
-    assert found.restart_ns == pytest.approx(400 * MS, rel=0.01)
-    free = found.unqueued(0.8)
-    assert free.restart_ns == pytest.approx(300 * MS, rel=0.01)
-    assert free.time_ns == pytest.approx(0.8 * found.time_ns)
 
 
 def test_a_slow_loader_of_one_worker_is_no_restart():
