@@ -12,6 +12,7 @@ from profilerkit.capture.environment import loader_settings
 from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.loader_claims import CLAIM, Claim, Source, length, sampler_of
 from profilerkit.capture.meter import Meter
+from profilerkit.capture.padding import PaddingLooks
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.thread_clock import Moment, spent
 from profilerkit.model.run import Loader
@@ -82,7 +83,7 @@ class FetchTimer:
     __slots__ = (  # see ``StepTracker``
         *("__weakref__", "_after_long_wait", "_asked", "_backwards", "_beaten", "_claimed", "_guard", "_latest"),
         *("_reads", "_skips", "_sources", "_steady", "_trainer", "armed", "ask_at", "fetches", "hardly_waits", "here"),
-        *("meter", "not_plain", "passed", "plain_meter", "reads_cpu", "record", "settings"),
+        *("meter", "not_plain", "passed", "plain_meter", "reads_cpu", "record", "settings", "_padding"),
         *("steady_flags", "trace", "tracker", "trains", "waited_ns"),
     )
 
@@ -92,14 +93,12 @@ class FetchTimer:
         self.fetches = self.not_plain = self.waited_ns = 0
         self._beaten = (perf_counter_ns(), 0)  # the last beat, and what was waited until then, ns
         self.hardly_waits = False
-        self.record = record
-        self.tracker = tracker
+        self.record, self.tracker, self._padding = record, tracker, PaddingLooks(record)
         self._guard = guard
         self.here = PerThread(tracker.thread_ended)
         self.trains = self.here.doing
         self.steady_flags = self.ask_at = self.passed = 0
-        self._asked = 0  # fetches by the last one that was not plain
-        self._skips = 0  # fetches before the next one whose CPU time is read
+        self._asked = self._skips = 0  # fetches by the last not plain one; before the next whose CPU time is read
         self._steady: weakref.ref[Any] | None = None
         self.settings: Loader | None = None
         self.meter, self.plain_meter = Meter(), Meter()
@@ -109,8 +108,7 @@ class FetchTimer:
         self._sources: dict[int, object] = {}
         self._claimed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._backwards = 0  # backward passes before the last fetch
-        self._latest = 0  # the loader fetched last since, by the id of what stands for it
-        self._trainer = 0  # the loader fetched last before a backward pass
+        self._latest = self._trainer = 0  # ids of the loader fetched last since, and of that before a backward pass
 
     def beat(self) -> None:
         """Once or twice per second on the writer thread: see how much of the time is waited."""
@@ -212,6 +210,8 @@ class FetchTimer:
             doing.fetching = False
         try:
             self._end(fetch, 0, iterator, owner, more)
+            if not (fetch[2] & _NOT_FOR_THE_STEP or self.trace.window):
+                self._padding.look(batch)
             short_ways = self._skips - 1 if left < 0 else min(self._skips, left) - 1
             if short_ways > 0 and (owner or (iterator == id(of) and loader == self._trainer and not doing.phases)):
                 self._settle(of, iterator, owner, fetch[2], short_ways)

@@ -38,6 +38,7 @@ from profilerkit.rules.input.slow_storage import SlowStorage
 from profilerkit.rules.input.starved_device import StarvedDevice
 from profilerkit.rules.input.too_few_workers import TooFewWorkers
 from profilerkit.rules.input.uneven_parts import UnevenParts
+from profilerkit.rules.input.unneeded_batches import UnneededBatches
 from profilerkit.rules.memory.allocator_churn import AllocatorChurn
 from profilerkit.rules.memory.exposed_offload import ExposedOffload
 from profilerkit.rules.memory.filled_gradients import FilledGradients
@@ -109,6 +110,7 @@ RULES: tuple[Rule, ...] = (
     ColdEpoch(),
     ItemwiseSamples(),
     UnevenParts(),
+    UnneededBatches(),
     AllocatorChurn(),
     FragmentedMemory(),
     NearCapacity(),

@@ -9,6 +9,7 @@ PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("IN001", "IN002", "IN003", "IN005", "IN006", "IN007", "IN008"), WAITS),
     **dict.fromkeys(("IN004", "IN011", "IN013", "IN014"), WAITS),
     "IN009": ("input.h2d",),
+    "IN015": (),
     "IN010": ("input.h2d",),
     "ME001": ("mem.alloc",),
     **dict.fromkeys(("CO001", "CO002", "CO004", "CO005", "CO006", "CO007", "CO010"), TRANSFER),

@@ -123,6 +123,12 @@ class EventKind(IntEnum):
         16  # steps of a probe, or putting back after them; name id: steps after it that it still disturbs; value: step
     )
     EVALUATION = 17  # a model that trained was put into evaluation mode, and trained again by the next step; value: 0
+    PADDING = 18  # a look at a batch; name id: tokens of it beyond the longest row; value: padding_value
+
+
+def padding_value(tokens: int, padded: int) -> int:
+    """The value of a PADDING record: tokens that were looked at, and how many of them fill rows up."""
+    return tokens << 32 | padded
 
 
 def wait_queue_field(queued_ns: int | None) -> int:

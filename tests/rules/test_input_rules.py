@@ -6,8 +6,9 @@ import pytest
 
 from profilerkit.analysis.device.records import CopyFacts
 from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts
+from profilerkit.analysis.steps.skipped import SkippedBatches
 from profilerkit.analysis.whatif import cheaper_batch, loader_fix, opening_share
-from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, QueueFacts
+from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, PaddingFacts, QueueFacts
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
@@ -102,6 +103,16 @@ def alone_held(share, *, samples, held):
 TIMERS_ONLY = {"mode": "steps", "trace_read": False, "device": None, "syncs": None, "allocator": None}
 
 
+def padded(ratio=0.5, *, beyond=0.3, looks=5, computes=0.8, **changes):
+    padding = PaddingFacts(looks=looks, padded_ratio=ratio, beyond_ratio=beyond)
+    return facts({"input.wait": 1.0 - computes}, loading=LoadingFacts(padding=padding), **changes)
+
+
+def dropped(time=10 * 10**9, *, of=100 * 10**9):
+    skipped = SkippedBatches(count=600, start_ns=0, end_ns=round(time), until_ns=round(of))
+    return facts(loading=LoadingFacts(skipped=skipped))
+
+
 CASES = Cases(
     fires={
         "IN004": bursty(),
@@ -110,6 +121,7 @@ CASES = Cases(
         "IN012": cold(),
         "IN013": itemwise(),
         "IN014": uneven(),
+        "IN015": padded(),
     },
     passes={
         "IN004": bursty(variation=0.1),
@@ -118,6 +130,7 @@ CASES = Cases(
         "IN012": cold(1.0 * MS),
         "IN013": itemwise(300_000),
         "IN014": uneven(4.0),
+        "IN015": padded(0.1),
     },
     missing={
         "IN004": bursty(loading=None),
@@ -126,6 +139,7 @@ CASES = Cases(
         "IN012": cold(later=None),
         "IN013": itemwise(loading=LoadingFacts()),
         "IN014": uneven(workers=made(active=None)),
+        "IN015": facts(loading=None),
     },
     not_applicable={
         "IN004": bursty(loader=ALONE),
@@ -147,9 +161,21 @@ CASES = Cases(
         ("IN013", "computing_share"): (itemwise(computing=0.7 + JUST), itemwise(computing=0.7 - JUST)),
         ("IN013", "fewest_samples"): (itemwise(samples=16.0), itemwise(samples=16.0 - JUST)),
         ("IN014", "with_data"): (uneven(3.0 - JUST), uneven(3.0)),
+        ("IN015", "smallest_padding"): (padded(0.2), padded(0.2 - JUST)),
+        ("IN015", "fewest_looks"): (padded(looks=3), padded(looks=2)),
+        ("IN015", "smallest_skip"): (dropped(5e9), dropped(5e9 - 1_000)),
+        ("IN015", "longest_skip_ns"): (dropped(60e9, of=10**13), dropped(60e9 - 1, of=10**13)),
         ("IN013", "most_bytes"): (itemwise(size=64 * 16384), itemwise(size=64 * 16384 + 1)),
     },
-    untried=frozenset({("IN004", "enough_ratio"), ("IN012", "stored_fall"), ("IN013", "batched_ratio")}),
+    untried=frozenset(
+        {
+            ("IN004", "enough_ratio"),
+            ("IN012", "stored_fall"),
+            ("IN013", "batched_ratio"),
+            ("IN015", "beyond_share"),
+            ("IN015", "avoidable_ratio"),
+        }
+    ),
     observations=frozenset({"IN012"}),
     timed=frozenset({"IN011"}),
 )
@@ -417,3 +443,37 @@ def test_less_work_on_a_batch_saves_what_the_workers_that_have_data_save():
     known = uneven(1.0, share=0.9)  # one worker of four makes all batches, each in the time of a step
     assert cheaper_batch(known, STEP_NS / 2) == pytest.approx(0.5)
     assert cheaper_batch(uneven(4.0, share=0.9), 2 * STEP_NS) == pytest.approx(0.5)
+
+
+# IN015
+
+
+@pytest.mark.parametrize(("beyond", "fix"), [(0.15, "longest"), (0.14, "about one length")])
+def test_padding_beyond_the_longest_sequence_is_a_matter_of_the_batchs_length(beyond, fix):
+    found = finding("IN015", padded(0.5, beyond=beyond))
+    assert fix in found.fix.text
+    assert found.title == "50 % of the tokens in a batch are padding"
+    assert found.saving.expected == pytest.approx(0.8 * (beyond + 0.8 * (0.5 - beyond)))
+    assert found.saving.high == pytest.approx(0.8 * 0.75)
+
+
+def test_on_a_processor_the_hosts_work_may_be_that_of_each_token():
+    shares = {"input.wait": 0.2, "over.dispatch": 0.4}
+    bound = {mode: finding("IN015", revised(padded(), shares, mode)).saving.high for mode in ("cpu", "gpu")}
+    assert bound == {"cpu": pytest.approx(0.6), "gpu": pytest.approx(0.3)}
+
+
+def revised(known, shares, mode):
+    return replace(facts(shares), loading=known.loading, mode=mode)
+
+
+def test_without_what_the_device_computes_padding_has_no_price():
+    found = finding("IN015", replace(facts({"idle.unknown": 1.0}), loading=padded().loading))
+    assert (found.bound, found.saving) == (None, None)
+    assert found.fix is not None
+
+
+def test_dropped_batches_are_told_with_the_time_that_each_start_takes():
+    found = finding("IN015", dropped())
+    assert found.title == "600 batches were fetched and dropped before the training: 10 s"
+    assert (found.bound, found.saving, [row.value for row in found.evidence]) == (None, None, [600, 10 * 10**9])

@@ -16,6 +16,7 @@ from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.device_time import DeviceTime, device_time
 from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step
 from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.analysis.steps.skipped import skipped_batches
 from profilerkit.analysis.steps.stalls import STALL_KINDS, regular_distance, unnamed_stalls
 from profilerkit.analysis.steps.warmup import FEWEST_TO_TELL, warmup_length
 from profilerkit.analysis.steps.watched import with_watched
@@ -276,6 +277,8 @@ def _inferred(phases: Events, names: Mapping[int, str]) -> frozenset[str]:
 def _states(events: Events, start: I64, stop: I64, time: I64, device: DeviceTime | None) -> tuple[StepState, ...]:
     """Out of the steady window: the first step, leading slow ones, those of probes, those disturbed, the one after.
 
+    So are iterations of a loader before the training, whose batches were dropped.
+
     And those that a device's clock does not show where it shows most. A window disturbs the steps that the device was
     at, which may be some steps behind the host.
     """
@@ -289,10 +292,15 @@ def _states(events: Events, start: I64, stop: I64, time: I64, device: DeviceTime
                 state[row] = "disturbed"
     own = _without_probed(events, start, stop, state)
     shown = np.ones(len(start), dtype=bool) if device is None else device.time >= 0
+    dropped = skipped_batches(events)
+    if dropped is not None and (start >= dropped.end_ns).sum() >= FEWEST_STEPS:
+        for row in own[start[own] < dropped.end_ns]:
+            state[row] = "warmup"
+        own = own[start[own] >= dropped.end_ns]
     calm = own[[state[row] == "steady" for row in own]]  # a window's opening is no warm-up of the program's
     leading = calm if len(calm) >= FEWEST_TO_TELL else own
     told = leading[shown[leading]]
-    warm = told[: warmup_length(time[told])].max(initial=own.min(initial=0))
+    warm = told[: warmup_length(time[told])].max(initial=int(own[0]) if len(own) else 0)
     for row in leading[leading <= warm]:
         state[row] = "warmup"
     if np.count_nonzero(shown & (np.array(state) == "steady")) < FEWEST_STEPS:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from profilerkit.analysis.steps.skipped import SkippedBatches
+
 #: A replay that misses the measured time by more than this predicts nothing (§3.2 of the diagnosis method).
 MOST_REPLAY_ERROR = 0.05
 
@@ -84,12 +86,29 @@ class EpochFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddingFacts:
+    """Padding in the batches of token sequences that capture looked at, in the judged steps.
+
+    Attributes:
+        looks: batches.
+        padded_ratio: of their tokens, those that fill a sequence up.
+        beyond_ratio: of their tokens, those beyond the longest sequence of the batch.
+    """
+
+    looks: int
+    padded_ratio: float
+    beyond_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class LoadingFacts:
     """What the judged rank's records tell of its loader; each is ``None`` where they do not.
 
-    ``items`` is the mean number of samples in a batch made by a worker.
+    ``items`` is the mean number of samples in a batch made by a worker, ``skipped`` what was dropped before training.
     """
 
     queue: QueueFacts | None = None
     epochs: EpochFacts | None = None
     items: float | None = None
+    skipped: SkippedBatches | None = None
+    padding: PaddingFacts | None = None

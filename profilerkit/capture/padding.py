@@ -1,0 +1,103 @@
+"""Counts in some batches the tokens that only fill sequences up to a length."""
+
+from collections import Counter, UserDict
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from profilerkit.capture.guard import asked
+from profilerkit.rundir.layout import EventKind, padding_value
+from profilerkit.rundir.writer import Record
+
+_PADDING = int(EventKind.PADDING)
+#: A look is followed by so many times what it took, so that looks take a thousandth; and by 1 s once there were a few.
+_REST, _SECOND_NS, _SOON = 1_000, 1_000_000_000, 8
+#: Parts of a batch that are looked into, and most tokens, 0.5 ms of them (choices).
+_MOST_PARTS, _MOST_TOKENS = 32, 1 << 18
+#: Shorter rows are no sequences of tokens, and values in a narrower range no numbers of tokens but labels or masks.
+_SHORTEST, _NARROWEST = 8, 16
+#: Types of tokens.
+_TOKENS = ("torch.int64", "torch.int32")
+#: What fills rows up stands hardly anywhere else in them (a choice: where it ends texts as well, it does).
+_ELSEWHERE_RATIO = 0.02
+
+
+class PaddingLooks:
+    """Looks at batches now and then, on the thread that fetches them."""
+
+    __slots__ = ("_due_ns", "_looks", "_record")
+
+    def __init__(self, record: Callable[[Record], None]) -> None:
+        self._record = record
+        self._due_ns = self._looks = 0
+
+    def look(self, batch: object) -> None:
+        """Record the padding of a batch, if it is time for that and the batch holds sequences of tokens."""
+        start_ns = perf_counter_ns()
+        if start_ns < self._due_ns:
+            return
+        found = asked(_padding, batch)
+        took_ns = perf_counter_ns() - start_ns
+        self._looks += 1
+        self._due_ns = start_ns + max(_REST * took_ns, _SECOND_NS if self._looks > _SOON else 0)
+        if found is not None:
+            tokens, padded, beyond = found
+            self._record((_PADDING, 0, beyond, start_ns, took_ns, padding_value(tokens, padded)))
+
+
+def _padding(batch: object) -> tuple[int, int, int] | None:
+    """Tokens, those of them that are padding, and those beyond the longest row; ``None`` without rows of tokens."""
+    rows = max(_rows(batch), key=lambda found: int(found.size), default=None)
+    if rows is None:
+        return None
+    rows = rows[: max(_MOST_TOKENS // max(rows.shape[1], 1), 1)]
+    # Rows of a batch, or its columns; filled up behind, as most are, or before.
+    sides = (rows, rows[:, ::-1], rows.T, rows.T[:, ::-1])
+    found = [counted for side in sides if (counted := filled_up(side)) is not None]
+    return max(found, key=lambda counted: counted[1], default=None)
+
+
+def _rows(batch: object) -> list[Any]:
+    """Arrays of the tensors on the host that may hold rows of tokens; reading one of a device would wait for it."""
+    found, todo = [], [batch]
+    for part in todo:  # which grows meanwhile
+        item: Any = part.data if isinstance(part, UserDict) else part  # tokenizers give one
+        if len(todo) > _MOST_PARTS:
+            break
+        # What a kind of the user's own does to give its parts is not asked for.
+        if isinstance(item, dict):
+            todo.extend(dict.values(item))
+        elif isinstance(item, list):
+            todo.extend(list.__getitem__(item, slice(_MOST_PARTS)))
+        elif isinstance(item, tuple):
+            todo.extend(tuple.__getitem__(item, slice(_MOST_PARTS)))
+        elif type(item).__name__ == "Tensor" and _may_hold_tokens(item):
+            found.append(item.numpy())  # the same memory, and no operator that a trace would show
+    return found
+
+
+def _may_hold_tokens(tensor: Any) -> bool:
+    is_plain = str(tensor.layout) == "torch.strided" and tensor.device.type == "cpu"
+    return is_plain and tensor.dim() == 2 and min(tensor.shape) > 1 and str(tensor.dtype) in _TOKENS
+
+
+def filled_up(rows: Any) -> tuple[int, int, int] | None:
+    """Tokens, padding, and tokens beyond the longest row, of ``(rows, length)`` integers; ``None`` where none fills up.
+
+    >>> import numpy as np
+    >>> rows = np.array([[*range(90, 98), 0, 0, 0, 0], [*range(40, 44), 0, 0, 0, 0, 0, 0, 0, 0]])
+    >>> filled_up(rows)
+    (24, 12, 8)
+    >>> filled_up(rows[:, :7]), filled_up(np.minimum(rows, 1))
+    (None, None)
+    """
+    count, length = rows.shape
+    filling, times = Counter(rows[:, -1].tolist()).most_common(1)[0]
+    if length < _SHORTEST or times < 2 or int(rows.max()) - int(rows.min()) < _NARROWEST:
+        return None
+    other = rows != filling
+    lengths = (length - other[:, ::-1].argmax(axis=1)) * other.any(axis=1)
+    kept = int(lengths.sum())
+    if kept - int(other.sum()) > _ELSEWHERE_RATIO * kept:
+        return None
+    return count * length, count * length - kept, count * (length - int(lengths.max()))

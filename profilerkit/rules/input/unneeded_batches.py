@@ -1,0 +1,125 @@
+"""IN015 (R58): batches hold padding, or are fetched and dropped."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.steps.skipped import SkippedBatches
+from profilerkit.analysis.whatif import saving
+from profilerkit.analysis.workers.loading import PaddingFacts
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, evidence_of, finding_for
+from profilerkit.units import format_count, format_long_ns, format_ratio
+
+_TO_THE_LONGEST = Fix(
+    text="Pad to the longest sequence of each batch, not to a fixed length.",
+    code='tokenizer.pad(samples, padding="longest")',
+)
+_BY_LENGTH = Fix(
+    text="Put sequences of about one length into a batch: sample by length, or pack several into one row.",
+    code="TrainingArguments(..., group_by_length=True)",
+)
+_START_THERE = Fix(
+    text="Start the sampler where the run ended: StatefulDataLoader, or accelerate's skip_first_batches.",
+    code="loader.load_state_dict(checkpoint['loader'])",
+)
+
+
+@dataclass(frozen=True)
+class UnneededBatches(Rule):
+    """Work on data that trains nothing (R58).
+
+    Claim: Much of each batch is padding, or the loop fetches batches and drops them before it trains.
+    Evidence: Looks at some batches: integers in rows that one value fills up. Fetches in a row without a backward pass.
+    Threshold: 20 % of the tokens in at least three batches, and a saving above the general floor. Dropped batches that
+        took 5 % of the time from there to the end, or a minute.
+    Fix: Pad to the longest sequence where that is a third of the padding, else batches of like lengths. A sampler that
+        starts where the run ended.
+    Saving: Expected: the share of padding of what the device computes: tokens beyond the longest sequence, and
+        ``avoidable_ratio`` of the others. Bound: all padding, by the square of the length, on a processor of the host's
+        work as well. None for dropped batches, which are paid for once in each start.
+    Traps: Kernels for sequences of unlike length skip padding. A loop that looks at all data once before it trains
+        drops nothing.
+    Confidence: Medium: what a step takes is not all by its tokens.
+    """
+
+    code: ClassVar[str] = "IN015"
+    name: ClassVar[str] = "unneeded_batches"
+    family: ClassVar[str] = "input"
+    summary: ClassVar[str] = "Batches hold padding, or are fetched and dropped"
+
+    smallest_padding: float = 0.2
+    fewest_looks: int = 3
+    #: Share of the padding from which the length of the batch is the fix.
+    beyond_share: float = 0.3
+    #: What batches of like lengths spare of the padding within (a choice).
+    avoidable_ratio: float = 0.8
+    smallest_skip: float = 0.05
+    longest_skip_ns: float = 60_000_000_000
+
+    def check(self, facts: Facts) -> Result:
+        """Fires for padding, for dropped batches, or for both."""
+        loading = facts.loading
+        if loading is None:
+            return MissingData("no fetches were recorded", "profilerkit.profile(...)")
+        padding, skipped = loading.padding, loading.skipped
+        found = [] if padding is None else self._padded(facts, padding)
+        if skipped and (skipped.ratio >= self.smallest_skip or skipped.time_ns >= self.longest_skip_ns):
+            found.append(_dropped(facts, skipped))
+        if found:
+            return Fired(tuple(found))
+        held = "no padding was seen" if padding is None else f"{format_ratio(padding.padded_ratio)} of it is padding"
+        return Passed(f"the batches are trained on; {held}")
+
+    def _padded(self, facts: Facts, padding: PaddingFacts) -> list[Finding]:
+        within = padding.padded_ratio - padding.beyond_ratio
+        spared = padding.beyond_ratio + self.avoidable_ratio * within
+        computes = facts.share("compute.")
+        expected = spared * computes
+        if padding.looks < self.fewest_looks or padding.padded_ratio < self.smallest_padding:
+            return []
+        if computes and not self.worth_saying(facts, expected):
+            return []
+        # On a processor the host's own work may be that of each token, as in a recurrent loop.
+        touched = computes + (facts.share("over.dispatch", "over.python") if facts.mode == "cpu" else 0.0)
+        bound = touched * (1.0 - (1.0 - padding.padded_ratio) ** 2)
+        is_fixed_length = padding.beyond_ratio >= self.beyond_share * padding.padded_ratio
+
+        def row(label: str, value: float) -> Evidence:
+            return evidence_of(facts, label, value, "ratio", "looks at batches", n=padding.looks)
+
+        return [
+            finding_for(
+                facts,
+                bound="compute-bound" if computes else None,
+                detail="padding",
+                title=f"{format_ratio(padding.padded_ratio)} of the tokens in a batch are padding",
+                why=f"The device computes them as it does others; {format_ratio(padding.beyond_ratio)} of all tokens "
+                "lie beyond the longest sequence of their batch.",
+                evidence=(
+                    row("Padding, of the tokens", padding.padded_ratio),
+                    row("Beyond the longest sequence, of the tokens", padding.beyond_ratio),
+                ),
+                at_most="medium",
+                saving=saving(expected, max(bound, expected)) if computes else None,
+                fix=_TO_THE_LONGEST if is_fixed_length else _BY_LENGTH,
+                confirm="Tokens per second stay the same, and steps get shorter.",
+            )
+        ]
+
+
+def _dropped(facts: Facts, skipped: SkippedBatches) -> Finding:
+    count = format_count(skipped.count)
+    return finding_for(
+        facts,
+        bound=None,
+        title=f"{count} batches were fetched and dropped before the training: {format_long_ns(skipped.time_ns)}",
+        why="Each was made in full, and no backward pass followed: so a loop skips to where the run before ended.",
+        evidence=(
+            evidence_of(facts, "Batches dropped", skipped.count, "count", "step timers", n=None),
+            evidence_of(facts, "Time from the first to the last of them", skipped.time_ns, "ns", "step timers", n=None),
+        ),
+        at_most="medium",
+        fix=_START_THERE,
+        confirm="The first batch that is fetched must be the first one that trains.",
+    )
