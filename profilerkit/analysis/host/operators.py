@@ -17,8 +17,6 @@ from profilerkit.analysis.steps.optimizer_marks import STYLES, largest_class, op
 from profilerkit.trace.columns import Category, TraceColumns
 
 _NODE = "autograd::engine::evaluate_function: "
-#: Operators that hand the value of a tensor to Python.
-_READS = re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$")
 #: What the engine itself runs between two nodes: it adds the gradients of a tensor that is used more than once, and
 #: brings them to its shape and type.
 _ADDS = re.compile(r"^aten::(?:add_?|sum|sum_to_size|view|reshape|to|_to_copy|copy_|detach|empty.*|zeros?_?|fill_)$")
@@ -206,10 +204,9 @@ def _reading(columns: TraceColumns, names: HostNames, rows: I64, main: int) -> S
 
     A chain of operators that move no data, with gaps below 1 ms, from its first read to the end of its last one.
     """
-    reads = matching(columns, in_use(columns), _READS)
     own = rows[columns.thread[rows] == main]
     own = own[np.lexsort((-columns.dur_ns[own], columns.ts_ns[own]))]
-    read = reads[columns.name[own]]
+    read = names.reads[columns.name[own]]
     if not read.any():
         return EMPTY
     quiet = names.moves_no_data[columns.name[own]] | read
