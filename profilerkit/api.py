@@ -13,10 +13,9 @@ from profilerkit.analysis.contention import contended, quiet
 from profilerkit.analysis.crowd.record import crowd_record
 from profilerkit.analysis.dumped_ranks import with_dumps
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.ledger.account import run_ledger
 from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.recorded import with_recorded
+from profilerkit.analysis.recorded import run_ledger, with_recorded
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.compare import compare
 from profilerkit.compare.gates import parse_limit

@@ -11,11 +11,13 @@ import msgspec
 import pytest
 from field_check.judge import checks_of_pair, checks_of_set
 from field_check.page import render
+from field_check.programs import PROGRAMS, Row
 
 from tests.recipes import training
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "check_field"
+PROGRAMS_SCRIPT = ROOT / "scripts" / "check_programs"
 REPORT = ROOT / "reports" / "field.json"
 #: Of a loop that waits 4 ms for its data in a step of 5.01 ms.
 STARVED = {"verdict_one_of": ["input-bound"], "verdict_never": ["comm-bound"]}
@@ -107,3 +109,36 @@ def test_the_page_shows_every_claim_beside_its_truth(tmp_path):
 
 def test_the_committed_page_is_what_the_committed_figures_give():
     assert render(json.loads(REPORT.read_text("utf-8"))) == REPORT.with_suffix(".html").read_text("utf-8")
+
+
+PROGRAM = {"name": "starved", "way": "run", "said": "input-bound fetch · IN001", "headline": "", "machine": True}
+RIGHT = {**PROGRAM, "busy": 2, "family": True, "cause": True, "saving": [0.4, 0.5, 0.6], "measured": [0.45, 0.5]}
+MISSED = {**PROGRAM, "busy": 0, "family": True, "cause": False, "saving": None, "measured": None}
+
+
+def test_the_page_shows_every_recording_of_a_program(tmp_path):
+    manifest = field(tmp_path, starved=dict(STARVED))
+    (tmp_path / "field.json").write_text(json.dumps({"programs": [RIGHT, MISSED]}), "utf-8")
+    assert check(tmp_path, manifest, "--out", tmp_path).returncode == 0
+    page = (tmp_path / "field.html").read_text("utf-8").replace("\u00a0", " ")
+    assert "cause missed" in page
+    assert "40% to 60%" in page
+    assert "45% to 50%" in page
+
+
+def test_recording_a_program_anew_replaces_its_rows_alone(tmp_path):
+    manifest = field(tmp_path, starved=dict(STARVED))
+    assert check(tmp_path, manifest, "--out", tmp_path).returncode == 0
+    write = runpy.run_path(str(PROGRAMS_SCRIPT))["write"]
+    found = Row(name="starved", way="run", busy=0, said="input-bound", family=True, cause=True, saving=(0.1, 0.2, 0.3))
+    write(tmp_path, [found, msgspec.structs.replace(found, name="other")], {"starved": (0.2, 0.2)})
+    write(tmp_path, [msgspec.structs.replace(found, said="balanced")], {})
+    programs = json.loads((tmp_path / "field.json").read_text("utf-8"))["programs"]
+    assert [(row["name"], row["said"]) for row in programs] == [("other", "input-bound"), ("starved", "balanced")]
+
+
+def test_every_program_beside_the_repository_has_a_truth():
+    directory = ROOT.parent / "shared" / "field" / "programs"
+    if not directory.is_dir():
+        pytest.skip("the programs are not here")
+    assert {path.stem for path in directory.glob("[!_]*.py")} == set(PROGRAMS)

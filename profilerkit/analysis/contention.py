@@ -94,11 +94,14 @@ def _taken(facts: Facts) -> Mapping[str, float]:
     ran = max(1.0 - waits, 0.0)
     known = facts.input.queue_ratio if facts.input is not None else None
     in_waits = min(whole if known is None else known, 1.0)
+    # Of the first fetch of an epoch no queue is known, and what starting workers takes stays.
+    opening = opening_share(facts)
+    usual = max(waits - opening, 0.0)
     # The training thread's own queue beyond its waits is in all that it does.
-    in_rest = max(whole - in_waits * waits, 0.0) / ran if ran else 0.0
+    in_rest = max(whole - in_waits * usual, 0.0) / ran if ran else 0.0
     if in_rest > _MOST:
         in_waits = in_rest = min(whole, _MOST)
-    left = _left_to_wait(facts, ran * (1.0 - in_rest), waits * (1.0 - in_waits))
+    left = opening + _left_to_wait(facts, ran * (1.0 - in_rest), usual * (1.0 - in_waits))
     kept = {True: left / waits if waits else 1.0, False: 1.0 - in_rest}
     return {part.part: part.share * (1.0 - kept[part.part in WAITS]) for part in facts.parts}
 
@@ -108,8 +111,9 @@ def _left_to_wait(facts: Facts, ran: float, waits: float) -> float:
     workers, step = facts.workers, facts.mean_step_ns or 1.0
     if workers is None or not others_hold(facts):
         return waits
-    # What starting workers takes, and no batch of theirs, stays.
-    return min(max(_unqueued(workers).pace_ns / step - ran, 0.0) + opening_share(facts), waits)
+    # What the training thread computes as it receives batches stays as well.
+    received = facts.share(*WAITS) * ((facts.input.cpu_ratio if facts.input is not None else None) or 0.0)
+    return min(max(_unqueued(workers).pace_ns / step - ran, received), waits)
 
 
 def _unqueued(workers: Workers) -> Workers:

@@ -155,6 +155,8 @@ class Facts:
         missing_ranks: ranks of the job that were not read; ``None`` when unknown.
         waiting_share: share of a step that the median other rank waits for the judged one; ``None`` if none is late.
         jitter_share: what of it would be left if that rank came with the others; ``None`` likewise.
+        shown_share: share in which transfers are exposed on the median other rank that the judged one computes through;
+            ``None`` likewise, and where transfers are not known.
         late_by_timers: whether the judged rank spends much more than the others in what timers measure, and nothing
             else tells who waits for whom.
         late_by_clock: whether only the devices' clocks show that the others wait for it.
@@ -210,6 +212,7 @@ class Facts:
     missing_ranks: int | None = None
     waiting_share: float | None = None
     jitter_share: float | None = None
+    shown_share: float | None = None
     late_by_timers: bool = False
     late_by_clock: bool = False
     timed_may_be_hidden: bool = False

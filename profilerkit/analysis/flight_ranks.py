@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profilerkit.analysis.communication.cause import FEWEST_EXPLAINED
+from profilerkit.analysis.communication.cause import cause_by_parts
 from profilerkit.analysis.communication.flight import (
     FlightLog,
     FlightMatch,
@@ -158,43 +158,25 @@ def _communication(
 
 
 def _late_rank(ranks: Sequence[RankFacts], position: int, ledger: Ledger, steps: int, *, few: bool) -> LateRank:
-    """A late rank, with its cause where the timers of all ranks show one."""
+    """A late rank, with its cause where the breakdowns of all ranks show one: without traces, their timers."""
     rank = ranks[position]
-    others = [entry for index, entry in enumerate(ranks) if index != position]
+    others = [entry.parts for index, entry in enumerate(ranks) if index != position]
     waited_ns = _median_waited_ns(ledger, [position], steps)
-    part, excess_ns = _longer_part(rank, others)
-    explained = part is not None and excess_ns >= FEWEST_EXPLAINED * waited_ns > 0
+    by_timers = () if all(entry.trace for entry in ranks) else ("input.", *LOGGED)
+    cause = cause_by_parts(rank.parts, others, waited_ns, among=by_timers)
     return LateRank(
         rank=rank.rank,
         origin=rank.origin,
         share=float(ledger.caused[position]) / max(ledger.total_ns, 1),
         last=int(ledger.last[position]),
         of=int(ledger.of[position]),
-        cause=part if explained else None,
-        cause_ns=round(excess_ns) if explained else None,
+        cause=cause.part,
+        cause_ns=round(cause.explained_ns) if cause.part else None,
         waited_ns=round(waited_ns),
         # Without a timer nothing was measured that could explain it.
-        coverage=min(max(excess_ns, 0.0) / waited_ns, 1.0) if waited_ns > 0 and rank.parts else None,
+        coverage=cause.coverage if rank.parts else None,
         few_steps=few,
     )
-
-
-def _longer_part(rank: RankFacts, others: Sequence[RankFacts]) -> tuple[str | None, float]:
-    """The part that this rank's timers measure most beyond the median of the others', and how much, ns a step.
-
-    Only timers are compared: waits for data count together, since the cause of a wait may differ from rank to rank.
-    """
-
-    def spent(entry: RankFacts, names: tuple[str, ...]) -> float:
-        return float(sum(part.time_ns for part in entry.parts if part.part.startswith(names)))
-
-    best: tuple[str | None, float] = (None, 0.0)
-    for names in (("input.",), *((name,) for name in LOGGED)):
-        excess = spent(rank, names) - float(np.median([spent(entry, names) for entry in others]))
-        own = [part for part in rank.parts if part.part.startswith(names)]
-        if own and excess > best[1]:
-            best = (max(own, key=lambda part: part.time_ns).part, excess)
-    return best
 
 
 def flight_recorder(found: FlightRanks | None, ranks: Sequence[RankFacts], position: int) -> FlightRecorder | None:

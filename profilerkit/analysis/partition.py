@@ -8,8 +8,9 @@ import numpy.typing as npt
 
 from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
 from profilerkit.analysis.device.kernels import KernelNames, device_rows
+from profilerkit.analysis.device.launches import used_a_device
 from profilerkit.analysis.host.activity import NO_ROWS, HostActivity
-from profilerkit.analysis.host.feeding import NOT_FED, Feeding, inferred_input
+from profilerkit.analysis.host.feeding import NOT_FED, Feeding, inferred_input, made_on_host
 from profilerkit.analysis.host.gaps import Issued, attribute, in_order
 from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
@@ -278,23 +279,33 @@ def _on_host(
     """CPU-only mode: operators of the main and the backward thread are the compute.
 
     What one of these threads does to issue a collective is communication, whatever operator it does that in: DDP issues
-    its own within backward, a loop outside of any.
+    its own within backward, a loop outside of any. Where a device was used, and nothing of it was recorded, operators
+    issue its work: what they compute is not known.
     """
     operator = columns.category == Category.CPU_OP
-    host = HostActivity(columns, names, main, issues=np.flatnonzero(operator & kinds.math[columns.name]))
+    unseen = used_a_device(columns)
+    host = HostActivity(
+        *(columns, names, main),
+        issues=np.flatnonzero(operator & kinds.math[columns.name]),
+        loading=loading_rows(columns, names, np.full(len(columns), -1)) if unseen else NO_ROWS,
+    )
     if main < 0:
         return host, _complete(paint(window, []))
-    *upper, _dispatch = host.thread(main).layers
-    communicates = kinds.communication[columns.name]
+    *upper, dispatch = host.thread(main).layers
+    python = with_label(host.thread(main).python, leaf("over.python"))
     workers = backward_threads(columns, names, main)
+    if unseen:
+        backward = [host.thread(thread).layers[-1] for thread in workers.tolist()]
+        made = made_on_host(columns, names, main)
+        return host, _complete(paint(window, [*upper, *made, dispatch, *backward, python]))
+    communicates = kinds.communication[columns.name]
     compute = [
         _computed(columns, np.flatnonzero((columns.thread == thread) & operator), communicates, work)
         for thread in (main, *workers.tolist())
     ]
     transfers = communicates & columns.is_a(Category.CPU_OP, Category.ANNOTATION)
     communication = with_label(union(columns.ts_ns[transfers], columns.end_ns[transfers]), leaf("comm.other"))
-    otherwise = "over.python" if host.thread(main).runs_python else "idle.unknown"
-    return host, _complete(paint(window, [*upper, *compute, communication]), otherwise)
+    return host, _complete(paint(window, [*upper, *compute, communication, python]))
 
 
 def _computed(columns: TraceColumns, operators: I64, communicates: npt.NDArray[np.bool_], work: I64) -> Segments:
@@ -309,6 +320,6 @@ def _computed(columns: TraceColumns, operators: I64, communicates: npt.NDArray[n
     return _only(painted, painted.label != leaf("comm.other"))
 
 
-def _complete(painted: Segments, otherwise: str = "idle.unknown") -> Segments:
-    label = np.where(painted.label < 0, leaf(otherwise), painted.label)
+def _complete(painted: Segments) -> Segments:
+    label = np.where(painted.label < 0, leaf("idle.unknown"), painted.label)
     return Segments(painted.start, painted.end, label)

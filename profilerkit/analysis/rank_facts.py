@@ -1,6 +1,7 @@
 """One rank: join what its timers and its trace say into one breakdown of the steady step."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -12,13 +13,14 @@ from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.facts import InputFacts, Stall
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import NAMED_PAUSES, UNSPLIT, WAITS
+from profilerkit.analysis.ledger.account import Account, account
 from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import Numbers, median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS
 from profilerkit.analysis.steps.log import StepLog, log_of
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.stalls import STALL_KINDS, unnamed_stalls
-from profilerkit.analysis.steps.table import NO_STEPS, log_steps, trace_series, trace_steps
+from profilerkit.analysis.steps.table import NO_STEPS, log_series, log_steps, trace_series, trace_steps
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
 from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.analysis.workers.anatomy import named_wait, worker_facts
@@ -44,7 +46,8 @@ _DERIVED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots: what is derived is kept beside the fields.
+@dataclass(frozen=True)
 class RankFacts:
     """One rank's story: what was read of it, its breakdown and its steps.
 
@@ -69,6 +72,11 @@ class RankFacts:
     sampled_busy_ratio: float | None = None
     workers: Workers | None = None
     unseen: TraceFacts | None = None
+
+    @cached_property
+    def account(self) -> Account | None:
+        """What its time went to, computed at the first use and kept; ``None`` without records of its training."""
+        return account(self.record, self.log) if self.record is not None else None
 
     @property
     def mode(self) -> Literal["gpu", "cpu", "steps"]:
@@ -135,10 +143,9 @@ def _steps(
     A device that is far behind the host may have ended no step of those that the timers saw.
     """
     if log is not None and (log.steady.any() or trace is None):
-        series = log.series(wait_part)
+        series = log_series(log, wait_part, record.samples if record else ())
         found_by = record.meta.steps_found_by if record and record.meta else None
-        samples = record.samples if record else ()
-        steps = log_steps(log, series, found_by or "the training loop", samples)
+        steps = log_steps(log, series, found_by or "the training loop")
         return steps, series if steps.steady else None
     if trace is not None:
         series = trace_series(trace)

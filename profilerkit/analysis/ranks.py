@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profilerkit.analysis.communication.cause import Cause, cause_of, more_work, same_work
+from profilerkit.analysis.communication.cause import Cause, cause_by_parts, cause_of, more_work, same_work
 from profilerkit.analysis.communication.comm_facts import EXPOSED
 from profilerkit.analysis.communication.late import CAUSED_SHARE, FEWEST_STEPS, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.communication.log import CollectiveLog
@@ -49,6 +49,8 @@ class Job:
         suspect: the rank that causes most of the waiting, if that is much; proven late or not.
         waiting_share: of a step, waited by the median other rank; ``None`` when nobody is late.
         jitter_share: what of it would be left without the late rank; ``None`` likewise.
+        shown_share: of a step, transfers that the late rank computes through and the median other one, done with its
+            own work, has exposed; ``None`` likewise.
         flight: what the flight recorders say; ``None`` where they were not needed or fewer than two ranks have one.
     """
 
@@ -60,6 +62,7 @@ class Job:
     suspect: int | None = None
     waiting_share: float | None = None
     jitter_share: float | None = None
+    shown_share: float | None = None
     flight: FlightRanks | None = None
 
 
@@ -98,7 +101,8 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     found = late_ranks(_exposed(certain, for_all), _typical_step_ns(ranks))
     suspects = found.ranks or _suspect(ledger)
     waiting = _median_waiting(for_all, suspects, matching, arrivals) if suspects else 0.0
-    late = found.ranks if waiting >= LATE_SHARE else ()
+    # One long step of few must not thin what the others wait in each.
+    late = found.ranks if waiting * max(_mean_to_median(ranks), 1.0) >= LATE_SHARE else ()
     blurred = bool(late) and _is_blurred(divided[late[0]], late[0], matching, waiting)
     late = () if blurred else late
     if waiting >= LATE_SHARE and not (late and found.sure) and _has_more_to_do(divided, suspects, waiting):
@@ -111,9 +115,10 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         ledger=ledger,
         matching=matching,
         late=late,
-        suspect=suspects[0] if waiting >= LATE_SHARE else None,
+        suspect=late[0] if late else suspects[0] if waiting >= LATE_SHARE else None,
         waiting_share=waiting if late else None,
         jitter_share=waiting * jitter_ratio(late[0], arrivals) if late else None,
+        shown_share=_shown_by_lateness(for_all, late) if late else None,
     )
 
 
@@ -154,6 +159,12 @@ def _typical_step_ns(ranks: Sequence[RankFacts]) -> float:
     """Mean step of the median rank; 0 where none was timed."""
     lengths = [rank.steps.time_ns.mean for rank in ranks if rank.steps.time_ns]
     return float(np.median(lengths)) if lengths else 0.0
+
+
+def _mean_to_median(ranks: Sequence[RankFacts]) -> float:
+    """How much longer the mean step is than the median one, of the median rank; 1 where none was timed."""
+    ratios = [rank.steps.time_ns.mean / max(rank.steps.time_ns.median, 1) for rank in ranks if rank.steps.time_ns]
+    return float(np.median(ratios)) if ratios else 1.0
 
 
 def _suspect(ledger: Ledger) -> tuple[int, ...]:
@@ -234,6 +245,17 @@ def _median_waiting(
         if index not in late and rank.trace is not None and count
     ]
     return float(np.median(others)) if others else 0.0
+
+
+def _shown_by_lateness(ranks: Sequence[RankFacts], late: Sequence[int]) -> float:
+    """Share of a step in which the median other rank has transfers exposed that the latest rank computes through.
+
+    Who is late sends its first buckets while it computes the others'; who waited for it has nothing left to compute.
+    With the same work a rank that is no longer late hides as much as the late one does.
+    """
+    exposed = [rank.share("comm.bw") + rank.share("comm.lat") for rank in ranks]
+    others = [value for index, value in enumerate(exposed) if index not in late and ranks[index].trace is not None]
+    return max(float(np.median(others)) - exposed[late[0]], 0.0) if others else 0.0
 
 
 def _has_more_to_do(ranks: Sequence[RankFacts], suspects: Sequence[int], waiting: float) -> bool:
@@ -326,6 +348,10 @@ def _late_rank(
 ) -> LateRank:
     rank = ranks[position]
     others = [entry.trace for entry in ranks if entry.trace is not None and entry is not rank]
+    if cause.part is None and others:
+        beside = [entry.parts for entry in ranks if entry.trace is not None and entry is not rank]
+        led = cause_by_parts(rank.parts, beside, cause.waited_ns / steps)
+        cause = Cause(led.part, led.explained_ns * steps, cause.waited_ns) if led.part else cause
     computes = rank.trace is not None and cause.part is not None and cause.part.startswith("compute.")
     return LateRank(
         rank=rank.rank,

@@ -1,4 +1,4 @@
-"""The facts of a run with what its records tell beside the steps: memory, pauses, and what surrounds it."""
+"""What the records of a run tell beside the steps: memory, pauses, what surrounds it, and the whole wall clock."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,6 +6,7 @@ from dataclasses import replace
 from profilerkit.analysis.facts import Facts, InputFacts
 from profilerkit.analysis.host.host_facts import HotLine, PythonFacts
 from profilerkit.analysis.host.lines import lines_of
+from profilerkit.analysis.ledger.account import rank_ledger
 from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.memory.allocator_use import allocator_settings, allocator_use
 from profilerkit.analysis.memory.faults import page_faults
@@ -14,6 +15,8 @@ from profilerkit.analysis.memory.worker_pages import copied_pages
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.sharing import surroundings
 from profilerkit.analysis.whatif import workers_now
+from profilerkit.model.change import revise
+from profilerkit.model.ledger import Ledger, RankWall, Stage
 from profilerkit.rundir.reader import RunRecord
 
 
@@ -43,12 +46,27 @@ def with_recorded(facts: Facts, ranks: Sequence[RankFacts], run: RunRecord | Non
             faults=page_faults(record.samples, log),
             copied=copied_pages(record.samples, log),
         ),
-        pauses=pauses(record, log),
+        pauses=pauses(record, log, chosen.account),
         lines=lines,
         input=_fed_by(facts.input, None if workers_now(facts) else lines.get("input")),
         host=replace(facts.host, python=_held_by(facts.host.python, lines.get("python"))),
         surroundings=surroundings(record, log, [rank.record for rank in ranks if rank.record]),
     )
+
+
+def run_ledger(ranks: Sequence[RankFacts], told: int) -> Ledger | None:
+    """The ledger of the rank at position ``told``, with the wall clock of every rank; ``None`` without its timers."""
+    ledgers = [rank_ledger(rank.record, rank.log, rank.account) if rank.record else None for rank in ranks]
+    chosen = ledgers[told]
+    walls = tuple(_by_stage(ledger) for ledger in ledgers if ledger is not None)
+    return chosen if chosen is None or len(walls) < 2 else revise(chosen, ranks=walls)
+
+
+def _by_stage(ledger: Ledger) -> RankWall:
+    stages: dict[Stage, int] = {}
+    for entry in ledger.entries:
+        stages[entry.stage] = stages.get(entry.stage, 0) + entry.time_ns
+    return RankWall(rank=ledger.rank, wall_ns=ledger.wall_ns, stages=stages)
 
 
 def _fed_by(known: InputFacts | None, line: HotLine | None) -> InputFacts | None:

@@ -53,10 +53,10 @@ def run_facts(
     notes: Sequence[str] = (),
     ending: Ending | None = None,
 ) -> Facts:
-    """Facts of a run, told from its judged rank.
+    """Facts of a run of at least one rank, told from its judged rank.
 
     Args:
-        ranks: at least one.
+        ranks: as they were read.
         device: a device name that overrides the one in the trace.
         world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
         recorded: how many different ranks there are; ``None`` takes each of ``ranks`` for one.
@@ -69,8 +69,7 @@ def run_facts(
     ranks, timed = job.ranks, _timed(job)
     judged = _judged(job, timed, told)
     chosen, trace = ranks[judged], ranks[judged].trace
-    no_trace = without_trace(ranks)
-    doubts = tuple(_doubts(chosen, no_trace))
+    doubts = tuple(_doubts(chosen, no_trace := without_trace(ranks)))
     facts = Facts(
         mode=chosen.mode,
         steps=chosen.steps,
@@ -85,6 +84,7 @@ def run_facts(
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
         waiting_share=job.waiting_share,
         jitter_share=job.jitter_share,
+        shown_share=job.shown_share,
         communication=_communication(job, judged, timed),
         input=chosen.input,
         workers=chosen.workers,

@@ -17,7 +17,7 @@ from profilerkit.analysis.device.host_copies import host_copies
 from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts
 from profilerkit.analysis.device.kernel_table import largest
 from profilerkit.analysis.device.kernels import KernelNames, self_times
-from profilerkit.analysis.device.launches import launch_facts, launching_rows
+from profilerkit.analysis.device.launches import launch_facts, used_a_device
 from profilerkit.analysis.device.precision import math_facts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
@@ -194,7 +194,7 @@ def trace_facts(
         collectives=collectives,
         parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), steps.steady),
         warmup=_warmup(seen),
-        device_events_missing=not on_gpu and _used_a_device(columns),
+        device_events_missing=not on_gpu and (used_a_device(columns) or columns.damage.truncated),
         kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns, len(steps.steady)),
         compute=compute_facts(columns, kinds, roof, work, seen.judged, steps.steady),
         memory=memory_of(columns, names, steps, busiest_device(columns, all_steps)),
@@ -337,15 +337,6 @@ def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None
     named = [entry for entry in columns.meta.devices if entry.name]
     alike = named[:1] if len({entry.name for entry in named}) == 1 else []
     return next((entry for entry in (*(entry for entry in named if entry.id == device), *alike)), None)
-
-
-def _used_a_device(columns: TraceColumns) -> bool:
-    """Whether a trace without device events comes from a run that used a device.
-
-    Kineto writes the host's events first: of a file that is cut off, the device's may be what is missing. That it lists
-    a device says nothing: it lists those of the machine.
-    """
-    return len(launching_rows(columns)) > 0 or columns.meta.backend == "nccl" or columns.damage.truncated
 
 
 def leaf_times(totals: I64) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -77,7 +78,7 @@ class Session:
         self._armed, self._closed = True, False
         self._leaves_analysis = False
         self._meta_is_known = False
-        self._switches: set[str] | None = None  # that were on at each look since the first step
+        self._looks, self._switches = 0, Counter[str]()  # looks since the first step, and at how many each was on
         self._self_ns: float | None = None
         self._beats = self._start_ns = 0
         self._anchor = take_anchor()
@@ -273,8 +274,8 @@ class Session:
         steps = self._tracker.count
         self._budget.check(steps, self._cost.per_step_ns)
         if steps:
-            on = environment.switches()
-            self._switches = on if self._switches is None else self._switches & on
+            self._looks += 1
+            self._switches.update(environment.switches())
         if steps and not self._meta_is_known:
             self._meta_is_known = True
             self._write_last_meta()
@@ -334,9 +335,15 @@ class Session:
             steps_found_by=self._tracker.found_by if self._tracker.count else None,
             process=self._process,
             gpu=self._gpu.facts,
-            switches=environment.switches() if self._switches is None else self._switches,
+            switches=self._switches_on(),
         )
         self._writer.write_meta(meta)
+
+    def _switches_on(self) -> set[str]:
+        """Return the switches that were on at most looks: a program may set one back when its loop has ended."""
+        if not self._looks:
+            return environment.switches()
+        return {name for name, looks in self._switches.items() if 2 * looks > self._looks}
 
     def _write_dossier(self, error: Exception) -> None:
         """What was live, where the memory ran out on the training thread: another one's tensors are in use."""

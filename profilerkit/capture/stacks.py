@@ -45,6 +45,8 @@ _BACKWARD = frozenset(("backward", "grad", "_engine_run_backward"))
 
 #: What a frame is: the user's, a library's, passed over, torch's, capture's own work or its calls of somebody else's, …
 _USER, _LIBRARY, _SKIPPED, _TORCH, _OWN, _CALLS, _FETCHES = "user", "library", "", "torch", "own", "calls", "fetches"
+#: … torch's call of a module, which runs its hooks as well: in those nothing is named for the forward pass, …
+_MODULE, _FORWARD = "module", "forward"
 #: … or the edge of a place: outwards of it the stack tells nothing of it, or only who called it.
 _EDGES: dict[str, StackPlace] = {_FETCHES: "input", "input": "input", "collate": "collate"}
 _CALLED: dict[str, StackPlace] = {"backward": "backward", "optimizer": "optimizer", "save": "save"}
@@ -158,9 +160,12 @@ class StackSource:
         user: list[str] = []
         library: deque[str] = deque(maxlen=_MOST_LINES)  # its outermost, by which the user's code got there
         torch: FrameType | None = None  # its outermost
-        place, depth, kinds, in_torch = "", 0, self._kinds, False
+        place, depth, kinds, in_torch, forward = "", 0, self._kinds, False, False
         while frame is not None and depth < _MOST_DEPTH:
             kind, _ = kinds.get(_key(frame)) or self._kind(_key(frame))
+            forward = forward or _FORWARD in frame.f_code.co_name
+            if kind == _MODULE and not forward and (user or library):
+                return _Found("forward_hook", tuple(reversed(user or library)), in_torch)
             if kind == _USER:
                 if not user:
                     in_torch = torch is not None or place != ""
@@ -168,7 +173,7 @@ class StackSource:
                     user.append(self._text(frame))
             elif kind == _LIBRARY:
                 library.append(self._text(frame))
-            elif kind == _TORCH:
+            elif kind in (_TORCH, _MODULE):
                 torch = frame
             elif kind == _OWN or (kind in (_CALLS, _FETCHES) and not (user or library or torch or place)):
                 return None
@@ -265,7 +270,7 @@ def _kind_of_torch(file: str, function: str) -> str:
         return "optimizer"
     if file == "serialization.py" or file.startswith("distributed/checkpoint/"):
         return "save"
-    return _TORCH
+    return _MODULE if file == "nn/modules/module.py" and function in ("_call_impl", "inner") else _TORCH
 
 
 def stack_sampler(

@@ -4,9 +4,10 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import UNSPLIT
 from profilerkit.analysis.signals import fitting
 from profilerkit.diagnosis.unexplained import queued_share
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound
 from profilerkit.model.run import OPERATOR_TRACE, STEP_TIMERS
-from profilerkit.model.step import PARTS, family_of
+from profilerkit.model.step import PARTS, WHOLE_TRACE, family_of
 from profilerkit.model.verdict import BOUND_FAMILY, FAMILY_BOUND, Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide
 from profilerkit.rules.comm.whom import late_rank, who, whose
@@ -21,6 +22,15 @@ SHOW_HOST = (
     "and nsys profile --trace=cuda,nvtx,osrt."
 )
 _WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU"
+#: A recording without steps lasts from its first device event to its last: fewer than these always fill it (a choice).
+FEWEST_EVENTS = 3
+#: Where the device was not recorded, from this share of the step on what the host does is named (a choice).
+LARGEST_ON_HOST = 0.5
+_ON_HOST: dict[Bound, str] = {
+    "input-bound": "gets batches for",
+    "memory-bound": "allocates memory for",
+    "overhead-bound": "issues work for",
+}
 #: More of the time than this waiting for a processor, and a recording on a quieter host tells more than a longer one.
 BUSY_HOST = 0.10
 
@@ -43,7 +53,7 @@ def likely(facts: Facts, bound: Bound, headline: str, refuted_by: str) -> Verdic
 
 
 def refusal(facts: Facts) -> Verdict | None:
-    """The inconclusive verdict, if nothing can be named from the recording."""
+    """The verdict of a recording that shows nothing of a step's bound, or only what is likely; ``None`` of others."""
     if facts.raised and not facts.steps.count:
         return inconclusive("The run ended before its first step did", "Mend what ended it, and record again.")
     if facts.refused and not facts.steps.count:
@@ -69,23 +79,54 @@ def refusal(facts: Facts) -> Verdict | None:
             return inconclusive(
                 "The file is cut off before any device event", "Record fewer steps, or save the trace again."
             )
-        return inconclusive(
-            "The run used a device, but none of its events is in the trace",
-            f"Record with {fitting(_WITH_DEVICE, facts.recorder)}.",
-        )
+        return _without_device(facts)
     if facts.launches is not None and facts.launches.lost_much:
         return inconclusive(
             f"The file is damaged: {format_ratio(facts.launches.lost_ratio or 0.0)} of the device's work is missing",
             "Save the trace again: what the device did is not all there.",
         )
-    if facts.cold and facts.cold.dominates:
-        is_capture = facts.cold.capture_share >= facts.cold.share / 2
-        what = "the capture of a graph was recorded: it" if is_capture else "a cold start was recorded: first-use work"
-        return inconclusive(
-            f"Only {what} takes {format_ratio(facts.cold.share)}",
-            record_enough(facts, f"record {ENOUGH_STEPS} more once first-use work has ended"),
-        )
-    return None
+    return _cold_start(facts) if facts.cold and facts.cold.dominates else _too_little(facts)
+
+
+def _cold_start(facts: Facts) -> Verdict:
+    """The host's first-use work, which is what bounds such a recording, and no later step."""
+    share = facts.cold.share if facts.cold else 0.0
+    is_capture = facts.cold is not None and facts.cold.capture_share >= share / 2
+    what = "the capture of a graph was recorded: it" if is_capture else "a cold start was recorded: first-use work"
+    enough = record_enough(facts, f"record {ENOUGH_STEPS} more once first-use work has ended")
+    return revise(likely(facts, "overhead-bound", f"Only {what} takes {format_ratio(share)}", enough), share=share)
+
+
+def _too_little(facts: Facts) -> Verdict | None:
+    """The refusal of a recording that ran beside the work, or holds so little of it that it fills its own time."""
+    count = facts.launches.events if facts.launches is not None else FEWEST_EVENTS
+    if facts.mode == "cpu" and facts.trace_read and not facts.share("compute.", "over.", "comm.", "input.", "mem."):
+        said = "No operator and no kernel was recorded"
+    elif facts.steps.found_by == WHOLE_TRACE and count < FEWEST_EVENTS:
+        said = f"Only {count} device event{'s' if count > 1 else ''} {'were' if count > 1 else 'was'} recorded"
+    else:
+        return None
+    return inconclusive(said, "Record while steps run: profilerkit run -- train.py.")
+
+
+def _without_device(facts: Facts) -> Verdict:
+    """What the host shows of a run whose device was not recorded: what it does most bounds a step that waits little.
+
+    A host that never waits for the device may run ahead of it: then nothing tells.
+    """
+    remedy = f"Record with {fitting(_WITH_DEVICE, facts.recorder)}."
+    shares: dict[Bound, float] = {
+        "input-bound": facts.family("input"),
+        "memory-bound": facts.share("mem.alloc"),
+        "overhead-bound": facts.share("over."),
+    }
+    bound = max(shares, key=lambda name: shares[name])
+    waits = facts.share("sync.", "input.h2d")
+    if not waits or shares[bound] < LARGEST_ON_HOST:
+        return inconclusive("The run used a device, but none of its events is in the trace", remedy)
+    mean_ns = facts.mean_step_ns or 0.0
+    held, step = format_ns(shares[bound] * mean_ns), each(facts, format_ns(mean_ns))
+    return likely(facts, bound, f"The host {_ON_HOST[bound]} {held} of {step}; no device event is there", remedy)
 
 
 def shows_idle_device(facts: Facts) -> bool:

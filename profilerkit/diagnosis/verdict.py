@@ -36,6 +36,7 @@ from profilerkit.diagnosis.unexplained import unexplained_share
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
+from profilerkit.rules.comm.late_rank import LateRank
 from profilerkit.rules.comm.whom import is_likely, late_rank, who
 from profilerkit.rules.recording import slowed_by
 from profilerkit.rules.rule import ENOUGH_STEPS, confidence, each, record_enough, weakest
@@ -133,6 +134,11 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
     The headline does not deny the savings of findings that were set aside.
     """
     contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
+    late = next((entry for entry in ranked if entry.rule == LateRank.code), None)
+    if late is not None and (facts.waiting_share or 0.0) >= NAMED_SAVING:
+        # Evening out saves a part of what the others wait: what they wait for is known all the same.
+        others = tuple(bound for bound in contenders if bound != late.bound)
+        return revise(_named(facts, late, ranked[:1], {}), contenders=others)
     # Before what no rule prices: among such steps a rule that could price it keeps silent as well.
     largest = max(BOUND_FAMILY, key=lambda bound: _lost(facts, bound))
     if not ranked and _lost(facts, largest) >= NAMED_SAVING and relative_error(facts) >= NOISY_STEPS:

@@ -1,5 +1,6 @@
 """Where the time of a step goes: parts, steps, ranks."""
 
+import re
 from typing import Literal
 
 import msgspec
@@ -51,6 +52,18 @@ PARTS: dict[str, tuple[Family, str]] = {
 QUEUE = "other.queue"
 #: What ``Steps.found_by`` says of a trace in which nothing marks steps.
 WHOLE_TRACE = "the whole trace"
+_THE_STEP = re.compile(r"\b([Tt])he step\b")
+
+
+def as_judged(text: str, found_by: str) -> str:
+    """Return words about the step as words about the recording, where nothing in it marks a step.
+
+    >>> as_judged("12 calls per step, 3 % of the step", WHOLE_TRACE)
+    '12 calls in the recording, 3 % of the recording'
+    """
+    if found_by != WHOLE_TRACE:
+        return text
+    return _THE_STEP.sub(r"\1he recording", text.replace("per step", "in the recording"))
 
 
 def family_of(part: str) -> Family:

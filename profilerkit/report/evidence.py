@@ -8,6 +8,7 @@ from profilerkit.errors import UsageError
 from profilerkit.model.finding import Evidence, Finding, Outcome
 from profilerkit.model.raw import RawEvent, RawEvents
 from profilerkit.model.report import Report
+from profilerkit.model.step import WHOLE_TRACE, as_judged
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.page import Page
 from profilerkit.report.records import EvidenceRow
@@ -22,6 +23,8 @@ _NAME_LIMIT = 70
 _WHERE_LIMIT = 18
 # A number of evidence has so many digits at most.
 _NUMBER = re.compile(r"E[0-9]{1,6}")
+# How the label of a share of what was judged ends.
+_SHARES = tuple(as_judged("share of the step", found_by) for found_by in ("", WHOLE_TRACE))
 
 
 class Anchors:
@@ -51,13 +54,14 @@ class Anchors:
         return name
 
 
-def evidence_row(evidence: Evidence, anchors: Anchors, mean_ns: int | None = None) -> EvidenceRow:
+def evidence_row(evidence: Evidence, anchors: Anchors, mean_ns: int | None = None, found_by: str = "") -> EvidenceRow:
     """One number as a row of a table; what is not known of it is left out.
 
     Args:
         evidence: the number.
         anchors: gives it its own.
         mean_ns: the steady step, for a share of it as time.
+        found_by: how the steps were found.
     """
     unit = inert(evidence.unit, 20)
     interval = ""
@@ -65,19 +69,19 @@ def evidence_row(evidence: Evidence, anchors: Anchors, mean_ns: int | None = Non
         interval = f"{_value(evidence.low, unit)} to {_value(evidence.high, unit)}"
     return EvidenceRow(
         id=anchors.evidence(evidence.id),
-        label=inert(evidence.label),
+        label=inert(as_judged(evidence.label, found_by)),
         value=_value(evidence.value, unit),
         interval=interval,
         basis=_basis(evidence),
         source=evidence.source,
         origin=inert(evidence.origin),
         scope="" if evidence.rank is None else f"rank {evidence.rank}",
-        also=_as_time(evidence, mean_ns),
+        also=as_judged(_as_time(evidence, mean_ns), found_by),
     )
 
 
 def _as_time(evidence: Evidence, mean_ns: int | None) -> str:
-    is_share = evidence.unit == "ratio" and evidence.label.lower().endswith("share of the step")
+    is_share = evidence.unit == "ratio" and evidence.label.lower().endswith(_SHARES)
     # What a fix saves has its time in a row of its own.
     if not is_share or "saving" in evidence.label.lower() or evidence.value is None or mean_ns is None:
         return ""

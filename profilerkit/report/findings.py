@@ -1,11 +1,11 @@
 """Findings as cards, evidence as numbered rows, outcomes by status."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from profilerkit.model.finding import Bound, Finding, Outcome, Saving, Status
+from profilerkit.model.finding import Bound, Evidence, Finding, Outcome, Saving, Status
 from profilerkit.model.report import Report
-from profilerkit.model.step import Family
+from profilerkit.model.step import Family, as_judged
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.evidence import Anchors, evidence_row
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
@@ -44,6 +44,7 @@ def _card(
     outcome: Outcome,
     finding: Finding,
     mean_ns: int | None,
+    found_by: str,
     anchor: str,
     evidence: tuple[EvidenceRow, ...],
     savings: tuple[EvidenceRow, ...],
@@ -51,7 +52,7 @@ def _card(
     tone = tone_of(finding.severity)
     scope = "" if finding.rank is None else f"rank {finding.rank}"
     promised = finding.saving or finding.throughput
-    beside = f", not on top of {inert(finding.overlaps, 24)}" if finding.overlaps else ""
+    beside = f"; overlaps with {inert(finding.overlaps, 24)}: count one" if finding.overlaps else ""
     return Card(
         anchor=anchor,
         rule=inert(outcome.rule, 24),
@@ -59,9 +60,9 @@ def _card(
         tone=tone,
         severity=finding.severity,
         title=inert(finding.title, _TITLE_LIMIT),
-        saving=f"{saving_text(finding.saving, mean_ns)}{beside}" if finding.saving else "",
+        saving=f"{as_judged(saving_text(finding.saving, mean_ns), found_by)}{beside}" if finding.saving else "",
         gain=f"{saving_range(finding.saving)}{beside}" if finding.saving else "",
-        method=method_text(promised) if promised else "",
+        method=as_judged(method_text(promised), found_by) if promised else "",
         confidence=finding.confidence,
         why=inert(finding.why, SENTENCE_LIMIT),
         fix=inert(finding.fix.text, SENTENCE_LIMIT) if finding.fix else "",
@@ -81,20 +82,24 @@ def cards_of(report: Report) -> tuple[tuple[Card, ...], tuple[EvidenceRow, ...]]
 
     Numbers of evidence are unique in the report, in the order of ``evidence.numbered``.
     """
-    anchors, mean_ns = Anchors(), step_ns(report)
+    anchors, mean_ns, found_by = Anchors(), step_ns(report), report.steps.found_by
     pairs = report.findings()
     often = Counter((outcome.rule, finding.rank) for outcome, finding in pairs)
-    evidence = [tuple(evidence_row(row, anchors, mean_ns) for row in finding.evidence) for _, finding in pairs]
-    savings = [tuple(evidence_row(row, anchors) for row in savings_of(finding, mean_ns)) for _, finding in pairs]
+    evidence = [_rows(finding.evidence, anchors, mean_ns, found_by) for _, finding in pairs]
+    savings = [_rows(savings_of(finding, mean_ns), anchors, None, found_by) for _, finding in pairs]
     names = [
         anchors.take(_anchor(outcome, finding, is_alone=often[outcome.rule, finding.rank] == 1))
         for outcome, finding in pairs
     ]
     cards = tuple(
-        _card(outcome, finding, mean_ns, name, own, saved)
+        _card(outcome, finding, mean_ns, found_by, name, own, saved)
         for (outcome, finding), name, own, saved in zip(pairs, names, evidence, savings, strict=True)
     )
-    return cards, tuple(evidence_row(row, anchors, mean_ns) for row in stated_of(report))
+    return cards, _rows(stated_of(report), anchors, mean_ns, found_by)
+
+
+def _rows(numbers: Iterable[Evidence], anchors: Anchors, mean_ns: int | None, found_by: str) -> tuple[EvidenceRow, ...]:
+    return tuple(evidence_row(number, anchors, mean_ns, found_by) for number in numbers)
 
 
 def headline_evidence(report: Report, cards: Sequence[Card]) -> tuple[EvidenceRow, ...]:

@@ -7,6 +7,7 @@ import msgspec
 from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.model.report import Report
 from profilerkit.model.snapshot import MemorySnapshot
+from profilerkit.model.step import as_judged
 from profilerkit.report.inert import inert
 from profilerkit.report.records import Fact, MemoryView, Table
 from profilerkit.report.wording import plural, share_text
@@ -77,7 +78,7 @@ def _peak(memory: Memory) -> int | None:
     return own if own is not None else memory.peak_device_used_bytes
 
 
-def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot]) -> Iterator[Fact]:
+def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot], found_by: str) -> Iterator[Fact]:
     host = memory.place == "host"
     by_history = any(one.peak_bytes is not None and one.peak_bytes == memory.peak_allocated_bytes for one in snapshots)
     if memory.peak_allocated_bytes is not None:
@@ -112,7 +113,7 @@ def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot]) -> Iterator[Fact
         calls = format_count(round(memory.allocator_calls_per_step, 1))
         frees = memory.allocator_frees_per_step
         note = f"measured, {format_count(round(frees, 1))} of them give memory back" if frees else "measured"
-        yield Fact("Device allocator calls", f"{calls} per step", note)
+        yield Fact("Device allocator calls", as_judged(f"{calls} per step", found_by), note)
     if memory.allocator_retries:
         note = "derived, memory was given back to make room"
         yield Fact("Allocations tried again", format_count(memory.allocator_retries), note)
@@ -212,7 +213,7 @@ def memory_view(report: Report) -> MemoryView:
     memory = report.memory
     columns = columns_of(memory)
     return MemoryView(
-        facts=tuple(_facts(memory, report.snapshots)),
+        facts=tuple(_facts(memory, report.snapshots, report.steps.found_by)),
         used=used_ratio(memory),
         title=_title(memory, memory.rows) if columns else "",
         caption=_caption(memory, columns) if columns else "",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
 from profilerkit.model.report import Report
-from profilerkit.model.step import Family, Rank
+from profilerkit.model.step import Family, Rank, as_judged
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.inert import inert
 from profilerkit.report.logs import sampled_devices
@@ -101,6 +101,7 @@ def _after_fix(report: Report) -> Fact | None:
     is_wide = is_open(saving.low, saving.high, saving.method)
     ends = f"at best {format_ns(least)}" if is_wide else format_ns_range(least, most)
     note = f"expected, {ends}; now {format_ns(mean_ns)}; {source_of(saving, 'ns')}, {METHOD_WORDS[saving.method]}"
+    note = as_judged(note, report.steps.found_by)
     label = "Recording" if marks_none(report) else "Mean step"
     return Fact(f"{label} after the fix", format_ns(left), note)
 

@@ -1,6 +1,7 @@
 """What the fixes save together: the figure's bars, its table, and the words about the replay."""
 
 from profilerkit.model.report import Report
+from profilerkit.model.step import as_judged
 from profilerkit.model.waterfall import Waterfall
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Bar, Fact, Table, WaterfallView
@@ -20,6 +21,7 @@ def waterfall_view(report: Report) -> WaterfallView:
     # The largest finding may be none that a replay tells.
     these = f"the fix of {inert(last.rule, 40)}" if len(found.fixes) == 1 else f"these {len(found.fixes)} fixes"
     title = f"With {these} the step takes {format_ns(last.step_ns)} instead of {format_ns(found.now_ns)}"
+    title = as_judged(title, report.steps.found_by)
     rows = [("Now", "", format_ns(found.now_ns), "", "")]
     bars = [Bar("Now", 1.0)]
     for number, fix in enumerate(found.fixes, start=1):

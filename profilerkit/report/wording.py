@@ -73,7 +73,8 @@ DETAIL_WORDS = {
     "grid": "badly filled grids",
     "alignment": "odd matrix sizes",
     "optimizer": "the optimizer",
-    "hook": "gradient hooks",
+    "hook": "hooks",
+    "rollout": "rollouts",
     "read": "reading values one by one",
     "layout": "layout conversions",
 }

@@ -57,11 +57,15 @@ def cause_of(rule: str, detail: str = "") -> tuple[str, ...]:
     return ("comm.",) if parts == TRANSFER else parts or COMPUTING
 
 
-def shortened(facts: Facts, rule: str) -> tuple[str, ...]:
-    """Return the parts that the fix of a rule makes shorter: of a late rank also what makes it late."""
+def shortened(facts: Facts, rule: str, detail: str = "") -> tuple[str, ...]:
+    """Return the parts that the fix of a rule makes shorter: of a late rank also what makes it late.
+
+    A finding about kernels with ``detail`` "launch" is about the time in which the device waits for them to be issued.
+    """
     found = facts.communication
     causes = [late.cause for late in found.late if late.cause] if found is not None and rule == "CO003" else []
-    return (*PARTS_OF_RULE.get(rule, ()), *causes)
+    own = PARTS_OF_RULE.get(rule, ())
+    return (*(PARTS_OF_RULE["OV001"] if not own and detail == "launch" else own), *causes)
 
 
 def issuing_share(facts: Facts) -> float:

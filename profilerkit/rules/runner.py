@@ -19,6 +19,7 @@ from profilerkit.model.finding import (
     in_order,
     require_writable,
 )
+from profilerkit.model.step import WHOLE_TRACE, as_judged
 from profilerkit.rules.calibrated import calibrated
 from profilerkit.rules.docs import page_of
 from profilerkit.rules.probed import with_probes
@@ -76,10 +77,10 @@ def run_rules(
     reasons = {entry.rule: entry for entry in suppress}
     ended = _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules])
     ended = with_probes(facts, calibrated(facts, without_recording(facts, ended)))
-    return _numbered([_set_aside(entry, reasons.get(entry.rule)) for entry in ended])
+    return numbered([_set_aside(entry, reasons.get(entry.rule)) for entry in ended])
 
 
-def _numbered(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+def numbered(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     """The outcomes with the severity of each finding and the number of each piece of evidence."""
     numbers = count(1)
     # By identity: two findings, or two outcomes, may be equal.
@@ -113,11 +114,28 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
             result = lost
         if isinstance(result, MissingData):
             result = MissingData(result.reason, fitting(result.hint, facts.recorder))
-        return _checked(_ended(blank, result, rule))
+        return _as_judged(facts, _checked(_ended(blank, result, rule)))
     except (Exception, SystemExit) as error:
         # The one guard of the rules: what it caught is shown in the report.
         logger.debug("rule %s failed", rule.code, exc_info=True)
         return revise(blank, status="error", reason=f"{type(error).__name__}: {error}")
+
+
+def _as_judged(facts: Facts, outcome: Outcome) -> Outcome:
+    """The outcome in the words of what was judged: the step, or the recording that marks none."""
+    found_by = facts.steps.found_by
+    if found_by != WHOLE_TRACE:
+        return outcome
+    findings = tuple(
+        revise(
+            finding,
+            title=as_judged(finding.title, found_by),
+            why=as_judged(finding.why, found_by),
+            evidence=tuple(revise(entry, label=as_judged(entry.label, found_by)) for entry in finding.evidence),
+        )
+        for finding in outcome.findings
+    )
+    return revise(outcome, findings=findings, reason=as_judged(outcome.reason or "", found_by) or None)
 
 
 def _replayed(facts: Facts, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:

@@ -218,7 +218,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 #: Where a thread was found: in the loader, in a worker's collate function, in a backward pass or in a hook that one
 #: calls, in the optimizer, writing a checkpoint, or anywhere else.
-StackPlace = Literal["input", "collate", "backward", "hook", "optimizer", "save", "step"]
+StackPlace = Literal["input", "collate", "backward", "hook", "forward_hook", "optimizer", "save", "step"]
 
 
 class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):

@@ -1,9 +1,10 @@
 """TraceColumns: one rank's trace as a struct of numpy arrays."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Flag, IntEnum, auto
-from functools import cached_property
-from typing import Literal
+from functools import cached_property, wraps
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
 
 class Category(IntEnum):
@@ -202,6 +204,20 @@ class MemoryInstants:
         """Of a format that has none."""
         long, short = np.empty(0, np.int64), np.empty(0, np.int32)
         return cls(long, long, long, long, short, short, long, short)
+
+
+def kept(function: Callable[["TraceColumns"], T]) -> Callable[["TraceColumns"], T]:
+    """Decorate a function of a trace alone: what it returns is computed once and kept beside the trace's fields."""
+
+    @wraps(function)
+    def once(columns: "TraceColumns") -> T:
+        known = columns.__dict__
+        if function.__qualname__ not in known:
+            known[function.__qualname__] = function(columns)
+        found: T = known[function.__qualname__]
+        return found
+
+    return once
 
 
 # Without slots: what is derived is kept beside the fields.

@@ -30,6 +30,7 @@ def render(document: dict[str, Any]) -> str:
             kinds=_kinds(checks),
             claims=_claims(checks, document["known_misses"]),
             numbers=[(title, _numbers(checks, what)) for what, (title, _, _) in _NUMBERS.items()],
+            programs=_programs(document.get("programs", [])),
             css=Markup(page_css()),
         )
     )
@@ -73,3 +74,31 @@ def _numbers(checks: list[dict[str, Any]], what: str) -> Table:
         said = "not said" if check["predicted"] is None else form.format(check["predicted"])
         rows.append((check["name"], said, check["truth"], off.replace("-", "−")))
     return Table("", ("Set", "Predicted", "Measured", "Off by"), tuple(rows))
+
+
+def _programs(found: list[dict[str, Any]]) -> Table:
+    """Every recording of a program whose cause is known."""
+    rows = []
+    for row in found:
+        missed = [word for word, holds in (("verdict", row["family"]), ("cause", row["cause"])) if not holds]
+        rows.append(
+            (
+                row["name"],
+                "profile()" if row["way"] == "profile" else "run",
+                str(row["busy"]),
+                f"{', '.join(missed)} missed" if missed else "right",
+                row["said"],
+                "yes" if row["machine"] else "no",
+                _range(row["saving"] and (row["saving"][0], row["saving"][2])),
+                _range(row["measured"]),
+            )
+        )
+    columns = ("Program", "Recorded by", "Busy processes", "Result", "Verdict, first findings", "Machine busy")
+    return Table("", (*columns, "Predicted", "Measured"), tuple(rows), text_columns=8)
+
+
+def _range(found: list[float] | tuple[float, float] | None) -> str:
+    if found is None:
+        return ""
+    low, high = (f"{value:.0%}" for value in found)
+    return (low if low == high else f"{low} to {high}").replace("-", "\u2212")

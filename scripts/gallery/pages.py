@@ -24,8 +24,8 @@ OVERHEAD = "overhead.html"
 BENCHMARKS = {
     "accuracy.html": "Real runs with known faults, every fix really applied: is the verdict right, and how far are "
     "predicted savings from measured ones? Beside three other tools.",
-    "accuracy_second.html": "The same runs a second time, without the other tools. Both recordings are judged with the "
-    "present code; the intervals of savings are made from their errors.",
+    "accuracy_second.html": "The same runs on a faster processor, without the other tools. The intervals of savings "
+    "are made from the errors of both.",
     "accuracy_third.html": "A third time, judged once, with the intervals that the first two gave.",
     "simulated.html": "200 simulated runs of each of 28 faults, and healthy ones, whose truth is known to the event.",
     "whatifs.html": "Savings that the replay foretells, held against the simulated run with the cause removed.",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator import faults, right, truth
-from simulator.job import Extra, Job, Late, Memory, Odd, Reads, Tiny
+from simulator.job import Extra, Job, Late, Memory, Odd, Reads
 from simulator.right import Check, Severity, by_rank, finds, leaf, never, owns, share_of
 
 LOWEST, HIGHEST = 0.01, 0.50
@@ -22,7 +22,8 @@ class Class:
     Attributes:
         severity: the share of the step that the fault takes in truth, usually that of its leaf; ``None`` where the
             class has no such share.
-        inject: a job with the fault at a share; ``relieve`` the same job without it, ``None`` where nothing is to save.
+        inject: a job with the fault at a share; ``relieve`` the same job with the fix that its finding proposes, else
+            without the fault; ``None`` where nothing is to save.
         checks: all must hold.
         bound: the bound a finding about it names; empty where none is expected.
         high: the largest share that is drawn, ``low`` the smallest.
@@ -50,7 +51,7 @@ CLASSES: tuple[Class, ...] = (
     Class("G01", "healthy GEMM", _KERNELS, None, faults.nothing, (share_of("compute.math"), right.no_alarm)),
     Class(
         "G02", "bandwidth-limited chain", _KERNELS, leaf("compute.membw"), faults.pointwise_chain,
-        (owns("compute.membw"), _alone), faults.without(extra=Extra()), "memory-bound",
+        (owns("compute.membw"), _alone), faults.fused_chain, "memory-bound",
     ),
     Class(
         "G03", "small kernels", _KERNELS, leaf("compute.small"), faults.small_kernels,
@@ -66,11 +67,11 @@ CLASSES: tuple[Class, ...] = (
     ),
     Class(
         "G06", "launch-bound", _HOST, leaf("over.dispatch"), faults.slow_launches,
-        (owns("over.dispatch"), _alone), faults.without(tiny=Tiny()), "overhead-bound",
+        (owns("over.dispatch"), _alone), faults.as_graph, "overhead-bound",
     ),
     Class(
         "G07", "launch-bound that looks sync-bound", _HOST, leaf("over.dispatch"), faults.reads_among_launches,
-        (owns("over.dispatch"), never("overhead-bound (sync)"), _alone), faults.without(tiny=Tiny()), "overhead-bound",
+        (owns("over.dispatch"), never("overhead-bound (sync)"), _alone), faults.as_graph, "overhead-bound",
     ),
     Class(
         "G08", "sync drain", _HOST, leaf("sync.drain"), faults.drained_queue,
@@ -78,11 +79,11 @@ CLASSES: tuple[Class, ...] = (
     ),
     Class(
         "G09", "pageable host-to-device copy", _INPUT, leaf("input.h2d"), faults.pageable_copy,
-        (owns("input.h2d"), never("comm-bound")), faults.fast_copy, "input-bound",
+        (owns("input.h2d"), never("comm-bound")), faults.pinned, "input-bound",
     ),
     Class(
         "G10", "exposed pinned copy", _INPUT, leaf("input.h2d"), faults.pinned_copy,
-        (owns("input.h2d"), never("comm-bound")), faults.fast_copy, "input-bound",
+        (owns("input.h2d"), never("comm-bound")), faults.copied_aside, "input-bound",
     ),
     Class(
         "G11", "allocator retries", _MEMORY, leaf("mem.alloc"), faults.allocator_retries,

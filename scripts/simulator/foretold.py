@@ -18,7 +18,8 @@ from profilerkit.model.report import Report
 from profilerkit.trace.readers import read_trace
 from simulator.kineto import text_of
 from simulator.parallel import simulate
-from simulator.whatifs import BY_CODE, done_step_ns, share_of_draw
+from simulator.truth import done_step_ns
+from simulator.whatifs import BY_CODE, share_of_draw
 
 #: Goals: how far a saving may be off, in how many of the draws in which the gate is open.
 POINTS, LEAST_CLOSE = 0.02, 0.95

@@ -93,7 +93,8 @@ class Loop:
             self._spend_python(self.job.host.python_us)
         if self.step_number in self.job.odd.compile_steps:
             self._compile()
-        yield from self._tiny_operators()
+        if not self.job.odd.captured:
+            yield from self._tiny_operators()
         if self.job.odd.graph:
             yield from self._replay()
         else:
@@ -263,6 +264,8 @@ class Loop:
         """The whole step as one graph: many kernels, one launch, no operators."""
         self._graph = []
         with self.rank.aside() if self.job.odd.captured else nullcontext():
+            if self.job.odd.captured:
+                yield from self._tiny_operators()
             yield from self.forward()
             yield from self.backward()
             yield from self.optimize()

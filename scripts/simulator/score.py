@@ -19,7 +19,7 @@ from simulator.kineto import text_of
 from simulator.machine import Rank
 from simulator.parallel import simulate
 from simulator.right import SEEN_FROM, Case, measured, no_alarm
-from simulator.truth import step_ns
+from simulator.truth import done_step_ns
 
 #: Goals: right draws where the fault takes at least ``SEEN_FROM``, alarms on healthy draws.
 LEAST_RIGHT, MOST_ALARMS = 0.97, 0.02
@@ -111,7 +111,7 @@ def _saved(of: classes.Class, job: Job, ranks: Sequence[Rank]) -> float | None:
     if of.relieve is None:
         return None
     better = of.relieve(job)
-    return 1.0 - step_ns(better, simulate(better)[0]) / step_ns(job, ranks[0])
+    return 1.0 - done_step_ns(better, simulate(better)[0]) / done_step_ns(job, ranks[0])
 
 
 def _promised(of: classes.Class, report: Report) -> tuple[float, float, float] | None:

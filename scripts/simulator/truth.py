@@ -90,6 +90,20 @@ def step_ns(job: Job, rank: Rank) -> float:
     return sum(end - start for start, end in spans) / len(spans)
 
 
+def done_step_ns(job: Job, rank: Rank) -> float:
+    """Mean steady step, from when all that was issued before it was done: a host that runs ahead gains nothing."""
+    marks = {number: start for number, start, _ in rank.marks}
+    works = sorted((work for work in rank.works if work.device == 0), key=lambda work: work.called)
+    done, at, latest = {}, 0, 0
+    for number, start in sorted(marks.items()):
+        while at < len(works) and works[at].called < start:
+            latest = max(latest, works[at].end)
+            at += 1
+        done[number] = max(start, latest)
+    steps = steady_numbers(job, rank)
+    return sum(done[number + 1] - done[number] for number in steps) / len(steps)
+
+
 def _pieces(rank: Rank, device: int) -> Iterator[Piece]:
     """The whole timeline of a device, cut wherever the owner may change."""
     works = sorted((work for work in rank.works if work.device == device), key=lambda work: work.start)

@@ -16,13 +16,11 @@ from profilerkit.analysis.replay import changes
 from profilerkit.analysis.replay.changes import Change
 from profilerkit.analysis.replay.graph import Graph
 from profilerkit.rules.run.blocking_checkpoint import BlockingCheckpoint
-from simulator import classes
+from simulator import classes, faults
 from simulator.job import US, Job, Memory, Odd, Reads
-from simulator.machine import Rank
 from simulator.model import device_ns
 from simulator.parallel import COMM_STREAM
 from simulator.sample import added, plain
-from simulator.truth import steady_numbers
 
 _COMPUTE = (*(name for name in LEAVES if name.startswith("compute.")), "mem.recompute")
 #: What is left of a checkpoint that is written beside training.
@@ -66,20 +64,6 @@ class Wire:
         floor = np.minimum(self.floor_ns, graph.dur_ns)
         faster = floor + (graph.dur_ns - floor) / self.speed_up
         return replace(graph, dur_ns=np.where(graph.leaf == leaf("comm.other"), faster, graph.dur_ns))
-
-
-def done_step_ns(job: Job, rank: Rank) -> float:
-    """Mean steady step, from when all that was issued before it was done: a host that runs ahead gains nothing."""
-    marks = {number: start for number, start, _ in rank.marks}
-    works = sorted((work for work in rank.works if work.device == 0), key=lambda work: work.called)
-    done, at, latest = {}, 0, 0
-    for number, start in sorted(marks.items()):
-        while at < len(works) and works[at].called < start:
-            latest = max(latest, works[at].end)
-            at += 1
-        done[number] = max(start, latest)
-    steps = steady_numbers(job, rank)
-    return sum(done[number + 1] - done[number] for number in steps) / len(steps)
 
 
 def _faster(factor: float) -> tuple[Callable[[Job], Job], Callable[[Job], Sequence[Change]]]:
@@ -144,10 +128,6 @@ def _launch_bound(rng: random.Random, share: float) -> Job:
     return replace(job, faster=rng.uniform(5.0, 20.0), before=2)
 
 
-def _as_graph(job: Job) -> Job:
-    return replace(job, odd=replace(job.odd, graph=True, captured=True))
-
-
 def _python(rng: random.Random, share: float) -> Job:
     """The user's Python between the steps, with the loss read in each: nothing hides it."""
     job = plain(rng, readback=True)
@@ -196,15 +176,6 @@ def _relieved(code: str) -> Callable[[Job], Job]:
     return relieve
 
 
-def _pinned(job: Job) -> Job:
-    return replace(job, data=replace(job.data, pinned=True, gb_per_s=_pinned_gb_per_s(job)))
-
-
-def _pinned_gb_per_s(job: Job) -> float:
-    """Return what pinned copies reach: the link's rate, or 2.5 times that of pageable ones (2.1 and 2.9 measured)."""
-    return min(0.8 * job.chip.pcie_gb_per_s, 2.5 * job.data.gb_per_s)
-
-
 WHATIFS: tuple[WhatIf, ...] = (
     WhatIf("W01", "input, no workers to 2", lambda r, s: _slow_input(r, s, 0), _more_workers(2), _waits_with(2),
            rule="IN002"),
@@ -213,7 +184,7 @@ WHATIFS: tuple[WhatIf, ...] = (
            lambda j: (changes.Syncs(),), rule="OV002"),
     WhatIf("W04", "8 syncs to 0, launch-bound", lambda r, s: _reads(r, s, busy=False), _kept,
            lambda j: (changes.Syncs(),), rule="OV002"),
-    WhatIf("W05", "launch-bound to a CUDA graph", _launch_bound, _as_graph, lambda j: (changes.OneLaunch(),),
+    WhatIf("W05", "launch-bound to a CUDA graph", _launch_bound, faults.as_graph, lambda j: (changes.OneLaunch(),),
            rule="OV001"),
     WhatIf("W06", "wire twice as fast", _inject("G13"), *_wire(2.0)),
     WhatIf("W07", "kernels twice as fast", _compute_is_slow, *_faster(2.0)),
@@ -232,9 +203,8 @@ WHATIFS: tuple[WhatIf, ...] = (
     _of("G07", (lambda job: replace(job, tiny=replace(job.tiny, reads=0), host=replace(job.host, readback=False)),
                 lambda job: (changes.Syncs(),))),
     _of("G08", (_kept, lambda job: (changes.Syncs(),)), "OV002"),
-    _of("G09", (_pinned, lambda job: (changes.PinnedCopies(_pinned_gb_per_s(job)),)), "IN009"),
-    _of("G10", (lambda job: replace(job, data=replace(job.data, own_stream=True)),
-                lambda job: (changes.HiddenCopies(),)), "IN010"),
+    _of("G09", (faults.pinned, lambda job: (changes.PinnedCopies(faults.pinned_gb_per_s(job)),)), "IN009"),
+    _of("G10", (faults.copied_aside, lambda job: (changes.HiddenCopies(),)), "IN010"),
     _of("G11", (lambda job: replace(job, memory=Memory()), lambda job: (changes.Allocator(),)), "ME001"),
     _of("G12", _faster(2.0)), _of("G13", _wire(4.0)),
     _of("G14", (lambda job: replace(job, comm=replace(job.comm, latency_us=job.comm.latency_us / 2,

@@ -274,6 +274,11 @@ def chains_of(*names, length=100, steps=5):
     return loop(body, steps=steps).chains
 
 
+def test_the_longer_of_two_chains_weighs_as_much_as_its_time():
+    chains = chains_of(*[ELEMENTWISE] * 3, GEMM, *[ELEMENTWISE] * 6)
+    assert (chains.chains_per_step, chains.mean_length) == (2.0, pytest.approx((3 * 3 + 6 * 6) / 9))
+
+
 @pytest.mark.parametrize("between", [GEMM, "my_custom_kernel", "triton_poi_fused_add_0", ALL_REDUCE])
 def test_any_kernel_that_cannot_be_fused_breaks_a_chain(between):
     assert chains_of(*[ELEMENTWISE] * 4).mean_length == 4.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilerkit.analysis.ledger.account import rank_ledger
+from profilerkit.analysis.ledger.account import account, rank_ledger
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.api import analyze
@@ -70,7 +70,7 @@ def record_of(log, *, began=START, process=None, end=None, ended=True, windows=(
 
 def ledger_of(log, **fields):
     found = rank_facts("rank", None, record_of(log, **fields))
-    return rank_ledger(found.record, found.log)
+    return rank_ledger(found.record, found.log, found.account)
 
 
 def times(ledger):
@@ -366,7 +366,7 @@ def test_records_of_other_threads_are_not_the_training_threads_time():
 
 
 def test_a_rank_without_records_has_no_ledger():
-    assert rank_ledger(record_of(Log()), None) is None
+    assert rank_ledger(record_of(Log()), None, account(record_of(Log()), None)) is None
 
 
 def test_damaged_records_cost_themselves_only():
@@ -424,7 +424,7 @@ def test_the_entries_sum_to_the_wall_clock_whatever_was_recorded(records, began,
     if end is not None:
         record = msgspec.structs.replace(record, end=msgspec.structs.replace(record.end, end_perf_ns=end))
     joined = rank_facts("rank", None, record)
-    ledger = rank_ledger(joined.record, joined.log)
+    ledger = rank_ledger(joined.record, joined.log, joined.account)
     first, last = min(entry[3] for entry in records), max(entry[3] + entry[4] for entry in records)
     low = min(began, first) if process is None else min(began, first, process)
     assert ledger.wall_ns == (last if end is None else max(last, end)) - low
@@ -446,7 +446,7 @@ def test_neither_the_order_of_records_nor_a_time_shift_changes_the_ledger(record
         record = record_of(log, ended=False)
         record = msgspec.structs.replace(record, meta=rank_meta(anchor_perf_ns=by))
         joined = rank_facts("rank", None, record)
-        ledger = rank_ledger(joined.record, joined.log)
+        ledger = rank_ledger(joined.record, joined.log, joined.account)
         found.append({entry.entry: entry.time_ns for entry in ledger.entries})
     assert found[0] == found[1]
 
@@ -462,7 +462,7 @@ def test_a_long_recording_costs_no_more_than_a_few_times_its_steps():
         return perf_counter() - began
 
     steps = min(seconds(lambda: read_log(record.events, record.names)) for _ in range(3))
-    assert min(seconds(lambda: rank_ledger(record, found)) for _ in range(3)) < 15 * steps
+    assert min(seconds(lambda: rank_ledger(record, found, account(record, found))) for _ in range(3)) < 15 * steps
 
 
 def test_more_of_an_injected_cost_never_lowers_its_entry():

@@ -3,6 +3,7 @@
 import pytest
 
 from profilerkit.analysis.evaluation import with_evaluation
+from profilerkit.analysis.ledger.account import account
 from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.rundir.layout import EventKind, WindowStatus
@@ -11,7 +12,8 @@ from tests.recipes import MS, US, Log, rank_record
 
 def told(log, windows=()):
     record = with_evaluation(rank_record(log, windows=windows))
-    return {pause.kind: pause for pause in pauses(record, read_log(record.events, record.names))}
+    log = read_log(record.events, record.names)
+    return {pause.kind: pause for pause in pauses(record, log, account(record, log))}
 
 
 def test_a_checkpoint_every_ten_steps_is_spread_over_all_of_them():

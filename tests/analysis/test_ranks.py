@@ -59,6 +59,27 @@ def spread_of(share):
     return run_facts([rank_of(first), rank_of(second)])
 
 
+def two_buckets(rank, late):
+    """Steps of 7 ms: 4 ms of kernels, a bucket of 1 ms in their middle and one after them; 2 ms later on ``late``."""
+    trace = Trace(rank=rank, world_size=4)
+    for number in range(8):
+        began = 1_000 + 7_000 * number
+        first = began + (2_000 if rank == late else 0)
+        trace.kernel(first, first + 4_000, launch=(first - 8 if rank == late else began, first - 2))
+        size = {"elements": 1 << 22, "Group size": 4}
+        for start, end in ((first + 2_000, began + 5_000), (max(first + 4_000, began + 5_000), began + 7_000)):
+            trace.collective(start, end, launch=(first + 10, first + 16), **size)
+        trace.step(number, began, began + 7_000)
+    return trace
+
+
+def test_transfers_that_only_the_late_rank_computes_through_are_saved_with_the_waiting():
+    facts = run_facts([rank_of(two_buckets(rank, late=2)) for rank in range(4)])
+    assert facts.waiting_share == pytest.approx(1 / 7)
+    assert facts.shown_share == pytest.approx(1 / 7)  # steps of 5 ms without the delay
+    assert run_facts([rank_of(trace) for trace in late_rank()]).shown_share == 0.0
+
+
 def test_ranks_that_communicate_about_as_long_wait_for_nobody():
     assert spread_of(0.049).waiting_share is None
     assert spread_of(0.051).waiting_share == pytest.approx(0.051, abs=1e-3)

@@ -1,5 +1,6 @@
 """Where threads are found: the user's lines, by place, at a cost that has a bound."""
 
+import functools
 import sys
 import threading
 import time
@@ -69,6 +70,28 @@ def test_a_hook_is_told_from_the_backward_pass_that_calls_it(tmp_path, toy):
 
     found = found_in(tmp_path, train)
     assert (found.place, functions(found)) == ("hook", ["histogram"])
+
+
+def test_a_hook_that_a_module_calls_is_told_from_its_forward_pass(tmp_path, toy):
+    class Model(toy.torch.nn.Module):
+        def forward(self, x):
+            if not self._forward_hooks:
+                self.wait()
+            return x
+
+    def train(wait, *, hooked):
+        def activations(_module, _inputs, _output):
+            wait()
+
+        model = Model()
+        model.wait = wait
+        if hooked:
+            model.register_forward_hook(activations)
+        model(toy.torch.ones(3))
+
+    hook, plain = (found_in(tmp_path, functools.partial(train, hooked=hooked)) for hooked in (True, False))
+    assert (hook.place, functions(hook)) == ("forward_hook", ["activations"])
+    assert (plain.place, functions(plain)) == ("step", ["train", "forward"])
 
 
 def test_torchs_own_python_is_under_the_line_that_called_it(tmp_path, toy):

@@ -13,6 +13,7 @@ from profilerkit.model.communication import Communication, DistributedModel, Par
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Collective, Compute
 from profilerkit.model.run import Loader, Signal, Trust
+from profilerkit.model.step import Rank
 from profilerkit.rules import RULES
 from profilerkit.rules.comm.exposed_collectives import ExposedCollectives
 from profilerkit.rules.input.starved_device import StarvedDevice
@@ -606,6 +607,27 @@ def test_without_sizes_and_types_nothing_is_said_of_the_volume(missing):
 
 
 # CO007
+
+
+def test_ranks_that_are_late_by_turns_wait_less_with_fewer_reductions():
+    plain = accumulated(0.2)
+    ranks = tuple(
+        Rank(rank=rank, origin=f"{rank}", breakdown=parts({"comm.skew": share}), busy_ratio=None, step_ns=STEP_NS)
+        for rank, share in enumerate((0.1, 0.06))
+    )
+    turns = replace(plain, ranks=ranks)
+    more = finding("CO007", turns).saving.expected - finding("CO007", plain).saving.expected
+    assert more == pytest.approx(0.08 / 2)
+    late = replace(turns, waiting_share=0.1)
+    assert finding("CO007", late).saving.expected == finding("CO007", plain).saving.expected
+
+
+def test_copies_into_buckets_go_with_the_reductions_that_repeat():
+    work = ReducerWork(searches=0.0, search_ns=0.0, copies=60.0, copy_ns=0.04 * STEP_NS, fill_ns=0.08 * STEP_NS)
+    plain = accumulated(0.2)
+    copying = replace(plain, wire=replace(plain.wire, reducer=work))
+    more = finding("CO007", copying).saving.expected - finding("CO007", plain).saving.expected
+    assert more == pytest.approx(0.12 * 3 / 4)
 
 
 def test_the_reductions_of_all_passes_but_the_last_are_saved():

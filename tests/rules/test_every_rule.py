@@ -1,17 +1,40 @@
 """No rule without cases: each file of tests names its own, and together they name all."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
+from profilerkit.model.change import revise
+from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.rules import RULES
+from profilerkit.rules.runner import run_rules
 from tests.rules.tables import tables
 
 
+def pairs(cases):
+    """The rules and facts of a table by code, or of a list of both."""
+    return [entry[:2] for entry in (cases.items() if isinstance(cases, dict) else cases)]
+
+
 def codes(cases):
-    """The rules of a table by code, or of a list of code and facts."""
-    return {entry if isinstance(entry, str) else entry[0] for entry in cases}
+    """The rules of a table."""
+    return {code for code, _ in pairs(cases)}
 
 
 @pytest.mark.parametrize("kind", ["fires", "passes"])
 def test_every_rule_fires_on_some_facts_and_passes_on_others(kind):
     tried = [codes(table) for table in tables(kind)]
     assert set().union(*tried) == {rule.code for rule in RULES}
+
+
+#: Rules about how steps differ, which one recording as a whole cannot show.
+AMONG_STEPS = ("ME004", "RU003", "RU004")
+
+
+@pytest.mark.parametrize(("code", "known"), [case for table in tables("fires") for case in pairs(table)])
+def test_where_nothing_marks_a_step_no_finding_says_of_which_step_it_is(code, known):
+    whole = replace(known, steps=revise(known.steps, found_by=WHOLE_TRACE))
+    findings = [finding for outcome in run_rules(whole, RULES, select=[code]) for finding in outcome.findings]
+    words = [word for found in findings for word in (found.title, found.why, *(row.label for row in found.evidence))]
+    assert code in AMONG_STEPS or not [word for word in words if re.search(r"\b(?:the|per|every|mean) step\b", word)]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from profilerkit.analysis.device.records import CopyFacts
+from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts
 from profilerkit.analysis.steps.skipped import SkippedBatches
 from profilerkit.analysis.whatif import cheaper_batch, loader_fix, opening_share
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, PaddingFacts, QueueFacts
@@ -176,6 +177,7 @@ CASES = Cases(
         }
     ),
     observations=frozenset({"IN012"}),
+    timed=frozenset({"IN011"}),
 )
 
 
@@ -327,6 +329,14 @@ def test_long_epochs_do_not_mind_new_workers():
     assert "costs 2.0 % of an epoch" in check("IN011", restarting(steps=301.0)).reason
 
 
+def test_a_restart_is_a_share_of_its_epoch_however_few_openings_the_judged_steps_hold():
+    epochs = EpochFacts(
+        count=3, steps=30.0, boundary_ns=900 * MS, restart_ns=600 * MS, time_ns=6_000 * MS, renewed=True
+    )
+    found = finding("IN011", facts({"input.wait": 0.4}, loading=LoadingFacts(epochs=epochs), loader=FOUR))
+    assert found.saving.expected == pytest.approx(0.1)
+
+
 def test_workers_that_are_kept_are_not_restarted():
     kept = Loader(kind="DataLoader", num_workers=4, persistent_workers=True)
     assert ended("IN011", restarting(loader=kept, renewed=None)) is Passed
@@ -371,6 +381,13 @@ def test_without_workers_the_waiting_thread_tells():
     queued = replace(known, input=replace(known.input, queue_ratio=0.3))  # which is left out of what batching saves
     assert finding("IN013", queued).saving.expected == pytest.approx(0.15)
     assert finding("IN013", alone(), batched_ratio=0.5).saving.expected == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("share", "kind"), [(0.2 - JUST, Fired), (0.2 + JUST, Passed)])
+def test_samples_that_compute_are_not_tiny(share, kind):
+    """Half of the wait of 40 % is the limit."""
+    held = HeldFacts("fetch", "aten::sin", 12.0, share, share)
+    assert ended("IN013", replace(alone(), host=HostFacts(held=(held,)))) is kind
 
 
 def test_what_the_device_hides_of_a_batch_is_part_of_its_time():

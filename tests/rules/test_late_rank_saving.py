@@ -26,3 +26,8 @@ def test_a_slower_rank_with_the_same_work_gives_none_of_it_away():
     slower = tuple(revise(one, same_work=True) for one in known.communication.late)
     known = replace(known, world_size=2, communication=revise(known.communication, late=slower))
     assert finding("CO003", known).saving.expected == pytest.approx(0.3)
+
+
+def test_transfers_that_only_the_late_rank_hides_are_promised_beside_the_waiting():
+    saving = finding("CO003", replace(late(0.2, jitter=0.01), shown_share=0.1)).saving
+    assert (saving.expected, saving.high) == (pytest.approx(0.29), pytest.approx(0.3))

@@ -12,12 +12,13 @@ from profilerkit.analysis.host.host_facts import (
     CompileFacts,
     HeldFacts,
     HostFacts,
+    HotLine,
     PythonFacts,
     RecordingFacts,
 )
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
-from profilerkit.model.run import RIVAL, Loader, Series, Signal, Trust
+from profilerkit.model.run import RIVAL, STEP_TIMERS, Loader, Series, Signal, Trust
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
@@ -54,8 +55,10 @@ def python(share=0.3, *, frames=(), between=0.0, **changes):
     return facts({"over.python": share}, **{"host": HostFacts(python=told), "device": device, **changes})
 
 
-def compiling(share=0.2, *, steps=4, recompiled=("0/1", "0/2"), source="measured", regions=1):
-    compiles = CompileFacts(share=share, steps=steps, of=20, regions=regions, recompiled=recompiled, source=source)
+def compiling(share=0.2, *, steps=4, recompiled=("0/1", "0/2"), source="measured", regions=1, guards=()):
+    compiles = CompileFacts(
+        share=share, steps=steps, of=20, regions=regions, recompiled=recompiled, source=source, guards=guards
+    )
     return facts({"warm.compile": share}, host=HostFacts(compiles=compiles))
 
 
@@ -126,6 +129,7 @@ CASES = Cases(
         ("OV004", "smallest_share"): (collecting(0.02), collecting(0.02 - JUST)),
         ("OV004", "fewest_collections"): (collecting(per_step=3 / 20), collecting(per_step=2 / 20)),
         ("OV005", "smallest_share"): (python(0.05), python(0.05 - JUST)),
+        ("OV005", "queued_ratio"): (replace(python(0.1), taken=0.5), replace(python(0.1 - JUST), taken=0.5)),
         ("OV006", "fewest_steps"): (compiling(steps=2), compiling(steps=1)),
         ("OV007", "inflation_ratio"): (traced(1.10 + JUST), traced(1.10)),
         ("OV007", "own_share"): (traced(1.0, 0.02 + JUST), traced(1.0, 0.02)),
@@ -241,6 +245,25 @@ def test_python_in_a_loop_without_a_loader_may_be_what_gets_the_batch():
 
 
 # OV006
+
+
+@pytest.mark.parametrize(
+    ("guard", "fix"),
+    [
+        ("L['w'] == 0.28", "Pass w as a tensor"),
+        ("w == 0.28", "Pass w as a tensor"),
+        ("L['self'].scale == 3", "Pass self.scale as a tensor"),
+        ("tensor 'x' size mismatch at index 0. expected 4, actual 5", "mark the sizes that change as dynamic"),
+        ("len(L['xs']) == 3", "mark the sizes that change as dynamic"),
+        ("___check_obj_id(G['activation'], 93824)", "Keep activation as it is"),
+        ("GLOBAL_STATE changed: grad_mode ", "Call it in one gradient mode"),
+        ("{0.format} ??", "Keep what this guard looks at"),
+    ],
+)
+def test_the_fix_is_for_the_guard_that_failed(guard, fix):
+    found = finding("OV006", compiling(guards=(guard,)))
+    assert fix in found.fix.text
+    assert f"The guard that failed is {guard}" in found.why
 
 
 def test_compiling_again_is_told_with_what_and_how_often():
@@ -395,12 +418,35 @@ def test_each_switch_is_told_and_priced_where_its_cost_is_known():
 # OV010
 
 
+@pytest.mark.parametrize("operator", ["library::kernel", "aten::add_", "aten::gelu", "aten::native_norm_backward"])
+def test_the_mathematics_of_a_model_is_no_finding(operator):
+    assert ended("OV010", held(0.4, "backward", operator)) is Passed
+    assert finding("OV010", held(0.4, "forward", "aten::sort")).fix is not None
+
+
+def test_hooks_are_a_share_of_the_step_that_no_trace_made_longer():
+    known = held(0.2)
+    one = replace(known.host.held[0], time_ns=0.3 * STEP_NS)
+    timed = Signal(name=STEP_TIMERS, state="measured")
+    known = replace(known, host=HostFacts(held=(one,)), trust=revise(known.trust, signals=(timed,)))
+    assert finding("OV010", known).saving.expected == pytest.approx(0.98 * 0.3)
+
+
+def test_hooks_of_modules_are_told_by_sampled_stacks():
+    line = HotLine(("train.py(9): log_activation",), 0.3, 0.2, 0.4, 60)
+    found = finding("OV010", facts(lines={"forward_hook": line}, host=HostFacts(held=())))
+    assert found.title == "A hook of modules takes 30.0 ms of every step: log_activation (train.py:9)"
+    assert found.saving.expected == pytest.approx(0.98 * 0.3)
+    few = replace(line, low=0.04)
+    assert ended("OV010", facts(lines={"forward_hook": few}, host=HostFacts(held=()))) is Passed
+
+
 def test_hooks_are_priced_and_an_operator_of_the_model_is_only_named():
     hook, model = (
         finding("OV010", held(0.4, place, "aten::_embedding_bag_backward")) for place in ("hook", "backward")
     )
     assert (hook.bound, hook.detail) == ("overhead-bound", "hook")
-    assert hook.saving.expected == pytest.approx(0.36)
+    assert hook.saving.expected == pytest.approx(0.98 * 0.4)
     assert "hook (train.py:7)" in hook.title
     assert (model.bound, model.saving) == (None, None)
     assert "sparse=True" in model.fix.text

@@ -7,7 +7,8 @@ import pytest
 from simulator.job import Data, Host, Job, Memory, Model, Odd, Reads
 from simulator.kineto import text_of
 from simulator.parallel import simulate
-from simulator.whatifs import WHATIFS, done_step_ns
+from simulator.truth import done_step_ns
+from simulator.whatifs import WHATIFS
 
 from profilerkit import analyze
 from profilerkit.analysis.leaves import WAITS

@@ -19,6 +19,7 @@ from profilerkit.analysis.facts import BEFORE_THE_COPY, CommFacts, Stall
 from profilerkit.analysis.memory.use import CopiedPages, MemoryUse
 from profilerkit.analysis.whatif import HANDOVER_NS
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts
+from profilerkit.diagnosis import diagnose
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
@@ -104,6 +105,13 @@ def late(share, *, cause="over.python", jitter=0.01, coverage=0.9, others=(), **
     )
     known = {"ranks": RANKS, "judged_rank": 2, "world_size": 4, "missing_ranks": 0, "communication": matched, **changes}
     return facts(waiting_share=share or None, jitter_share=jitter if share else None, **known)
+
+
+def test_a_late_rank_is_named_though_evening_out_saves_less_than_others_wait():
+    known = late(0.18, cause="compute.math", others=(), world_size=2, ranks=RANKS[:3])
+    verdict = diagnose(known, run_rules(known, RULES))
+    assert (verdict.bound, verdict.detail, verdict.rank) == ("compute-bound", "imbalance", 2)
+    assert verdict.headline.startswith("Rank 2 computes")
 
 
 def fp32(share, *, tensor=0.0, major=8, spec=A100):
@@ -401,6 +409,8 @@ def test_a_threshold_lies_where_it_says(code, option):
 def test_no_rule_speaks_within_the_noise_of_the_step_time(code):
     if code in ("CP008", "ME003", "ME004", "RU003"):
         return  # observations without a saving, and risks
+    if code == "CO003":
+        return  # by the collectives of each step it is no accident, however much the steps differ
     noisy = replace(FIRES[code], step_error_ns=0.5 * STEP_NS)
     assert ended(code, noisy) is Passed
 
@@ -495,6 +505,7 @@ def test_every_threshold_is_tried_on_both_sides():
         ("ME001", "fewest_samples"),
         ("OV001", "host_low_ratio"),
         ("OV001", "host_main_share"),
+        ("OV001", "host_main_ratio"),
         ("OV001", "host_minor_share"),
         ("OV001", "host_minor_ratio"),
         ("OV001", "unmeasured_inflation_ratio"),
@@ -1091,15 +1102,15 @@ def test_without_an_unprofiled_step_time_the_low_end_is_of_a_host_twice_as_fast(
 def test_without_a_device_the_low_end_of_fewer_operators_is_wider():
     known = on_host({"over.dispatch": 0.58})
     found, whole = finding("OV001", known).saving, finding("OV001", known, host_low_ratio=1.0).saving
-    assert (found.expected, found.high) == (pytest.approx(0.58), pytest.approx(0.58))
+    assert (found.expected, found.high) == (pytest.approx(0.87 * 0.58), pytest.approx(0.58))
     assert found.low == pytest.approx(whole.low / 2)
 
 
 @pytest.mark.parametrize(
     ("share", "expected"),
-    [(0.12, 0.024), (0.24, 0.048), (0.375, 0.6 * 0.375), (0.51, 0.51), (0.58, 0.58), (0.9, 0.9)],
+    [(0.12, 0.024), (0.24, 0.048), (0.375, 0.535 * 0.375), (0.51, 0.87 * 0.51), (0.9, 0.87 * 0.9)],
 )
-def test_of_a_hosts_operators_a_fifth_is_expected_where_they_are_few_and_all_where_they_are_most(share, expected):
+def test_of_a_hosts_operators_a_fifth_is_expected_where_they_are_few_and_most_where_they_are_many(share, expected):
     found = finding("OV001", on_host({"over.dispatch": share}))
     assert (found.saving.expected, found.saving.high) == (pytest.approx(expected), pytest.approx(share))
     assert (found.saving.low > 0.0) is (share > 0.375)

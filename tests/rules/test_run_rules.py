@@ -66,6 +66,16 @@ def growing(last=2.0, *, count=60, part=None, shape=None, **changes):
     return facts(steps=steps(count, mean_ns=int(time.mean())), step_series=(series,), **changes)
 
 
+def crowded(last, *, computed, queue=0.5):
+    """Steps of which the last ones queue for ``queue`` of their time, and compute ``computed`` times as long."""
+    known = growing(last, mode="cpu")
+    (series,) = known.step_series
+    line = np.linspace(0.0, 1.0, len(series.time))
+    queued = np.rint(line * queue * series.time).astype(np.int64)
+    cpu = np.rint((1.0 + line * (computed - 1.0)) * 100 * MS).astype(np.int64)
+    return replace(known, step_series=(replace(series, queued=queued, computed=cpu),))
+
+
 def resting(idle=0.3, *, length=12, period=60, sample_ns=S, within=None):
     """A log of a GPU that is idle for so much of the time, at intervals of so many samples."""
     seen = Rests(
@@ -148,6 +158,7 @@ TRIED_BELOW = {
     ("RU001", "longer_interval"),
     ("RU001", "fewest_steps"),
     ("RU002", "rarer_ratio"),
+    ("RU002", "batched_ratio"),
     ("RU002", "fewest_steps"),
     ("RU005", "fewest_samples"),
     ("RU007", "fewest_samples"),
@@ -316,6 +327,17 @@ def test_a_stop_of_a_loop_without_a_loader_may_be_the_rollout_that_feeds_it():
     assert "rollout" not in finding("RU002", replace(known, input=INPUT)).fix.text
 
 
+def test_a_long_stop_that_recurs_in_a_loop_without_a_loader_is_a_rollout():
+    known = replace(stalling(0.5, kind="unnamed", part=None, source="derived"), input=None)
+    found = finding("RU002", known)
+    assert (found.detail, found.title) == ("rollout", "A rollout takes 300 ms every 10 steps")
+    assert (found.saving.method, found.saving.high) == ("bound", 0.5)
+    assert finding("RU002", replace(known, input=INPUT)).detail == "python"
+    named = replace(stalling(0.5, kind="evaluation", part="other.eval"), input=None)
+    assert finding("RU002", named).detail == "evaluation"
+    assert finding("RU002", replace(stalling(0.15, kind="unnamed", part=None), input=None)).detail == "python"
+
+
 def test_evaluation_that_nobody_named_is_told_once_and_less_sure():
     unnamed = Stall(
         kind="unnamed", part=None, count=4, period=10, excess_ns=25.0 * MS, share=0.1, source="derived", steps=(9, 39)
@@ -335,6 +357,9 @@ def test_an_evaluation_is_made_cheaper_before_it_is_made_rarer():
     found = finding("RU002", replace(known, pauses=(costly,)))
     assert found.fix.text.startswith("Evaluate under torch.no_grad()")
     assert "larger batches" in found.fix.text
+    assert found.saving.expected == pytest.approx(0.45)
+    longer = replace(costly, batches=200.0)  # of 0.6 ms each
+    assert finding("RU002", replace(known, pauses=(longer,))).saving.expected == pytest.approx(0.25)
     assert "no_grad" in found.fix.code
     assert "no_grad" not in finding("RU002", known).fix.text
 
@@ -580,3 +605,17 @@ def test_steps_that_stopped_growing_are_not_called_growing(shape):
 def test_a_machine_that_gets_busier_makes_no_growing_steps():
     assert ended("RU009", growing(1.5, taken=0.6)) is Passed
     assert ended("RU009", growing(3.0, taken=0.6)) is Fired
+
+
+# RU009 on a machine that gets busier
+
+
+def test_a_machine_that_gets_busier_is_no_growth_of_the_program():
+    assert ended("RU009", crowded(2.0, computed=1.0)) is Passed  # all of it is waiting for a processor
+    assert ended("RU009", crowded(3.0, computed=1.0, queue=0.3)) is Passed  # other threads of the program wait as well
+    assert ended("RU009", crowded(3.0, computed=2.1, queue=0.3)) is Fired
+    alike = crowded(2.0, computed=1.0, queue=0.01)
+    assert ended("RU009", alike) is Fired  # no busier: what waits for a disk takes no CPU time
+    assert ended("RU009", replace(alike, taken=0.3)) is Passed
+    waiting = replace(growing(3.0, part="input.fetch", mode="cpu"), taken=0.3)  # for workers that queue
+    assert "other programs" in check("RU009", waiting).reason

@@ -7,6 +7,7 @@ import pytest
 from profilerkit.analysis.contention import contended, quiet
 from profilerkit.analysis.facts import HostFacts
 from profilerkit.analysis.whatif import HANDOVER_NS, cheaper_batch, loader_fix
+from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import QUEUE
@@ -312,3 +313,14 @@ def test_a_costly_collate_is_not_told_to_send_less():
     joining = finding("IN008", worked(0.4, made(collate=0.9)))
     assert "collate_fn" in joining.fix.text
     assert "uint8" in finding("IN008", worked(0.4, made(handover=0.9))).fix.text
+
+
+def test_joining_that_is_no_copying_is_nearly_all_saved():
+    """Ten times what one copy of its bytes takes at 1 GB/s is the limit."""
+    joining = made(collate=0.9)
+    limit = joining.time_ns("collate") / 10.0  # bytes, one for each ns
+    copied, piecewise = (
+        finding("IN008", worked(0.8, revise(joining, batch_bytes=int(limit * ratio)))) for ratio in (1.01, 0.99)
+    )
+    assert piecewise.saving.expected > copied.saving.expected
+    assert ("np.stack" in copied.fix.text, "np.stack" in piecewise.fix.text) == (False, True)

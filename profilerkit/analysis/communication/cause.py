@@ -11,11 +11,15 @@ from profilerkit.analysis.device.kernels import COMMUNICATION
 from profilerkit.analysis.intervals import I64, Segments
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.model.step import Part
 
 F64 = npt.NDArray[np.float64]
 
 #: Share of the waiting that a cause must explain; else the waiting is called unattributed (TraceML demands 80 %).
 FEWEST_EXPLAINED = 0.60
+#: The same of the part that holds most of what a rank does longer, where only breakdowns tell (a choice: on a busy host
+#: of two ranks the one with the longer sequences computed for 40 to 60 % of what the other one waited).
+FEWEST_LED = 0.25
 #: Ranks that the late one is compared with: the median of more changes nothing.
 MOST_COMPARED = 16
 
@@ -113,15 +117,49 @@ def _times(segments: Segments | None, to_common: int | None, start: I64, end: I6
     return out
 
 
+def cause_by_parts(
+    late: Sequence[Part], others: Sequence[Sequence[Part]], waited_ns: float, *, among: Sequence[str] = ()
+) -> Cause:
+    """Compare the mean steps of the late rank and of the others, where no span of a collective tells.
+
+    Their steps are equally long: what the others do less they wait. Where that explains too little, as on a busy host,
+    the part that holds most of it is named all the same, with how much it explains.
+
+    Args:
+        late: the breakdown of the late rank.
+        others: of the other ranks, at least one.
+        waited_ns: per step, by the median of them.
+        among: names of parts that are compared, or their beginnings; all where it is empty.
+    """
+
+    def spent(parts: Sequence[Part], names: Sequence[str]) -> float:
+        return float(sum(part.time_ns for part in parts if part.part in names))
+
+    groups = [[name for name in group if not among or name.startswith(tuple(among))] for group in _groups()]
+    excess = [spent(late, group) - float(np.median([spent(other, group) for other in others])) for group in groups]
+    most = int(np.argmax(excess))
+    explained, whole = excess[most], sum(max(value, 0.0) for value in excess)
+    leads = not among and explained >= max(FEWEST_EXPLAINED * whole, FEWEST_LED * waited_ns)
+    if waited_ns <= 0 or explained <= 0 or not (leads or explained >= FEWEST_EXPLAINED * waited_ns):
+        return Cause(None, max(explained, 0.0), max(waited_ns, 0.0))
+    own = {part.part: part.time_ns for part in late}
+    return Cause(max(groups[most], key=lambda name: own.get(name, 0)), explained, waited_ns)
+
+
+def _groups() -> list[list[str]]:
+    """The parts that may be a cause, those together that one cause makes longer."""
+    groups: dict[str, list[str]] = {}
+    for part in LEAVES:
+        if not part.startswith(_NO_CAUSE):
+            groups.setdefault(next((prefix for prefix in _TOGETHER if part.startswith(prefix)), part), []).append(part)
+    return list(groups.values())
+
+
 def _named(excess: F64) -> Cause:
     """The cause with the largest excess, if it explains enough of the waiting."""
     waited = float(-excess[leaf("comm.skew")])
-    groups: dict[str, list[int]] = {}
-    for index, part in enumerate(LEAVES):
-        if not part.startswith(_NO_CAUSE):
-            group = next((prefix for prefix in _TOGETHER if part.startswith(prefix)), part)
-            groups.setdefault(group, []).append(index)
-    best = max(groups.values(), key=lambda members: float(excess[members].sum()))
+    groups = [[leaf(name) for name in group] for group in _groups()]
+    best = max(groups, key=lambda members: float(excess[members].sum()))
     explained = float(excess[best].sum())
     if waited <= 0 or explained < FEWEST_EXPLAINED * waited:
         return Cause(None, max(explained, 0.0), max(waited, 0.0))

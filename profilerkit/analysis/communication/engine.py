@@ -14,6 +14,7 @@ from profilerkit.trace.columns import Category, TraceColumns
 #: Events of DDP's reducer (torch 2.13, reducer.cpp).
 _SEARCH = re.compile(r"^torch\.distributed\.ddp\.reducer::search_unused_parameters$")
 _COPY_BACK = re.compile(r"^torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
+_FILL = re.compile(r"^torch::distributed::reducer::mul_out$")
 #: torch/nn/parallel/data_parallel.py names its forward pass so, and moves parameters and batches by these functions.
 _DATA_PARALLEL = re.compile(r"^DataParallel\.forward$")
 _MOVES = re.compile(r"^(?:Broadcast|Scatter|Gather|ReduceAddCoalesced)(?:Backward)?$")
@@ -31,19 +32,20 @@ def reducer_work(columns: TraceColumns, launches: I64, steps: TraceSteps, device
         device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
     """
     window, issuing = steps.steady, steps.by_host.steady
-    searches, copies = _judged(columns, _SEARCH, issuing), _judged(columns, _COPY_BACK, issuing)
-    if not len(searches) and not len(copies):
+    searches, copies, fills = (_judged(columns, name, issuing) for name in (_SEARCH, _COPY_BACK, _FILL))
+    if not (len(searches) or len(copies) or len(fills)):
         return None
     count = max(len(window), 1)
-    searching, copying = _spans(columns, searches), _spans(columns, copies)
+    searching, copying, filling = (_spans(columns, rows) for rows in (searches, copies, fills))
     if device is not None:
         searching = subtract(searching, _spans(columns, np.flatnonzero(device)))
-        copying = _spans(columns, _launched_in(columns, launches, copies, device))
+        copying, filling = (_spans(columns, _launched_in(columns, launches, rows, device)) for rows in (copies, fills))
     return ReducerWork(
         searches=len(searches) / count,
         search_ns=intersect(window, searching).total_ns / count,
         copies=len(copies) / count,
         copy_ns=intersect(window, copying).total_ns / count,
+        fill_ns=intersect(window, filling).total_ns / count,
     )
 
 

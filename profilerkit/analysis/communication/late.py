@@ -76,7 +76,7 @@ def _judged(ledger: Ledger, ranks: list[int], share: float, step_ns: float) -> L
     count = int((ledger.of > 0).sum())
     peers = min((ledger.peers[rank] for rank in ranks), key=len)
     ways = count if len(ranks) == 1 else count * (count - 1) // 2
-    won = _won(ledger, ranks)
+    won = _won(ledger, ranks, peers)
     weight = np.bincount(ledger.step, weights=ledger.amount).astype(np.float64)
     steps, each = int((weight > 0).sum()), min(len(ranks) / max(len(peers), 1), 1.0)
     needed = _needed(each, ways)
@@ -131,14 +131,19 @@ def _by_jitter(own: I64, rank: int, usual_ns: float) -> float:
     return float(min(np.prod(order / (order + apart)), by_all))
 
 
-def _won(ledger: Ledger, ranks: list[int]) -> Mask:
-    """``(n_steps,)`` whether one of them caused more of the step's waiting than anybody, and they caused half of it.
+def _won(ledger: Ledger, ranks: list[int], peers: I64) -> Mask:
+    """``(n_steps,)`` whether they are the late ones of the step, as chance makes each of R equal ranks with 1 / R.
 
-    The first is what chance gives to each of R equal ranks with 1 / R; of two that share, the second proves nothing.
+    One is if it waits less itself than every peer, whatever else held one of these up; two if one of them caused more
+    of the step's waiting than anybody, and both half of it: of two that share, the first proves nothing.
     """
     caused = np.zeros(ledger.own.shape, dtype=np.int64)
     np.add.at(caused, (ledger.owner, ledger.step), ledger.amount)
     whole = caused.sum(axis=0)
+    if len(ranks) == 1 and len(peers) > 1:
+        others = ledger.own[peers[peers != ranks[0]]].min(axis=0)
+        least: Mask = (ledger.own[ranks[0]] < others) & (whole > 0)
+        return least
     won: Mask = np.isin(caused.argmax(axis=0), ranks) & (2 * caused[ranks].sum(axis=0) >= whole) & (whole > 0)
     return won
 

@@ -75,12 +75,14 @@ class ReducerWork:
         search_ns: time of these in which the device, where there is one, has nothing to do.
         copies: gradients copied from a bucket back to where the optimizer finds them, per step.
         copy_ns: time of these copies.
+        fill_ns: time in which gradients were brought into buckets, divided by the number of ranks.
     """
 
     searches: float
     search_ns: float
     copies: float
     copy_ns: float
+    fill_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

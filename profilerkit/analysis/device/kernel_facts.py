@@ -88,7 +88,7 @@ def chain_facts(
     return ChainFacts(
         share=covered_ns(columns, kernels[inside]) / max(window.total_ns, 1),
         chains_per_step=int(long.sum()) / max(len(window), 1),
-        mean_length=float(length[long].mean()) if long.any() else 0.0,
+        mean_length=float(np.average(length[long], weights=time[long])) if long.any() else 0.0,
         example=tuple(columns.strings[name] for name in columns.name[example]),
         memory_ratio=_memory_ratio(columns, roof, kernels[inside]),
     )

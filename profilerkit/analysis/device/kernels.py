@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.device.math_types import MATH_TYPES, math_name
 from profilerkit.analysis.intervals import I64, Spans, covered, innermost_owner
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import Category, TraceColumns, kept
 
 Names = npt.NDArray[np.bool_]
 
@@ -44,6 +44,7 @@ _POINTWISE = re.compile(
 _ELEMENTWISE = re.compile(r"(?<!index_)elementwise_kernel(?!_with_index)")
 
 
+@kept
 def in_use(columns: TraceColumns) -> npt.NDArray[np.int64]:
     """Sorted ids of the strings that name an event; the others are categories and raw shapes."""
     return np.flatnonzero(np.bincount(columns.name, minlength=len(columns.strings)))

@@ -35,6 +35,15 @@ def launching_rows(columns: TraceColumns) -> I64:
     return np.flatnonzero((columns.category == Category.RUNTIME) & names[columns.name])
 
 
+def used_a_device(columns: TraceColumns) -> bool:
+    """Whether the host used a device, which the trace may hold nothing of: it launched work, or NCCL was its backend.
+
+    That the file lists a device says nothing: it lists those of the machine. (Of a file that is cut off the device's
+    events may be missing without either sign: Kineto writes the host's first.)
+    """
+    return len(launching_rows(columns)) > 0 or columns.meta.backend == "nccl"
+
+
 def _lost_ratio(columns: TraceColumns, kinds: KernelNames, linked: I64, window: Spans) -> float:
     return max(_without_kernel(columns, np.unique(linked), window), _without_call(columns, kinds, window))
 

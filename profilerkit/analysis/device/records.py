@@ -146,6 +146,7 @@ class MathFacts:
 class ChainFacts:
     """Chains of at least three fusible kernels in a row on one stream, those of the optimizer left out.
 
+    ``mean_length`` is weighted by their time: what fusion saves of a chain grows with its length.
     ``memory_ratio`` is the rate of their compulsory traffic / the device's memory bandwidth, over those whose traffic
     is known; ``None`` where that is less than half of their time.
     """

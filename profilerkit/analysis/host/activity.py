@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.host.feeding import Feeding, feeding, led_in, told_by
+from profilerkit.analysis.host.feeding import Feeding, feeding, led_in
 from profilerkit.analysis.host.loading import captures
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, QUIET_NS, HostNames
 from profilerkit.analysis.host.queue import Queue
@@ -39,7 +39,8 @@ class HostThread:
         sync_end: their ends.
         events: when any operator or runtime call ran.
         fed: how the thread gets its batches.
-        runs_python: operators or frames were recorded of it: it is a thread of Python, and they would show its work.
+        python: from the first to the last of its operators, frames and calls, and the ranges of its own that reach into
+            that: there it runs Python, and they would show its work. None where it has no operator and no frame.
     """
 
     layers: tuple[Segments, ...]
@@ -47,7 +48,7 @@ class HostThread:
     sync_end: I64
     events: Spans
     fed: Feeding
-    runs_python: bool
+    python: Spans
 
 
 class HostActivity:
@@ -107,8 +108,8 @@ class HostActivity:
     def label(self, start: I64, end: I64, key: int) -> Segments:
         """What thread ``key`` did in the intervals, over what the main thread did, over plain Python.
 
-        Without operators and frames nothing shows that it was Python: it was not recorded. A backward thread is idle
-        while the main thread prepares its work. Without a thread nothing is known.
+        Without operators or frames around it nothing shows that it was Python: it was not recorded. A backward thread
+        is idle while the main thread prepares its work. Without a thread nothing is known.
         """
         spans = positive(start, end)
         if key < 0:
@@ -131,10 +132,9 @@ class HostActivity:
         return self._painted(spans, [_between(layer, low, high) for layer in (*self.thread(key).layers, *below)], key)
 
     def _painted(self, spans: Spans, layers: list[Segments], key: int) -> Segments:
+        layers = [*layers, *(with_label(self.thread(known).python, leaf("over.python")) for known in {key, self.main})]
         painted = paint(spans, layers)
-        shows = any(self.thread(known).runs_python for known in {key, self.main} if known >= 0)
-        otherwise = leaf("over.python" if shows else "idle.unknown")
-        return Segments(painted.start, painted.end, np.where(painted.label < 0, otherwise, painted.label))
+        return Segments(painted.start, painted.end, np.where(painted.label < 0, leaf("idle.unknown"), painted.label))
 
     def _look_at(self, key: int) -> HostThread:
         columns, names = self._columns, self._names
@@ -171,10 +171,22 @@ class HostActivity:
         ]
         if key == self.main and len(self._lead_in) and not len(fed.rows):
             layers.append(led_in(columns, names, own, self._lead_in))
-        runs_python = any(told_by(columns, key))
-        layers.append(with_label(events if runs_python else _issuing(events), leaf("over.dispatch")))
+        python = _python(columns, own)
+        layers.append(with_label(events if len(python) else _issuing(events), leaf("over.dispatch")))
         order = np.argsort(start[blocking], kind="stable")
-        return HostThread(tuple(layers), start[blocking][order], end[blocking][order], events, fed, runs_python)
+        return HostThread(tuple(layers), start[blocking][order], end[blocking][order], events, fed, python)
+
+
+def _python(columns: TraceColumns, own: I64) -> Spans:
+    """``HostThread.python`` of the thread of the rows ``own``: one span, or none."""
+    category = columns.category[own]
+    if not np.isin(category, (Category.CPU_OP, Category.PYTHON)).any():
+        return EMPTY
+    told = own[np.isin(category, (Category.CPU_OP, Category.PYTHON, Category.RUNTIME))]
+    ranges = own[category == Category.ANNOTATION]
+    reach = (columns.ts_ns[ranges] < columns.end_ns[told].max()) & (columns.end_ns[ranges] > columns.ts_ns[told].min())
+    rows = np.r_[told, ranges[reach]]
+    return Spans(columns.ts_ns[rows].min()[None], columns.end_ns[rows].max()[None])
 
 
 def _issuing(calls: Spans) -> Spans:

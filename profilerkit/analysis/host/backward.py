@@ -6,12 +6,13 @@ import numpy as np
 
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.intervals import I64, index_at, union
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import Category, TraceColumns, kept
 
 #: Autograd runs each node of the backward pass in such an operator.
 NODE = re.compile(r"^autograd::engine::evaluate_function")
 
 
+@kept
 def backward_nodes(columns: TraceColumns) -> I64:
     """Rows of the nodes of the backward passes; none where the trace shows no pass."""
     named = matching(columns, in_use(columns), NODE)

@@ -1,6 +1,7 @@
 """Compilations of torch.compile after the steps had settled: by the timers, or by what a trace shows."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -18,6 +19,9 @@ from profilerkit.trace.columns import Bools, TraceColumns
 #: stands before it where the trace shows the region run.
 _NUMBER = re.compile(r"^(?:Torch-Compiled Region: |\[)?(\d{1,9})/(\d{1,9})\b")
 _MOST_NAMED = 5
+#: Behind that number, the guard that failed; and the numbers in it, which differ from one failure to the next.
+_GUARD = re.compile(r"^\S*\d/\d+\S* (.+)")
+_VALUES = re.compile(r"-?\d[\d.]*(?:e-?\d+)?")
 
 
 def compiles_of_log(events: bytes, names: Mapping[int, str], log: StepLog) -> CompileFacts | None:
@@ -38,6 +42,7 @@ def compiles_of_log(events: bytes, names: Mapping[int, str], log: StepLog) -> Co
         regions=_regions(every),
         recompiled=_recompiled(again),
         source="measured",
+        guards=_guards([names.get(number, "") for number in judged["name"].tolist()]),
     )
 
 
@@ -87,3 +92,15 @@ def _regions(texts: Iterable[str]) -> int | None:
 
 def _recompiled(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{region}/{again}" for region, again in sorted(_numbers(texts)) if again)[:_MOST_NAMED]
+
+
+def _guards(texts: Iterable[str]) -> tuple[str, ...]:
+    """The guards behind these names, most often first.
+
+    >>> _guards(["0/1 L['w'] == 0.5", "0/2 L['w'] == 1e-05", "0/3", "1/1 len(L['x']) == 3"])
+    ("L['w'] == 0.5", "len(L['x']) == 3")
+    """
+    found = [match[1] for match in map(_GUARD.match, texts) if match]
+    kinds = Counter(_VALUES.sub("", guard) for guard in found)
+    first = {_VALUES.sub("", guard): guard for guard in reversed(found)}
+    return tuple(first[kind] for kind, _ in kinds.most_common(_MOST_NAMED))

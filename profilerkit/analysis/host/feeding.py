@@ -109,6 +109,27 @@ def inferred_input(
     return union(np.r_[leads.start, pauses.start], np.r_[leads.end, pauses.end])
 
 
+def made_on_host(columns: TraceColumns, names: HostNames, thread: int) -> list[Segments]:
+    """What a thread did beside issuing work, of a run whose device was not recorded, as layers.
+
+    A long operator that calls no runtime computes on the host; where the next call copies, it made the batch. Operators
+    that hand a value to Python, and copies that return late, wait for the device.
+    """
+    own = np.flatnonzero(columns.thread == thread)
+    name, category, lasting = columns.name[own], columns.category[own], columns.dur_ns[own] >= QUIET_NS
+    calls = own[category == Category.RUNTIME]
+    calls = calls[np.argsort(columns.ts_ns[calls], kind="stable")]
+    rows = own[(category == Category.CPU_OP) & lasting & ~names.moves_no_data[name]]
+    before, after = (np.searchsorted(columns.ts_ns[calls], edge) for edge in _edges(columns, rows))
+    made = (before == after) & (after < len(calls))
+    made[made] = names.copy_call[columns.name[calls[after[made]]]]
+    batches = calls[after[made]]
+    copies = own[lasting & (category == Category.RUNTIME) & names.copy_call[name]]
+    waits = np.r_[np.setdiff1d(copies, batches), own[(category == Category.CPU_OP) & names.reads[name]]]
+    parts = ("input.prep", rows[made]), ("input.h2d", batches), ("sync.drain", waits)
+    return [with_label(union(*_edges(columns, which)), leaf(part)) for part, which in parts]
+
+
 def told_by(columns: TraceColumns, thread: int) -> tuple[bool, bool]:
     """Whether operators were recorded of a thread, and whether frames were: else nothing shows that it runs Python."""
     own = columns.category[(columns.thread == thread) & (columns.dur_ns > 0)]

@@ -69,6 +69,8 @@ class CompileFacts:
         of: how many steps these are among.
         regions: compiled regions that ran or were compiled; ``None`` where no name told.
         recompiled: regions that were compiled more than once, as torch numbers them, at most five.
+        guards: that failed and made torch compile again, as torch words them, each once however its numbers differ,
+            most often first; empty where nothing tells. Hostile text.
         source: measured by the timers, or derived from a trace.
     """
 
@@ -78,6 +80,7 @@ class CompileFacts:
     regions: int | None
     recompiled: tuple[str, ...]
     source: Source
+    guards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,14 @@ class HeldFacts:
     """What holds part of the steps of a run without a device.
 
     Attributes:
-        place: ``hook`` of gradients, ``optimizer``, ``read`` of values, or the pass in which an operator runs:
-            ``forward``, which is all beside it, or ``backward``.
+        place: ``hook`` of gradients, ``optimizer``, ``read`` of values, ``fetch`` for what computes while the loop gets
+            a batch, or the pass in which an operator runs: ``forward``, which is all beside it, or ``backward``.
         operator: the one with most time there; of an optimizer its class. Hostile text.
         per_step: how often a step calls it; of an optimizer all its operators.
         share: of the step that the place takes, Python included; of a pass what the operator takes.
         operator_share: of the step that the operator itself takes.
         line: the line of the user's that calls it, as the profiler names it; ``None`` without stacks.
+        time_ns: the same of the median traced step, ns, without what recording it took; 0 for what fewer steps hold.
         style: how an optimizer goes over its tensors: ``single``, ``foreach`` or ``fused``; ``None`` for the others.
     """
 
@@ -101,6 +105,7 @@ class HeldFacts:
     share: float
     operator_share: float
     line: str | None = None
+    time_ns: float = 0.0
     style: str | None = None
 
 

@@ -14,7 +14,7 @@ from profilerkit.analysis.intervals import I64, Spans, covered
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.rundir.reader import RankRecord
-from profilerkit.rundir.sampled import StackSample
+from profilerkit.rundir.sampled import StackPlace, StackSample
 
 #: A line is named where its share is above one third, with what chance could make of so many looks: below, all other
 #: lines together hold twice as much, and what is gained there is not known to be much (a choice).
@@ -81,7 +81,8 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
 
     They are ``input``, of the training thread in the loader; ``workers``, of the loader's, and of that ``fetch`` and
     ``collate``; ``python``, which keeps the interpreter outside of loader and torch; ``hook``, in the backward pass;
-    and ``unnamed``, what makes steps longer that recur. Steps with an evaluation or another named phase are left out.
+    ``forward_hook``, which modules call; and ``unnamed``, what makes steps longer that recur. Steps with an evaluation
+    or another named phase are left out.
     """
     if not len(log.index):
         return {}
@@ -96,7 +97,8 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
         "fetch": hot_line([sample for sample in workers if sample.place == "input"]),
         "collate": hot_line([sample for sample in workers if sample.place == "collate"]),
         "python": hot_line([sample for sample in here if _is_python(sample)], of_loop=True),
-        "hook": _share_of_step(here),
+        "hook": _share_of_step(here, "hook"),
+        "forward_hook": _share_of_step(here, "forward_hook"),
         "unnamed": _of_stalls(record.stacks, step, log),
     }
     return {place: line for place, line in found.items() if line is not None}
@@ -108,9 +110,9 @@ def line_within(stacks: Sequence[StackSample], spans: Spans) -> HotLine | None:
     return hot_line(_chosen(stacks, covered(spans, at))) if len(stacks) and len(spans) else None
 
 
-def _share_of_step(samples: Sequence[StackSample]) -> HotLine | None:
+def _share_of_step(samples: Sequence[StackSample], place: StackPlace) -> HotLine | None:
     """The hot line of hooks, with its share of the step."""
-    hooks = [sample for sample in samples if sample.place == "hook"]
+    hooks = [sample for sample in samples if sample.place == place]
     line = hot_line(hooks)
     if line is None:
         return None
@@ -182,7 +184,7 @@ def _is_between(sample: StackSample) -> bool:
 
 def _is_python(sample: StackSample) -> bool:
     """Whether the thread kept the interpreter outside of the loader, in no code of torch's."""
-    return sample.held_ns > _HELD_NS and not sample.in_torch and sample.place in ("step", "hook")
+    return sample.held_ns > _HELD_NS and not sample.in_torch and sample.place in ("step", "hook", "forward_hook")
 
 
 def _function(line: str) -> str:

@@ -19,7 +19,7 @@ from profilerkit.analysis.host.frames import (
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import leaf
 from profilerkit.rundir.layout import EVALUATION, INPUT_SPAN, PHASE_SPAN_PREFIX
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import Category, TraceColumns, kept
 from profilerkit.trace.phases import Phase, phase_of
 
 Mask = npt.NDArray[np.bool_]
@@ -62,6 +62,8 @@ _MOVES_NO_DATA = re.compile(
     r"|movedim|flatten|squeeze|unsqueeze|slice|select|narrow|split|chunk|unbind|resolve_(?:conj|neg)"
     r"|item|_local_scalar_dense|is_nonzero)(?:_|$)"
 )
+#: Operators that hand the value of a tensor to Python.
+_READS = re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$")
 #: How torch marks a step of an optimizer.
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _BACKWARD = re.compile(r"^autograd::engine")
@@ -91,6 +93,7 @@ class HostNames:
         feeds: annotations and frames named for getting a batch, to be believed where they issue no other work.
         feeding: input leaf a frame or operator inside a fetch is about, -1 for none.
         moves_no_data: operators that neither compute nor copy.
+        reads: operators that hand the value of a tensor to Python.
         runs_python: frames of Python code; the others of builtins.
         annotation: leaf of a phase, -1 for none.
         frame_phase: leaf of a frame that saves, evaluates or logs, -1 for none.
@@ -104,6 +107,7 @@ class HostNames:
     feeds: Mask
     feeding: I64
     moves_no_data: Mask
+    reads: Mask
     runs_python: Mask
     offloads: Mask
     optimizer: Mask
@@ -152,6 +156,7 @@ class HostNames:
             feeds=chosen([entry.feeds or _names_feeding(text) for text, entry in zip(texts, frame, strict=True)]),
             feeding=feeding,
             moves_no_data=mask(_MOVES_NO_DATA),
+            reads=mask(_READS),
             runs_python=chosen([entry.runs_python for entry in frame]),
             offloads=chosen([entry.offloads for entry in frame]),
             optimizer=mask(_OPTIMIZER) | phase_names(columns, "optimizer"),
@@ -247,6 +252,7 @@ def _annotation_leaf(text: str) -> int:
     return -1 if recompute or found == leaf("other.phase") else found
 
 
+@kept
 def main_thread(columns: TraceColumns) -> int:
     """The thread that runs the training loop: owner of most step markers, else of most host operators.
 

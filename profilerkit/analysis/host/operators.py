@@ -5,23 +5,25 @@ import re
 import numpy as np
 
 from profilerkit.analysis.device.call_sites import call_sites
-from profilerkit.analysis.device.kernels import KernelNames, in_use, matching, self_times
+from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in_use, matching, self_times
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.host_facts import HeldFacts
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
+from profilerkit.analysis.host.recording import OPERATOR_NS, SHAPES_NS
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, index_at, intersect, subtract, time_within, union
+from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.optimizer_marks import STYLES, largest_class, optimizer_rows, without_closures
 from profilerkit.trace.columns import Category, TraceColumns
 
 _NODE = "autograd::engine::evaluate_function: "
-#: Operators that hand the value of a tensor to Python.
-_READS = re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$")
 #: What the engine itself runs between two nodes: it adds the gradients of a tensor that is used more than once, and
 #: brings them to its shape and type.
 _ADDS = re.compile(r"^aten::(?:add_?|sum|sum_to_size|view|reshape|to|_to_copy|copy_|detach|empty.*|zeros?_?|fill_)$")
 #: What a program calls, without what autograd writes around it.
 _OPERATOR = re.compile(r"^(?!(?:torch::)?autograd::)[\w]+::")
+#: They join samples to a batch.
+_JOINS = re.compile(r"^aten::(?:stack|cat)$")
 #: What ranks do together has rules of its own.
 _DISTRIBUTED = re.compile(r"^(?:torch::distributed|c10d)::")
 #: Its own function adds to the gradient, and runs the hooks of a parameter that follow.
@@ -38,7 +40,7 @@ def held_by(
     """Return what holds much of the steady steps, largest share first; only of a trace without a device.
 
     A hook is what runs in a node of the backward pass beside the node's own function, Python included. Matrix products
-    and convolutions are the model's mathematics, and are left out, as is what the loop does to get a batch.
+    and convolutions are the model's mathematics, and are left out. What the loop does to get a batch is apart.
 
     Args:
         columns: the trace.
@@ -56,13 +58,15 @@ def held_by(
     optimizer = _spans(columns, without_closures(columns, marks, nodes))
     fetches = _spans(columns, np.flatnonzero(names.loader[columns.name] & (columns.thread == main)))
     hooks = subtract(_hooks(columns, kinds, nodes), optimizer)
-    rows = rows[~covered(fetches, columns.ts_ns[rows])]
+    fetched = covered(fetches, columns.ts_ns[rows])
+    rows, made = rows[~fetched], rows[fetched]
     seen = _Own(columns, rows, self_times(columns, rows), window)
     backward = _spans(columns, nodes)
     out = [
         seen.told("hook", hooks),
         _optimizer(seen, marks, optimizer),
         seen.told("read", _reading(columns, names, rows, main)),
+        _fetching(columns, made, window),
     ]
     left = ~covered(hooks, columns.ts_ns[rows]) & ~covered(optimizer, columns.ts_ns[rows])
     aside = kinds.math | kinds.communication | matching(columns, in_use(columns), _DISTRIBUTED)
@@ -88,34 +92,38 @@ class _Own:
 
     def told(self, place: str, spans: Spans) -> HeldFacts | None:
         """What ``spans`` hold of the steps, with the operator that takes most of them."""
-        share = self._share(time_within(spans, self.window.start, self.window.end))
-        inside = covered(spans, self.columns.ts_ns[self.rows]) & self.named
-        if share < _LEAST or not inside.any():
+        per_step = time_within(spans, self.window.start, self.window.end)
+        covers = covered(spans, self.columns.ts_ns[self.rows])
+        inside = covers & self.named
+        if self._share(per_step) < _LEAST or not inside.any():
             return None
-        return self._of(inside, place, share)
+        return self._of(inside, place, per_step, int(np.count_nonzero(covers)))
 
     def largest(self, chosen: np.ndarray, place: str) -> HeldFacts | None:
         """The operator with most time of its own among the chosen rows."""
         if not chosen.any():
             return None
-        found = self._of(chosen, place, None)
+        found = self._of(chosen, place)
         return found if found.share >= _LEAST else None
 
-    def _of(self, chosen: np.ndarray, place: str, share: float | None) -> HeldFacts:
+    def _of(self, chosen: np.ndarray, place: str, per_step: I64 | None = None, recorded: int = 0) -> HeldFacts:
         total = np.bincount(self.called[chosen], weights=self.own_ns[chosen])
         most = int(total.argmax())
         own = np.flatnonzero(chosen & (self.called == most))
         calls = self.rows[own[self.columns.name[self.rows[own]] == most]]
         longest = calls[np.argsort(-self.columns.dur_ns[calls], kind="stable")[:_TRIED]]
         step = index_at(self.window, self.columns.ts_ns[self.rows[own]])
-        own_share = self._share(np.bincount(step[step >= 0], self.own_ns[own][step >= 0], len(self.window)))
+        of_operator = np.bincount(step[step >= 0], self.own_ns[own][step >= 0], len(self.window))
+        time, own_share = of_operator if per_step is None else per_step, self._share(of_operator)
+        recording_ns = (OPERATOR_NS + SHAPES_NS) * (recorded or len(own)) / max(len(self.window), 1)
         return HeldFacts(
             place=place,
             operator=self.columns.strings[most],
             per_step=len(calls) / max(len(self.window), 1),
-            share=own_share if share is None else share,
+            share=own_share if per_step is None else self._share(per_step),
             operator_share=own_share,
             line=next((site.line for site in call_sites(self.columns, longest) if site.line), None),
+            time_ns=float(max(median(time) - recording_ns, 0.0)),
         )
 
 
@@ -182,15 +190,23 @@ def _optimizer(seen: _Own, marks: I64, spans: Spans) -> HeldFacts | None:
     )
 
 
+def _fetching(columns: TraceColumns, rows: I64, window: Spans) -> HeldFacts | None:
+    """What computes in the loop's own fetches: calls of 10 µs or more, beside those that join samples to a batch."""
+    joins = _spans(columns, rows[matching(columns, in_use(columns), _JOINS)[columns.name[rows]]])
+    rows = rows[(columns.dur_ns[rows] >= SMALL_KERNEL_NS) & ~covered(joins, columns.ts_ns[rows])]
+    if not len(rows):
+        return None
+    return _Own(columns, rows, self_times(columns, rows), window).told("fetch", _spans(columns, rows))
+
+
 def _reading(columns: TraceColumns, names: HostNames, rows: I64, main: int) -> Spans:
     """When the loop reads values one after another, with the Python between the reads.
 
     A chain of operators that move no data, with gaps below 1 ms, from its first read to the end of its last one.
     """
-    reads = matching(columns, in_use(columns), _READS)
     own = rows[columns.thread[rows] == main]
     own = own[np.lexsort((-columns.dur_ns[own], columns.ts_ns[own]))]
-    read = reads[columns.name[own]]
+    read = names.reads[columns.name[own]]
     if not read.any():
         return EMPTY
     quiet = names.moves_no_data[columns.name[own]] | read

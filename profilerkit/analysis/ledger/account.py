@@ -1,6 +1,6 @@
 """The wall clock of a rank as a partition: every nanosecond of it in exactly one entry."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,11 +20,9 @@ from profilerkit.analysis.intervals import (
 )
 from profilerkit.analysis.ledger.excess import excess, step_kinds
 from profilerkit.analysis.ledger.records import Records, labelled, occurrences, owners, read_records
-from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.steps.device_time import DeviceTime
 from profilerkit.analysis.steps.log import StepLog, exposed, starving
-from profilerkit.model.change import revise
-from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource, RankWall, Stage
+from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource
 from profilerkit.rundir.layout import OFF_BY_SETTINGS, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.start_up import StartUp
@@ -95,16 +93,16 @@ def account(record: RankRecord, log: StepLog | None) -> Account | None:
     return Account(records, aside, bool(len(fed)), by_step)
 
 
-def rank_ledger(record: RankRecord, log: StepLog | None) -> Ledger | None:
-    """The wall clock of one rank; ``None`` where it left no records of its training.
+def rank_ledger(record: RankRecord, log: StepLog | None, found: Account | None) -> Ledger | None:
+    """The wall clock of one rank; ``None`` where it left no records of its training, or was asked for none.
 
     Args:
         record: what it left.
         log: its steps; ``None`` without any.
+        found: what its time went to.
     """
     light = record.meta.features.get("light") if record.meta else None
-    found = account(record, log) if light is None or light.on or light.reason != OFF_BY_SETTINGS else None
-    if found is None:
+    if found is None or (light is not None and not light.on and light.reason == OFF_BY_SETTINGS):
         return None
     records, aside = found.records, found.aside
     started = record.meta.process_start_perf_ns if record.meta else None
@@ -130,21 +128,6 @@ def rank_ledger(record: RankRecord, log: StepLog | None) -> Ledger | None:
         unexplained_ns=spent["unexplained"],
         entries=_entries(spent, wall, counts, inferred, start_up.packages if start_up else {}),
     )
-
-
-def run_ledger(ranks: Sequence[RankFacts], told: int) -> Ledger | None:
-    """The ledger of the rank at position ``told``, with the wall clock of every rank; ``None`` without its timers."""
-    ledgers = [rank_ledger(rank.record, rank.log) if rank.record else None for rank in ranks]
-    chosen = ledgers[told]
-    walls = tuple(_by_stage(ledger) for ledger in ledgers if ledger is not None)
-    return chosen if chosen is None or len(walls) < 2 else revise(chosen, ranks=walls)
-
-
-def _by_stage(ledger: Ledger) -> RankWall:
-    stages: dict[Stage, int] = {}
-    for entry in ledger.entries:
-        stages[entry.stage] = stages.get(entry.stage, 0) + entry.time_ns
-    return RankWall(rank=ledger.rank, wall_ns=ledger.wall_ns, stages=stages)
 
 
 def _entries(

@@ -5,7 +5,7 @@ import numpy as np
 from profilerkit.analysis.events import EVENT_DTYPE, Timed, fetches_here, timed
 from profilerkit.analysis.host.lines import line_within
 from profilerkit.analysis.intervals import covered, union
-from profilerkit.analysis.ledger.account import account
+from profilerkit.analysis.ledger.account import Account
 from profilerkit.analysis.ledger.pause import Pause, PauseKind
 from profilerkit.analysis.ledger.records import occurrences
 from profilerkit.analysis.stats import median
@@ -16,12 +16,13 @@ from profilerkit.rundir.reader import RankRecord
 _KINDS: tuple[PauseKind, ...] = ("checkpoint", "evaluation", "logging")
 
 
-def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
+def pauses(record: RankRecord, log: StepLog, found: Account | None) -> tuple[Pause, ...]:
     """What the records of one rank tell, longest in all first; empty where training never stood still.
+
+    ``found`` is what its time went to.
 
     Of pauses in each other the inner one counts. What lies behind the last step is no pause: training had ended.
     """
-    found = account(record, log)
     if found is None or not len(found.records.steps):
         return ()
     records, first = found.records, int(log.steady.argmax())

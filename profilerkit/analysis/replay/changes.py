@@ -136,7 +136,7 @@ class OneLaunch:
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels of some kinds run faster, but never faster than their bytes move.
+    """Kernels of some kinds run faster, but never faster than their bytes move; fused ones move fewer.
 
     Attributes:
         speed_up: how many times.
@@ -155,7 +155,8 @@ class Kernels:
         chosen: Bools = np.isin(graph.leaf, leaves)
         if self.kind:
             chosen &= graph.fp32 if self.kind == "fp32" else graph.chained
-        faster = np.maximum(graph.dur_ns / self.speed_up, np.minimum(graph.least_ns, graph.dur_ns))
+        least = np.minimum(graph.least_ns, graph.dur_ns) if self.kind != "chained" else 0.0
+        faster = np.maximum(graph.dur_ns / self.speed_up, least)
         shorter = _host_time(graph, _pieces(graph, leaves), 1.0 / self.speed_up) if not self.kind else graph
         return replace(shorter, dur_ns=np.where(chosen, faster, graph.dur_ns))
 

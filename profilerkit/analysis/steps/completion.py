@@ -6,6 +6,7 @@ import numpy as np
 
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.device.launches import launching_rows
+from profilerkit.analysis.host.gaps import LONGEST_LAUNCH_NS
 from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import Bools, Category, TraceColumns
 
@@ -13,6 +14,8 @@ from profilerkit.trace.columns import Bools, Category, TraceColumns
 #: a step cut at them would be that far off. The replay is held to the same 5 % (§3.2 of the diagnosis method); of 52
 #: recordings of others those whose step was told wrongly have 6 % to 6,000 %, synchronous ones below 2 %.
 AHEAD_RATIO = 0.05
+#: Work of at most this ratio of all may be done before what the device did earlier ends (a choice).
+LITTLE_RATIO = 0.05
 
 _NEVER: int = np.iinfo(np.int64).min
 
@@ -83,6 +86,23 @@ def undone_from(columns: TraceColumns, launches: I64) -> int:
     linked = launches[launches >= 0]
     beyond = calls[calls > columns.ts_ns[linked].max()] if len(linked) else calls[:0]
     return int(beyond[0]) if len(beyond) else np.iinfo(np.int64).max
+
+
+def earlier_work_ends(columns: TraceColumns, launches: I64 | None) -> int:
+    """When the device is done with work that was not recorded: work that was, all but a little, waits for it; else 0.
+
+    Until then events wait in the queue of a device that seems idle, longer than a launch can take.
+    """
+    if launches is None:
+        return 0
+    rows = np.flatnonzero(device_rows(columns) & (columns.dur_ns > 0))
+    rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+    start, call = columns.ts_ns[rows], launches[rows]
+    done = np.r_[0, np.maximum.accumulate(columns.end_ns[rows])[:-1]]
+    before = np.cumsum(columns.dur_ns[rows]) - columns.dur_ns[rows]
+    queued = (call >= 0) & (start - np.maximum(columns.end_ns[np.maximum(call, 0)], done) > LONGEST_LAUNCH_NS)
+    late = start[queued & (before <= LITTLE_RATIO * columns.dur_ns[rows].sum())]
+    return int(late.max()) if len(late) else 0
 
 
 def device_steps(

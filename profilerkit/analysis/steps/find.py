@@ -10,7 +10,7 @@ from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.host.loading import captures
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.intervals import I64, Spans, covered, positive
-from profilerkit.analysis.steps.completion import AHEAD_RATIO, device_steps, issued_at, undone_from
+from profilerkit.analysis.steps.completion import AHEAD_RATIO, device_steps, earlier_work_ends, issued_at, undone_from
 from profilerkit.analysis.steps.optimizer_marks import marked_by_torch, optimizer_rows, step_marks
 from profilerkit.analysis.steps.ranges import repeated_operators, repeated_ranges, single_range
 from profilerkit.analysis.steps.warmup import warmup_length
@@ -98,7 +98,7 @@ def find_steps(
     if marks is None and marked_by_torch(columns):
         marks = _optimizer_ends(columns, names)
     marks = marks or _loader_starts(columns, names) or _ranges(columns, names, launches) or _turns(columns)
-    return _judged(columns, names, marks, launches) if marks else _whole(columns, names)
+    return _judged(columns, names, marks, launches) if marks else _whole(columns, names, launches)
 
 
 def _of_windows(columns: TraceColumns, names: HostNames, launches: I64 | None) -> TraceSteps:
@@ -271,8 +271,8 @@ def _extent(columns: TraceColumns) -> tuple[int, int]:
     return (int(columns.ts_ns[rows].min()), int(columns.end_ns[rows].max())) if len(columns) else (0, 0)
 
 
-def _whole(columns: TraceColumns, names: HostNames) -> TraceSteps:
-    """One step from the first kernel, or the fetch before it, to the last work: the rest is set-up and tear-down."""
+def _whole(columns: TraceColumns, names: HostNames, launches: I64 | None) -> TraceSteps:
+    """One step from the first kernel, or the fetch before it, to the last work: the rest is set-up or earlier work."""
     low, high = _extent(columns)
     if columns.meta.unprofiled:
         high = low  # nobody knows that it is a step
@@ -280,7 +280,7 @@ def _whole(columns: TraceColumns, names: HostNames) -> TraceSteps:
     if len(kernels):
         high = min(high, int(columns.end_ns[device_rows(columns)].max()))
         feeds = (columns.category == Category.ANNOTATION) & (names.loader | names.feeds)[columns.name]
-        low = int(np.r_[kernels.min(), columns.ts_ns[feeds]].min())
+        low = max(int(np.r_[kernels.min(), columns.ts_ns[feeds]].min()), earlier_work_ends(columns, launches))
     return TraceSteps(
         index=np.zeros(1, dtype=np.int64),
         start=np.array([low]),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import Slope, median, theil_sen
 from profilerkit.analysis.steps.series import Grown, StepSeries, what_grew
 
@@ -23,6 +24,9 @@ class StepGrowth:
         last_ns: the typical step of the last tenth.
         mean_ns: the mean step.
         part: the part that holds most of the growth; ``None`` where none does, or steps are not split.
+        computed_ratio: CPU time of the process in the last third over that in the first; ``None`` where not known.
+        crowding: share of the last third in which the training thread waits for a processor, less that of the first;
+            0 where it is not known.
         steps: first and last judged step.
     """
 
@@ -31,6 +35,8 @@ class StepGrowth:
     last_ns: float
     mean_ns: float
     part: Grown | None
+    computed_ratio: float | None
+    crowding: float
     steps: tuple[int, int]
 
     @property
@@ -40,10 +46,14 @@ class StepGrowth:
 
 
 def step_growth(series: StepSeries) -> StepGrowth | None:
-    """The growth of the judged steps; ``None`` where they are few, do not grow for certain, or stopped growing."""
+    """The growth of the judged steps; ``None`` where they are few, do not grow for certain, or stopped growing.
+
+    Waiting for a processor is left out where it is known: a machine that gets busier is no growth of the program.
+    """
     rows = np.flatnonzero(series.steady)
     if len(rows) < FEWEST_TO_GROW:
         return None
+    recorded, series = series, series.unqueued()
     time = series.time[rows]
     slope = theil_sen(series.index[rows], time)
     early, middle, late = np.array_split(rows, 3)
@@ -59,5 +69,22 @@ def step_growth(series: StepSeries) -> StepGrowth | None:
         last_ns=median(time[-tenth:]),
         mean_ns=float(time.mean()),
         part=what_grew(series, last, first),
+        computed_ratio=_computed_ratio(recorded, early, late),
+        crowding=_crowding(recorded, early, late),
         steps=(int(series.index[rows[0]]), int(series.index[rows[-1]])),
     )
+
+
+def _computed_ratio(series: StepSeries, early: I64, late: I64) -> float | None:
+    computed = series.computed
+    if computed is None or min(computed[early].min(), computed[late].min()) <= 0:
+        return None
+    return float(computed[late].mean() / computed[early].mean())
+
+
+def _crowding(series: StepSeries, early: I64, late: I64) -> float:
+    queued = series.queued
+    if queued is None or min(queued[early].min(), queued[late].min()) < 0:
+        return 0.0
+    share = queued / series.time
+    return float(share[late].mean() - share[early].mean())

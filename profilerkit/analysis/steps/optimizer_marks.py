@@ -9,7 +9,7 @@ from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.phases import phase_rows
 from profilerkit.analysis.intervals import I64
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import Category, TraceColumns, kept
 
 _STEP = re.compile(r"^Optimizer\.step#")
 _CLASS = re.compile(r"^Optimizer\.step#([^.]{1,60})")
@@ -17,6 +17,7 @@ _CLASS = re.compile(r"^Optimizer\.step#([^.]{1,60})")
 STYLES = (("fused", "aten::_fused_"), ("foreach", "aten::_foreach_"), ("single", "aten::"))
 
 
+@kept
 def optimizer_rows(columns: TraceColumns) -> I64:
     """The optimizer steps, each once however often it was written, by their end.
 

@@ -30,6 +30,8 @@ class StepSeries:
         steady: the judged steps.
         optimizes: steps that hold an optimizer step; where gradients are accumulated they are longer by nature.
         parts: part to its time, as far as steps are split.
+        queued: time in which the training thread waited for a processor, -1 where not known; ``None`` without samples.
+        computed: CPU time of the process, likewise.
     """
 
     index: I64
@@ -37,6 +39,14 @@ class StepSeries:
     steady: Mask
     optimizes: Mask
     parts: Mapping[str, I64]
+    queued: I64 | None = None
+    computed: I64 | None = None
+
+    def unqueued(self) -> "StepSeries":
+        """The steps without their waiting for a processor, where that is known of the judged ones."""
+        if self.queued is None or (self.queued[self.steady] < 0).any():
+            return self
+        return replace(self, time=np.maximum(self.time - np.maximum(self.queued, 0), 1), queued=None)
 
 
 @dataclass(frozen=True, slots=True)

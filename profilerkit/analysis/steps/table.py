@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.steps.queued import queued_per_step
+from profilerkit.analysis.steps.queued import computed_per_step, queued_per_step
 from profilerkit.analysis.steps.series import StepSeries, shown_rows
 from profilerkit.analysis.steps.slow import slow_steps
 from profilerkit.analysis.steps.warmup_cause import warmup_cost
@@ -35,11 +36,17 @@ def trace_series(trace: TraceFacts) -> StepSeries:
     return StepSeries(found.index, found.end - found.start, found.judged, found.optimizes, parts)
 
 
-def log_steps(log: StepLog, series: StepSeries, found_by: str, samples: Sequence[Sample] = ()) -> Steps:
+def log_series(log: StepLog, wait_part: str, samples: Sequence[Sample]) -> StepSeries:
+    """The steps of the timers, with what the host's samples tell of them."""
+    time = log.stop - log.start
+    queued, computed = queued_per_step(samples, log.start, time), computed_per_step(samples, log.start, time)
+    return replace(log.series(wait_part), queued=queued, computed=computed)
+
+
+def log_steps(log: StepLog, series: StepSeries, found_by: str) -> Steps:
     """Steps as the timers saw them: waits, phases and collections are split off, the rest is one remainder."""
     warmup = warmup_cost(log.state, log.time, {"compilation": log.compiling, "the first batches": log.wait})
-    queued = queued_per_step(samples, log.start, log.stop - log.start)
-    told = told_steps(series, log.start, log.state, found_by, inferred=log.inferred, warmup=warmup, queued=queued)
+    told = told_steps(series, log.start, log.state, found_by, inferred=log.inferred, warmup=warmup)
     return revise(told, ahead_ns=log.ahead_ns)
 
 
@@ -58,7 +65,6 @@ def told_steps(
     *,
     inferred: bool,
     warmup: Warmup | None = None,
-    queued: I64 | None = None,
 ) -> Steps:
     """Steps with their times, at most so many rows as ``shown_rows`` keeps, and what the first ones cost.
 
@@ -69,8 +75,8 @@ def told_steps(
         found_by: what marks a step.
         inferred: the marker was not given by the user.
         warmup: what the steps before the judged ones cost.
-        queued: ``(n_steps,)`` ns in which the training thread waited for a processor, -1 where not known.
     """
+    queued = series.queued
     count = len(series.index)
     shown = shown_rows(count)
     rows = tuple(

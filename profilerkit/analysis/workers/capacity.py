@@ -125,9 +125,12 @@ def batch_room(facts: Facts) -> int | None:
 def own_cores(facts: Facts) -> float | None:
     """Cores that the process and its workers use, mean; ``None`` where either was not sampled."""
     process, workers = facts.series("host.process_cores"), facts.series("host.worker_cores")
-    if process is None or (workers is None and _has_workers(facts)):
+    # Of workers that live no longer than from one sample to the next their own records tell.
+    recorded = facts.workers.cpu_cores if facts.workers is not None else None
+    used = workers.mean if workers is not None else recorded
+    if process is None or (used is None and _has_workers(facts)):
         return None
-    return process.mean + (workers.mean if workers is not None else 0.0)
+    return process.mean + (used or 0.0)
 
 
 def _has_workers(facts: Facts) -> bool:

@@ -1,5 +1,7 @@
 """The epochs of the training's loader: what their boundaries cost, and whether the first one was cold."""
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -7,14 +9,16 @@ from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, NOT_TRAINING
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.workers.loading import EpochFacts
-from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind
 
 _NOT_THE_TRAINING = EventFlag.OTHER_THREAD | NOT_TRAINING
 
 Records = npt.NDArray[np.void]
 
 
-def epoch_facts(events: bytes, log: StepLog, records: Records, pids: I64) -> EpochFacts | None:
+def epoch_facts(
+    events: bytes, log: StepLog, records: Records, pids: I64, *, is_stream: bool = False
+) -> EpochFacts | None:
     """The epochs of one rank; ``None`` where no first fetch was recorded.
 
     Args:
@@ -22,6 +26,7 @@ def epoch_facts(events: bytes, log: StepLog, records: Records, pids: I64) -> Epo
         log: its steps.
         records: batches of all workers.
         pids: the process of each.
+        is_stream: the dataset is iterable: kept workers begin it anew in each epoch.
     """
     table = np.frombuffer(events, dtype=EVENT_DTYPE)
     table = table[np.argsort(table["start"], kind="stable")]
@@ -40,7 +45,7 @@ def epoch_facts(events: bytes, log: StepLog, records: Records, pids: I64) -> Epo
         first_stored_ratio=stored[0],
         later_stored_ratio=stored[1],
     )
-    return _with_boundaries(facts, waits, firsts, log, records) if len(begins) > 1 else facts
+    return _with_boundaries(facts, waits, firsts, log, records, is_stream=is_stream) if len(begins) > 1 else facts
 
 
 def _epoch_of(instants: I64, begins: I64) -> I64:
@@ -100,7 +105,9 @@ def _renewed(table: Records, begins: I64, pids: I64) -> bool | None:
     return len(np.unique(pairs[:, 1])) == len(pairs)
 
 
-def _with_boundaries(facts: EpochFacts, waits: Records, firsts: Records, log: StepLog, records: Records) -> EpochFacts:
+def _with_boundaries(
+    facts: EpochFacts, waits: Records, firsts: Records, log: StepLog, records: Records, *, is_stream: bool
+) -> EpochFacts:
     """The facts with what lies between two epochs."""
     begins = firsts["start"].astype(np.int64)
     # Of the steps in which the epochs begin: a pause of a trace window at the fetch is not counted as its wait.
@@ -111,28 +118,40 @@ def _with_boundaries(facts: EpochFacts, waits: Records, firsts: Records, log: St
     epoch = _epoch_of(lasts["start"].astype(np.int64), begins)
     np.add.at(ends, epoch[epoch >= 0], lasts["dur"][epoch >= 0])
     beyond = np.maximum(firsts["dur"].astype(np.int64) - (round(float(np.median(usual))) if len(usual) else 0), 0)
-    starting = _starting(firsts, records)
-    return EpochFacts(
-        count=facts.count,
+    restarts = _restarts(waits, begins, records, is_stream=is_stream)
+    return replace(
+        facts,
         steps=float(steps.mean()),
+        time_ns=float(np.median(np.diff(begins))),
         # Medians: where a trace window opened in a first fetch, the workers started while it did.
         boundary_ns=float(np.median(beyond[1:] + ends[:-1])),
         opening_ns=float(np.median(beyond[1:])),
-        restart_ns=float(np.median(starting[1:] + ends[:-1])) if starting is not None else None,
-        renewed=facts.renewed,
-        first_wait_ns=facts.first_wait_ns,
-        later_wait_ns=facts.later_wait_ns,
-        first_stored_ratio=facts.first_stored_ratio,
-        later_stored_ratio=facts.later_stored_ratio,
+        restart_ns=float(np.median(restarts[1:] + ends[:-1])) if restarts is not None else None,
     )
 
 
-def _starting(firsts: Records, records: Records) -> I64 | None:
-    """``(n_epochs,)`` ns from each first fetch until a worker began, at most the fetch; ``None`` without any."""
+def _restarts(waits: Records, begins: I64, records: Records, *, is_stream: bool) -> I64 | None:
+    """``(n_epochs,)`` ns that an epoch's first fetches take beyond those of kept workers; ``None`` without records.
+
+    New workers start, open their data and make a first batch each, side by side. Kept ones make it in the usual time.
+    Those of a stream begin it anew, and only their start is saved for certain, as where no usual batch was recorded.
+    """
     if not len(records):
         return None
-    begun = np.sort(records["start"].astype(np.int64))
-    start = firsts["start"].astype(np.int64)
-    following = begun[np.minimum(np.searchsorted(begun, start), len(begun) - 1)]
-    starting: I64 = np.clip(following - start, 0, firsts["dur"].astype(np.int64))
-    return starting
+    begin = records["idle"] == UNKNOWN_US  # the first batch that its worker made in an epoch
+    start = records["start"].astype(np.int64)
+    if is_stream or not begin.any() or begin.all():
+        began = np.sort(start)
+        first = waits["dur"][np.searchsorted(waits["start"], begins)].astype(np.int64)
+        starting: I64 = np.clip(began[np.minimum(np.searchsorted(began, begins), len(began) - 1)] - begins, 0, first)
+        return starting
+    made = sum(records[stage][~begin, 0].astype(np.int64) for stage in ("samples", "collate")) * 1000
+    kept_ns = round(float(np.median(made)))
+    workers = np.bincount(np.maximum(_epoch_of(start[begin], begins), 0), minlength=len(begins))
+    fetches = waits[(waits["flags"] & NOT_A_WAIT) == 0]
+    epoch = _epoch_of(fetches["start"].astype(np.int64), begins)
+    place = np.arange(len(fetches)) - np.searchsorted(epoch, epoch)
+    of_first = (epoch >= 0) & (place < np.maximum(workers, 1)[np.maximum(epoch, 0)])
+    opening = np.bincount(epoch[of_first], weights=fetches["dur"][of_first], minlength=len(begins))
+    beyond: I64 = np.maximum(np.rint(opening).astype(np.int64) - kept_ns, 0)
+    return beyond

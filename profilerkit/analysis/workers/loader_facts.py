@@ -28,8 +28,9 @@ def loading_facts(record: RankRecord | None, log: StepLog | None, workers: Worke
     if record is None or log is None:
         return None
     records, pids = all_records(record.workers)
-    epochs = epoch_facts(record.events, log, records, pids)
     loader = record.meta.loader if record.meta else None
+    is_stream = loader is not None and bool(loader.is_iterable)
+    epochs = epoch_facts(record.events, log, records, pids, is_stream=is_stream)
     events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
     known = LoadingFacts(epochs=epochs, skipped=skipped_batches(events), padding=_padding(events, log))
     if workers is None:

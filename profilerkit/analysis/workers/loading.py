@@ -59,11 +59,12 @@ class EpochFacts:
     Attributes:
         count: epochs of which the beginning was recorded.
         steps: of a whole epoch, mean; ``None`` below two epochs.
+        time_ns: from one first fetch to the next, median; ``None`` below two epochs.
         boundary_ns: median of what the end of an epoch and the first fetch of the next take beyond a usual fetch;
             ``None`` below two epochs.
         opening_ns: of that, in the first fetch.
-        restart_ns: of the boundary, until a worker began, and the last fetch, in which workers are shut down; ``None``
-            without records of workers.
+        restart_ns: what the last fetch, in which workers are shut down, and the first fetches of the next epoch take
+            beyond those of kept workers; ``None`` without records of workers.
         renewed: whether no worker served two epochs; ``None`` where that was not seen.
         first_wait_ns: mean fetch of the first epoch without its first one; ``None`` when the epoch had no other.
         later_wait_ns: median of the same over the later epochs; ``None`` without any.
@@ -73,6 +74,7 @@ class EpochFacts:
 
     count: int
     steps: float | None = None
+    time_ns: float | None = None
     boundary_ns: float | None = None
     opening_ns: float | None = None
     restart_ns: float | None = None

@@ -1,6 +1,7 @@
 """CO001 (R34): the step waits for collectives that nothing hides."""
 
 from dataclasses import dataclass
+from statistics import median
 from typing import ClassVar
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
@@ -69,7 +70,7 @@ class ExposedCollectives(Rule):
         unable, comm = unseen(facts), facts.comm
         if unable is not None or comm is None:
             return unable or NotApplicable("no collective was seen")
-        share = exposed(facts)
+        share = _not_waiting(facts)
         if share < self.smallest_share:
             return Passed(f"{format_ratio(share)} of the step is exposed communication")
         step = facts.mean_step_ns or 1.0
@@ -113,6 +114,23 @@ class ExposedCollectives(Rule):
         return (
             "no-overlap" if comm.overlap_ratio < self.overlap_ratio and behind >= self.available_ratio else "bandwidth"
         )
+
+
+def _not_waiting(facts: Facts) -> float:
+    """Exposed communication, share of the step, as far as it is not known to be waiting for the late rank.
+
+    Where recorders tell that a rank is late, and traces do not tell transfer from waiting, the others wait in theirs,
+    and no rank transfers for longer than they do beside that.
+    """
+    share = exposed(facts)
+    others = [rank for place, rank in enumerate(facts.ranks) if place != facts.judged_rank and rank.step_ns]
+    if facts.waiting_share is None or not undivided(facts) or not others:
+        return share
+    held = [
+        sum(part.share for part in rank.breakdown if part.part.startswith("comm.") and part.part != "comm.skew")
+        for rank in others
+    ]
+    return min(share, max(median(held) - facts.waiting_share, 0.0))
 
 
 def unseen(facts: Facts) -> Result | None:
@@ -163,7 +181,7 @@ def to_divide(facts: Facts) -> str:
 
 
 def _why(comm: CommFacts, unknown: str) -> str:
-    text = f"{format_ratio(comm.overlap_ratio)} of the communication runs beside computation; the rest stops the step."
+    text = f"{format_ratio(comm.overlap_ratio)} of the communication runs beside computation; nothing hides the rest."
     if unknown:
         text += f" {unknown}: transfer and waiting for a late rank cannot be told apart."
         if comm.surplus_ratio >= _NOTED_SURPLUS:
@@ -176,7 +194,7 @@ def _evidence(facts: Facts, comm: CommFacts) -> tuple[Evidence, ...]:
     origin = comm.table[0].name if comm.table else "communication kernels"
     share = share_evidence(facts, "Exposed communication, share of the step", *TRANSFER, origin=origin)
     return (
-        revise(share, value=exposed(facts)),
+        revise(share, value=_not_waiting(facts)),
         Evidence(
             label="Hidden part of the communication",
             value=comm.overlap_ratio,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from profilerkit.analysis.communication.cause import FEWEST_EXPLAINED
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.signals import SHOW_STACKS, fitting
 from profilerkit.analysis.whatif import saving
@@ -12,6 +13,7 @@ from profilerkit.model.finding import Bound, Evidence, Fix
 from profilerkit.model.step import PARTS
 from profilerkit.rules.comm.whom import is_likely, settled_by
 from profilerkit.rules.rule import (
+    SMALLEST_SAVING,
     Fired,
     MissingData,
     NotApplicable,
@@ -102,9 +104,11 @@ class LateRank(Rule):
         or two, and where its order alone does not exclude an accident, unless that is below 0.1 %. On a host ten times
         what the ends of one collective lie apart.
     Fix: By what the late rank does longer than the others before they wait for it, if that explains 60 % of the
-        waiting; without such a cause a trace of that rank with stacks.
-    Saving: Bound: the waiting of the median other rank. Expected: that less the jitter that would be left; where work
-        is to be evened out, without the part of it that the other ranks take over.
+        waiting, or holds 60 % of all that it does longer in the mean step; without such a cause a trace of that rank
+        with stacks.
+    Saving: Bound: the waiting of the median other rank, and the transfers that it has exposed after that and the late
+        rank computes through. Expected: that less the jitter that would be left; where work is to be evened out,
+        without the part of it that the other ranks take over.
     Traps: A rank that was not recorded may be the late one. Late by turns is jitter, not a late rank. Clocks of several
         hosts differ; they are aligned by the ends of the collectives, and the residual is stated.
     Confidence: High; medium where ranks are missing or no cause explains the waiting; low where it is likely late.
@@ -130,8 +134,9 @@ class LateRank(Rule):
                 why = "the hosts' clocks may be too far apart" if clocks else "the host is too busy"
                 return Passed(f"{why} to tell by how much a rank is late")
             return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
-        expected = max(waited - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
-        if not self.worth_saying(facts, expected):
+        longer = waited + (facts.shown_share or 0.0)
+        expected = max(longer - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
+        if expected < SMALLEST_SAVING:  # that it is no accident was judged by the collectives of each step
             return unsure(f"the others wait {format_ratio(waited)} of the step", expected)
         late = found.late[0]
         lost = f"{format_ns(waited * (facts.mean_step_ns or 0.0))} of {each(facts)}"
@@ -145,9 +150,9 @@ class LateRank(Rule):
                     title=f"The other ranks wait {lost} for {_named(found)}{', likely late' if likely else ''}",
                     why=" ".join([*(_why(one) for one in found.late), *([settled_by(facts)] if likely else [])]),
                     evidence=_evidence(facts, found),
-                    at_most="low" if likely else "medium" if facts.missing_ranks or known is None else "high",
+                    at_most="low" if likely else "medium" if facts.missing_ranks or not _is_explained(late) else "high",
                     detail=(known.detail or (late.cause or "").rpartition(".")[2]) if known else "",
-                    saving=saving(expected, waited),
+                    saving=saving(expected, longer),
                     fix=_fix(found),
                     confirm="Record again: the waiting caused by this rank must fall."
                     if known
@@ -155,6 +160,11 @@ class LateRank(Rule):
                 ),
             )
         )
+
+
+def _is_explained(late: Late) -> bool:
+    """Whether what it does longer is known, and explains most of the waiting."""
+    return _remedy(late) is not None and (late.coverage or 0.0) >= FEWEST_EXPLAINED
 
 
 def _unable(facts: Facts) -> Result | None:

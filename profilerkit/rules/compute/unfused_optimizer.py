@@ -112,7 +112,7 @@ class UnfusedOptimizer(Rule):
             facts,
             bound="overhead-bound" if gains else None,
             title=f"{name} takes {format_ratio(found.share)} of the step",
-            why=f"The optimizer calls {format_count(round(found.per_step))} operators a step.",
+            why=f"The optimizer calls {format_count(round(found.per_step))} operators per step.",
             evidence=(share, calls),
             at_most="medium",
             detail="optimizer" if gains else "",

@@ -31,7 +31,8 @@ class ItemwiseSamples(Rule):
     Evidence: CPU time of a batch over its samples, and their size; from the worker processes, or without workers from
         the CPU clock of the thread that waits.
     Threshold: A wait of 3 % of the step; less than 200 µs per sample, of which 70 % computes or waits for a core; at
-        least 16 samples; at most 16 KiB per sample where that is known.
+        least 16 samples; at most 16 KiB per sample where that is known. In the training process, operators of 10 µs or
+        more take at most half of the wait.
     Fix: Fetch the whole batch in one call: __getitems__, or batch_size=None with a BatchSampler; keep small data as
         tensors.
     Saving: Bound: the input share. Expected: three quarters of the CPU time of a batch gone (76 to 95 % in tests with
@@ -73,6 +74,9 @@ class ItemwiseSamples(Rule):
         size = batch.bytes / batch.samples if batch.bytes is not None else None
         if size is not None and size > self.most_bytes:
             return Passed(f"a sample has {format_bytes(round(size))}: it costs more than its Python")
+        made = next((one for one in facts.host.held or () if one.place == "fetch"), None)
+        if made is not None and not batch.by_workers and made.share > share / 2:
+            return Passed(f"samples compute {format_ratio(made.share)} of the step, most of it in {made.operator}")
         expected = self._expected(facts, batch)
         if not self.worth_saying(facts, expected):
             return Passed(f"samples of {format_ns(each_ns)} cost the step {format_ratio(expected)}")

@@ -83,7 +83,7 @@ class ExposedOffload(Rule):
             facts,
             bound="memory-bound",
             title=f"Offloaded state holds the device for {time} in {each(facts)}",
-            why=f"{format_bytes(both)} a step go to the host and back while nothing is computed.",
+            why=f"{format_bytes(both)} per step go to the host and back while nothing is computed.",
             evidence=(
                 share_evidence(facts, "Offload copies with nothing beside them, share of the step", "mem.offload"),
                 *(

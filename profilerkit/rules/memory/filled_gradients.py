@@ -66,7 +66,7 @@ class FilledGradients(Rule):
             facts,
             bound="memory-bound",
             title=f"Filling gradients with zeros costs {cost} of {each(facts)}",
-            why=f"{format_count(zeroed.per_step)} operators a step write zeros that backward then reads and adds to.",
+            why=f"{format_count(zeroed.per_step)} operators per step write zeros that backward then reads and adds to.",
             evidence=(
                 revise(
                     share("Operators that write zeros, per step", zeroed.per_step, "aten::zero_ under zero_grad"),

@@ -1,14 +1,56 @@
 """OV006 (R51): the compiled model is compiled again while it trains."""
 
+import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import CompileFacts
 from profilerkit.analysis.whatif import saving
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ns, format_ratio
+
+
+class _Remedy(NamedTuple):
+    """What a guard that is written so is about, and what to do about it; ``{}`` is what it looks at."""
+
+    guard: re.Pattern[str]
+    why: str
+    fix: Fix
+
+
+_SIZES = Fix(
+    text="Compile once for all shapes: mark the sizes that change as dynamic, or pad batches to a few sizes.",
+    code='torch.compile(model, dynamic=True)  # TORCH_LOGS="graph_breaks,recompiles" names the reasons',
+)
+_REMEDIES = (
+    _Remedy(
+        re.compile(r"size mismatch|stride mismatch|rank mismatch|\.size\(\)|\.stride\(\)|\blen\(|%"),
+        "a size changes",
+        revise(_SIZES, code="torch._dynamo.mark_dynamic(batch, 0)  # or torch.compile(model, dynamic=True)"),
+    ),
+    _Remedy(
+        re.compile(r"grad_mode|requires_grad|inference_mode"),
+        "gradients are on in some calls and off in others",
+        Fix(
+            text="Call it in one gradient mode: compile what evaluates apart, and set requires_grad before training.",
+        ),
+    ),
+    _Remedy(
+        re.compile(r" == -?\d"),
+        "{} is a number of Python's that changes",
+        Fix(text="Pass {} as a tensor: its value is then no reason to compile again.", code="{0} = torch.tensor({0})"),
+    ),
+    _Remedy(
+        re.compile(r"^G\[|self|_modules|__closure__|obj_id|type_id|id match", re.IGNORECASE),
+        "{} is another object than before",
+        Fix(text="Keep {} as it is while training: replace nothing that compiled code reads, or pass it in."),
+    ),
+)
+#: What a guard looks at: an argument or a global variable, with the attributes that lead to it.
+_LOOKS_AT = re.compile(r"(?:^|\(|[LG]\[['\"]|tensor ')(?!_{2}|len\b|[LG]\[)([A-Za-z_]\w*)(?:['\"]\])?((?:\.\w+)*)")
 
 
 @dataclass(frozen=True)
@@ -20,7 +62,9 @@ class Recompilation(Rule):
         Torch-Compiled Region i/j with a j above 0. How many regions there are: more than models were compiled means
         that graphs break.
     Threshold: Two steps that compile, since a single one is late warm-up; and a saving above the general floor.
-    Fix: Mark the sizes that change as dynamic, or pad batches to a few sizes; TORCH_LOGS=recompiles names the guard.
+    Fix: By the guard that failed: pass a number that changes as a tensor, mark sizes that change as dynamic or pad
+        batches, keep what a module or a global variable holds, call it in one gradient mode. TORCH_LOGS=recompiles
+        names the guard where the recording does not.
     Saving: Bound and expected: the time of these compilations.
     Traps: After eight compilations of a region torch gives up and runs it uncompiled: the compilations end, and the
         steps stay slow. The first compilation of a model is warm-up and not counted.
@@ -68,12 +112,13 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
         )
 
     again = f" Compiled again: {', '.join(compiles.recompiled)}." if compiles.recompiled else ""
+    why, fix = _by_guard(compiles.guards[0]) if compiles.guards else ("", _SIZES)
     lost_ns = compiles.share * (facts.mean_step_ns or 0.0) * compiles.of / max(compiles.steps, 1)
     return finding_for(
         facts,
         bound="overhead-bound",
         title=f"{compiles.steps} of {compiles.of} settled steps compile, for {format_ns(lost_ns)} each",
-        why=f"A compilation for each new shape or value stops the loop until it is done.{again}",
+        why=f"A compilation for each new shape or value stops the loop until it is done.{again}{why}",
         evidence=(
             evidence("Compiling, share of the settled steps", compiles.share, "ratio"),
             evidence("Steps that compile", compiles.steps, "count"),
@@ -83,9 +128,18 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
         at_most="high" if timed else "medium",
         detail="compile",
         saving=saving(compiles.share, compiles.share),
-        fix=Fix(
-            text="Compile once for all shapes: mark the sizes that change as dynamic, or pad batches to a few sizes.",
-            code='torch.compile(model, dynamic=True)  # TORCH_LOGS="graph_breaks,recompiles" names the reasons',
-        ),
+        fix=fix,
         confirm="With TORCH_LOGS=recompiles nothing may be printed after the first steps.",
+    )
+
+
+def _by_guard(guard: str) -> tuple[str, Fix]:
+    """What the guard that fails most is about, as a sentence after a space, and its fix."""
+    found = _LOOKS_AT.search(guard)
+    subject = f"{found[1]}{found[2]}" if found else "what it looks at"
+    known = next((remedy for remedy in _REMEDIES if remedy.guard.search(guard)), None)
+    because = f": {known.why.format(subject)}" if known else ""
+    fix = known.fix if known else Fix(text="Keep what this guard looks at as it is from step to step.")
+    return f" The guard that failed is {guard}{because}.", Fix(
+        text=fix.text.format(subject), code=fix.code.format(subject) if fix.code else fix.code
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.steps.growth import FEWEST_TO_GROW, StepGrowth, step_growth
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
@@ -29,6 +30,8 @@ _FIXES: dict[Family, Fix] = {
     "overhead": Fix(text="Look for what collects objects: lists of results, logs kept in memory, hooks added twice."),
     "communication": Fix(text="Look for tensors that get larger from step to step, and for process groups made anew."),
 }
+#: Share of the step in the queue for a processor from which growth may be the machine's (a choice, as RU005's).
+BUSY = 0.1
 _KEPT = Fix(
     text="Detach what is carried from step to step, drop retain_graph=True, and keep numbers of losses, not tensors.",
     code="state = state.detach()\ntotal += loss.item()",
@@ -48,7 +51,8 @@ class GrowingSteps(Rule):
         last third takes beyond the first.
     Threshold: The interval lies above zero, the last third of the steps gains at least half of what the third before it
         gained, and the last steps take 20 % more than the first ones: more than that where other programs take more
-        of the processors.
+        of the processors. Waiting of the training thread for a processor is left out. Where that is 10 % of the step,
+        or grows by as much, the CPU time of the process must have grown as well.
     Fix: By the part that grows; where memory grows as well, a graph or tensors are kept from step to step.
     Saving: Bound: all that the mean step takes beyond the first ones. Expected: the same, for as many steps as these.
     Traps: A curriculum of longer sequences grows on purpose. A chip that gets hotter slows by less than this.
@@ -70,9 +74,10 @@ class GrowingSteps(Rule):
         found = step_growth(facts.step_series[0])
         if found is None:
             return Passed("the steps do not grow for good")
-        grown = found.ratio - 1.0
+        grown = _of_program(facts, found)
         if grown < max(self.smallest_growth, facts.taken):
-            return Passed(f"the last steps take {format_ratio(grown)} more than the first ones")
+            busy = "; other programs take the processors" if grown < found.ratio - 1.0 else ""
+            return Passed(f"the last steps take {format_ratio(max(grown, 0.0))} more than the first ones{busy}")
         expected = max(1.0 - found.first_ns / found.mean_ns, 0.0)
         if not self.worth_saying(facts, expected):
             return Passed(f"the growth adds {format_ratio(expected)} to the mean step, which varies as much")
@@ -101,6 +106,20 @@ class GrowingSteps(Rule):
         memory = " Memory grows with it: tensors are kept." if _memory_grows(facts) else ""
         later = format_ns(2.0 * found.last_ns - found.first_ns)
         return f"{holds}{memory} After as many steps again, a step takes {later} at this rate."
+
+
+def _of_program(facts: Facts, found: StepGrowth) -> float:
+    """By how much the last steps take longer than the first ones as far as that is not the machine's doing.
+
+    Where other programs take the processors, threads and workers that the training waits for queue as well: what the
+    program does more takes CPU time, and of workers that is not known.
+    """
+    grown = found.ratio - 1.0
+    if facts.on_device or max(facts.taken, found.crowding) < BUSY:
+        return grown
+    if found.computed_ratio is None or (found.part is not None and found.part.part in WAITS):
+        return 0.0
+    return min(grown, found.computed_ratio - 1.0)
 
 
 def _memory_grows(facts: Facts) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
+from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Confidence, Finding, Fix
 from profilerkit.model.step import PARTS
@@ -23,6 +23,9 @@ _UNNAMED = Fix(
 #: So many batches below this time are small (choices). A pass over 512 samples took 91 to 95 % less by batches of
 #: 64 than one by one, for three sizes of a small model (torch 2.13, one thread, CPU seconds).
 _MANY_BATCHES, _SHORT_BATCH_NS = 32, 2_000_000
+#: Below this a batch is as good as empty: one by one they took 0.16 to 0.38 ms. What larger ones save of longer batches
+#: is not known.
+_EMPTY_BATCH_NS = 500_000
 
 #: What an evaluation is advised that nobody called one.
 _NOT_NAMED = " Nobody named it: if it makes data to train on, as rollouts do, make it faster instead."
@@ -33,6 +36,7 @@ class TrainingPause(Rule):
     """Evaluation or logging stalls (R55).
 
     Claim: Training stops at intervals: for evaluation, logging, a phase of the user's, or something that has no name.
+        Where no loader feeds the loop and much of the time recurs between optimizer steps, that is a rollout.
     Evidence: Named phases inside the loop, passes over data that train nothing, and a model's time between ``eval()``
         and ``train()`` where nothing trains, spread over all steps of a recorded run; without names, steps that are
         longer at a regular distance, and the part that grew in them.
@@ -40,7 +44,7 @@ class TrainingPause(Rule):
     Fix: Evaluation and logging half as often, on another device or from a background thread; unnamed stalls: name them
         first.
     Saving: Bound: the share, less what a device works through meanwhile. Expected: half of it, as the work can only be
-        made rarer.
+        made rarer; ``batched_ratio`` of an evaluation by small batches. Of a rollout only the bound is known.
     Traps: A window of ten traced steps seldom holds one: this needs the step timers of the whole run. Of steps that
         accumulate gradients the one that applies them is longer: that is no stall. Checkpoints are RU001's, compiling
         again is OV006's.
@@ -55,6 +59,8 @@ class TrainingPause(Rule):
     smallest_share: float = 0.05
     #: Part that is saved when the work is done half as often.
     rarer_ratio: float = 0.5
+    #: Part of an evaluation by small batches that larger ones save: the least of three sizes of a model.
+    batched_ratio: float = 0.9
     #: Steps needed before the absence of a stall means anything.
     fewest_steps: int = 20
 
@@ -76,17 +82,24 @@ class TrainingPause(Rule):
         return Passed(f"nothing recurs that costs {format_ratio(self.smallest_share)} of the run")
 
     def _finding(self, facts: Facts, stop: Stop) -> Finding:
+        if stop.is_rollout(facts):
+            return _rollout(facts, stop)
         label = "Something unnamed" if stop.kind == "unnamed" else _label(stop.kind)
-        at_most: Confidence = "high" if stop.source == "measured" else "medium"
+        ratio = (
+            self.batched_ratio
+            if _reads_small_batches(stop, _EMPTY_BATCH_NS / (1.0 - facts.taken))
+            else self.rarer_ratio
+        )
+        surest: Confidence = "high" if stop.source == "measured" else "medium"
         return finding_for(
             facts,
             bound="overhead-bound",
             title=f"{label} stops training for {format_ns(stop.each_ns)} {stop.how_often}",
             why=f"{stop.spread(facts)}{told_line(stop.line, 'one')}{_beside(stop)}{_grown(stop)}",
             evidence=stop.evidence(facts, label),
-            at_most=at_most,
+            at_most=surest,
             detail=stop.kind if stop.kind == "evaluation" else "python",
-            saving=saving(self.rarer_ratio * stop.lost(facts), stop.lost(facts)),
+            saving=saving(ratio * stop.lost(facts), stop.lost(facts)),
             fix=_fix(stop, fed=facts.input is not None),
             confirm="The long steps must be gone from the per-step figure.",
         )
@@ -113,10 +126,36 @@ def _fix(stop: Stop, *, fed: bool) -> Fix:
 def _cheaper(stop: Stop) -> str:
     """What an evaluation needs not do, as sentences; empty where nothing is known of that."""
     out = "Evaluate under torch.no_grad(): autograd records each of its forward passes. " if stop.records_graphs else ""
-    if stop.batches is not None and stop.batches >= _MANY_BATCHES and stop.each_ns < stop.batches * _SHORT_BATCH_NS:
+    if stop.batches is not None and _reads_small_batches(stop):
         each = format_ns(stop.each_ns / stop.batches)
         out += f"Read it in larger batches: it takes {format_about(stop.batches)} of {each} each. "
     return out
+
+
+def _reads_small_batches(stop: Stop, below_ns: float = _SHORT_BATCH_NS) -> bool:
+    """Whether it reads many batches that take hardly any time."""
+    many = stop.batches is not None and stop.batches >= _MANY_BATCHES
+    return many and stop.each_ns < (stop.batches or 0.0) * below_ns
+
+
+def _rollout(facts: Facts, stop: Stop) -> Finding:
+    """What makes the data that the loop trains on: it has to be made, and no other fix than a faster one is known."""
+    return finding_for(
+        facts,
+        bound="overhead-bound",
+        title=f"A rollout takes {format_ns(stop.each_ns)} {stop.how_often}",
+        why=f"{stop.spread(facts)}{told_line(stop.line, 'one')} It is likely what makes the data to train on: "
+        "no loader does.",
+        evidence=stop.evidence(facts, "Rollout"),
+        at_most="medium",
+        detail="rollout",
+        saving=at_most(stop.lost(facts)),
+        fix=Fix(
+            text=f"Make the rollout faster{in_line(stop.line)}: step more environments at once, or in processes of "
+            "their own, and run the policy on all of them in one call, under torch.no_grad()."
+        ),
+        confirm="The long steps must get shorter, with as many samples in a rollout.",
+    )
 
 
 def _code(stop: Stop) -> str:

@@ -334,6 +334,22 @@ def test_a_late_rank_in_a_few_of_the_steps_is_not_late():
     assert compared(job(4, 20, python=lambda rank, step, _: 9_000 if rank == 1 and step % 4 == 0 else 0)).late == ()
 
 
+def test_a_step_of_few_in_which_another_rank_is_held_up_too_hides_no_late_rank():
+    def python(rank, step, index):
+        held = step == 1 and index == 0  # all but rank 0, rank 1 longest
+        return 100 * (rank == 2) + held * (0, 2_500, 2_000, 2_000)[rank]
+
+    found = compared(job(4, 3, python=python, per_step=10))
+    assert (found.late, found.suspect) == ((2,), 2)
+
+
+@pytest.mark.parametrize("late_us", [0, 90])
+def test_one_long_step_of_three_thins_no_waiting(late_us):
+    # All ranks stand still in the first step: what is waited is above 5 % of the median step, not of the mean one.
+    found = compared(job(4, 3, python=lambda rank, step, _: 4_000 * (step == 0) + late_us * (rank == 3)))
+    assert found.late == ((3,) if late_us else ())
+
+
 @pytest.mark.parametrize(("late_us", "named_late"), [(60, False), (75, True)])
 def test_waiting_below_five_percent_of_the_step_makes_nobody_late(late_us, named_late):
     found = compared(job(4, 12, python=late(3, late_us)))  # steps of 1,210 µs and the lateness

@@ -143,6 +143,20 @@ def test_compilations_in_steady_steps_are_measured():
     assert facts.host.compiles == found
 
 
+def test_the_guard_that_fails_most_stands_first():
+    log = Log()
+    compiled(log, 100, 800, "0/0")
+    log.step(1_000)
+    for number in range(20):
+        if number in (8, 12, 14):
+            guard = "len(L['x']) == 3" if number == 8 else f"L['w'] == 0.{number}"
+            compiled(log, log.at + 100, 5_000, f"0/{number} {guard}")
+        log.step(6_000 if number in (8, 12, 14) else 1_000)
+    found = compiles_of_log(log.data, log.names, read_log(log.data, log.names))
+    assert found.guards == ("L['w'] == 0.12", "len(L['x']) == 3")
+    assert found.recompiled == ("0/8", "0/12", "0/14")
+
+
 def test_the_first_compilation_is_warm_up():
     log = Log()
     compiled(log, 100, 800, "0/0")

@@ -96,3 +96,16 @@ def test_a_fetch_is_the_loaders():
         trace.op(at + 110, at + 490, name="aten::stack")
 
     assert "forward" not in stepping(fill)
+
+
+def test_what_computes_in_a_fetch_is_told_without_small_calls_and_joining():
+    def fill(trace, at):
+        trace.loader(at + 100, at + 600)
+        trace.op(at + 110, at + 310, name="aten::sin")
+        trace.op(at + 320, at + 329, name="aten::select")
+        trace.op(at + 400, at + 590, name="aten::stack")
+        trace.op(at + 410, at + 580, name="aten::cat")
+
+    found = stepping(fill)
+    assert (found["fetch"].operator, found["fetch"].share) == ("aten::sin", pytest.approx(0.2))
+    assert "forward" not in found

@@ -10,7 +10,7 @@ from simulator import whatifs
 from simulator.job import Comm, Data, Host, Job, Model, Odd, Reads, Recording
 from simulator.kineto import text_of
 from simulator.parallel import COMM_STREAM, simulate
-from simulator.whatifs import done_step_ns
+from simulator.truth import done_step_ns
 
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.replay import changes

@@ -19,6 +19,7 @@ from profilerkit.analysis.replay.changes import (
     OnlyKernels,
     Syncs,
 )
+from profilerkit.analysis.replay.example import two_kernels
 from profilerkit.analysis.replay.gate import MOST_SLOWED
 from profilerkit.analysis.replay.graph import Wait
 from profilerkit.analysis.replay.joint import MOST_SHARED, joint, savings
@@ -116,6 +117,13 @@ def test_fixes_together_save_at_least_the_best_and_their_parts_sum_to_the_whole(
     assert found.after[-1] == pytest.approx(found.together)
     assert all(later >= earlier - 1e-9 for earlier, later in pairwise(found.after))  # but for what rounding takes
     assert sum(found.fair) == pytest.approx(found.together, abs=1e-9)
+
+
+def test_fused_kernels_move_fewer_bytes_and_faster_ones_the_same():
+    graph = two_kernels(100.0, 100.0)
+    graph = replace(graph, least_ns=graph.dur_ns, chained=graph.dur_ns > 0, fp32=graph.dur_ns > 0)
+    assert Kernels(2.0, ("compute.math",), "chained")(graph).dur_ns.tolist() == [50.0, 50.0]
+    assert Kernels(2.0, ("compute.math",), "fp32")(graph).dur_ns.tolist() == [100.0, 100.0]
 
 
 def test_a_fix_that_takes_away_what_another_hides_behind_is_left_out():

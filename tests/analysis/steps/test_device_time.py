@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.ledger.account import rank_ledger
+from profilerkit.analysis.ledger.account import account, rank_ledger
 from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.live import live_of
 from profilerkit.analysis.rank_facts import rank_facts
@@ -227,7 +227,7 @@ def ledger_of(log, end_ms):
     end = RankEnd(reason="finished", exception=None, steps=200, dropped_records=0, end_perf_ns=round(end_ms * MS))
     meta = rank_meta(anchor_perf_ns=1_000 * MS, device_name="H100")
     rank = rank_facts("rank", None, rank_record(log, meta=meta, end=end))
-    ledger = rank_ledger(rank.record, rank.log)
+    ledger = rank_ledger(rank.record, rank.log, rank.account)
     assert sum(entry.time_ns for entry in ledger.entries) == ledger.wall_ns
     return {entry.entry: pytest.approx(entry.time_ns / MS, abs=1) for entry in ledger.entries}
 
@@ -251,7 +251,8 @@ def test_a_pause_takes_as_long_in_the_ledger_as_the_device_stands_still():
     assert found["step.device"].expected >= 3_700
     assert "end" not in found
     log = loop(item_every=10, phase=("checkpoint", 40, 400))
-    (pause,) = pauses(rank_record(log), read_log(log.data, log.names))
+    record, steps = rank_record(log), read_log(log.data, log.names)
+    (pause,) = pauses(record, steps, account(record, steps))
     assert pause.time_ns == pytest.approx(5 * 400 * MS, rel=0.01)
 
 

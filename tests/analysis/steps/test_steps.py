@@ -390,3 +390,16 @@ def test_a_file_that_is_cut_off_without_marked_steps_is_judged_while_the_device_
     assert found.state == ("steady",)
     assert found.end[0] == columns.end_ns[columns.is_a(Category.KERNEL)].max()
     assert found.end[0] < columns.end_ns.max()
+
+
+def test_what_the_device_still_does_of_earlier_work_is_no_part_of_a_recording_without_steps():
+    def recorded(wait, first=10):
+        trace = Trace()
+        trace.kernel(1_000, 1_000 + first, launch=(980, 990))
+        for at in range(1_100 + wait, 3_100 + wait, 100):
+            trace.kernel(at, at + 100, launch=(1_020, 1_030))
+        return steps_of(trace, linked=True).start.tolist()
+
+    assert recorded(50_000) == [51_100 * US]
+    assert recorded(5_000) == [1_000 * US]  # a launch may take that long
+    assert recorded(50_000, first=1_000) == [1_000 * US]  # most of what was recorded is not done behind the wait

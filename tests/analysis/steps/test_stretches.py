@@ -8,9 +8,9 @@ from profilerkit.analysis.steps.table import MOST_STRETCHES, told_steps
 
 def told(count, *, warmup=0, queued=None):
     steady = np.arange(count) >= warmup
-    series = StepSeries(np.arange(count), np.arange(count), steady, np.ones(count, dtype=bool), {})
+    series = StepSeries(np.arange(count), np.arange(count), steady, np.ones(count, dtype=bool), {}, queued)
     states = tuple("steady" if judged else "warmup" for judged in steady)
-    return told_steps(series, np.arange(count), states, "a test", inferred=False, queued=queued)
+    return told_steps(series, np.arange(count), states, "a test", inferred=False)
 
 
 def test_what_the_thread_waited_is_of_the_judged_steps_if_half_of_their_time_is_known():
