@@ -1,4 +1,4 @@
-"""IN015 (R58): batches hold padding, or are fetched and dropped."""
+"""IN015 (R61): batches hold padding, or are fetched and dropped."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -27,7 +27,7 @@ _START_THERE = Fix(
 
 @dataclass(frozen=True)
 class UnneededBatches(Rule):
-    """Work on data that trains nothing (R58).
+    """Work on data that trains nothing (R61).
 
     Claim: Much of each batch is padding, or the loop fetches batches and drops them before it trains.
     Evidence: Looks at some batches: integers in rows that one value fills up. Fetches in a row without a backward pass.
