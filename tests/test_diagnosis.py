@@ -301,6 +301,20 @@ def test_fewer_chains_of_kernels_do_not_make_allocation_shorter():
     assert diagnose(known, [outcome("memory-bound", 0.07, code="ME001")]).bound == "balanced"
 
 
+@pytest.mark.parametrize(
+    ("kernels", "fix", "bound", "contenders"),
+    [
+        ("compute.membw", "compute-bound", "memory-bound", ("compute-bound",)),
+        ("compute.math", "compute-bound", "compute-bound", ()),
+        ("compute.math", "overhead-bound", "balanced", ("overhead-bound",)),
+    ],
+)
+def test_kernels_own_a_step_of_which_a_fix_of_theirs_saves_a_little(kernels, fix, bound, contenders):
+    found = diagnose(facts({kernels: 0.9, "over.dispatch": 0.1}), [outcome(fix, 0.07)])
+    assert (found.bound, found.contenders) == (bound, contenders)
+    assert found.saving is not None
+
+
 @pytest.mark.parametrize(("world", "advice"), [(4, "every rank"), (1, "bus bandwidth")])
 def test_communication_that_nothing_could_hide_is_not_called_waiting_nor_transfer(world, advice):
     known = facts({"comm.other": 0.5}, world_size=world)

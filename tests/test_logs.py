@@ -492,6 +492,20 @@ def test_rests_without_a_distance_and_waits_shorter_than_a_sample_are_told_apart
     assert outcome(busy, "RU008").status == "passed"
 
 
+@pytest.mark.parametrize(("first", "bound"), [(92, "compute-bound"), (45, "overhead-bound")])
+def test_a_device_that_nobody_used_is_no_idle_one(tmp_path, first, bound):
+    blips = {10, 70, 75}  # a desktop's
+    rows = [
+        (f"2026-11-22T12:{second // 60:02}:{second % 60:02}Z", f"{index}", f"{use} %")
+        for second in range(100)
+        for index, use in ((0, first), (1, 1 if second in blips else 0))
+    ]
+    log = written(tmp_path / "gpu.csv", smi(rows, columns="timestamp, index, utilization.gpu [%]"))
+    found = analyze(log).verdict
+    assert found.bound == bound
+    assert found.headline.startswith("1 of 2 GPUs was in use" if first > 90 else "GPU 0 is idle 55 %")
+
+
 def test_a_log_without_times_is_drawn_by_sample(tmp_path):
     report = analyze(
         written(tmp_path / "gpu.csv", "utilization.gpu [%]\n" + "97 %\n" * 20 + "1 %\n" * 9 + "97 %\n" * 20)

@@ -82,10 +82,11 @@ def _joined(facts: Facts, outcomes: Sequence[Outcome], best: Best) -> Best:
     rules = {fix.rule for fix in together.fixes}
     savings = [f.saving for row in own if row.rule in rules for f in row.findings if f.saving is not None]
     expected = together.fixes[-1].saving
+    most = 1.0 - (together.floor_ns or 0.0) / together.now_ns
     saving = Saving(
         low=max(saving.low for saving in savings),
         expected=expected,
-        high=min(max(sum(saving.high for saving in savings), expected), 1.0),
+        high=max(min(sum(saving.high for saving in savings), most), expected),
         method="replay",
     )
     return replace(best, saving=saving, fixes=len(together.fixes))

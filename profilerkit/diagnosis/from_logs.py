@@ -42,8 +42,7 @@ def verdict_on_logs(logs: LogFacts, facts: Facts, outcomes: Sequence[Outcome]) -
         return _likely("memory-bound", "high", said, _FAILED)
     use = logs.of_devices("gpu.utilization")
     if use and not facts.framework:
-        at_work = [1.0 - one.idle_ratio for one in logs.rests]
-        is_busy = (fmean(at_work) if len(at_work) == len(use) else _mean(use)) >= BUSY
+        is_busy = (_at_work(logs) or _mean(use)) >= BUSY
         bound: Bound = "compute-bound" if is_busy else "overhead-bound"
         return _likely(bound, "low", found or _devices(logs), _BUSY if is_busy else _IDLE)
     if sum(logs.devices):
@@ -65,12 +64,20 @@ def _devices(logs: LogFacts) -> str:
         return ""
     who, verb = _who(logs.devices)
     if use := logs.of_devices("gpu.utilization"):
+        if 0 < (used := len(logs.rests)) < len(use):
+            is_or_are = "was" if used == 1 else "were"
+            return f"{used} of {len(use)} GPUs {is_or_are} in use, and busy {format_ratio(_at_work(logs))} of the time"
         return f"{who} {verb} busy {format_ratio(_mean(use))} of the sampled time"
     if power := logs.of_devices("gpu.power"):
         return f"{who} took {format_value(_mean(power), 'mW')} on average"
     if heat := logs.of_devices("gpu.temperature"):
         return f"{who} {verb} {_mean(heat):.0f} °C hot on average"
     return f"{who} {verb} sampled"
+
+
+def _at_work(logs: LogFacts) -> float:
+    """How busy the devices that were used are, from their first work to their last; 0 where that is not known."""
+    return fmean(1.0 - one.idle_ratio for one in logs.rests) if logs.rests else 0.0
 
 
 def _who(devices: Sequence[int]) -> tuple[str, str]:

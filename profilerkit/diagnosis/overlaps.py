@@ -13,6 +13,8 @@ from profilerkit.rules.runner import numbered
 
 #: A second fix that adds less than this of its own saving to what the first one saves is of the same time (a choice).
 OWN_RATIO = 0.5
+#: Shares are sums of rounded parts.
+_ROUNDING = 1e-6
 
 _Entry = tuple[str, Finding]
 
@@ -87,4 +89,4 @@ def _overlap(facts: Facts, first: _Entry, second: _Entry, changes: Mapping[int, 
         before, after, together = savings(facts.replay, [[one], [two], [one, two]])
         return together - before < OWN_RATIO * after
     share = facts.share(*own, *other)
-    return both > share or (own == other and _expected(first[1]) > (1.0 - OWN_RATIO) * share)
+    return both > share or (own == other and _expected(first[1]) >= (1.0 - OWN_RATIO) * share * (1.0 - _ROUNDING))

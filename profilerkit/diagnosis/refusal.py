@@ -85,7 +85,8 @@ def refusal(facts: Facts) -> Verdict | None:
             f"The file is damaged: {format_ratio(facts.launches.lost_ratio or 0.0)} of the device's work is missing",
             "Save the trace again: what the device did is not all there.",
         )
-    return _cold_start(facts) if facts.cold and facts.cold.dominates else _too_little(facts)
+    few = _too_little(facts)
+    return _cold_start(facts) if few is None and facts.cold and facts.cold.dominates else few
 
 
 def _cold_start(facts: Facts) -> Verdict:

@@ -51,6 +51,8 @@ MOST_OF_THE_STEP = 0.5
 FEWEST_TIMED = 3
 #: More of the step than this unexplained, or in one part that no rule priced, and no verdict has high confidence.
 NOTED_UNPRICED = 0.10
+#: A fix of these is one of the kernels, which own the step all the same.
+_OF_KERNELS: set[Bound] = {"compute-bound", "memory-bound"}
 #: Relative standard error of the step time above which silence of the rules means noise, not health.
 NOISY_STEPS = 0.05
 
@@ -157,8 +159,11 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
         return revise(_named(facts, leading, (), {}), confidence="low", contenders=contenders)
     is_doubted = share >= NOTED_UNPRICED or facts.mode != "gpu" or is_contradicted(outcomes)
     sure: Confidence = "medium" if is_doubted else "high"
-    if not contenders and facts.share("compute.") >= MOST_OF_THE_STEP:
-        return _kernels_own_it(facts, confidence(facts, sure))
+    of_kernels = all(bound in _OF_KERNELS and _lost(facts, bound) < CONTENDER_SAVING for bound in contenders)
+    if of_kernels and facts.share("compute.") >= MOST_OF_THE_STEP:
+        own = _kernels_own_it(facts, confidence(facts, sure))
+        left = tuple(bound for bound in contenders if bound != own.bound)
+        return revise(own, contenders=left, saving=ranked[0].saving if contenders else None)
     limit = "10 %" if contenders else "5 %"
     is_aside = most_suppressed(outcomes) >= CONTENDER_SAVING
     none = "Suppressed findings aside, no fix saves" if is_aside else "No fix is known to save"

@@ -12,6 +12,9 @@ from profilerkit.model.waterfall import AfterFix, Replay, Waterfall
 from profilerkit.rules.replayed import Priced, priced
 from profilerkit.rules.rule import SMALLEST_SAVING
 
+#: Replays of the same changes agree to this ratio.
+_ROUNDING = 1e-9
+
 
 def waterfall(facts: Facts, outcomes: Sequence[Outcome]) -> Waterfall | None:
     """The step now, after each fix, and its floor; ``None`` where no step could be replayed.
@@ -28,23 +31,24 @@ def waterfall(facts: Facts, outcomes: Sequence[Outcome]) -> Waterfall | None:
     chosen = _chosen(found)
     # The replay says how fixes overlap; what each saves alone is what its finding says.
     bounds = [_bound(entry) / entry.scale for entry in chosen]
-    together = joint(replay, [entry.change for entry in chosen], bounds, beyond=OnlyKernels())
+    alone = [_expected(entry) / entry.scale * (1.0 + _ROUNDING) for entry in chosen]
+    together = joint(replay, [entry.change for entry in chosen], bounds, beyond=OnlyKernels(), alone=alone)
     fixes = _merged(_fixes(chosen, together, now), _by_formula(outcomes, found), now)
     # A fix may be about the kernels themselves: then there is no telling where it ends.
-    highs = [entry.finding.saving.high for entry in chosen if entry.finding.saving is not None]
+    highs = [finding.saving.most for outcome in outcomes for finding in outcome.findings if finding.saving is not None]
     most = max([together.limit, 0.0, *(fix.saving for fix in fixes), *highs])
     return Waterfall(now_ns=now, fixes=fixes, floor_ns=now * (1.0 - most), replay=_told(replay))
 
 
 def _by_formula(outcomes: Sequence[Outcome], found: Sequence[Priced]) -> list[tuple[str, Finding]]:
-    """Fixes that no replay tells, of time that no larger one is about; those with nothing but a bound save nothing."""
+    """Fixes that no replay tells, of time that no larger one is about."""
     replayed = {id(entry.finding) for entry in found}
     return [
         (outcome.rule, finding)
         for outcome in outcomes
         for finding in outcome.findings
         if finding.saving is not None and finding.fix is not None and not finding.overlaps
-        if finding.saving.method != "bound" and finding.saving.expected >= SMALLEST_SAVING
+        if finding.saving.expected >= SMALLEST_SAVING
         if id(finding) not in replayed
     ]
 

@@ -49,7 +49,8 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         now_ns: mean steady step.
         fixes: at most five; empty where none is worth naming or no replay is to be trusted.
-        floor_ns: the step if the device had to wait for nothing: its kernels alone. ``None`` where not replayed.
+        floor_ns: the step if the device waited for nothing, or after what a fix saves at most, whichever is less.
+            ``None`` where not replayed.
         replay: the self-check.
     """
 

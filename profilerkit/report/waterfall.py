@@ -30,7 +30,7 @@ def waterfall_view(report: Report) -> WaterfallView:
         rows.append((inert(label, 40), *cells, format_ratio(fix.alone)))
         bars.append(Bar(inert(label, 40), _ratio(fix.step_ns, found)))
     if found.floor_ns is not None:
-        rows.append(("Floor", "the kernels alone, waiting for nothing", format_ns(found.floor_ns), "", ""))
+        rows.append(("Floor", "no fix named here gets below that", format_ns(found.floor_ns), "", ""))
         bars.append(Bar("Floor", _ratio(found.floor_ns, found)))
     columns = ("Step", "Fix", "Time", "Saved so far", "Alone")
     return WaterfallView(

@@ -187,8 +187,10 @@ def test_the_waterfall_begins_with_what_the_findings_say(tmp_path):
         found = waterfall(facts, outcomes)
         assert all(fix.alone == pytest.approx(told[fix.rule, fix.title]) for fix in found.fixes)
         assert found.fixes[0].saving == pytest.approx(max(fix.alone for fix in found.fixes))
-        best = max(f.saving.high for o in outcomes for f in o.findings if f.saving and f.saving.method == "replay")
+        best = max(f.saving.most for o in outcomes for f in o.findings if f.saving)
         assert found.floor_ns <= found.now_ns * (1 - best) + 1e-6
+        verdict = diagnose(facts, outcomes)
+        assert found.floor_ns <= found.now_ns * (1 - verdict.saving.high) + 1e-6
 
 
 def test_a_fix_that_no_replay_tells_takes_its_part_of_what_the_others_leave(tmp_path):
@@ -203,7 +205,28 @@ def test_a_fix_that_no_replay_tells_takes_its_part_of_what_the_others_leave(tmp_
     assert 1 - after.fixes[-1].saving == pytest.approx(0.8 * (1 - before.fixes[-1].saving))
     assert [fix.alone for fix in after.fixes] == sorted((fix.alone for fix in after.fixes), reverse=True)
     bound = revise(added, findings=(revise(other, saving=revise(other.saving, method="bound")),))
-    assert waterfall(facts, [*outcomes, bound]) == before
+    assert waterfall(facts, [*outcomes, bound]) == after
+    more = revise(other, saving=revise(other.saving, high=0.95))
+    assert waterfall(facts, [*outcomes, revise(added, findings=(more,))]).floor_ns == pytest.approx(0.05 * after.now_ns)
+
+
+def test_a_fix_that_the_replay_overrates_stands_with_what_its_finding_says(tmp_path):
+    facts = facts_of(tmp_path, BOTH)
+    outcomes = run_rules(facts, RULES)
+    plain = waterfall(facts, outcomes)
+    first = plain.fixes[0]
+    # As where a rule knows of a bound of its own, and the noise of the steps has widened it.
+    small = first.alone / 10
+    bounded = [
+        revise(o, findings=tuple(revise(f, saving=revise(f.saving, low=0.0, expected=small)) for f in o.findings))
+        if o.rule == first.rule
+        else o
+        for o in outcomes
+    ]
+    found = waterfall(facts, bounded)
+    others = max(fix.alone for fix in plain.fixes[1:])
+    assert (found.fixes[0].rule, found.fixes[0].saving) == (plain.fixes[1].rule, pytest.approx(others))
+    assert found.fixes[-1].saving <= plain.fixes[-1].saving - first.alone + small + others
 
 
 def test_a_closed_gate_leaves_a_word_and_no_fix(tmp_path):

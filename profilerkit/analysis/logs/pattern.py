@@ -20,7 +20,7 @@ FEWEST_SAMPLES = 10
 
 
 def rests(label: str, samples: Sequence[Sample]) -> Rests | None:
-    """The pattern of one device; ``None`` without ``FEWEST_SAMPLES`` from its first to its last sample at work."""
+    """The pattern of one device; ``None`` of one with fewer than ``FEWEST_SAMPLES`` at work, which nobody used."""
     known = [
         (sample.t_ns, sample.gpu.utilization_ratio)
         for sample in samples
@@ -30,7 +30,7 @@ def rests(label: str, samples: Sequence[Sample]) -> Rests | None:
     at_work = float(np.square(use).sum() / use.sum()) if use.any() else 1.0
     resting = use < AT_REST_RATIO * at_work
     working = np.flatnonzero(~resting)
-    if not len(working) or working[-1] - working[0] + 1 < FEWEST_SAMPLES:
+    if len(working) < FEWEST_SAMPLES:
         return None
     first, last = int(working[0]), int(working[-1])
     starts, ends = _stretches(resting[first : last + 1])

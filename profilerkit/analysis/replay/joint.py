@@ -45,7 +45,13 @@ def savings(facts: ReplayFacts, sets: Sequence[Sequence[Change]]) -> list[float]
     ]
 
 
-def joint(facts: ReplayFacts, changes: Sequence[Change], bounds: Sequence[float], beyond: Change) -> Joint:
+def joint(
+    facts: ReplayFacts,
+    changes: Sequence[Change],
+    bounds: Sequence[float],
+    beyond: Change,
+    alone: Sequence[float] | None = None,
+) -> Joint:
     """Replay the changes alone and together, and order them by what each adds.
 
     Args:
@@ -53,11 +59,16 @@ def joint(facts: ReplayFacts, changes: Sequence[Change], bounds: Sequence[float]
         changes: the fixes.
         bounds: what each of them saves at most; a set saves no more than its bounds together.
         beyond: what no fix gets beyond; replayed with them, as that costs little.
+        alone: what each saves by itself as it is known; where the replay says more, that is its bound.
     """
     count = len(changes)
+    most = list(bounds)
 
     def bounded(found: Sequence[float], sets: Sequence[Sequence[int]]) -> list[float]:
-        return [min(value, sum(bounds[p] for p in chosen)) for value, chosen in zip(found, sets, strict=True)]
+        for value, chosen in zip(found, sets, strict=True):
+            if alone is not None and len(chosen) == 1 and value > alone[chosen[0]]:
+                most[chosen[0]] = alone[chosen[0]]
+        return [min(value, sum(most[p] for p in chosen)) for value, chosen in zip(found, sets, strict=True)]
 
     def saved_by(sets: Sequence[Sequence[int]]) -> list[float]:
         return bounded(savings(facts, [[changes[place] for place in chosen] for chosen in sets]), sets)

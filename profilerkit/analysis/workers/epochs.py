@@ -119,12 +119,13 @@ def _with_boundaries(
     np.add.at(ends, epoch[epoch >= 0], lasts["dur"][epoch >= 0])
     beyond = np.maximum(firsts["dur"].astype(np.int64) - (round(float(np.median(usual))) if len(usual) else 0), 0)
     restarts = _restarts(waits, begins, records, is_stream=is_stream)
+    gap = beyond if restarts is None else np.maximum(beyond, restarts)
     return replace(
         facts,
         steps=float(steps.mean()),
         time_ns=float(np.median(np.diff(begins))),
         # Medians: where a trace window opened in a first fetch, the workers started while it did.
-        boundary_ns=float(np.median(beyond[1:] + ends[:-1])),
+        boundary_ns=float(np.median(gap[1:] + ends[:-1])),
         opening_ns=float(np.median(beyond[1:])),
         restart_ns=float(np.median(restarts[1:] + ends[:-1])) if restarts is not None else None,
     )

@@ -60,8 +60,8 @@ class EpochFacts:
         count: epochs of which the beginning was recorded.
         steps: of a whole epoch, mean; ``None`` below two epochs.
         time_ns: from one first fetch to the next, median; ``None`` below two epochs.
-        boundary_ns: median of what the end of an epoch and the first fetch of the next take beyond a usual fetch;
-            ``None`` below two epochs.
+        boundary_ns: median of what the end of an epoch and the first fetch of the next take beyond a usual fetch, or
+            the first fetches beyond those of kept workers if that is more; ``None`` below two epochs.
         opening_ns: of that, in the first fetch.
         restart_ns: what the last fetch, in which workers are shut down, and the first fetches of the next epoch take
             beyond those of kept workers; ``None`` without records of workers.

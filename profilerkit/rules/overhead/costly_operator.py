@@ -106,7 +106,7 @@ class CostlyOperator(Rule):
     def _hooks_of_modules(self, facts: Facts) -> tuple[Finding, ...]:
         """The finding about hooks that modules call, by sampled stacks; empty where these do not show much in them."""
         line = facts.lines.get("forward_hook")
-        if line is None or line.low < self.smallest_share:
+        if line is None or line.low < self.smallest_share or facts.on_device:  # a device may work meanwhile
             return ()
         time = f"{format_ns(line.share * (facts.mean_step_ns or 0.0))} of {each(facts)}"
         found = finding_for(
