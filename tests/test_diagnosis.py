@@ -435,12 +435,13 @@ def test_a_run_without_steps_has_no_verdict():
 def test_a_window_of_first_use_work_is_a_cold_start():
     known = cold(0.6)
     found = verdict_of(known)
-    assert (found.bound, found.detail, found.share, found.headline) == (
-        "overhead-bound",
-        "likely",
-        0.6,
+    assert (found.bound, found.headline) == (
+        "inconclusive",
         "Only a cold start was recorded: first-use work takes 60 %",
     )
+    found = verdict_of(replace(known, parts=parts({"mem.alloc": 0.4, "warm.load": 0.2, "over.dispatch": 0.4})))
+    assert (found.bound, found.detail, found.share) == ("overhead-bound", "likely", 0.6)
+    assert found.headline == "Only a cold start was recorded: allocator calls take 40 %"
     assert verdict_of(replace(known, cold=None)).bound == "compute-bound"
 
 

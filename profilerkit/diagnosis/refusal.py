@@ -90,12 +90,15 @@ def refusal(facts: Facts) -> Verdict | None:
 
 
 def _cold_start(facts: Facts) -> Verdict:
-    """The host's first-use work, which is what bounds such a recording, and no later step."""
-    share = facts.cold.share if facts.cold else 0.0
+    """No verdict where modules are loaded or graphs captured: that is done once. Allocation comes back, and is named."""
+    share, allocating = facts.cold.share if facts.cold else 0.0, facts.share("mem.alloc")
     is_capture = facts.cold is not None and facts.cold.capture_share >= share / 2
     what = "the capture of a graph was recorded: it" if is_capture else "a cold start was recorded: first-use work"
     enough = record_enough(facts, f"record {ENOUGH_STEPS} more once first-use work has ended")
-    return revise(likely(facts, "overhead-bound", f"Only {what} takes {format_ratio(share)}", enough), share=share)
+    if allocating >= LARGEST_UNPRICED and allocating > facts.share("warm."):
+        said = f"Only a cold start was recorded: allocator calls take {format_ratio(allocating)}"
+        return revise(likely(facts, "overhead-bound", said, enough), share=share)
+    return inconclusive(f"Only {what} takes {format_ratio(share)}", enough)
 
 
 def _too_little(facts: Facts) -> Verdict | None:

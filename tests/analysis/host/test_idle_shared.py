@@ -293,7 +293,7 @@ def test_first_use_work_and_allocation_dominate_a_first_iteration():
 
 def test_one_cold_iteration_is_refused_with_what_it_loaded():
     report = report_of("warmup_only")
-    assert (report.verdict.bound, report.verdict.detail) == ("overhead-bound", "likely")
+    assert report.verdict.bound == "inconclusive"
     found = evidence_of(report)
     assert found["cudaLaunchKernel"].value == pytest.approx(5.6e9, rel=0.02)
     assert "lazily" in found["cudaLaunchKernel"].origin
