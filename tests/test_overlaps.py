@@ -33,6 +33,15 @@ def test_of_two_that_save_as_much_the_one_with_a_fix_is_told_whole():
     assert (first.status, first.findings, second.findings[0].overlaps) == ("passed", (), "")
 
 
+@pytest.mark.parametrize(("first", "status"), [("IN013", "passed"), ("CO001", "fired")])
+def test_the_wait_is_told_by_the_rule_that_knows_the_workers(first, status):
+    """IN001 calls it a wait where they call it preparing; of another bound it stays."""
+    bound = "input-bound" if first == "IN013" else "comm-bound"
+    closer, wait = outcome(bound, 0.3, code=first), outcome("input-bound", 0.2, code="IN001", fix=False)
+    closer = revise(closer, findings=(revise(closer.findings[0], detail="prep"),))
+    assert with_overlaps(facts({"input.wait": 0.4}), [closer, wait])[1].status == status
+
+
 def test_copies_are_not_the_wait_for_data():
     found = overlapping(
         {"input.wait": 0.4, "input.h2d": 0.2},

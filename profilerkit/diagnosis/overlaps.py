@@ -7,7 +7,7 @@ from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.replay.joint import savings
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Outcome
-from profilerkit.rules.parts import shortened
+from profilerkit.rules.parts import PARTS_OF_RULE, shortened
 from profilerkit.rules.replayed import Priced, priced
 from profilerkit.rules.runner import numbered
 
@@ -37,14 +37,19 @@ def with_overlaps(facts: Facts, outcomes: Sequence[Outcome]) -> tuple[Outcome, .
             alone.append(entry)
         else:
             beside[id(entry[1])] = first
-            if _is_told_by(first[1], entry[1]):
+            if _is_told_by(first, entry[1]):
                 within.setdefault(id(first[1]), []).extend(entry[1].evidence)
     return numbered([_revised(outcome, beside, within) for outcome in outcomes])
 
 
-def _is_told_by(first: Finding, second: Finding) -> bool:
-    """Whether ``second`` is of the same cause as ``first``, which has the fix that it lacks."""
-    return second.fix is None is not first.fix and (first.bound, first.detail) == (second.bound, second.detail)
+def _is_told_by(first: _Entry, second: Finding) -> bool:
+    """Whether ``second`` is of the same cause as ``first``, which has the fix that it lacks.
+
+    Of the wait for data a rule that knows what the workers do names the cause more closely.
+    """
+    rule, known = first
+    same = known.detail == second.detail or PARTS_OF_RULE.get(rule) == WAITS
+    return second.fix is None is not known.fix and known.bound == second.bound and same
 
 
 def _revised(outcome: Outcome, beside: Mapping[int, _Entry], within: Mapping[int, Sequence[Evidence]]) -> Outcome:
@@ -53,8 +58,8 @@ def _revised(outcome: Outcome, beside: Mapping[int, _Entry], within: Mapping[int
     reason = ""
     for finding in outcome.findings:
         rule, first = beside.get(id(finding), ("", None))
-        if first is not None and _is_told_by(first, finding):
-            reason = f"{rule} says so too, and what to do"
+        if first is not None and _is_told_by((rule, first), finding):
+            reason = f"{rule} reports the same time, with a fix"
             continue
         known = {entry.label for entry in finding.evidence}
         more = [entry for entry in within.get(id(finding), ()) if entry.label not in known]
