@@ -90,7 +90,7 @@ def refusal(facts: Facts) -> Verdict | None:
 
 
 def _cold_start(facts: Facts) -> Verdict:
-    """No verdict where modules are loaded or graphs captured, which is done once; allocation comes back."""
+    """No verdict where modules are loaded or graphs captured: that is done once. Allocation is named: it returns."""
     share, allocating = facts.cold.share if facts.cold else 0.0, facts.share("mem.alloc")
     is_capture = facts.cold is not None and facts.cold.capture_share >= share / 2
     what = "the capture of a graph was recorded: it" if is_capture else "a cold start was recorded: first-use work"

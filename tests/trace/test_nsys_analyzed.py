@@ -177,7 +177,7 @@ def test_calls_without_work_of_a_device_say_so(tmp_path):
     for number in range(20):
         export.call("cudaLaunchKernel_v7000", number * 10_000, number * 10_000 + 5_000)
     report = analyze(export.write(tmp_path / "a.sqlite"))
-    assert [part.part for part in report.breakdown] == ["idle.unknown"]
+    assert [part.part for part in report.breakdown] == ["over.dispatch"]
     assert report.verdict.bound == "inconclusive"
     assert any("holds none of its events" in note for note in report.trust.notes)
 

@@ -41,7 +41,7 @@ def used_a_device(columns: TraceColumns) -> bool:
     That the file lists a device says nothing: it lists those of the machine. (Of a file that is cut off the device's
     events may be missing without either sign: Kineto writes the host's first.)
     """
-    return len(launching_rows(columns)) > 0 or columns.meta.backend == "nccl"
+    return bool((columns.dur_ns[launching_rows(columns)] > 0).any()) or columns.meta.backend == "nccl"
 
 
 def _lost_ratio(columns: TraceColumns, kinds: KernelNames, linked: I64, window: Spans) -> float:

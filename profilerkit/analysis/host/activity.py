@@ -179,6 +179,7 @@ class HostActivity:
 
 def _python(columns: TraceColumns, own: I64) -> Spans:
     """``HostThread.python`` of the thread of the rows ``own``: one span, or none."""
+    own = own[columns.dur_ns[own] > 0]
     category = columns.category[own]
     if not np.isin(category, (Category.CPU_OP, Category.PYTHON)).any():
         return EMPTY
