@@ -74,3 +74,10 @@ def test_a_stop_without_a_name_is_told_by_its_line():
     found = finding("RU002", with_lines(unnamed, unnamed=hot("train.py(40): sweep")))
     assert found.fix.text == "Move sweep (train.py:40) off the loop, or make it rarer."
     assert finding("RU002", unnamed).fix.text.startswith("Name what runs there")
+
+
+def test_a_stop_with_a_line_may_be_the_rollout_of_a_loop_without_a_loader():
+    unnamed = replace(stalling(0.1, kind="unnamed", part=None, source="derived"), input=None)
+    text = finding("RU002", with_lines(unnamed, unnamed=hot("ppo.py(123): act"))).fix.text
+    assert text.startswith("Move act (ppo.py:123) off the loop")
+    assert text.endswith("A rollout is training: make it faster instead.")

@@ -116,11 +116,13 @@ def _fix(stop: Stop, *, fed: bool) -> Fix:
             return Fix(text=f"{_cheaper(stop)}Evaluate {rarer}, or on another device.{where}{told}", code=_code(stop))
         case "logging":
             return Fix(text=f"Log {rarer}, or from a background thread{in_line(stop.line)}.")
-        case "unnamed" if not fed and stop.line is None:
-            return revise(_UNNAMED, text=f"{_UNNAMED.text} A rollout is training: make it faster instead.")
         case _:
-            line = stop.line
-            return _UNNAMED if line is None else Fix(text=f"Move {line_text(line)} off the loop, or make it rarer.")
+            line, fix = stop.line, _UNNAMED
+            if line is not None:
+                fix = Fix(text=f"Move {line_text(line)} off the loop, or make it rarer.")
+            if stop.kind == "unnamed" and not fed:
+                fix = revise(fix, text=f"{fix.text} A rollout is training: make it faster instead.")
+            return fix
 
 
 def _cheaper(stop: Stop) -> str:
