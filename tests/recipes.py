@@ -289,7 +289,7 @@ def training(
 
 def host_training(steps=6, *, compute=100, fetch=0, python=0, comm=0, loader=SINGLE, start=1_000, **fields):
     """A loop without a device, whose every step is, in µs: fetch, Python, operators, a gloo transfer."""
-    trace = Trace(**fields)
+    trace = Trace(**{"backend": "gloo", **fields})
     at = start
     for number in range(steps):
         began = at

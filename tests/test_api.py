@@ -115,7 +115,7 @@ def test_rules_can_be_chosen(tmp_path):
     path = training(12, fetch=900).write(tmp_path / "trace.json")
     report = analyze(path, select=("IN",), ignore=("IN009",))
     assert {entry.rule for entry in report.outcomes if entry.status != "off"} == {
-        f"IN{number:03}" for number in range(1, 15) if number != 9
+        f"IN{number:03}" for number in range(1, 16) if number != 9
     }
 
 

@@ -107,7 +107,7 @@ def test_how_late_a_rank_is_comes_out_as_it_was_put_in(tmp_path):
     (late,) = report.communication.late
     assert (late.rank, late.waited_ns, report.communication.matched) == (1, 19.5 * MS, 60)
     assert report.steps.time_ns.median == 100 * MS
-    assert outcome(report).findings[0].saving.high == pytest.approx(0.195)
+    assert outcome(report).findings[0].saving.expected == pytest.approx(0.19)
     assert "Only on one host are 19.5 ms proof" in notes(report)
     assert report.verdict.refuted_by.startswith("Record the late rank's steps")
     assert report.cost is None  # no part of a step is known

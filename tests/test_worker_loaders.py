@@ -86,7 +86,7 @@ def test_workers_that_deliver_in_bursts_are_too_few(recorded):
 
 
 def test_cores_that_others_hold_are_the_machines_and_ask_for_no_worker(recorded):
-    report = recorded("starved")
+    report = recorded("starved", steps=48)
     outcomes = {outcome.rule: outcome for outcome in report.outcomes}
     assert "IN005" not in {outcome.rule for outcome, _ in report.findings()}
     assert "This machine is busy" in report.verdict.consequence

@@ -286,7 +286,7 @@ def _on_host(
     unseen = used_a_device(columns)
     host = HostActivity(
         *(columns, names, main),
-        issues=np.flatnonzero(operator & kinds.math[columns.name]),
+        issues=np.flatnonzero(operator & kinds.math[columns.name] & (columns.dur_ns > 0)),
         loading=loading_rows(columns, names, np.full(len(columns), -1)) if unseen else NO_ROWS,
     )
     if main < 0:

@@ -27,9 +27,9 @@ FEWEST_EVENTS = 3
 #: Where the device was not recorded, from this share of the step on what the host does is named (a choice).
 LARGEST_ON_HOST = 0.5
 _ON_HOST: dict[Bound, str] = {
-    "input-bound": "gets batches for",
-    "memory-bound": "allocates memory for",
-    "overhead-bound": "issues work for",
+    "input-bound": "Getting batches takes",
+    "memory-bound": "Allocating memory takes",
+    "overhead-bound": "Issuing work takes",
 }
 #: More of the time than this waiting for a processor, and a recording on a quieter host tells more than a longer one.
 BUSY_HOST = 0.10
@@ -130,7 +130,7 @@ def _without_device(facts: Facts) -> Verdict:
         return inconclusive("The run used a device, but none of its events is in the trace", remedy)
     mean_ns = facts.mean_step_ns or 0.0
     held, step = format_ns(shares[bound] * mean_ns), each(facts, format_ns(mean_ns))
-    return likely(facts, bound, f"The host {_ON_HOST[bound]} {held} of {step}; no device event is there", remedy)
+    return likely(facts, bound, f"{_ON_HOST[bound]} {held} of {step}; no device was recorded", remedy)
 
 
 def shows_idle_device(facts: Facts) -> bool:

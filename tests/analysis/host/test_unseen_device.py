@@ -45,9 +45,9 @@ def verdict(trace, tmp_path):
 @pytest.mark.parametrize(
     ("body", "bound", "said"),
     [
-        (issuing, "overhead-bound", "The host issues work for 9.50 ms of every 10.0 ms step"),
-        (computing, "input-bound", "The host gets batches for 8.30 ms of every 10.0 ms step"),
-        (allocating, "memory-bound", "The host allocates memory for 8.00 ms of every 10.0 ms step"),
+        (issuing, "overhead-bound", "Issuing work takes 9.50 ms of every 10.0 ms step"),
+        (computing, "input-bound", "Getting batches takes 8.30 ms of every 10.0 ms step"),
+        (allocating, "memory-bound", "Allocating memory takes 8.00 ms of every 10.0 ms step"),
     ],
 )
 def test_what_the_host_does_most_is_named_where_it_waits_for_the_device_little(body, bound, said, tmp_path):
