@@ -12,6 +12,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from profilerkit.capture.meter import Meter
+from profilerkit.capture.patches import UNCOUNTED
 from profilerkit.capture.sampler import Sampler
 from profilerkit.capture.thread_clock import ThreadClock
 from profilerkit.rundir.sampled import StackPlace, StackSample
@@ -238,6 +239,7 @@ def _short(code: CodeType) -> str:
 
 
 def _kind_of(file: str, function: str) -> str:
+    file = file.removeprefix(UNCOUNTED)
     if file.startswith(_OURS):
         return _kind_of_ours(file[len(_OURS) :].replace(os.sep, "/"), function)
     torch = getattr(sys.modules.get("torch"), "__file__", None)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+from profilerkit.capture.patches import uncounted
 from profilerkit.rundir.start_up import StartUp
 
 #: Packages that are named: a few hold most of what imports take (a choice).
@@ -85,7 +86,7 @@ class StartUpWatch:
             finally:
                 note(start_ns, perf_counter_ns())
 
-        setattr(owner, name, first)
+        setattr(owner, name, uncounted(first))
         self._undo.append(restore)
 
 

@@ -8,6 +8,7 @@ import inspect
 import operator
 import pickle
 import types
+import warnings
 import weakref
 
 import pytest
@@ -472,3 +473,20 @@ def test_a_wrapped_loader_without_a_name_marks_steps(toy, light, recorded):
         for batch in prof.wrap(toy.loader(batches=4)):
             toy.train(batch)
     assert recorded(prof.directory).rank.meta.steps_found_by == "wrapped loader"
+
+
+def test_a_warning_while_an_iterator_is_made_names_the_line_that_it_names_without_a_recording(light):
+    """Torch warns of pin_memory=True on a machine without a device, with the line of the caller's caller."""
+
+    def warned():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            iter(data.DataLoader(Numbers(), pin_memory=True))
+            data.dataloader._SingleProcessDataLoaderIter(data.DataLoader(Numbers(), pin_memory=True))
+        return [(str(entry.message), entry.filename, entry.lineno) for entry in caught]
+
+    bare = warned()
+    with light():
+        recorded = warned()
+    assert recorded == bare
+    assert bare or torch.accelerator.is_available()

@@ -9,6 +9,7 @@ from typing import Any
 from profilerkit.capture.environment import in_kernel
 from profilerkit.capture.guard import Guard, announce
 from profilerkit.capture.order import read_order
+from profilerkit.capture.patches import uncounted
 from profilerkit.capture.profiler import profile
 from profilerkit.capture.start_up import Imports, note
 from profilerkit.cli.console import Console
@@ -50,7 +51,7 @@ class Watch:
             if owner.__dict__[name] is first:
                 setattr(owner, name, original)
 
-        setattr(owner, name, first)
+        setattr(owner, name, uncounted(first))
         self._undo.append(restore)
 
     def _optimizer_steps(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
