@@ -14,8 +14,8 @@ from profilerkit.rundir.writer import Record
 _PADDING = int(EventKind.PADDING)
 #: A look is followed by so many times what it took, so that looks take a thousandth; and by 1 s once there were a few.
 _REST, _SECOND_NS, _SOON = 1_000, 1_000_000_000, 8
-#: Parts of a batch that are looked into, and most tokens, 0.5 ms of them (choices).
-_MOST_PARTS, _MOST_TOKENS = 32, 1 << 18
+#: Parts of a batch that are looked into, and most tokens, 1 ms of CPU time on a two-core machine (choices).
+_MOST_PARTS, _MOST_TOKENS = 32, 1 << 16
 #: Shorter rows are no sequences of tokens, and values in a narrower range no numbers of tokens but labels or masks.
 _SHORTEST, _NARROWEST = 8, 16
 #: Types of tokens.
@@ -97,8 +97,10 @@ def filled_up(rows: Any) -> tuple[int, int, int] | None:
     (None, None)
     """
     count, length = rows.shape
+    if length < _SHORTEST or int(rows.max()) - int(rows.min()) < _NARROWEST:
+        return None
     filling, times = Counter(rows[:, -1].tolist()).most_common(1)[0]
-    if length < _SHORTEST or times < 2 or int(rows.max()) - int(rows.min()) < _NARROWEST:
+    if times < 2:
         return None
     other = rows != filling
     lengths = (length - other[:, ::-1].argmax(axis=1)) * other.any(axis=1)
