@@ -126,7 +126,7 @@ def _without_device(facts: Facts) -> Verdict:
         return inconclusive("The run used a device, but none of its events is in the trace", remedy)
     mean_ns = facts.mean_step_ns or 0.0
     held, step = format_ns(shares[bound] * mean_ns), each(facts, format_ns(mean_ns))
-    return likely(facts, bound, f"The host {_ON_HOST[bound]} {held} of {step}; no device event is there", remedy)
+    return likely(facts, bound, f"The host {_ON_HOST[bound]} {held} of {step}; no device event was recorded", remedy)
 
 
 def shows_idle_device(facts: Facts) -> bool:

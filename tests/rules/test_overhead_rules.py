@@ -257,7 +257,7 @@ def test_python_in_a_loop_without_a_loader_may_be_what_gets_the_batch():
         ("len(L['xs']) == 3", "mark the sizes that change as dynamic"),
         ("___check_obj_id(G['activation'], 93824)", "Keep activation as it is"),
         ("GLOBAL_STATE changed: grad_mode ", "Call it in one gradient mode"),
-        ("{0.format} ??", "Keep what this guard looks at"),
+        ("{0.format} ??", "Keep the value that this guard checks"),
     ],
 )
 def test_the_fix_is_for_the_guard_that_failed(guard, fix):

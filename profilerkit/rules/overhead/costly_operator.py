@@ -116,12 +116,12 @@ class CostlyOperator(Rule):
             facts,
             bound="overhead-bound",
             title=f"A hook of modules takes {time}: {line_text(line)}",
-            why="Each module that it is registered on calls it in every forward pass.",
+            why="Every module with this hook calls it in each forward pass.",
             evidence=line_evidence(facts, "Of the step in a hook of modules,", line),
             at_most="medium",
             detail="hook",
             saving=saving(self.avoidable_ratio * line.share, min(line.high, most)),
-            fix=Fix(text=f"Let {line_text(line)} return at once in 99 of 100 steps, or take the hooks off."),
+            fix=Fix(text=f"Return early from {line_text(line)} in 99 of 100 steps, or remove the hooks."),
             confirm="Its share of the step must fall.",
         )
         return (found,)
