@@ -1364,7 +1364,10 @@ def test_few_samples_of_many_steps_are_a_leak_whose_end_is_not_told():
 def test_memory_of_the_host_that_grows_in_the_first_epoch_may_be_a_cache(of, epochs, confidence):
     loading = LoadingFacts(epochs=EpochFacts(count=epochs))
     found = finding("ME004", replace(growing(GB, of=of), loading=loading))
-    assert (found.confidence, "A cache that fills during the first epoch" in found.why) == (confidence, confidence == "low")
+    assert (found.confidence, "A cache that fills during the first epoch" in found.why) == (
+        confidence,
+        confidence == "low",
+    )
 
 
 def page_copies(copied, at_once, *, late=0.0, shared=2 * GB, **changes):

@@ -330,7 +330,7 @@ def test_a_stop_of_a_loop_without_a_loader_may_be_the_rollout_that_feeds_it():
 def test_a_long_stop_that_recurs_in_a_loop_without_a_loader_is_a_rollout():
     known = replace(stalling(0.5, kind="unnamed", part=None, source="derived"), input=None)
     found = finding("RU002", known)
-    assert (found.detail, found.title) == ("rollout", "A rollout takes 300 ms every 10 steps")
+    assert (found.detail, found.title) == ("rollout", "What is likely a rollout takes 300 ms every 10 steps")
     assert (found.saving.method, found.saving.high) == ("bound", 0.5)
     assert finding("RU002", replace(known, input=INPUT)).detail == "python"
     named = replace(stalling(0.5, kind="evaluation", part="other.eval"), input=None)

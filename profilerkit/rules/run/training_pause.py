@@ -143,7 +143,7 @@ def _rollout(facts: Facts, stop: Stop) -> Finding:
     return finding_for(
         facts,
         bound="overhead-bound",
-        title=f"A rollout takes {format_ns(stop.each_ns)} {stop.how_often}",
+        title=f"What is likely a rollout takes {format_ns(stop.each_ns)} {stop.how_often}",
         why=f"{stop.spread(facts)}{told_line(stop.line, 'one')} It likely generates the training data: "
         "no loader was seen.",
         evidence=stop.evidence(facts, "Rollout"),
