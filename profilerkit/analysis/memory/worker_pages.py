@@ -33,15 +33,17 @@ def copied_pages(samples: Sequence[Sample], log: StepLog, workers: Collection[in
     own = np.array([pages.anonymous_bytes for _, pages in counted], dtype=np.int64)
     # What is new was never shared.
     copied = np.diff(private) - np.maximum(np.diff(own), 0)
-    step = np.interp([t_ns for t_ns, _ in counted], log.start, log.index)
-    steps = float(step[-1] - step[-2])
+    at_ns = np.array([t_ns for t_ns, _ in counted], dtype=np.int64)
+    step = np.interp(at_ns, log.start, log.index)
+    # By time: a count after the last step lies at no step of its own.
+    steps = (at_ns[-1] - at_ns[-2]) / log.time[log.steady].mean() if log.steady.any() else 0.0
     return CopiedPages(
         counts=len(counted),
         private_bytes=int(private[-1]),
         shared_bytes=max(int(own[-1] - private[-1]), 0),
         copied_bytes=int(copied.sum()),
         at_once_bytes=int(copied.max()),
-        late_bytes_per_step=max(int(copied[-1]), 0) / steps if steps > 0 else 0.0,
+        late_bytes_per_step=float(max(int(copied[-1]), 0) / steps) if steps > 0 else 0.0,
         first_step=round(float(step[0])),
         last_step=round(float(step[-1])),
     )

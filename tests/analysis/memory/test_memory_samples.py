@@ -100,6 +100,11 @@ def test_pages_that_a_worker_shared_and_copied_are_counted_with_their_pace():
     assert with_samples(Memory(), samples, log()).growth == ()
 
 
+def test_the_pace_of_copies_is_told_by_time_where_the_last_count_comes_after_the_last_step():
+    samples = [forked(s, mib * MIB) for s, mib in ((2, 50), (9, 150), (19, 200))]
+    assert copied_pages(samples, log(10), {9}).late_bytes_per_step == pytest.approx(5 * MIB)
+
+
 def test_what_a_worker_asks_for_anew_was_never_shared_and_is_its_growth():
     samples = [forked(s, (50 + 10 * s) * MIB, GIB + 10 * s * MIB) for s in range(1, 9)]
     assert copied_pages(samples, log(), {9, 4}).copied_bytes == 0
