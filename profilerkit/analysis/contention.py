@@ -102,7 +102,7 @@ def _taken(facts: Facts) -> Mapping[str, float]:
     if in_rest > _MOST:
         in_waits = in_rest = min(whole, _MOST)
     left = opening + _left_to_wait(facts, ran * (1.0 - in_rest), usual * (1.0 - in_waits))
-    kept = {True: left / waits if waits else 1.0, False: 1.0 - in_rest}
+    kept = {True: max(left / waits, 1.0 - _MOST) if waits else 1.0, False: 1.0 - in_rest}
     return {part.part: part.share * (1.0 - kept[part.part in WAITS]) for part in facts.parts}
 
 

@@ -44,7 +44,7 @@ def with_recorded(facts: Facts, ranks: Sequence[RankFacts], run: RunRecord | Non
             used,
             allocator=allocator_use(record.samples, log),
             faults=page_faults(record.samples, log),
-            copied=copied_pages(record.samples, log),
+            copied=copied_pages(record.samples, log, {worker.pid for worker in record.workers}),
         ),
         pauses=pauses(record, log, chosen.account),
         lines=lines,

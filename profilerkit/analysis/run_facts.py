@@ -179,7 +179,10 @@ def _memory(chosen: RankFacts) -> Memory:
     memory = trace.memory if trace else Memory()
     if trace and trace.allocator:
         memory = revise(memory, allocator_calls_per_step=trace.allocator.calls_per_step)
-    return with_samples(memory, record.samples, chosen.log, record.events) if record and chosen.log else memory
+    if record is None or chosen.log is None:
+        return memory
+    workers = {worker.pid for worker in record.workers}
+    return with_samples(memory, record.samples, chosen.log, record.events, workers)
 
 
 def _timed(job: Job) -> int | None:

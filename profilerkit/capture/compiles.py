@@ -17,7 +17,7 @@ _CALLBACK = "torch._dynamo.callback"
 #: Characters of a guard that are kept (a choice: torch's own are 20 to 100 long, its comment on the source left out).
 _MOST_OF_A_GUARD = 160
 #: Before a guard stands what was compiled with it.
-_OF_A_COMPILATION = re.compile(r"^\S*\d/\d+\S*: ")
+_OF_A_COMPILATION = re.compile(r"^\S{0,40}\d/\d{1,9}\S{0,40}: ")
 
 
 class CompileWatch:

@@ -1,7 +1,9 @@
 """Counts in some batches the tokens that only fill sequences up to a length."""
 
+import sys
 from collections import Counter, UserDict
 from collections.abc import Callable
+from itertools import islice
 from time import perf_counter_ns
 from typing import Any
 
@@ -12,8 +14,8 @@ from profilerkit.rundir.writer import Record
 _PADDING = int(EventKind.PADDING)
 #: A look is followed by so many times what it took, so that looks take a thousandth; and by 1 s once there were a few.
 _REST, _SECOND_NS, _SOON = 1_000, 1_000_000_000, 8
-#: Parts of a batch that are looked into, and most tokens, 0.5 ms of them (choices).
-_MOST_PARTS, _MOST_TOKENS = 32, 1 << 18
+#: Parts of a batch that are looked into, and most tokens, 1 ms of CPU time on a two-core machine (choices).
+_MOST_PARTS, _MOST_TOKENS = 32, 1 << 16
 #: Shorter rows are no sequences of tokens, and values in a narrower range no numbers of tokens but labels or masks.
 _SHORTEST, _NARROWEST = 8, 16
 #: Types of tokens.
@@ -47,14 +49,15 @@ class PaddingLooks:
 
 def _padding(batch: object) -> tuple[int, int, int] | None:
     """Tokens, those of them that are padding, and those beyond the longest row; ``None`` without rows of tokens."""
-    rows = max(_rows(batch), key=lambda found: int(found.size), default=None)
-    if rows is None:
+    arrays = [rows[: _MOST_TOKENS // rows.shape[1]] for rows in _rows(batch)]
+    # Labels fill up where nothing is asked as well, with a negative number: no token has one.
+    rows = max((rows for rows in arrays if int(rows.min()) >= 0), key=lambda rows: int(rows.size), default=None)
+    if rows is None or min(max(rows.shape) - _SHORTEST, int(rows.max() - rows.min()) - _NARROWEST) < 0:
         return None
-    rows = rows[: max(_MOST_TOKENS // max(rows.shape[1], 1), 1)]
     # Rows of a batch, or its columns; filled up behind, as most are, or before.
     sides = (rows, rows[:, ::-1], rows.T, rows.T[:, ::-1])
     found = [counted for side in sides if (counted := filled_up(side)) is not None]
-    return max(found, key=lambda counted: counted[1], default=None)
+    return max(found, key=lambda counted: counted[1], default=(int(rows.size), 0, 0))
 
 
 def _rows(batch: object) -> list[Any]:
@@ -66,19 +69,21 @@ def _rows(batch: object) -> list[Any]:
             break
         # What a kind of the user's own does to give its parts is not asked for.
         if isinstance(item, dict):
-            todo.extend(dict.values(item))
+            todo.extend(islice(dict.values(item), _MOST_PARTS))
         elif isinstance(item, list):
             todo.extend(list.__getitem__(item, slice(_MOST_PARTS)))
         elif isinstance(item, tuple):
             todo.extend(tuple.__getitem__(item, slice(_MOST_PARTS)))
         elif type(item).__name__ == "Tensor" and _may_hold_tokens(item):
-            found.append(item.numpy())  # the same memory, and no operator that a trace would show
+            # The same memory, and no operator that a trace would show. After numpy() nobody could resize the tensor.
+            found.append(sys.modules["numpy"].from_dlpack(item))
     return found
 
 
 def _may_hold_tokens(tensor: Any) -> bool:
     is_plain = str(tensor.layout) == "torch.strided" and tensor.device.type == "cpu"
-    return is_plain and tensor.dim() == 2 and min(tensor.shape) > 1 and str(tensor.dtype) in _TOKENS
+    is_short = tensor.dim() == 2 and min(tensor.shape) > 1 and tensor.shape[1] <= _MOST_TOKENS // 2
+    return is_plain and is_short and str(tensor.dtype) in _TOKENS
 
 
 def filled_up(rows: Any) -> tuple[int, int, int] | None:
@@ -92,8 +97,10 @@ def filled_up(rows: Any) -> tuple[int, int, int] | None:
     (None, None)
     """
     count, length = rows.shape
+    if length < _SHORTEST or int(rows.max()) - int(rows.min()) < _NARROWEST:
+        return None
     filling, times = Counter(rows[:, -1].tolist()).most_common(1)[0]
-    if length < _SHORTEST or times < 2 or int(rows.max()) - int(rows.min()) < _NARROWEST:
+    if times < 2:
         return None
     other = rows != filling
     lengths = (length - other[:, ::-1].argmax(axis=1)) * other.any(axis=1)

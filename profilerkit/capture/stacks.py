@@ -46,7 +46,7 @@ _BACKWARD = frozenset(("backward", "grad", "_engine_run_backward"))
 
 #: What a frame is: the user's, a library's, passed over, torch's, capture's own work or its calls of somebody else's, …
 _USER, _LIBRARY, _SKIPPED, _TORCH, _OWN, _CALLS, _FETCHES = "user", "library", "", "torch", "own", "calls", "fetches"
-#: … torch's call of a module, which runs its hooks as well: in those nothing is named for the forward pass, …
+#: … torch's call of a module that has hooks (``inner``, torch 2.13): in those nothing is named for the forward pass, …
 _MODULE, _FORWARD = "module", "forward"
 #: … or the edge of a place: outwards of it the stack tells nothing of it, or only who called it.
 _EDGES: dict[str, StackPlace] = {_FETCHES: "input", "input": "input", "collate": "collate"}
@@ -272,7 +272,7 @@ def _kind_of_torch(file: str, function: str) -> str:
         return "optimizer"
     if file == "serialization.py" or file.startswith("distributed/checkpoint/"):
         return "save"
-    return _MODULE if file == "nn/modules/module.py" and function in ("_call_impl", "inner") else _TORCH
+    return _MODULE if file == "nn/modules/module.py" and function == "inner" else _TORCH
 
 
 def stack_sampler(

@@ -59,7 +59,7 @@ def _revised(outcome: Outcome, beside: Mapping[int, _Entry], within: Mapping[int
     for finding in outcome.findings:
         rule, first = beside.get(id(finding), ("", None))
         if first is not None and _is_told_by((rule, first), finding):
-            reason = f"{rule} reports the same time, with a fix"
+            reason = f"reported with {rule}, which has the fix"
             continue
         known = {entry.label for entry in finding.evidence}
         more = [entry for entry in within.get(id(finding), ()) if entry.label not in known]

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from profilerkit.rundir.times import TimeNs
+from profilerkit.rundir.times import SizeBytes, TimeNs
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,8 +68,8 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     utilization_ratio: float | None = None
     memory_utilization_ratio: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
+    memory_used_bytes: SizeBytes | None = None
+    memory_total_bytes: SizeBytes | None = None
     power_mw: int | None = None
     power_instant_mw: int | None = None
     power_limit_mw: int | None = None
@@ -91,7 +91,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     other_processes: int | None = None
-    other_processes_bytes: int | None = None
+    other_processes_bytes: SizeBytes | None = None
     sm_active_ratio: float | None = None
     sm_occupancy_ratio: float | None = None
     tensor_active_ratio: float | None = None
@@ -106,7 +106,7 @@ class WorkerSample(msgspec.Struct, frozen=True, array_like=True):
 
     pid: int
     cpu_cores: float | None
-    rss_bytes: int
+    rss_bytes: SizeBytes
 
 
 class WorkerPages(msgspec.Struct, frozen=True, array_like=True):
@@ -117,8 +117,8 @@ class WorkerPages(msgspec.Struct, frozen=True, array_like=True):
     """
 
     pid: int
-    anonymous_bytes: int
-    private_bytes: int
+    anonymous_bytes: SizeBytes
+    private_bytes: SizeBytes
 
 
 class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -159,10 +159,10 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     process_cpu_cores: float | None = None
     thread_queue_ratio: float | None = None
     thread_preemptions_per_s: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
+    memory_used_bytes: SizeBytes | None = None
+    memory_total_bytes: SizeBytes | None = None
     swap_used_bytes: int | None = None
-    process_rss_bytes: int | None = None
+    process_rss_bytes: SizeBytes | None = None
     process_major_faults_per_s: float | None = None
     read_bytes: int | None = None
     write_bytes: int | None = None
@@ -185,7 +185,7 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     thread_faults_per_s: float | None = None
     thread_system_ratio: float | None = None
     thread_cpu_ratio: float | None = None
-    process_file_bytes: int | None = None
+    process_file_bytes: SizeBytes | None = None
     worker_pages: WorkerPages | None = None
 
 
@@ -196,12 +196,12 @@ class AllocatorSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     Peaks are since the start or since the user reset them; ``alloc_retries`` and ``ooms`` count since the start.
     """
 
-    allocated_bytes: int | None = None
-    allocated_peak_bytes: int | None = None
-    reserved_bytes: int | None = None
-    reserved_peak_bytes: int | None = None
-    active_bytes: int | None = None
-    inactive_split_bytes: int | None = None
+    allocated_bytes: SizeBytes | None = None
+    allocated_peak_bytes: SizeBytes | None = None
+    reserved_bytes: SizeBytes | None = None
+    reserved_peak_bytes: SizeBytes | None = None
+    active_bytes: SizeBytes | None = None
+    inactive_split_bytes: SizeBytes | None = None
     alloc_retries: int | None = None
     ooms: int | None = None
     requested_bytes: int | None = None

@@ -95,3 +95,10 @@ def test_a_thread_that_waits_for_a_processor_is_not_blocked_on_reading():
 def test_a_queue_that_the_waits_do_not_tell_is_borne_by_all_parts_alike(seen):
     known = beside_others(0.6, input=replace(INPUT, single_process=True, queue_ratio=seen))
     assert quiet(contended(known)).share("input.prep") == pytest.approx(0.6)
+
+
+def test_some_of_a_step_is_the_programs_however_long_it_queues():
+    parts = [revise(part, share=1.0) for part in beside_others(1.0).parts if part.part == "input.prep"]
+    program = quiet(contended(replace(beside_others(1.0), parts=tuple(parts))))
+    assert program.mean_step_ns
+    assert not [outcome for outcome in run_rules(program, RULES) if outcome.status == "error"]

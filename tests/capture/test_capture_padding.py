@@ -88,3 +88,34 @@ def test_looks_come_so_seldom_that_they_take_a_thousandth(monkeypatch):
         clock[0] = number * 100_000_000
         looks.look(number)
     assert seen == list(range(0, 100, 10))
+
+
+@pytest.mark.torch
+def test_a_batch_without_padding_counts_too():
+    import torch
+
+    texts = torch.from_numpy(np.random.default_rng(1).integers(0, 30_000, (16, 64)))
+    mask = torch.ones(16, 64).long()
+    assert looked({"input_ids": texts, "attention_mask": mask}) == [(EventKind.PADDING, 1024, 0, 0)]
+    assert looked(mask) == []
+
+
+@pytest.mark.torch
+def test_labels_that_nothing_is_asked_of_are_no_padding():
+    import torch
+
+    texts = torch.from_numpy(np.random.default_rng(1).integers(0, 30_000, (16, 64)))
+    labels = texts.clone()
+    labels[:, :48] = -100
+    assert looked([labels, texts]) == [(EventKind.PADDING, 1024, 0, 0)]
+
+
+@pytest.mark.torch
+def test_a_batch_stays_as_it_was_and_a_long_table_is_not_read():
+    import torch
+
+    ids = torch.tensor(sequences())
+    looked(ids)
+    assert ids.resize_(8, 40).shape == (8, 40)
+    edges = torch.arange(2).repeat_interleave(1 << 18).reshape(2, -1)
+    assert looked(edges) == []

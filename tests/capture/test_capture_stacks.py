@@ -94,6 +94,15 @@ def test_a_hook_that_a_module_calls_is_told_from_its_forward_pass(tmp_path, toy)
     assert (plain.place, functions(plain)) == ("step", ["train", "forward"])
 
 
+def test_a_forward_pass_of_another_name_is_no_hook(tmp_path, toy):
+    def train(wait):
+        model = toy.torch.nn.Module()
+        model.forward = lambda x: wait() or x
+        model(toy.torch.ones(3))
+
+    assert found_in(tmp_path, train).place == "step"
+
+
 def test_torchs_own_python_is_under_the_line_that_called_it(tmp_path, toy):
     def train(wait):
         in_file_of(toy.torch, called)(wait)

@@ -475,5 +475,5 @@ def test_without_what_the_device_computes_padding_has_no_price():
 
 def test_dropped_batches_are_told_with_the_time_that_each_start_takes():
     found = finding("IN015", dropped())
-    assert found.title == "600 batches were fetched and dropped before the training: 10 s"
+    assert found.title == "600 batches were fetched and dropped before training began: 10 s"
     assert (found.bound, found.saving, [row.value for row in found.evidence]) == (None, None, [600, 10 * 10**9])

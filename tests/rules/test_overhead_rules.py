@@ -257,7 +257,7 @@ def test_python_in_a_loop_without_a_loader_may_be_what_gets_the_batch():
         ("len(L['xs']) == 3", "mark the sizes that change as dynamic"),
         ("___check_obj_id(G['activation'], 93824)", "Keep activation as it is"),
         ("GLOBAL_STATE changed: grad_mode ", "Call it in one gradient mode"),
-        ("{0.format} ??", "Keep what this guard looks at"),
+        ("{0.format} ??", "Keep the value that this guard checks"),
     ],
 )
 def test_the_fix_is_for_the_guard_that_failed(guard, fix):
@@ -434,13 +434,17 @@ def test_hooks_are_a_share_of_the_step_that_no_trace_made_longer():
 
 def test_hooks_of_modules_are_told_by_sampled_stacks():
     line = HotLine(("train.py(9): log_activation",), 0.3, 0.2, 0.4, 60)
-    known = facts(lines={"forward_hook": line}, **{**ON_HOST, "host": HostFacts(held=())})
-    found = finding("OV010", known)
+    found = finding("OV010", facts(lines={"forward_hook": line}, host=HostFacts(held=()), **ON_HOST))
     assert found.title == "A hook of modules takes 30.0 ms of every step: log_activation (train.py:9)"
     assert found.saving.expected == pytest.approx(0.98 * 0.3)
-    assert ended("OV010", replace(known, lines={"forward_hook": replace(line, low=0.04)})) is Passed
-    on_device = facts(lines={"forward_hook": line}, host=HostFacts(held=None))
-    assert ended("OV010", on_device) is NotApplicable
+    few = replace(line, low=0.04)
+    assert ended("OV010", facts(lines={"forward_hook": few}, host=HostFacts(held=()), **ON_HOST)) is Passed
+
+
+def test_hooks_of_modules_cost_a_device_only_what_it_waits():
+    line = HotLine(("train.py(9): log_activation",), 0.3, 0.2, 0.4, 60)
+    assert ended("OV010", facts({"over.python": 0.04}, lines={"forward_hook": line})) is NotApplicable
+    assert finding("OV010", facts({"over.python": 0.2}, lines={"forward_hook": line})).saving.high <= 0.2
 
 
 def test_hooks_are_priced_and_an_operator_of_the_model_is_only_named():

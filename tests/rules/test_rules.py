@@ -1364,7 +1364,10 @@ def test_few_samples_of_many_steps_are_a_leak_whose_end_is_not_told():
 def test_memory_of_the_host_that_grows_in_the_first_epoch_may_be_a_cache(of, epochs, confidence):
     loading = LoadingFacts(epochs=EpochFacts(count=epochs))
     found = finding("ME004", replace(growing(GB, of=of), loading=loading))
-    assert (found.confidence, "A cache that the first epoch fills" in found.why) == (confidence, confidence == "low")
+    assert (found.confidence, "A cache that fills during the first epoch" in found.why) == (
+        confidence,
+        confidence == "low",
+    )
 
 
 def page_copies(copied, at_once, *, late=0.0, shared=2 * GB, **changes):
@@ -1387,7 +1390,7 @@ def test_workers_that_copy_what_they_share_are_told_with_what_they_take_as_the_e
     found = finding("ME004", page_copies(250_000_000, 100_000_000, late=1e6, loader=loader))
     assert found.title == "Each worker copied 238 MiB of memory that it shared with the training process"
     assert [row.value for row in found.evidence] == [250_000_000, 300_000_000, 2 * GB, 500_000_000]
-    assert "1.86 GiB will be the workers' own" in found.why
+    assert "the workers will hold 1.86 GiB of private memory" in found.why
     assert "array" in found.fix.text
     full = finding("ME004", page_copies(250_000_000, 100_000_000, late=1e6, shared=1_000, loader=loader))
     assert full.evidence[-1].value == 300_001_000

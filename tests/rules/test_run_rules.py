@@ -330,7 +330,7 @@ def test_a_stop_of_a_loop_without_a_loader_may_be_the_rollout_that_feeds_it():
 def test_a_long_stop_that_recurs_in_a_loop_without_a_loader_is_a_rollout():
     known = replace(stalling(0.5, kind="unnamed", part=None, source="derived"), input=None)
     found = finding("RU002", known)
-    assert (found.detail, found.title) == ("rollout", "A rollout takes 300 ms every 10 steps")
+    assert (found.detail, found.title) == ("rollout", "What is likely a rollout takes 300 ms every 10 steps")
     assert (found.saving.method, found.saving.high) == ("bound", 0.5)
     assert finding("RU002", replace(known, input=INPUT)).detail == "python"
     named = replace(stalling(0.5, kind="evaluation", part="other.eval"), input=None)
@@ -614,6 +614,9 @@ def test_a_machine_that_gets_busier_is_no_growth_of_the_program():
     assert ended("RU009", crowded(2.0, computed=1.0)) is Passed  # all of it is waiting for a processor
     assert ended("RU009", crowded(3.0, computed=1.0, queue=0.3)) is Passed  # other threads of the program wait as well
     assert ended("RU009", crowded(3.0, computed=2.1, queue=0.3)) is Fired
+    whole, part = (finding("RU009", crowded(3.0, computed=ratio, queue=0.3)).saving.expected for ratio in (9.0, 2.1))
+    assert part < whole  # what the machine took is not won back
+    assert "0 %" not in check("RU009", crowded(3.0, computed=1.0, queue=0.3)).reason
     alike = crowded(2.0, computed=1.0, queue=0.01)
     assert ended("RU009", alike) is Fired  # no busier: what waits for a disk takes no CPU time
     assert ended("RU009", replace(alike, taken=0.3)) is Passed

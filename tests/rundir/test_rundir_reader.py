@@ -132,6 +132,20 @@ def test_damaged_lines_are_dropped_and_counted(run):
     assert "samples.jsonl: 2 of 4 lines are damaged and were left out" in rank.notes
 
 
+@pytest.mark.parametrize("size", [-1, 2**63, 10**30])
+def test_memory_of_a_size_that_no_host_has_is_a_damaged_line(run, size):
+    good, bad = (
+        msgspec.json.encode(
+            sampled.Sample(t_ns=1, host=sampled.HostSample(worker_pages=sampled.WorkerPages(9, value, 1)))
+        )
+        for value in (1, size)
+    )
+    (run / "rank_00000" / layout.SAMPLES).write_bytes(good + b"\n" + bad + b"\n")
+    (rank,) = read_run(run).ranks
+    assert len(rank.samples) == 1
+    assert "samples.jsonl: 1 of 2 lines are damaged and were left out" in rank.notes
+
+
 @pytest.mark.parametrize("name", [layout.META, layout.END])
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"rank": "x"}', b"\xff"])
 def test_damaged_document_is_none_with_a_note(run, name, content):

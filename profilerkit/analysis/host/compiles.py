@@ -19,8 +19,9 @@ from profilerkit.trace.columns import Bools, TraceColumns
 #: stands before it where the trace shows the region run.
 _NUMBER = re.compile(r"^(?:Torch-Compiled Region: |\[)?(\d{1,9})/(\d{1,9})\b")
 _MOST_NAMED = 5
-#: Behind that number, the guard that failed; and the numbers in it, which differ from one failure to the next.
-_GUARD = re.compile(r"^\S*\d/\d+\S* (.+)")
+#: Behind that number, the guard that failed; and the numbers in it, which differ from one failure to the next. Bounded:
+#: names in a run directory may be of any length.
+_GUARD = re.compile(r"^\S{0,40}\d/\d{1,9}\S{0,40} (.{1,200})")
 _VALUES = re.compile(r"-?\d[\d.]*(?:e-?\d+)?")
 
 

@@ -1,6 +1,6 @@
 """Memory as the samplers saw it over the whole run: used on the device, and resident in the process."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,8 +36,12 @@ class _Sampled:
     headroom: int | None
 
 
-def with_samples(memory: Memory, samples: Sequence[Sample], log: StepLog, records: bytes = b"") -> Memory:
+def with_samples(
+    memory: Memory, samples: Sequence[Sample], log: StepLog, records: bytes = b"", workers: Collection[int] = ()
+) -> Memory:
     """``memory`` of the trace, with what was sampled during the steps of the run; ``records`` tell its trace windows.
+
+    ``workers`` are the loader's, by pid.
 
     Where the trace has no memory of its own, the sampled one gives the rows of the steps. The buffers of torch's
     profiler lie in the process (0.2 to 0.9 GiB for a window of 10 steps, torch 2.13): what was sampled there in a
@@ -47,7 +51,7 @@ def with_samples(memory: Memory, samples: Sequence[Sample], log: StepLog, record
     windows, every, own = _windows(records), _process(samples), _process(samples, with_files=False)
     device, process = _device(samples), _outside(every, windows)
     traced, kept = _rises(every, windows)
-    judged = (device, _without_kept(_outside(own, windows), own, windows), _worker(samples, process))
+    judged = (device, _without_kept(_outside(own, windows), own, windows), _worker(samples, process, workers))
     growth = [grown for sampled in judged if (grown := _growth(sampled, log))]
     rows_of = memory.rows_of or next((found.of for found in (device, process) if len(found.bytes)), None)
     shown = next((found for found in (device, process) if found.of == rows_of), None)
@@ -142,9 +146,9 @@ def _process(samples: Sequence[Sample], *, with_files: bool = True) -> _Sampled:
     return _sampled("process", resident, capacity, left)
 
 
-def _worker(samples: Sequence[Sample], process: _Sampled) -> _Sampled:
+def _worker(samples: Sequence[Sample], process: _Sampled, workers: Collection[int]) -> _Sampled:
     """Memory of a worker, whose headroom it shares with the others."""
-    pairs = [(t_ns, pages.anonymous_bytes) for t_ns, pages in counted_pages(samples)]
+    pairs = [(t_ns, pages.anonymous_bytes) for t_ns, pages in counted_pages(samples, workers)]
     count = max((len(sample.host.workers) for sample in samples if sample.host), default=1)
     left = process.headroom // max(count, 1) if process.headroom is not None else None
     return _sampled("worker", pairs, process.capacity, left)

@@ -1,7 +1,7 @@
 """Memory that a worker process shared as it was forked and copied since, page by page."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -13,31 +13,37 @@ from profilerkit.rundir.sampled import Sample, WorkerPages
 _FEWEST_COUNTS = 3
 
 
-def counted_pages(samples: Sequence[Sample]) -> list[tuple[int, WorkerPages]]:
-    """When the pages of a worker were counted, ns, and what was found: of the one that was counted most often."""
-    seen = [(sample.t_ns, pages) for sample in samples if sample.host and (pages := sample.host.worker_pages)]
+def counted_pages(samples: Sequence[Sample], workers: Collection[int]) -> list[tuple[int, WorkerPages]]:
+    """When the pages of a worker were counted, ns, and what was found: of the one that was counted most often.
+
+    Other processes that the training started, such as environments, are none of its ``workers``, by pid.
+    """
+    every = [(sample.t_ns, pages) for sample in samples if sample.host and (pages := sample.host.worker_pages)]
+    seen = [(t_ns, pages) for t_ns, pages in every if pages.pid in workers]
     most = Counter(pages.pid for _, pages in seen).most_common(1)
     return [(t_ns, pages) for t_ns, pages in seen if pages.pid == most[0][0]]
 
 
-def copied_pages(samples: Sequence[Sample], log: StepLog) -> CopiedPages | None:
+def copied_pages(samples: Sequence[Sample], log: StepLog, workers: Collection[int]) -> CopiedPages | None:
     """What a worker copied between the first and the last count of its pages; ``None`` for fewer than three."""
-    counted = counted_pages(samples)
+    counted = counted_pages(samples, workers)
     if len(counted) < _FEWEST_COUNTS:
         return None
     private = np.array([pages.private_bytes for _, pages in counted], dtype=np.int64)
     own = np.array([pages.anonymous_bytes for _, pages in counted], dtype=np.int64)
     # What is new was never shared.
     copied = np.diff(private) - np.maximum(np.diff(own), 0)
-    step = np.interp([t_ns for t_ns, _ in counted], log.start, log.index)
-    steps = float(step[-1] - step[-2])
+    at_ns = np.array([t_ns for t_ns, _ in counted], dtype=np.int64)
+    step = np.interp(at_ns, log.start, log.index)
+    # By time: a count after the last step lies at no step of its own.
+    steps = (at_ns[-1] - at_ns[-2]) / log.time[log.steady].mean() if log.steady.any() else 0.0
     return CopiedPages(
         counts=len(counted),
         private_bytes=int(private[-1]),
         shared_bytes=max(int(own[-1] - private[-1]), 0),
         copied_bytes=int(copied.sum()),
         at_once_bytes=int(copied.max()),
-        late_bytes_per_step=max(int(copied[-1]), 0) / steps if steps > 0 else 0.0,
+        late_bytes_per_step=float(max(int(copied[-1]), 0) / steps) if steps > 0 else 0.0,
         first_step=round(float(step[0])),
         last_step=round(float(step[-1])),
     )

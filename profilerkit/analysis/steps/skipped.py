@@ -51,6 +51,10 @@ def skipped_batches(events: Events) -> SkippedBatches | None:
     per_step = (len(fetches) - count) / max(optimized, 1)
     if count < max(_FEWEST, _STEPS * per_step) or fetches.has(EventFlag.GRAPHS)[: count + 1].any():
         return None
+    ended = events[fetches_here(events) & ((events["flags"] & EventFlag.LAST) != 0)]["start"]
+    # Who keeps all batches, or reads them once, comes to the end of the data, or fetches no more.
+    if len(fetches) < count + 2 or (ended < trained[0]).any():
+        return None
     between = fetches.start[1 : count + 1] - fetches.end[:count]
     if float(np.median(between)) > _NOTHING_NS:
         return None

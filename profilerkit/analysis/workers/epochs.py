@@ -9,6 +9,7 @@ from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, NOT_TRAINING
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.workers.loading import EpochFacts
+from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind
 
 _NOT_THE_TRAINING = EventFlag.OTHER_THREAD | NOT_TRAINING
@@ -16,9 +17,7 @@ _NOT_THE_TRAINING = EventFlag.OTHER_THREAD | NOT_TRAINING
 Records = npt.NDArray[np.void]
 
 
-def epoch_facts(
-    events: bytes, log: StepLog, records: Records, pids: I64, *, is_stream: bool = False
-) -> EpochFacts | None:
+def epoch_facts(events: bytes, log: StepLog, records: Records, pids: I64, loader: Loader | None) -> EpochFacts | None:
     """The epochs of one rank; ``None`` where no first fetch was recorded.
 
     Args:
@@ -26,7 +25,7 @@ def epoch_facts(
         log: its steps.
         records: batches of all workers.
         pids: the process of each.
-        is_stream: the dataset is iterable: kept workers begin it anew in each epoch.
+        loader: of the training; kept workers of one with an iterable dataset begin that anew in each epoch.
     """
     table = np.frombuffer(events, dtype=EVENT_DTYPE)
     table = table[np.argsort(table["start"], kind="stable")]
@@ -45,7 +44,7 @@ def epoch_facts(
         first_stored_ratio=stored[0],
         later_stored_ratio=stored[1],
     )
-    return _with_boundaries(facts, waits, firsts, log, records, is_stream=is_stream) if len(begins) > 1 else facts
+    return _with_boundaries(facts, waits, firsts, log, records, loader) if len(begins) > 1 else facts
 
 
 def _epoch_of(instants: I64, begins: I64) -> I64:
@@ -106,7 +105,7 @@ def _renewed(table: Records, begins: I64, pids: I64) -> bool | None:
 
 
 def _with_boundaries(
-    facts: EpochFacts, waits: Records, firsts: Records, log: StepLog, records: Records, *, is_stream: bool
+    facts: EpochFacts, waits: Records, firsts: Records, log: StepLog, records: Records, loader: Loader | None
 ) -> EpochFacts:
     """The facts with what lies between two epochs."""
     begins = firsts["start"].astype(np.int64)
@@ -118,7 +117,7 @@ def _with_boundaries(
     epoch = _epoch_of(lasts["start"].astype(np.int64), begins)
     np.add.at(ends, epoch[epoch >= 0], lasts["dur"][epoch >= 0])
     beyond = np.maximum(firsts["dur"].astype(np.int64) - (round(float(np.median(usual))) if len(usual) else 0), 0)
-    restarts = _restarts(waits, begins, records, is_stream=is_stream)
+    restarts = _restarts(waits, begins, records, loader)
     gap = beyond if restarts is None else np.maximum(beyond, restarts)
     return replace(
         facts,
@@ -131,7 +130,7 @@ def _with_boundaries(
     )
 
 
-def _restarts(waits: Records, begins: I64, records: Records, *, is_stream: bool) -> I64 | None:
+def _restarts(waits: Records, begins: I64, records: Records, loader: Loader | None) -> I64 | None:
     """``(n_epochs,)`` ns that an epoch's first fetches take beyond those of kept workers; ``None`` without records.
 
     New workers start, open their data and make a first batch each, side by side. Kept ones make it in the usual time.
@@ -141,7 +140,7 @@ def _restarts(waits: Records, begins: I64, records: Records, *, is_stream: bool)
         return None
     begin = records["idle"] == UNKNOWN_US  # the first batch that its worker made in an epoch
     start = records["start"].astype(np.int64)
-    if is_stream or not begin.any() or begin.all():
+    if (loader is not None and loader.is_iterable) or not begin.any() or begin.all():
         began = np.sort(start)
         first = waits["dur"][np.searchsorted(waits["start"], begins)].astype(np.int64)
         starting: I64 = np.clip(began[np.minimum(np.searchsorted(began, begins), len(began) - 1)] - begins, 0, first)
@@ -149,6 +148,8 @@ def _restarts(waits: Records, begins: I64, records: Records, *, is_stream: bool)
     made = sum(records[stage][~begin, 0].astype(np.int64) for stage in ("samples", "collate")) * 1000
     kept_ns = round(float(np.median(made)))
     workers = np.bincount(np.maximum(_epoch_of(start[begin], begins), 0), minlength=len(begins))
+    if loader is not None and loader.num_workers:  # those of an evaluation begin as well
+        workers = np.minimum(workers, loader.num_workers)
     fetches = waits[(waits["flags"] & NOT_A_WAIT) == 0]
     epoch = _epoch_of(fetches["start"].astype(np.int64), begins)
     place = np.arange(len(fetches)) - np.searchsorted(epoch, epoch)

@@ -29,8 +29,7 @@ def loading_facts(record: RankRecord | None, log: StepLog | None, workers: Worke
         return None
     records, pids = all_records(record.workers)
     loader = record.meta.loader if record.meta else None
-    is_stream = loader is not None and bool(loader.is_iterable)
-    epochs = epoch_facts(record.events, log, records, pids, is_stream=is_stream)
+    epochs = epoch_facts(record.events, log, records, pids, loader)
     events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
     known = LoadingFacts(epochs=epochs, skipped=skipped_batches(events), padding=_padding(events, log))
     if workers is None:

@@ -181,7 +181,7 @@ def to_divide(facts: Facts) -> str:
 
 
 def _why(comm: CommFacts, unknown: str) -> str:
-    text = f"{format_ratio(comm.overlap_ratio)} of the communication runs beside computation; nothing hides the rest."
+    text = f"{format_ratio(comm.overlap_ratio)} of the communication overlaps with computation; the rest is exposed."
     if unknown:
         text += f" {unknown}: transfer and waiting for a late rank cannot be told apart."
         if comm.surplus_ratio >= _NOTED_SURPLUS:

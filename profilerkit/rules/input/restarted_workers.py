@@ -92,7 +92,7 @@ def _finding(facts: Facts, epochs: EpochFacts, lost_ns: float, expected: float, 
         title=f"New workers in every epoch cost {format_ns(lost_ns)} per {steps} steps",
         why="Between two epochs all workers end and new ones start; until one of them has made a batch nothing trains.",
         evidence=(
-            evidence("Start and end of the workers with what they open, per epoch", lost_ns, "ns"),
+            evidence("Starting, opening and stopping workers, per epoch", lost_ns, "ns"),
             evidence("Between two epochs, beyond a usual fetch", epochs.boundary_ns or 0.0, "ns"),
             evidence("Steps in an epoch", epochs.steps or 0.0, "count"),
         ),

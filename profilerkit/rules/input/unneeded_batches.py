@@ -94,8 +94,8 @@ class UnneededBatches(Rule):
                 bound="compute-bound" if computes else None,
                 detail="padding",
                 title=f"{format_ratio(padding.padded_ratio)} of the tokens in a batch are padding",
-                why=f"The device computes them as it does others; {format_ratio(padding.beyond_ratio)} of all tokens "
-                "lie beyond the longest sequence of their batch.",
+                why=f"The model computes padding like any token; {format_ratio(padding.beyond_ratio)} of all tokens "
+                "are beyond the longest sequence of their batch.",
                 evidence=(
                     row("Padding, of the tokens", padding.padded_ratio),
                     row("Beyond the longest sequence, of the tokens", padding.beyond_ratio),
@@ -113,8 +113,8 @@ def _dropped(facts: Facts, skipped: SkippedBatches) -> Finding:
     return finding_for(
         facts,
         bound=None,
-        title=f"{count} batches were fetched and dropped before the training: {format_long_ns(skipped.time_ns)}",
-        why="Each was made in full, and no backward pass followed: so a loop skips to where the run before ended.",
+        title=f"{count} batches were fetched and dropped before training began: {format_long_ns(skipped.time_ns)}",
+        why="Each batch was loaded in full, and no backward pass followed. A loop that resumes a run does so.",
         evidence=(
             evidence_of(facts, "Batches dropped", skipped.count, "count", "step timers", n=None),
             evidence_of(facts, "Time from the first to the last of them", skipped.time_ns, "ns", "step timers", n=None),

@@ -101,7 +101,7 @@ class GrowingMemory(Rule):
             why += f" In {few} steps, batches that get longer look the same: record {FEWEST_TO_EXTEND}."
         may_fill = row.of in ("process", "worker") and _in_first_epoch(facts)
         if may_fill:
-            why += " A cache that the first epoch fills grows alike, and stops as the epoch ends."
+            why += " A cache that fills during the first epoch grows the same way, and stops at its end."
         title = f"{what} grows by {format_bytes(row.bytes_per_step)} in every step"
         if not row.lasts:
             title = f"{what} grew by {format_bytes(row.bytes_per_step)} a step over {format_count(row.steps)} steps"
@@ -138,9 +138,9 @@ def _copied(facts: Facts, copied: CopiedPages) -> Finding:
         return (evidence_of(facts, label, value, "bytes", origin, source, n=copied.counts, steps=steps),)
 
     each = "Each worker" if count > 1 else "The worker"
-    why = "To read a Python object is to write to its page, which counts references: the worker gets a page of its own."
+    why = "Reading a Python object changes its reference count, which copies the shared page into the worker."
     if at_end is not None:
-        why += f" At the end of the epoch, {format_bytes(at_end * count)} will be the workers' own."
+        why += f" By the end of the epoch, the workers will hold {format_bytes(at_end * count)} of private memory."
     return finding_for(
         facts,
         bound=None,
@@ -148,9 +148,9 @@ def _copied(facts: Facts, copied: CopiedPages) -> Finding:
         why=why,
         evidence=(
             *row("Copied by one worker", copied.copied_bytes),
-            *row("Memory of its own", copied.private_bytes),
-            *row("Memory that it may still copy", copied.shared_bytes),
-            *row("Of its own as the epoch ends, about", at_end, "estimated"),
+            *row("Private memory of the worker", copied.private_bytes),
+            *row("Shared memory that it can still copy", copied.shared_bytes),
+            *row("Private memory at the end of the epoch", at_end, "estimated"),
         ),
         at_most="medium",
         fix=_ARRAYS,

@@ -40,7 +40,7 @@ _REMEDIES = (
     ),
     _Remedy(
         re.compile(r" == -?\d"),
-        "{} is a number of Python's that changes",
+        "{} is a Python number that changes",
         Fix(text="Pass {} as a tensor: its value is then no reason to compile again.", code="{0} = torch.tensor({0})"),
     ),
     _Remedy(
@@ -139,7 +139,7 @@ def _by_guard(guard: str) -> tuple[str, Fix]:
     subject = f"{found[1]}{found[2]}" if found else "what it looks at"
     known = next((remedy for remedy in _REMEDIES if remedy.guard.search(guard)), None)
     because = f": {known.why.format(subject)}" if known else ""
-    fix = known.fix if known else Fix(text="Keep what this guard looks at as it is from step to step.")
+    fix = known.fix if known else Fix(text="Keep the value that this guard checks the same from step to step.")
     return f" The guard that failed is {guard}{because}.", Fix(
         text=fix.text.format(subject), code=fix.code.format(subject) if fix.code else fix.code
     )

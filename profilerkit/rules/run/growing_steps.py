@@ -54,7 +54,8 @@ class GrowingSteps(Rule):
         of the processors. Waiting of the training thread for a processor is left out. Where that is 10 % of the step,
         or grows by as much, the CPU time of the process must have grown as well.
     Fix: By the part that grows; where memory grows as well, a graph or tensors are kept from step to step.
-    Saving: Bound: all that the mean step takes beyond the first ones. Expected: the same, for as many steps as these.
+    Saving: Bound: all that the mean step takes beyond the first ones, or the part of it that is the program's.
+        Expected: the same, for as many steps as these.
     Traps: A curriculum of longer sequences grows on purpose. A chip that gets hotter slows by less than this.
     Confidence: Medium: that it grows is certain, not why.
     """
@@ -76,9 +77,9 @@ class GrowingSteps(Rule):
             return Passed("the steps do not grow for good")
         grown = _of_program(facts, found)
         if grown < max(self.smallest_growth, facts.taken):
-            busy = "; other programs take the processors" if grown < found.ratio - 1.0 else ""
-            return Passed(f"the last steps take {format_ratio(max(grown, 0.0))} more than the first ones{busy}")
-        expected = max(1.0 - found.first_ns / found.mean_ns, 0.0)
+            busy = " while other programs take the processors" if grown < found.ratio - 1.0 else ""
+            return Passed(f"the last steps take {format_ratio(found.ratio - 1.0)} more than the first ones{busy}")
+        expected = max(1.0 - found.first_ns / found.mean_ns, 0.0) * grown / (found.ratio - 1.0)
         if not self.worth_saying(facts, expected):
             return Passed(f"the growth adds {format_ratio(expected)} to the mean step, which varies as much")
         family = family_of(found.part.part) if found.part is not None else "compute"

@@ -145,16 +145,16 @@ def _rollout(facts: Facts, stop: Stop) -> Finding:
     return finding_for(
         facts,
         bound="overhead-bound",
-        title=f"A rollout takes {format_ns(stop.each_ns)} {stop.how_often}",
-        why=f"{stop.spread(facts)}{told_line(stop.line, 'one')} It is likely what makes the data to train on: "
-        "no loader does.",
+        title=f"What is likely a rollout takes {format_ns(stop.each_ns)} {stop.how_often}",
+        why=f"{stop.spread(facts)}{told_line(stop.line, 'one')} It likely generates the training data: "
+        "no loader was seen.",
         evidence=stop.evidence(facts, "Rollout"),
         at_most="medium",
         detail="rollout",
         saving=at_most(stop.lost(facts)),
         fix=Fix(
-            text=f"Make the rollout faster{in_line(stop.line)}: step more environments at once, or in processes of "
-            "their own, and run the policy on all of them in one call, under torch.no_grad()."
+            text=f"Make the rollout faster{in_line(stop.line)}: step more environments at once, or in separate "
+            "processes. Run the policy on all of them in one call, under torch.no_grad()."
         ),
         confirm="The long steps must get shorter, with as many samples in a rollout.",
     )

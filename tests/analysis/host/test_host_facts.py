@@ -157,6 +157,16 @@ def test_the_guard_that_fails_most_stands_first():
     assert found.recompiled == ("0/8", "0/12", "0/14")
 
 
+def test_of_a_guard_of_any_length_the_beginning_is_kept():
+    log = Log()
+    for number in range(20):
+        if number > 10:
+            compiled(log, log.at + 100, 5_000, f"0/{number} {'L' * 5_000}")
+        log.step(6_000 if number > 10 else 1_000)
+    found = compiles_of_log(log.data, log.names, read_log(log.data, log.names))
+    assert [len(guard) for guard in found.guards] == [200]
+
+
 def test_the_first_compilation_is_warm_up():
     log = Log()
     compiled(log, 100, 800, "0/0")

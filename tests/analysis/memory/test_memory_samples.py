@@ -92,20 +92,31 @@ def forked(second, private, anonymous=GIB, *, pid=9):
 def test_pages_that_a_worker_shared_and_copied_are_counted_with_their_pace():
     counts = [(2, 50), (4, 150), (6, 200), (10, 220)]
     samples = [forked(s, mib * MIB) for s, mib in counts] + [forked(s, 5 * MIB, pid=4) for s in (20, 21)]
-    copied = copied_pages(samples, log())
+    copied = copied_pages(samples, log(), {9, 4})
     assert (copied.counts, copied.first_step, copied.last_step) == (4, 2, 10)
     assert (copied.private_bytes, copied.copied_bytes, copied.at_once_bytes) == (220 * MIB, 170 * MIB, 100 * MIB)
     assert (copied.shared_bytes, copied.late_bytes_per_step) == (GIB - 220 * MIB, 5 * MIB)
-    assert copied_pages(samples[:2], log()) is None
+    assert copied_pages(samples[:2], log(), {9}) is None
     assert with_samples(Memory(), samples, log()).growth == ()
+
+
+def test_the_pace_of_copies_is_told_by_time_where_the_last_count_comes_after_the_last_step():
+    samples = [forked(s, mib * MIB) for s, mib in ((2, 50), (9, 150), (19, 200))]
+    assert copied_pages(samples, log(10), {9}).late_bytes_per_step == pytest.approx(5 * MIB)
 
 
 def test_what_a_worker_asks_for_anew_was_never_shared_and_is_its_growth():
     samples = [forked(s, (50 + 10 * s) * MIB, GIB + 10 * s * MIB) for s in range(1, 9)]
-    assert copied_pages(samples, log()).copied_bytes == 0
-    (grown,) = with_samples(Memory(), samples, log()).growth
+    assert copied_pages(samples, log(), {9, 4}).copied_bytes == 0
+    (grown,) = with_samples(Memory(), samples, log(), workers={9}).growth
     assert (grown.of, grown.grows, grown.bytes_per_step) == ("worker", True, 10 * MIB)
     assert grown.headroom_bytes == 28 * GIB  # each of the two workers has half of it
+
+
+def test_a_process_that_is_no_worker_of_a_loader_says_nothing_of_them():
+    samples = [forked(s, 50 * s * MIB, GIB + 10 * s * MIB) for s in range(1, 9)]
+    assert with_samples(Memory(), samples, log(), workers={3}).growth == ()
+    assert copied_pages(samples, log(), {3}) is None
 
 
 def test_samples_outside_the_judged_steps_do_not_make_growth():

@@ -50,6 +50,21 @@ def test_batches_that_may_have_served_something_were_not_dropped(log):
     assert found(log) is None
 
 
+def test_batches_that_are_kept_or_read_once_were_not_dropped():
+    kept = resumed(100, steps=1)  # it trains on what it has fetched
+    kept.record(EventKind.BACKWARD, 200_000, 1_000)
+    assert found(kept) is None
+    read = Log()
+    for _ in range(100):
+        read.step(1_020, wait=1_000)
+    read.step(1_020, wait=1_000, wait_flags=EventFlag.LAST)
+    for _ in range(40):
+        start = read.step(5_000, wait=1_000)
+        read.record(EventKind.BACKWARD, start + 3_000, 1_000)
+        read.record(EventKind.OPTIMIZER, start + 4_500, 300)
+    assert found(read) is None
+
+
 def test_iterations_whose_batches_were_dropped_are_no_judged_steps():
     log = resumed()
     judged = read_log(log.data, log.names).index[read_log(log.data, log.names).steady]

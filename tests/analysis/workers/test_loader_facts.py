@@ -22,12 +22,12 @@ RECEIVING = 100
 
 def fed(
     making, using, *, workers=2, prefetch=2, start=0, epochs=1, persistent=False, shutdown=0, paused=0, opening=0,
-    **settings,
+    evaluating=0, **settings,
 ):  # fmt: skip
     """The record of a loader whose batches take ``making`` and are used ``using`` (both (n,) µs).
 
     The first fetch of an epoch is told without its first ``paused`` µs, as where a trace window opens in it. The first
-    batch of each worker takes ``opening`` more in each epoch.
+    batch of each worker takes ``opening`` more in each epoch. So many workers of an evaluation begin behind each epoch.
     """
     making = [made_us + (opening if number < workers else 0) for number, made_us in enumerate(making)]
     log, batches = Log(), {}
@@ -47,6 +47,10 @@ def fed(
             batches.setdefault(pid, []).append(batch)
             log.step(wait + RECEIVING + use)
             at = log.at
+        for number in range(evaluating):
+            batches.setdefault(900 + number, []).append(
+                worker_batch(log.at - 1, 0, idle=None, samples=(making[-1], 0, 0))
+            )
         if shutdown:
             log.record(EventKind.WAIT, log.at, shutdown, -1, flags=EventFlag.LAST)
             log.at += shutdown
@@ -194,8 +198,10 @@ def test_what_new_workers_open_is_paid_again_in_every_epoch():
     assert stream.restart_ns == pytest.approx(95 * MS, rel=0.01)
 
 
-def test_a_slow_loader_of_one_worker_is_no_restart():
-    found = loading(fed([60_000] * 20, [20_000] * 20, workers=1, epochs=4, persistent=True)).epochs
+@pytest.mark.parametrize("evaluating", [0, 3])
+def test_a_slow_loader_of_one_worker_is_no_restart(evaluating):
+    slow = fed([60_000] * 20, [20_000] * 20, workers=1, epochs=4, persistent=True, evaluating=evaluating)
+    found = loading(slow).epochs
     assert found.restart_ns == pytest.approx(0.0, abs=0.3 * MS)
 
 
