@@ -13,6 +13,8 @@ from profilerkit.model.workers import Workers
 
 #: Less of a step in the queue for a processor is what every host takes (a choice: no rule speaks below it either).
 _LEAST = 0.02
+#: Less of the work on a batch in that queue leaves the replay of the loader as it is (a choice).
+_LEAST_OF_A_BATCH = 0.1
 #: More than this of what a thread does is not its queue: that of its waits was missed, and all parts bear it alike.
 _MOST = 0.95
 
@@ -57,7 +59,7 @@ def quiet(facts: Facts) -> Facts:
         cpu = None if seen.cpu_ratio is None else ready_ratio(seen.cpu_ratio, seen.queue_ratio)
         seen = replace(seen, cpu_ratio=cpu, queue_ratio=0.0)
     workers = facts.workers and _unqueued(facts.workers)
-    if loading is not None and workers != facts.workers:
+    if loading is not None and facts.workers is not None and facts.workers.share("core") >= _LEAST_OF_A_BATCH:
         loading = replace(loading, queue=None)  # it was replayed with the batches as they came
     return replace(
         facts,
@@ -93,10 +95,10 @@ def _taken(facts: Facts) -> Mapping[str, float]:
     waits, whole = facts.share(*WAITS), min(facts.steps.queued_ratio or 0.0, 1.0)
     ran = max(1.0 - waits, 0.0)
     known = facts.input.queue_ratio if facts.input is not None else None
-    in_waits = min(whole if known is None else known, 1.0)
     # Of the first fetch of an epoch no queue is known, and what starting workers takes stays.
     opening = opening_share(facts)
     usual = max(waits - opening, 0.0)
+    in_waits = min(whole if known is None else known, whole / usual if usual else 0.0, 1.0)
     # The training thread's own queue beyond its waits is in all that it does.
     in_rest = max(whole - in_waits * usual, 0.0) / ran if ran else 0.0
     if in_rest > _MOST:
@@ -113,7 +115,10 @@ def _left_to_wait(facts: Facts, ran: float, waits: float) -> float:
         return waits
     # What the training thread computes as it receives batches stays as well.
     received = facts.share(*WAITS) * ((facts.input.cpu_ratio if facts.input is not None else None) or 0.0)
-    return min(max(_unqueued(workers).pace_ns / step - ran, received), waits)
+    # So does what their queue does not explain: batches that differ make a wait that no mean shows.
+    pace_ns = _unqueued(workers).pace_ns
+    unexplained = waits - (workers.pace_ns - pace_ns) / step
+    return min(max(pace_ns / step - ran, received, unexplained), waits)
 
 
 def _unqueued(workers: Workers) -> Workers:

@@ -251,8 +251,11 @@ def _shown_by_lateness(ranks: Sequence[RankFacts], late: Sequence[int]) -> float
     """Share of a step in which the median other rank has transfers exposed that the latest rank computes through.
 
     Who is late sends its first buckets while it computes the others'; who waited for it has nothing left to compute.
-    With the same work a rank that is no longer late hides as much as the late one does.
+    With the same work a rank that is no longer late hides as much as the late one does; with other work it may not.
     """
+    late_trace, traces = ranks[late[0]].trace, [r.trace for i, r in enumerate(ranks) if i not in late and r.trace]
+    if late_trace is None or same_work(late_trace, traces) is False:
+        return 0.0
     exposed = [rank.share("comm.bw") + rank.share("comm.lat") for rank in ranks]
     others = [value for index, value in enumerate(exposed) if index not in late and ranks[index].trace is not None]
     return max(float(np.median(others)) - exposed[late[0]], 0.0) if others else 0.0

@@ -108,6 +108,7 @@ def _too_little(facts: Facts) -> Verdict | None:
         said = "No operator and no kernel was recorded"
     elif facts.steps.found_by == WHOLE_TRACE and count < FEWEST_EVENTS:
         said = f"Only {count} device event{'s' if count > 1 else ''} {'were' if count > 1 else 'was'} recorded"
+        said = said if count else "No device event was recorded"
     else:
         return None
     return inconclusive(said, "Record while steps run: profilerkit run -- train.py.")

@@ -90,12 +90,12 @@ def _late_line(late: LateRank, report: Report) -> str:
     )
     if late.cause is None or late.cause_ns is None or late.coverage is None:
         part = f": what it does longer explains {format_ratio(late.coverage)}" if late.coverage is not None else ""
-        return f"{text} What makes it late is unattributed{part}."
+        return f"{text} What makes it late is not explained{part}."
     label = part_label(late.cause)
     return (
         f"{text} Before, it spends {format_ns(late.cause_ns)} a step more than the others on: "
         f"{label[:1].lower()}{label[1:]}; that is {format_ratio(late.coverage)} of the exposed waiting, "
-        f"{format_ratio(1.0 - late.coverage)} is unattributed."
+        f"{format_ratio(1.0 - late.coverage)} is not explained."
     )
 
 

@@ -139,7 +139,7 @@ def _interval(facts: Facts, saving: Saving, within: float, told: str, error: flo
     Its half-width is what predictions were off, and the errors of the steps and the replay, put together as independent
     errors are. What the rule took off the low end for a reason of its own is taken off here as well. The bound is a
     share of steps that vary, with their noise where that is known. On a host it is one of recorded steps, in which the
-    rest took longer: what was off of the saving may be off of what is left.
+    rest took longer: the high end may lie above it, by the part of what is left that was off of the saving.
     """
     expected, replay = saving.expected, facts.replay
     replayed = replay.error if replay is not None and saving.method == "replay" else 0.0
@@ -149,6 +149,7 @@ def _interval(facts: Facts, saving: Saving, within: float, told: str, error: flo
     # Of a mean step that is off by this much, what no fix touches is off as well.
     bound = saving.most
     slack = trusted_ratio * within / expected * (1.0 - bound) if told and facts.mode != "gpu" else 0.0
-    most = min(bound + math.hypot(Z90 * (error or 0.0), slack), 1.0 - UNTOUCHED * (1.0 - bound)) if bound else 0.0
-    high = min(most, 2.0 * expected - low) if told else most
+    left = 1.0 - UNTOUCHED * (1.0 - bound)
+    most = min(bound + Z90 * (error or 0.0), left) if bound else 0.0
+    high = min(most + slack, left, 2.0 * expected - low) if told else most
     return revise(saving, low=low, high=high, bound=most if told else None, calibration=told or saving.calibration)

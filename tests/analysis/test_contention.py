@@ -5,15 +5,18 @@ from dataclasses import replace
 import pytest
 
 from profilerkit.analysis.contention import contended, quiet, ready_ratio
+from profilerkit.analysis.workers.loading import LoadingFacts, QueueFacts
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import QUEUE
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
-from tests.recipes import INPUT, facts, steps
+from tests.recipes import INPUT, STEP_NS, facts, made, steps
 from tests.rules.test_rules import on_host
 
+#: A replay of the queue, whatever is in it.
+LOADING = LoadingFacts(queue=QueueFacts(20, 0.0, {}, {}, 0.0, 0.0))
 FED_IN_LINE = Loader(kind="DataLoader", num_workers=0)
 
 
@@ -102,3 +105,13 @@ def test_some_of_a_step_is_the_programs_however_long_it_queues():
     program = quiet(contended(replace(beside_others(1.0), parts=tuple(parts))))
     assert program.mean_step_ns
     assert not [outcome for outcome in run_rules(program, RULES) if outcome.status == "error"]
+
+
+@pytest.mark.parametrize(("core", "left"), [(0.08, 0.56), (0.9, 0.15)])
+def test_a_wait_that_the_queue_of_the_workers_does_not_explain_stays(core, left):
+    """One worker makes a batch in half of a step, slow ones make the loop wait: its queue bears its own part."""
+    one = made(STEP_NS // 2, count=1, core=core, fetch=1.0 - core)
+    known = beside_others(0.0, workers=one, loader=Loader(kind="DataLoader", num_workers=1))
+    known = replace(known, steps=steps(queued_ratio=0.0), input=replace(known.input, cpu_ratio=0.1, queue_ratio=0.5))
+    assert contended(known).share("input.prep") == pytest.approx(left)
+    assert (quiet(replace(contended(known), loading=LOADING)).loading.queue is None) is (core > 0.1)

@@ -81,7 +81,7 @@ def test_a_second_of_sleep_is_found_as_python_on_the_host_of_rank_2():
 def test_what_no_cause_explains_is_called_unattributed(name):
     report = report_of(name)
     assert report.communication.late[0].coverage < 0.95
-    assert all("is unattributed" in text for text in told(report))
+    assert all("is not explained" in text for text in told(report))
 
 
 def test_of_a_tensor_parallel_pair_the_share_of_transfer_is_told():

@@ -41,7 +41,7 @@ def test_the_late_rank_is_told_with_its_count_its_share_and_its_cause(several):
     assert first.startswith("The others wait for rank 5: it is last in 110 of 120 collectives and causes ")
     assert "97 % of all waiting" in first
     assert "Before, it spends 57.0 ms a step more than the others on: waiting for data" in first
-    assert "98 % of the exposed waiting, 2.0 % is unattributed" in first
+    assert "98 % of the exposed waiting, 2.0 % is not explained" in first
 
 
 def test_without_a_cause_the_waiting_is_unattributed(several):
@@ -49,7 +49,7 @@ def test_without_a_cause_the_waiting_is_unattributed(several):
     assert (
         view.build(with_communication(several, late=(late,)))
         .waiting[0]
-        .endswith("What makes it late is unattributed: what it does longer explains 40 %.")
+        .endswith("What makes it late is not explained: what it does longer explains 40 %.")
     )
 
 

@@ -116,8 +116,7 @@ def test_first_workers_are_told_as_calibrated_where_handing_over_is_small_beside
 def test_only_kinds_that_were_applied_are_told_as_calibrated(rule, method, is_told):
     found = told(on_host(), rule, saving(0.4, low=0.1, method=method))
     assert found.calibration.startswith("calibrated" if is_told else "uncalibrated")
-    left = 0.1 * (1.0 - WITHIN[method][0] / 4) if is_told else 0.1  # a quarter of the low end is trusted
-    assert found.most == pytest.approx(1.0 - left)
+    assert found.most == 0.9
     assert (found.high < 0.9) is is_told
 
 

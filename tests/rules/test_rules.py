@@ -693,13 +693,13 @@ def test_every_part_that_can_be_a_cause_has_a_remedy():
 def test_lateness_without_a_cause_is_called_unattributed_and_bounds_nothing():
     found = finding("CO003", late(0.3, cause=None, coverage=0.4))
     assert (found.bound, found.fix, found.confidence) == (None, None, "medium")
-    assert "unattributed" in found.why
+    assert "not explained" in found.why
     assert "with_stack=True" in found.confirm
 
 
 def test_what_the_cause_leaves_unexplained_is_said():
-    assert "explains 90 % of it, the rest is unattributed" in finding("CO003", late(0.3, coverage=0.9)).why
-    assert "unattributed" not in finding("CO003", late(0.3, coverage=1.0)).why
+    assert "explains 90 % of it, the rest is not explained" in finding("CO003", late(0.3, coverage=0.9)).why
+    assert "not explained" not in finding("CO003", late(0.3, coverage=1.0)).why
 
 
 def test_the_jitter_that_would_be_left_is_not_saved():

@@ -196,7 +196,7 @@ def _evidence(facts: Facts, comm: CommFacts) -> tuple[Evidence, ...]:
     return (
         revise(share, value=_not_waiting(facts)),
         Evidence(
-            label="Hidden part of the communication",
+            label="Overlapped share of the communication",
             value=comm.overlap_ratio,
             unit="ratio",
             source="measured",

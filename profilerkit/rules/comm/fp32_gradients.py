@@ -90,7 +90,9 @@ class Fp32Gradients(Rule):
         expected, bound = less(facts, chosen, 1.0 - self.left_ratio)
         expected = max(expected - _casts(facts, chosen), 0.0)
         if not self.worth_saying(facts, expected):
-            return Passed("FP32 gradients are hidden, or hardly any of the step, or casting costs as much")
+            return Passed(
+                "FP32 gradients overlap with computation, take little of the step, or cost no more than casting"
+            )
         return self._fired(facts, chosen, precision, expected, bound)
 
     def _fired(self, facts: Facts, chosen: Sequence[Traffic], precision: str, expected: float, bound: float) -> Result:

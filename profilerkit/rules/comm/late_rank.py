@@ -133,7 +133,7 @@ class LateRank(Rule):
                 clocks = found.matched_in == "flight recorders"
                 why = "the hosts' clocks may be too far apart" if clocks else "the host is too busy"
                 return Passed(f"{why} to tell by how much a rank is late")
-            return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
+            return Passed("no rank causes more of the waiting than chance does, or little of it is exposed")
         longer = waited + (facts.shown_share or 0.0)
         expected = max(longer - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
         if expected < SMALLEST_SAVING:  # that it is no accident was judged by the collectives of each step
@@ -233,10 +233,10 @@ def _why(late: Late) -> str:
     if late.coverage is None:
         return f"{text} What makes it late was not measured."
     if late.cause is None or late.cause_ns is None:
-        return f"{text} What makes it late is unattributed: nothing it does longer explains enough of the waiting."
+        return f"{text} What makes it late is not explained: nothing it does longer takes enough of the waiting."
     part = PARTS[late.cause][1] if late.cause in PARTS else late.cause
     left = (
-        f"; that explains {format_ratio(late.coverage)} of it, the rest is unattributed"
+        f"; that explains {format_ratio(late.coverage)} of it, the rest is not explained"
         if late.coverage and late.coverage < 0.995
         else ""
     )

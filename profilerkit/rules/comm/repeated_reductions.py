@@ -64,7 +64,9 @@ class RepeatedReductions(Rule):
         expected = exposed_time(facts, found.early_exposed_ns) + copied + waited * (1.0 - found.passes**-0.5)
         bound = max(min(exposed(facts), share_of_step(facts, found.early_ns)) + copied + waited, expected)
         if not self.worth_saying(facts, expected):
-            return Passed("the reductions of all passes but the last are hidden, or hardly any of the step")
+            return Passed(
+                "the reductions of all passes but the last overlap with computation, or take little of the step"
+            )
         return self._fired(facts, found, expected, bound)
 
     def _fired(self, facts: Facts, found: Accumulation, expected: float, bound: float) -> Result:

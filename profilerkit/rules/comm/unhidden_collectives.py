@@ -110,7 +110,7 @@ class UnhiddenCollectives(Rule):
             why=f"For {format_ns(left * step)} of {each(facts)} {where} computes beside no collective, and for "
             f"{format_ns(held * step)} these collectives hold the step.{doubt(facts)}",
             evidence=(
-                evidence(facts, "Hidden part of these collectives", ratio, "ratio", "kernels beside collectives"),
+                evidence(facts, "Overlapped share of these collectives", ratio, "ratio", "kernels beside collectives"),
                 evidence(facts, "Their share of the step", transferred(facts, chosen), "ratio", "collectives"),
                 evidence(facts, "Computing left to hide behind, share of the step", left, "ratio", where),
                 evidence(facts, "Held by these collectives, share of the step", held, "ratio", "collectives"),

@@ -98,7 +98,7 @@ def _late_cause(facts: Facts) -> str:
         return ""
     late = _late(facts)[0]
     if late.cause is None or late.coverage is None:
-        return ": unattributed"
+        return ": not explained"
     words = PARTS[late.cause][1]
     return f": {words[0].lower()}{words[1:]}, {format_ratio(late.coverage)} of it"
 

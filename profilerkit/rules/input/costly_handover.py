@@ -94,7 +94,7 @@ def _joins(workers: Workers, on_the_way: float) -> bool:
 _UNSURE = 0.5
 _JOIN = (
     "Halve the cost of collate_fn{}: join the samples into one tensor in one call, in smaller types; what reads or "
-    "computes for each sample belongs into the dataset."
+    "computes for each sample belongs in the dataset."
 )
 _STACK = (
     "Join the samples in one call{}: np.stack or torch.stack instead of torch.tensor or loops over lists. One copy of "
@@ -116,7 +116,7 @@ def _finding(facts: Facts, workers: Workers, on_the_way: float, expected: float,
         facts,
         bound="input-bound",
         title=f"Joining and handing over every batch{size} takes {format_ns(time_ns)} of a worker",
-        why="The samples are there; copying them into one batch and bringing that to the training process is the work."
+        why="The samples are there; joining them to a batch and bringing that to the training process takes the time."
         f"{told_line(line, 'the joining')}",
         evidence=(
             *part_evidence(facts, workers),

@@ -90,7 +90,7 @@ def _finding(facts: Facts, epochs: EpochFacts, lost_ns: float, expected: float, 
         facts,
         bound="input-bound",
         title=f"New workers in every epoch cost {format_ns(lost_ns)} per {steps} steps",
-        why="Between two epochs all workers end and new ones start; until one of them has made a batch nothing trains.",
+        why="Between two epochs all workers end and new ones start; training waits for the first batch.",
         evidence=(
             evidence("Starting, opening and stopping workers, per epoch", lost_ns, "ns"),
             evidence("Between two epochs, beyond a usual fetch", epochs.boundary_ns or 0.0, "ns"),

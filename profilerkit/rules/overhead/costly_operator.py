@@ -28,7 +28,7 @@ from profilerkit.units import format_about, format_ns, format_ratio
 _PLACES = {
     "hook": (
         "Gradient hooks take",
-        "Compute statistics of gradients every 100 steps instead of in each, or take the hooks off.",
+        "Compute statistics of gradients every 100 steps instead of in each, or remove the hooks.",
     ),
     "read": (
         "Reading values one by one takes",
@@ -62,8 +62,8 @@ class CostlyOperator(Rule):
         much of the step.
     Evidence: From a trace: time in nodes of the backward pass beside their own functions; chains of ``item()`` and its
         kind, with the Python between them; the own time of the operator. Of hooks that modules call, sampled stacks.
-    Threshold: Hooks and reads 5 % of the step, an operator 15 %. Of the model's own mathematics only what has a form
-        that does less.
+    Threshold: Hooks and reads 5 % of the step, an operator 15 % where a form is known that does less, 50 % else; the
+        model's own mathematics is left out.
     Fix: Fewer calls. An operator that is known to do more than it must gets the form that does not.
     Saving: Hooks and reads: bound, their time and the Python between operators; expected, ``avoidable_ratio`` of their
         time. None for an operator: the model may need it.
@@ -79,6 +79,8 @@ class CostlyOperator(Rule):
 
     smallest_share: float = 0.05
     smallest_operator: float = 0.15
+    #: The same for an operator of which no form is known that does less (a choice: it is what the step does).
+    smallest_unknown: float = 0.5
     #: What is left of hooks and reads that run every 50 or 100 steps is a hundredth or two (a choice for either).
     avoidable_ratio: float = 0.98
 
@@ -101,8 +103,9 @@ class CostlyOperator(Rule):
     def _is_large(self, facts: Facts, one: HeldFacts) -> bool:
         if one.place in _PLACES:
             return one.share >= self.smallest_share and self.worth_saying(facts, self.avoidable_ratio * one.share)
-        is_own = _MODEL.search(one.operator) is not None and _instead(one.operator) is _OPERATOR
-        return one.share >= self.smallest_operator and not is_own
+        if _instead(one.operator) is _OPERATOR:
+            return one.share >= self.smallest_unknown and not _MODEL.search(one.operator)
+        return one.share >= self.smallest_operator
 
     def _hooks_of_modules(self, facts: Facts) -> tuple[Finding, ...]:
         """The finding about hooks that modules call, by sampled stacks; empty where these do not show much in them."""

@@ -45,7 +45,7 @@ _REMEDIES = (
     ),
     _Remedy(
         re.compile(r"^G\[|self|_modules|__closure__|obj_id|type_id|id match", re.IGNORECASE),
-        "{} is another object than before",
+        "{} is replaced between calls",
         Fix(text="Keep {} as it is while training: replace nothing that compiled code reads, or pass it in."),
     ),
 )

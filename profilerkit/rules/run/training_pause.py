@@ -130,7 +130,7 @@ def _cheaper(stop: Stop) -> str:
     out = "Evaluate under torch.no_grad(): autograd records each of its forward passes. " if stop.records_graphs else ""
     if stop.batches is not None and _reads_small_batches(stop):
         each = format_ns(stop.each_ns / stop.batches)
-        out += f"Read it in larger batches: it takes {format_about(stop.batches)} of {each} each. "
+        out += f"Evaluate in larger batches: it takes {format_about(stop.batches)} of {each} each. "
     return out
 
 
