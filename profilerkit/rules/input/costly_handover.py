@@ -19,7 +19,7 @@ from profilerkit.units import format_bytes, format_ns, format_ratio
 _COPIED_BYTES_PER_NS = 1.0
 #: And takes up for each sample, in one torch.stack: 0.2 to 0.5 µs a tensor, measured on a two-core machine.
 _STACKED_NS = 500.0
-#: Times a copy of the bytes from which joining is no copying, and the part of it that is left (a choice).
+#: Times a copy of the bytes from which joining is no copying (a choice).
 _PIECEWISE_TIMES = 10.0
 
 
@@ -36,7 +36,7 @@ class CostlyHandover(Rule):
         float32), cast on the device; where joining is most of it, a cheaper collate_fn.
     Saving: Bound: the input share. Expected: the fluid model with half of collate and hand-over; of a wait for batches
         on their way, half of that. How much of joining goes is not known: its interval is wider. Where joining takes
-        ten times what one copy of the batch's bytes and half a µs for each sample do, nine tenths of it: then samples
+        ten times what one copy of the batch's bytes and half a µs for each sample do, all beyond that: then samples
         are joined object by object.
     Traps: The thread that pins memory is not seen. A hand-over that waits for room in the queue costs nothing and is
         not counted.
@@ -60,13 +60,9 @@ class CostlyHandover(Rule):
         on_the_way = on_its_way(workers, facts.input.cpu_ratio if facts.input else None)
         if share < self.smallest_share and on_the_way < self.on_its_way_share:
             return Passed(f"collate and hand-over are {format_ratio(share)} of a batch")
-        joining = workers.time_ns("collate")
-        is_piecewise = 0 < _PIECEWISE_TIMES * _copying_ns(facts, workers) < joining and _joins(workers, on_the_way)
-        removed = (
-            (1.0 - 1.0 / _PIECEWISE_TIMES) * joining
-            if is_piecewise
-            else CHEAPER_TRANSFORM * workers.time_ns("collate", "handover")
-        )
+        joining, copying = workers.time_ns("collate"), _copying_ns(facts, workers)
+        is_piecewise = 0 < _PIECEWISE_TIMES * copying < joining and _joins(workers, on_the_way)
+        removed = joining - copying if is_piecewise else CHEAPER_TRANSFORM * workers.time_ns("collate", "handover")
         expected = cheaper_batch(facts, removed, removed) if share >= self.smallest_share else 0.0
         if on_the_way >= self.on_its_way_share:
             expected = max(expected, CHEAPER_TRANSFORM * on_the_way * facts.share(*WAITS))
