@@ -451,6 +451,12 @@ def test_hooks_of_modules_cost_a_device_only_what_it_waits():
     assert finding("OV010", facts({"over.python": 0.2}, lines={"forward_hook": line})).saving.high <= 0.2
 
 
+def test_the_checks_of_anomaly_detection_are_no_hooks():
+    known = held(0.4, operator="aten::isnan")
+    on = replace(known, host=replace(known.host, switches=("torch.autograd.set_detect_anomaly",)))
+    assert (ended("OV010", known), ended("OV010", on)) == (Fired, Passed)
+
+
 def test_hooks_are_priced_and_an_operator_of_the_model_is_only_named():
     hook, model = (
         finding("OV010", held(0.4, place, "aten::_embedding_bag_backward")) for place in ("hook", "backward")

@@ -10,6 +10,7 @@ from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.model.run import STEP_TIMERS
 from profilerkit.rules.lines import frame_text, line_evidence, line_text
+from profilerkit.rules.overhead.debug_switch import ANOMALY
 from profilerkit.rules.parts import COMPUTING
 from profilerkit.rules.rule import (
     Fired,
@@ -67,7 +68,8 @@ class CostlyOperator(Rule):
     Fix: Fewer calls. An operator that is known to do more than it must gets the form that does not.
     Saving: Hooks and reads: bound, their time and the Python between operators; expected, ``avoidable_ratio`` of their
         time. None for an operator: the model may need it.
-    Traps: What DDP does in its hooks is communication, and no hook is told of then. Hooks of modules that call
+    Traps: Anomaly detection checks gradients where hooks run: while it is on, OV009 reports it, and no hook is told.
+        What DDP does in its hooks is communication, and no hook is told of then. Hooks of modules that call
         something named for a forward pass are not told from one.
     Confidence: Medium: the trace slows small calls.
     """
@@ -93,7 +95,8 @@ class CostlyOperator(Rule):
             return NotApplicable("a device runs the operators, or its trace holds none")
         if held is None:
             return MissingData("which operators run is only seen in a trace", "profilerkit.profile(..., deep=True)")
-        held = tuple(replace(one, share=_share_of_step(facts, one)) for one in held if one.place not in _ELSEWHERE)
+        elsewhere = (*_ELSEWHERE, "hook") if ANOMALY in (facts.host.switches or ()) else _ELSEWHERE
+        held = tuple(replace(one, share=_share_of_step(facts, one)) for one in held if one.place not in elsewhere)
         found = [one for one in held if self._is_large(facts, one)]
         if found or modules:
             return Fired((*(self._finding(facts, one) for one in found), *modules))

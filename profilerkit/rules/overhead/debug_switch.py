@@ -19,11 +19,12 @@ class _Switch:
     off: str
 
 
-_ANOMALY = "torch.autograd.set_detect_anomaly"
+#: What checks each gradient for NaN, beside every node of the backward pass, while it is on.
+ANOMALY = "torch.autograd.set_detect_anomaly"
 _BLOCKING = "CUDA_LAUNCH_BLOCKING"
 _SWITCHES = (
     _Switch(
-        _ANOMALY,
+        ANOMALY,
         "It records a stack for each operator and looks for NaN in each gradient.",
         "torch.autograd.set_detect_anomaly(False)",
     ),
@@ -95,7 +96,7 @@ class DebugSwitch(Rule):
     def _saving(self, facts: Facts, name: str) -> Saving | None:
         if facts.mean_step_ns is None:
             return None
-        if name == _ANOMALY:
+        if name == ANOMALY:
             own = 1.0 - facts.share(*WAITS)
             value = saving(self.anomaly_ratio * own, self.anomaly_most * own)
         else:
