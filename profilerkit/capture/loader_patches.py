@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from profilerkit.capture.loader import FIRST, INFERRED, LONG_WAIT_NS, FetchTimer
 from profilerkit.capture.loader_claims import CLAIM, Claim, length, sampler_of
+from profilerkit.capture.patches import uncounted
 from profilerkit.rundir.layout import EventKind
 
 _STEP, _WAIT = int(EventKind.STEP), int(EventKind.WAIT)  # an enum lookup costs 0.2 µs on Python 3.11
@@ -185,4 +186,4 @@ def describing_init(timer: FetchTimer, original: Callable[..., None]) -> Callabl
             timer.describe(loader)
         original(self, loader, *args, **kwargs)
 
-    return described
+    return uncounted(described)

@@ -4,15 +4,20 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Before the file of a replacement. ``warnings`` counts no frame of a file with "importlib" and "_bootstrap" in its
 #: name (``warnings._is_internal_frame`` of CPython 3.11 to 3.14): a warning names the line that it names without us.
 UNCOUNTED = "importlib_bootstrap:"
 
 
-def uncounted(function: Any) -> Any:
-    """Return the function, with a frame that ``warnings`` does not count for its ``stacklevel``."""
+def uncounted(function: _Function) -> _Function:
+    """Return the function, with a frame that ``warnings`` does not count for its ``stacklevel``.
+
+    For none that compiled code calls: Dynamo follows a function by its file.
+    """
     if isinstance(function, FunctionType):
         code = function.__code__
         function.__code__ = code.replace(co_filename=f"{UNCOUNTED}{code.co_filename}")
@@ -56,7 +61,7 @@ class Patches:
     def patch(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace ``owner.name`` by what ``make`` returns for it."""
         original = owner.__dict__[name]
-        ours = uncounted(make(original))
+        ours = make(original)
         self._patches.append(_Patch(owner, name, original, ours))
         setattr(owner, name, ours)
 
