@@ -17,7 +17,7 @@ from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrival
 from profilerkit.analysis.communication.wire_facts import divided_wire
 from profilerkit.analysis.flight_ranks import FlightRanks, flight_ranks
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.leaves import WAITS, leaf
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.unequal_ranks import captures_apart, rank_name
@@ -355,6 +355,10 @@ def _late_rank(
         beside = [entry.parts for entry in ranks if entry.trace is not None and entry is not rank]
         led = cause_by_parts(rank.parts, beside, cause.waited_ns / steps)
         cause = Cause(led.part, led.explained_ns * steps, cause.waited_ns) if led.part else cause
+    if cause.part is not None and cause.part.startswith("input."):
+        # A trace sees a wait; what it was spent on, the step log or the workers' records tell.
+        waits = [part for part in rank.parts if part.part in WAITS]
+        cause = replace(cause, part=max(waits, key=lambda part: part.time_ns).part if waits else cause.part)
     computes = rank.trace is not None and cause.part is not None and cause.part.startswith("compute.")
     return LateRank(
         rank=rank.rank,

@@ -295,11 +295,11 @@ def consumer_ns(facts: Facts, step: float) -> float:
 
 
 def _training_cpu(facts: Facts, consumer: float, computing: float, *, within: float = 0.0) -> float:
-    """CPU time per step, ns, that loading has to leave to the training: one core while it trains, and other threads.
+    """CPU time per step, ns, that loading has to leave to the training: its thread's, and that of other threads.
 
-    Those are what the process was sampled to use beyond that, and beyond a core in pauses. Loading that computes finds
-    the cores that they compute or spin on taken, loading that is blocked does not: OpenMP's threads spin through waits
-    of some ms.
+    Other threads' is what the process was sampled to use beyond a core, and beyond a core in pauses. Loading that
+    computes finds the cores that they compute or spin on taken, loading that is blocked does not: OpenMP's threads spin
+    through waits of some ms. A thread that waits for a device or sleeps uses less than a core.
 
     Args:
         facts: of the run.
@@ -310,9 +310,9 @@ def _training_cpu(facts: Facts, consumer: float, computing: float, *, within: fl
     used = facts.series("host.process_cores")
     if used is None:
         return consumer
-    step = facts.mean_step_ns or 0.0
-    others = used.mean * step - within - consumer - _paused_ns(facts, step)
-    return consumer + max(others, 0.0) * min(computing, 1.0)
+    own = used.mean * (facts.mean_step_ns or 0.0) - within
+    others = own - consumer - _paused_ns(facts, facts.mean_step_ns or 0.0)
+    return min(consumer, own) + max(others, 0.0) * min(computing, 1.0)
 
 
 def _paused_ns(facts: Facts, step: float) -> float:

@@ -73,12 +73,16 @@ def _merged(fixes: Sequence[AfterFix], others: Sequence[tuple[str, Finding]], no
 
 
 def _chosen(found: Sequence[Priced]) -> list[Priced]:
-    """The fixes worth naming, the best of each kind, largest saving first. A finding may leave its fix to others."""
+    """The fixes worth naming, the best of each kind, largest saving first. A finding may leave its fix to others.
+
+    What a fix that no replay tells saves already is not saved again.
+    """
     best: dict[tuple[str, ...], Priced] = {}
+    replayed = {entry.rule for entry in found}
     for entry in found:
         kind = _kind(entry)
         known = best.get(kind)
-        if entry.finding.fix is None:
+        if entry.finding.fix is None or (entry.finding.overlaps and entry.finding.overlaps not in replayed):
             continue
         if _expected(entry) >= SMALLEST_SAVING and (known is None or _expected(entry) >= _expected(known)):
             best[kind] = entry

@@ -573,6 +573,19 @@ def test_a_rank_that_takes_longer_for_the_same_work_is_slower_and_has_no_uneven_
     assert (late.rank, late.cause, late.same_work) == (1, "compute.math", False)
 
 
+def test_what_a_late_rank_waits_for_is_named_by_what_its_step_log_knows(tmp_path):
+    logs = [Log().steps(60, 100_000, wait=wait, wait_cpu=0) for wait in (1_000, 50_000)]
+    traces = {
+        rank: host_training(
+            6, compute=30_000, comm=68_000 - fetch, fetch=fetch, rank=rank, world_size=2, backend="gloo"
+        )
+        for rank, fetch in enumerate((1_000, 50_000))
+    }
+    report = analyze(write_run(tmp_path / "run", logs, traces=traces))
+    (late,) = report.communication.late
+    assert (late.rank, late.cause) == (1, "input.fetch")
+
+
 def test_more_work_makes_a_rank_late_on_a_busy_host():
     assert hosts((100, 100), (400, 1_000), apart=80).communication.late == ()
     (late,) = hosts((100, 250), (400, 1_000), apart=80).communication.late

@@ -285,6 +285,14 @@ def test_training_on_several_cores_leaves_the_workers_fewer():
     assert cheaper_batch(taking, 0.5 * STEP_NS, 0.5 * STEP_NS) == pytest.approx(0.25)
 
 
+def test_training_that_sleeps_or_waits_for_a_device_leaves_its_core_to_the_workers():
+    # Two workers fill two cores; the training thread computes a fifth of the other half of the step.
+    full = worked(0.5, made(2 * STEP_NS, count=2), usable_cores=2.0, loader=TWO)
+    asleep = replace(full, samples=(series("host.process_cores", 0.1),))
+    assert cheaper_batch(full, STEP_NS, STEP_NS) == pytest.approx(0.25)
+    assert cheaper_batch(asleep, STEP_NS, STEP_NS) == pytest.approx(0.45)
+
+
 def test_pauses_on_the_processor_are_no_threads_of_the_training():
     # 20 ms of training and 50 ms of evaluation on one core, 30 ms of waiting: no core is taken beside.
     parts = {"input.prep": 0.3, "other.eval": 0.5}
