@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from profilerkit.analysis.behind import files_of, raw_events
 from profilerkit.analysis.communication.registry import with_patterns
@@ -102,8 +103,7 @@ def analyze(
     return with_cost(report, gpu_hour_price)
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
+class Analysis(msgspec.Struct, frozen=True):
     """A report with what it was made from, to look up the raw events behind its numbers.
 
     Attributes:
@@ -235,8 +235,7 @@ def _told(
     return Analysis(report, tuple(ranks), ranks[facts.judged_rank])
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
+class _Rules(msgspec.Struct, frozen=True):
     """The rules of this analysis, which of them run and are heard, and what is to be said about them."""
 
     all: tuple[Rule, ...]
@@ -264,7 +263,7 @@ def _rules(
 def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) -> Facts:
     """The facts of one rank of a job, which divided its waiting from transfer."""
     alone = run_facts([entry], device=device, world_size=facts.world_size)
-    return replace(alone, parts=facts.ranks[position].breakdown)
+    return revise(alone, parts=facts.ranks[position].breakdown)
 
 
 def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Report:

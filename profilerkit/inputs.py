@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from profilerkit.analysis.damage import record_notes
 from profilerkit.analysis.dumped_ranks import dumped_ranks
@@ -36,8 +37,7 @@ _EXPORT_INSTEAD = {"Nsight Systems": "export it with nsys export -t sqlite, and 
 _NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True):
     """What was read.
 
     Attributes:
@@ -89,7 +89,7 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
     logs = read_logs(found, strict=reading.strict)
     rest = [path for path in paths if path not in found or (path.is_dir() and _holds_traces(path))]
     recording = _read_recordings(rest, reading) if rest else _of_logs_alone(logs)
-    return replace(recording, logs=logs.logs, notes=(*recording.notes, *_left_out_notes(logs.left_out, "log")))
+    return revise(recording, logs=logs.logs, notes=(*recording.notes, *_left_out_notes(logs.left_out, "log")))
 
 
 def _of_logs_alone(logs: LogsRead) -> Recording:
@@ -209,7 +209,7 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
         if result.facts is not None:
             parts = (result.facts, *result.beside)
             if len(parts) > 1 and len(named) + len(found) > 1:  # each file numbers its own from 0
-                parts = tuple(replace(facts, meta=replace(facts.meta, rank=None, world_size=None)) for facts in parts)
+                parts = tuple(revise(facts, meta=revise(facts.meta, rank=None, world_size=None)) for facts in parts)
             read += [(path, facts) for facts in parts]
         left_out += result.errors
     if not read:

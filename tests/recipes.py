@@ -4,9 +4,9 @@ Times of recipes are microseconds, as trace files write them; answers are nanose
 """
 
 import copy
+import dataclasses
 import gzip
 import tempfile
-from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -65,6 +65,11 @@ SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 _JSON = msgspec.json.Encoder(decimal_format="number")
+
+
+def replace(record, **changes):
+    """Return a copy of a record, or of a rule, with some fields changed."""
+    return (dataclasses.replace if dataclasses.is_dataclass(record) else revise)(record, **changes)
 
 
 class Trace:

@@ -1,7 +1,5 @@
 """The one sentence: every verdict is reachable, ranked by saving, and short."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +15,7 @@ from profilerkit.model.run import RIVAL, Loader, Signal, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
-from tests.recipes import INPUT, MS, STEP_NS, facts, parts, steps, training
+from tests.recipes import INPUT, MS, STEP_NS, facts, parts, replace, steps, training
 from tests.rules.test_rules import FIRES, NO_STEPS, cold, on_host, stalling, timers_only, waiting
 
 

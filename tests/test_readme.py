@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -21,7 +20,7 @@ from profilerkit.rules import RULES
 from profilerkit.rules.calibrated import WITHIN
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.tuning import with_options
-from tests.recipes import facts
+from tests.recipes import facts, replace
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")

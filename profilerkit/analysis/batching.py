@@ -1,7 +1,8 @@
 """What a larger batch would do to the samples per second (R24 and §3.3 of the diagnosis method)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
@@ -15,8 +16,7 @@ _WORTH_DOUBLING = 1.1
 _MOST_TIMES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class LargerBatch:
+class LargerBatch(msgspec.Struct, frozen=True):
     """A batch that is ``times`` as large, and how many more samples per second it gives."""
 
     times: int

@@ -6,8 +6,8 @@ explains stays unexplained.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
@@ -27,8 +27,7 @@ _LEAST_RATIO = 0.5
 Times = dict[str, tuple[float, Source]]
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """What the timers saw of each judged step; arrays are ``(n_steps,)`` int64 ns.
 
     Attributes:

@@ -1,7 +1,6 @@
 """The program apart from the machine: what other programs take of the processors, and the run without that."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
@@ -41,7 +40,7 @@ def contended(facts: Facts) -> Facts:
         revise(rank, breakdown=ordered) if place == facts.judged_rank else rank
         for place, rank in enumerate(facts.ranks)
     )
-    return replace(facts, parts=ordered, ranks=ranks, taken=share)
+    return revise(facts, parts=ordered, ranks=ranks, taken=share)
 
 
 def quiet(facts: Facts) -> Facts:
@@ -57,11 +56,11 @@ def quiet(facts: Facts) -> Facts:
     seen, loading = facts.input, facts.loading
     if seen is not None and seen.queue_ratio:
         cpu = None if seen.cpu_ratio is None else ready_ratio(seen.cpu_ratio, seen.queue_ratio)
-        seen = replace(seen, cpu_ratio=cpu, queue_ratio=0.0)
+        seen = revise(seen, cpu_ratio=cpu, queue_ratio=0.0)
     workers = facts.workers and _unqueued(facts.workers)
     if loading is not None and facts.workers is not None and facts.workers.share("core") >= _LEAST_OF_A_BATCH:
-        loading = replace(loading, queue=None)  # it was replayed with the batches as they came
-    return replace(
+        loading = revise(loading, queue=None)  # it was replayed with the batches as they came
+    return revise(
         facts,
         parts=parts,
         # Which steps are slow beside others is the machine's doing as well.

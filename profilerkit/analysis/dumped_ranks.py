@@ -1,7 +1,6 @@
 """Ranks of which nothing is known but what their flight recorders held when they were dumped."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -87,7 +86,7 @@ def _rank(rank: int, origin: str, flights: tuple[Flight, ...], starts: I64 | Non
         flights=flights,
     )
     facts = rank_facts(origin, None, record)
-    return replace(facts, parts=(), steps=revise(facts.steps, found_by=FOUND_BY if bounds else "nothing"))
+    return revise(facts, parts=(), steps=revise(facts.steps, found_by=FOUND_BY if bounds else "nothing"))
 
 
 def _apart(logs: Sequence[FlightLog]) -> tuple[str, ...]:
@@ -135,7 +134,7 @@ def with_dumps(facts: Facts, ranks: Sequence[RankFacts]) -> Facts:
     """The facts of ranks that dumps alone tell of, with what such dumps cannot tell."""
     doubts = (*facts.doubts, *_clock_doubt(facts, ranks))
     notes = (*_LIMITS, *facts.trust.notes, *(doubt for doubt in doubts if doubt not in facts.trust.notes))
-    return replace(
+    return revise(
         facts,
         by_dumps=True,
         doubts=doubts,

@@ -1,8 +1,8 @@
 """The light tier's records as arrays: their dtype, which fetches feed the training, and intervals of one kind."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -24,8 +24,7 @@ NOT_TRAINING = EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
 NOT_A_WAIT = EventFlag.LAST | EventFlag.OTHER_THREAD | NOT_TRAINING
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(msgspec.Struct, frozen=True):
     """Intervals of one kind, sorted by start; arrays are ``(n,)`` int64, times in ns."""
 
     start: I64

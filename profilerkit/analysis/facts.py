@@ -1,9 +1,9 @@
 """Facts: the pure numbers rules read. ``None`` means not measured; nothing here decides anything."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.wire import Wire
@@ -52,8 +52,7 @@ BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
 BETWEEN_STEPS = "from the end of a step's own range to the next one"
 
 
-@dataclass(frozen=True, slots=True)
-class InputFacts:
+class InputFacts(msgspec.Struct, frozen=True):
     """The wait for batches.
 
     Attributes:
@@ -84,8 +83,7 @@ class InputFacts:
     queue_ratio: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CommFacts:
+class CommFacts(msgspec.Struct, frozen=True):
     """Collectives per steady step: total, exposed, and what compute there is to hide behind.
 
     ``small_ratio`` is the share of their time in collectives below 1 MB, ``None`` without sizes;
@@ -109,8 +107,7 @@ class CommFacts:
         return 1.0 - self.exposed_ns / self.total_ns if self.total_ns else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(msgspec.Struct, frozen=True):
     """A disturbance that recurs.
 
     Attributes:
@@ -138,8 +135,7 @@ class Stall:
     coverage: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """Everything the rules may know about a run, in the words of the judged rank.
 
     Attributes:
@@ -241,35 +237,35 @@ class Facts:
     kernels: tuple[Kernel, ...] = ()
     compute: Compute | None = None
     host_copies: tuple[HostCopy, ...] = ()
-    memory: Memory = field(default_factory=Memory)
+    memory: Memory = msgspec.field(default_factory=Memory)
     samples: tuple[Series, ...] = ()
     trace_read: bool = True
     launches: LaunchFacts | None = None
     taken: float = 0.0
-    alone: Mapping[str, float] = field(default_factory=dict)
-    hidden: Mapping[str, float] = field(default_factory=dict)
+    alone: Mapping[str, float] = msgspec.field(default_factory=dict)
+    hidden: Mapping[str, float] = msgspec.field(default_factory=dict)
     loading: LoadingFacts | None = None
     pinned: CopyFacts | None = None
     small_copies: SmallCopyFacts | None = None
-    host: HostFacts = field(default_factory=HostFacts)
-    memory_use: MemoryUse = field(default_factory=MemoryUse)
+    host: HostFacts = msgspec.field(default_factory=HostFacts)
+    memory_use: MemoryUse = msgspec.field(default_factory=MemoryUse)
     pauses: tuple[Pause, ...] = ()
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    surroundings: Surroundings = msgspec.field(default_factory=Surroundings)
     waste: Waste | None = None
     throttling: Throttling | None = None
     wire: Wire | None = None
     logs: LogFacts | None = None
     by_dumps: bool = False
-    replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
+    replay: ReplayFacts | None = None
     median_step: MedianStep | None = None
     framework: str | None = None
     recorder: Recorder = "torch"
     unprofiled: str | None = None
     probes: tuple[Probed, ...] = ()
     rank_steps: RankSteps | None = None
-    step_series: tuple[StepSeries, ...] = field(default=(), compare=False, repr=False)
+    step_series: tuple[StepSeries, ...] = ()
     job_steps: JobSteps | None = None
-    lines: Mapping[str, HotLine] = field(default_factory=dict)
+    lines: Mapping[str, HotLine] = msgspec.field(default_factory=dict)
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""

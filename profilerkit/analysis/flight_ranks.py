@@ -1,8 +1,8 @@
 """Which rank the others wait for by the flight recorders of all ranks, where no trace tells waiting from transfer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.cause import cause_by_parts
@@ -19,6 +19,7 @@ from profilerkit.analysis.communication.late import Lateness, jitter_ratio, late
 from profilerkit.analysis.communication.waiting import Ledger, ledger_of
 from profilerkit.analysis.intervals import EMPTY, Spans
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
+from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, FlightRecorder, LateRank
 from profilerkit.rundir.ending import CLOCK_ERROR_NS
 from profilerkit.rundir.reader import named_ranks
@@ -32,8 +33,7 @@ _UNTIMED = (
 _OUTSIDE = "None of the collectives in the flight recorders was issued in a judged step."
 
 
-@dataclass(frozen=True, slots=True)
-class FlightRanks:
+class FlightRanks(msgspec.Struct, frozen=True):
     """The ranks by their flight recorders.
 
     Attributes:
@@ -81,19 +81,19 @@ def flight_ranks(ranks: Sequence[RankFacts], world_size: int | None, *, least_sh
         return found
     reduced = [longest_per_step(entry) for entry in match.arrivals]
     every, ledger = ledger_of(match.arrivals, len(ranks)), ledger_of(reduced, len(ranks))
-    ledger = replace(ledger, last=every.last, of=every.of)
+    ledger = revise(ledger, last=every.last, of=every.of)
     lengths = [rank.steps.time_ns.mean for rank in ranks if rank.steps.time_ns]
     step_ns = float(np.median(lengths)) if lengths else 0.0
     late = late_ranks(ledger, step_ns)
     steps = ledger.own.shape[1]
     if not steps:
-        return replace(found, problems=(*found.problems, _OUTSIDE))
+        return revise(found, problems=(*found.problems, _OUTSIDE))
     waited_ns = _median_waited_ns(ledger, late.ranks, steps)
     waiting = min(waited_ns / step_ns, 1.0) if step_ns else 0.0
     apart = _clocks_apart(match, late, [meta.host for meta in metas if meta], waited_ns)
     positions = () if apart or waiting < least_share else late.ranks
     jitter = waiting * jitter_ratio(positions[0], reduced) if positions else None
-    return replace(
+    return revise(
         found,
         communication=_communication(
             ranks, match, ledger, late, positions, steps, blurred=bool(apart), problems=(*apart, *found.problems)

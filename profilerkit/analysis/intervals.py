@@ -1,8 +1,8 @@
 """Exact interval arithmetic on int64 nanoseconds: unions, cuts, owners, and painting by priority."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -11,8 +11,7 @@ I64 = npt.NDArray[np.int64]
 NO_LABEL = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(msgspec.Struct, frozen=True):
     """Disjoint intervals [start, end), sorted; both arrays ``(n,)`` int64 ns. Neighbours may touch."""
 
     start: I64
@@ -27,8 +26,7 @@ class Spans:
         return int((self.end - self.start).sum())
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(msgspec.Struct, frozen=True):
     """Disjoint labelled intervals, sorted by start; ``label`` is ``(n,)`` int64, ``NO_LABEL`` for none."""
 
     start: I64

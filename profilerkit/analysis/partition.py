@@ -1,8 +1,8 @@
 """The partition of the steady window: every instant belongs to exactly one part."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -41,8 +41,7 @@ _HOST_SIDE = tuple(leaf(part) for part in ("input.h2d", "sync.d2h", "mem.offload
 _TRANSFERS = (*_HOST_SIDE, *(leaf(part) for part in LEAVES if part.startswith("comm.")))
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(msgspec.Struct, frozen=True):
     """The window cut into labelled segments.
 
     Attributes:

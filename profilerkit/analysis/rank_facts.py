@@ -1,9 +1,9 @@
 """One rank: join what its timers and its trace say into one breakdown of the steady step."""
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -24,6 +24,7 @@ from profilerkit.analysis.steps.table import NO_STEPS, log_series, log_steps, tr
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
 from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.analysis.workers.anatomy import named_wait, worker_facts
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.model.run import Series
 from profilerkit.model.step import PARTS, Part, Steps
@@ -47,8 +48,7 @@ _DERIVED = (
 
 
 # Without slots: what is derived is kept beside the fields.
-@dataclass(frozen=True)
-class RankFacts:
+class RankFacts(msgspec.Struct, frozen=True, dict=True):
     """One rank's story: what was read of it, its breakdown and its steps.
 
     ``steps`` is what the report shows of them, ``series`` all of them; ``None`` where there is none. ``unseen`` is a
@@ -348,7 +348,7 @@ def _input(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | N
 def _trace_stalls(series: StepSeries) -> tuple[Stall, ...]:
     """Longer steps that recur; one that grows by a named part bears its name, and waits for data are told as such."""
     return tuple(
-        replace(stall, kind=STALL_KINDS[stall.grew], part=stall.grew) if stall.grew in STALL_KINDS else stall
+        revise(stall, kind=STALL_KINDS[stall.grew], part=stall.grew) if stall.grew in STALL_KINDS else stall
         for stall in unnamed_stalls(series, series.time)
         if stall.grew is None or not stall.grew.startswith("input.")
     )

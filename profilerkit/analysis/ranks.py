@@ -1,8 +1,8 @@
 """Several ranks as one job: match their collectives, divide waiting from transfer, find whom the others wait for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.cause import Cause, cause_by_parts, cause_of, more_work, same_work
@@ -36,8 +36,7 @@ ACCOUNTED = 0.5
 MOST_NEEDED = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """The ranks after they were compared.
 
     Attributes:
@@ -106,11 +105,11 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     blurred = bool(late) and _is_blurred(divided[late[0]], late[0], matching, waiting)
     late = () if blurred else late
     if waiting >= LATE_SHARE and not (late and found.sure) and _has_more_to_do(divided, suspects, waiting):
-        late, blurred, found = suspects, False, replace(found, sure=True)
+        late, blurred, found = suspects, False, revise(found, sure=True)
     return Job(
         ranks=divided,
         communication=revise(
-            _communication(divided, matching, arrivals, ledger, replace(found, ranks=late), seen), blurred=blurred
+            _communication(divided, matching, arrivals, ledger, revise(found, ranks=late), seen), blurred=blurred
         ),
         ledger=ledger,
         matching=matching,
@@ -152,7 +151,7 @@ def _exposed(ledger: Ledger, ranks: Sequence[RankFacts]) -> Ledger:
         if rank.trace is not None:
             _, mine, theirs = np.intersect1d(rank.trace.steps.index, ledger.numbers, return_indices=True)
             own[position, theirs] = rank.trace.partition.per_step[mine, leaf("comm.skew")]
-    return replace(ledger, own=np.minimum(own, ledger.own))
+    return revise(ledger, own=np.minimum(own, ledger.own))
 
 
 def _typical_step_ns(ranks: Sequence[RankFacts]) -> float:
@@ -207,9 +206,9 @@ def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
     comm = trace.comm
     if comm is not None:
         exposed = intersect(trace.window, parts.segments.only(*EXPOSED))
-        comm = replace(comm, table=collective_table(log, covered(trace.window, log.start), exposed, split))
+        comm = revise(comm, table=collective_table(log, covered(trace.window, log.start), exposed, split))
     wire = trace.wire and divided_wire(trace.wire, log, trace.window, parts, split, trace.meta, floor_ns)
-    return replace(trace, partition=parts, comm=comm, wire=wire)
+    return revise(trace, partition=parts, comm=comm, wire=wire)
 
 
 def _steps_seen(
@@ -358,7 +357,7 @@ def _late_rank(
     if cause.part is not None and cause.part.startswith("input."):
         # A trace sees a wait; what it was spent on, the step log or the workers' records tell.
         waits = [part for part in rank.parts if part.part in WAITS]
-        cause = replace(cause, part=max(waits, key=lambda part: part.time_ns).part if waits else cause.part)
+        cause = revise(cause, part=max(waits, key=lambda part: part.time_ns).part if waits else cause.part)
     computes = rank.trace is not None and cause.part is not None and cause.part.startswith("compute.")
     return LateRank(
         rank=rank.rank,

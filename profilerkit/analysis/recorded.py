@@ -1,7 +1,6 @@
 """What the records of a run tell beside the steps: memory, pauses, what surrounds it, and the whole wall clock."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from profilerkit.analysis.facts import Facts, InputFacts
 from profilerkit.analysis.host.host_facts import HotLine, PythonFacts
@@ -30,17 +29,17 @@ def with_recorded(facts: Facts, ranks: Sequence[RankFacts], run: RunRecord | Non
     """
     chosen = ranks[facts.judged_rank]
     record, log = chosen.record, chosen.log
-    used = replace(
+    used = revise(
         chosen.trace.memory_use if chosen.trace else MemoryUse(),
         allocator_settings=allocator_settings(run.manifest.environment) if run and run.manifest else None,
         oom=record.oom if record else None,
     )
     if record is None or log is None:
-        return replace(facts, memory_use=used)
+        return revise(facts, memory_use=used)
     lines = lines_of(record, log)
-    return replace(
+    return revise(
         facts,
-        memory_use=replace(
+        memory_use=revise(
             used,
             allocator=allocator_use(record.samples, log),
             faults=page_faults(record.samples, log),
@@ -49,7 +48,7 @@ def with_recorded(facts: Facts, ranks: Sequence[RankFacts], run: RunRecord | Non
         pauses=pauses(record, log, chosen.account),
         lines=lines,
         input=_fed_by(facts.input, None if workers_now(facts) else lines.get("input")),
-        host=replace(facts.host, python=_held_by(facts.host.python, lines.get("python"))),
+        host=revise(facts.host, python=_held_by(facts.host.python, lines.get("python"))),
         surroundings=surroundings(record, log, [rank.record for rank in ranks if rank.record]),
     )
 
@@ -73,11 +72,11 @@ def _fed_by(known: InputFacts | None, line: HotLine | None) -> InputFacts | None
     """The wait for batches with the line that holds most of it, where stacks were sampled; else as a trace tells."""
     if known is None or line is None:
         return known
-    return replace(known, frames=line.frames, frames_ratio=line.share)
+    return revise(known, frames=line.frames, frames_ratio=line.share)
 
 
 def _held_by(known: PythonFacts | None, line: HotLine | None) -> PythonFacts | None:
     """Long stretches of Python with the line that holds most of the interpreter's time outside of the loader."""
     if known is None or line is None:
         return known
-    return replace(known, frames=line.frames, frames_ratio=line.share)
+    return revise(known, frames=line.frames, frames_ratio=line.share)

@@ -1,7 +1,6 @@
 """Everything that was read of a run to one Facts: which rank to judge, what is missing, how far to trust it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from profilerkit.analysis.communication.ddp import distributed_models, parallelism_of
 from profilerkit.analysis.communication.flight import groups_of
@@ -109,7 +108,7 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
     """The facts with what is derived of the judged rank's records and steps, and costs too much to derive of all."""
     meta = chosen.record.meta if chosen.record else None
     feeds = chosen.log is None or chosen.log.waits_seen
-    return replace(
+    return revise(
         facts,
         kernels_unseen=_why_unseen(chosen),
         step_series=_series(chosen),
@@ -144,7 +143,7 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
     """The facts with what only a trace tells."""
     # Of a file that is cut off the device's events may be what is missing; the whole file of another rank tells.
     on_host = any(r.trace and r.mode == "cpu" and not r.trace.device_events_missing for r in ranks)
-    return replace(
+    return revise(
         facts,
         device=trace.device,
         copies=trace.copies,
@@ -260,7 +259,7 @@ def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:
         else row
         for row in comm.table
     )
-    return replace(comm, table=table)
+    return revise(comm, table=table)
 
 
 def _cores(ranks: Sequence[RankFacts], chosen: RankFacts) -> float | None:

@@ -1,8 +1,8 @@
 """Robust statistics on small samples: quantiles, spread, standard error of a median, slopes."""
 
 import math
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -44,8 +44,7 @@ def median_error(values: Numbers) -> float | None:
     return MEDIAN_EFFICIENCY * spread(values) / float(np.sqrt(len(values))) if len(values) > 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Slope:
+class Slope(msgspec.Struct, frozen=True):
     """Change of y per unit of x, and its 99 % interval."""
 
     value: float

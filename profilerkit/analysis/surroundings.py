@@ -1,6 +1,6 @@
 """The record of what the run shares its device with, and how it is linked to the host; ``None`` means not measured."""
 
-from dataclasses import dataclass
+import msgspec
 
 from profilerkit.analysis.logs.neighbours import HotDevice
 
@@ -8,8 +8,7 @@ from profilerkit.analysis.logs.neighbours import HotDevice
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9, 7: 15.125e9}
 
 
-@dataclass(frozen=True, slots=True)
-class HostLink:
+class HostLink(msgspec.Struct, frozen=True):
     """The PCIe link of the device: the best it was seen to run at while the device was busy, and the best it could.
 
     ``samples`` is how often it was seen so.
@@ -32,8 +31,7 @@ class HostLink:
         return min(self.width * _LANE.get(self.generation, 0.0) / best, 1.0) if best else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """What surrounds the judged rank; ``None`` means not measured.
 
     Attributes:

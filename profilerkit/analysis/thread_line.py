@@ -1,7 +1,6 @@
 """The threads of a trace one after another on a number line, so that one search serves all of them."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -9,8 +8,7 @@ from profilerkit.analysis.intervals import I64, Spans, union
 from profilerkit.trace.columns import TraceColumns
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadLine:
+class ThreadLine(msgspec.Struct, frozen=True):
     """Every thread on a stretch of its own.
 
     Attributes:

@@ -1,10 +1,11 @@
 """How far a device's clock was held down while it worked, from the samples of NVML."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
+from profilerkit.model.change import revise
 from profilerkit.rundir.sampled import GpuSample, Sample
 
 #: Utilisation above which a sample is one of a device at work (R22).
@@ -15,8 +16,7 @@ SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 _THERMAL, _BRAKE, _POWER_CAP = 0x20 | 0x40, 0x80, 0x4
 
 
-@dataclass(frozen=True, slots=True)
-class Throttling:
+class Throttling(msgspec.Struct, frozen=True):
     """The samples of one device at work.
 
     Attributes:
@@ -62,11 +62,11 @@ def throttling(
     others = [one for place, one in enumerate(found) if one is not None and place != judged]
     if own is None:
         return None
-    own = replace(own, power_limit_default_mw=default_limit_mw)
+    own = revise(own, power_limit_default_mw=default_limit_mw)
     if not others:
         return own
     capped = [one.capped_ratio for one in others if one.capped_ratio is not None]
-    return replace(
+    return revise(
         own,
         other_clock_mhz=float(np.median([one.clock_mhz for one in others])),
         others_capped_ratio=max(capped) if len(capped) == len(others) else None,

@@ -1,7 +1,6 @@
 """One trace to the facts it holds: partition, kernels, copies, blocking calls, allocator, collectives."""
 
-from dataclasses import dataclass, field, replace
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.comm_facts import EXPOSED, comm_facts
@@ -68,6 +67,7 @@ from profilerkit.analysis.waste.judged import Judged
 from profilerkit.analysis.waste.optimizer import optimizer_kernels
 from profilerkit.analysis.waste.records import Waste
 from profilerkit.hardware.lookup import DeviceSpec, lookup
+from profilerkit.model.change import revise
 from profilerkit.model.communication import Parallelism
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute, HostCopy, Kernel
@@ -78,8 +78,7 @@ from profilerkit.trace.links import launch_of
 from profilerkit.trace.offsets import aligned
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFacts:
+class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What one trace says about its steady window; every ``None`` means the trace cannot say.
 
     It holds none of the events, so that many ranks fit into memory and between processes. What has a default here is
@@ -120,7 +119,7 @@ class TraceFacts:
     compiles: CompileFacts | None = None
     recording: RecordingFacts | None = None
     phases: tuple[PhaseFacts, ...] = ()
-    memory_use: MemoryUse = field(default_factory=MemoryUse)
+    memory_use: MemoryUse = msgspec.field(default_factory=MemoryUse)
     waste: Waste | None = None
     wire: Wire | None = None
     replay: ReplayFacts | None = None
@@ -184,7 +183,7 @@ def trace_facts(
         damage=columns.damage,
         n_events=len(columns),
         steps=steps,
-        partition=replace(parts, copies=NO_ROWS, copy_leaf=NO_ROWS),  # of no use without the events
+        partition=revise(parts, copies=NO_ROWS, copy_leaf=NO_ROWS),  # of no use without the events
         window=steps.steady,
         n_steady=len(steps.steady),
         properties=properties,
@@ -205,8 +204,7 @@ def trace_facts(
     return _with_device(facts, seen, spec) if on_gpu else facts
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(msgspec.Struct, frozen=True):
     """The trace with what was found in it so far; masks are ``(n_events,)``.
 
     Attributes:
@@ -277,7 +275,7 @@ def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
 def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFacts:
     """The facts with what is made of single steps, whatever ran them."""
     columns, parts, steps = seen.columns, seen.parts, seen.steps
-    return replace(
+    return revise(
         facts,
         python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
         held=None
@@ -301,7 +299,7 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
     work = Judged(columns, kinds, launches, seen.roof, np.flatnonzero(judged[seen.roof.rows]), window, issuing)
     optimizer_step = optimizer_kernels(work)
     pageable, pinned = batch_copies(columns, launches, seen.parts, rows, count)
-    return replace(
+    return revise(
         facts,
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
         copies=pageable,

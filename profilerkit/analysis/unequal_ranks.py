@@ -1,7 +1,8 @@
 """What some ranks of a job have and others have not, in sentences for the report: traces and steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from profilerkit.analysis.communication.matching import EPOCH_NS
 from profilerkit.analysis.rank_facts import RankFacts
@@ -75,8 +76,7 @@ def captures_apart(ranks: Sequence[RankFacts]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Apart:
+class Apart(msgspec.Struct, frozen=True):
     """Two captures by their positions: the ``first`` ends ``ns`` before the ``last`` begins."""
 
     ns: int

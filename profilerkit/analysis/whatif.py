@@ -1,7 +1,8 @@
 """How much shorter the step would get: bounds and analytic formulas. Savings are ratios of the steady step."""
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import PAUSES, WAITS
@@ -74,8 +75,7 @@ def relative_error(facts: Facts) -> float:
     return facts.step_error_ns / facts.step_ns if facts.step_ns and facts.step_error_ns else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderFix:
+class LoaderFix(msgspec.Struct, frozen=True):
     """What more workers would do.
 
     Attributes:

@@ -3,9 +3,10 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from profilerkit.errors import UsageError
 
@@ -20,8 +21,7 @@ _HINT = "name another place with -o FILE"
 _OPENERS = {"darwin": "open", "linux": "xdg-open"}
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(msgspec.Struct, frozen=True):
     """One document to write; ``path`` is ``None`` for standard output."""
 
     format: str

@@ -3,9 +3,10 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from statistics import median, stdev
+
+import msgspec
 
 #: Resamples of each run: the 1 % points of an interval vary by a twentieth of its width with so many (a choice).
 RESAMPLES = 2_000
@@ -19,8 +20,7 @@ BLOCK_NS = 1_000_000_000
 FEWEST_BLOCKS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Resampled:
+class Resampled(msgspec.Struct, frozen=True):
     """The mean or median of a run's steady steps, its standard error by the block bootstrap, and its blocks."""
 
     centre_ns: float

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from profilerkit.compare.findings import ORDER
 from profilerkit.compare.metrics import FINDINGS, METRICS, NAMED, SHARES, UNITS, Metric, example_of, quantity
@@ -23,8 +24,7 @@ QUANTILE_NOISE = 2.0
 _NAMES_SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True):
     """The most that a metric may change or be: ``amount`` in its unit, or relative to its value before.
 
     Without a metric it is about findings, of which none may have ``severity`` or a higher one.

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+import msgspec
 
 from profilerkit.compare.shares import share_of
 from profilerkit.compare.sides import side_of
@@ -25,8 +26,7 @@ _EXAMPLES: dict[Unit, str] = {"ns": "200ms", "bytes": "12GiB", "ratio": "20%", "
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*(\D*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """A number of a report.
 
     Attributes:

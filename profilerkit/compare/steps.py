@@ -22,10 +22,12 @@ What is assumed:
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from profilerkit.compare.bootstrap import Z99, Resampled, resampled_mean, resampled_median, t99
 from profilerkit.compare.host import foreign_ratio, sampled_mean
+from profilerkit.model.change import revise
 from profilerkit.model.diff import Range, StepChange
 from profilerkit.model.report import Report
 from profilerkit.model.step import Stretches
@@ -56,8 +58,7 @@ LEAST_OWN_RATIO = 0.01
 TOLD_RATIO = 0.8
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(msgspec.Struct, frozen=True):
     """The steady steps of one run as they are compared.
 
     Attributes:
@@ -174,7 +175,7 @@ def step_change(before: Sequence[Timed], after: Sequence[Timed]) -> StepChange:
     first, second = map(_Level.of, raw)
     timed_error, timed_degrees = _within(first, second)
     timed, judged = _compared(*raw, taken_out=False), _compared(before, after, taken_out=taken_out)
-    typical = _compared(*([replace(entry, own=entry.typical) for entry in side] for side in raw), taken_out=False)
+    typical = _compared(*([revise(entry, own=entry.typical) for entry in side] for side in raw), taken_out=False)
     return StepChange(
         mean=_around(_mean_ns(after) / _mean_ns(before), t99(timed_degrees) * timed_error),
         timed=timed.change,
@@ -190,8 +191,7 @@ def step_change(before: Sequence[Timed], after: Sequence[Timed]) -> StepChange:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
+class _Compared(msgspec.Struct, frozen=True):
     """Two sides as levels, ns; ``between`` and ``half`` of the interval are of the logarithm of their ratio."""
 
     before_ns: float
@@ -225,8 +225,7 @@ def _compared(before: Sequence[Timed], after: Sequence[Timed], *, taken_out: boo
     return _Compared(math.exp(first.log_ns), math.exp(second.log_ns), between, half)
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
+class _Level(msgspec.Struct, frozen=True):
     """One side: the logarithm of its step, variances of that within and between recordings, and their blocks.
 
     ``surprise`` is the sum of squared deviations of the recordings from their mean, in assumed variances.

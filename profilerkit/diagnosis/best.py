@@ -1,7 +1,8 @@
 """The finding with the largest expected saving for each bound, and what all findings price."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.diagnosis.unexplained import unexplained_share
@@ -17,8 +18,7 @@ from profilerkit.rules.rule import SMALLEST_SAVING
 CONTENDER_SAVING = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
+class Best(msgspec.Struct, frozen=True):
     """The finding with the largest expected saving for one bound.
 
     Attributes:
@@ -89,7 +89,7 @@ def _joined(facts: Facts, outcomes: Sequence[Outcome], best: Best) -> Best:
         high=max(min(sum(saving.high for saving in savings), most), expected),
         method="replay",
     )
-    return replace(best, saving=saving, fixes=len(together.fixes))
+    return revise(best, saving=saving, fixes=len(together.fixes))
 
 
 def _is_replayed(finding: Finding) -> bool:

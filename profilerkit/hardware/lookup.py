@@ -2,10 +2,13 @@
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
+
+from profilerkit.model.change import revise
 
 #: For parts whose best matrix-multiply rate nobody has published; a guess, and labelled so in ``DeviceSpec``.
 _DEFAULT_ACHIEVABLE_RATIO = 0.75
@@ -23,8 +26,7 @@ _MIG_EIGHTHS = 8
 _Words = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSpec:
+class DeviceSpec(msgspec.Struct, frozen=True):
     """Dense peaks of one device as torch sees it. ``None`` means the part has none, or no source gives it.
 
     Attributes:
@@ -162,7 +164,7 @@ def _slice(spec: DeviceSpec, memory_bytes: int | None, multiprocessors: int | No
         return None
     eighths = min(max(round(_MIG_EIGHTHS * _memory_ratio(spec, memory_bytes)), 1), _MIG_EIGHTHS)
     share = eighths / _MIG_EIGHTHS
-    return replace(
+    return revise(
         spec,
         name=f"{spec.name} MIG",
         hbm_gb_per_s=spec.hbm_gb_per_s * share,
@@ -184,7 +186,7 @@ def _part(spec: DeviceSpec, multiprocessors: int | None) -> DeviceSpec | None:
     def scaled(tflops: float | None) -> float | None:
         return None if tflops is None else tflops * share
 
-    return replace(
+    return revise(
         spec,
         multiprocessors=multiprocessors,
         bf16_tflops=scaled(spec.bf16_tflops),

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from profilerkit.errors import UnreadableInputError, UsageError, unread
 from profilerkit.trace.blocks import BlockSource
@@ -16,8 +17,7 @@ _NAMES = re.compile(r".*(\.json|\.json\.gz|\.pickle|\.pkl|\.bin|\.dump|\d)")
 _RANK, _LAST_NUMBER = re.compile(r"rank[_\-.]?(\d{1,6})(?!\d)", re.IGNORECASE), re.compile(r"(?<!\d)(\d{1,6})\D*$")
 
 
-@dataclass(frozen=True, slots=True)
-class DumpsRead:
+class DumpsRead(msgspec.Struct, frozen=True):
     """The dumps that could be read, the rank of each, and what is to be said of that."""
 
     dumps: tuple[FlightDump, ...]

@@ -1,16 +1,16 @@
 """Which of the paths that a person names are logs beside traces, and what is in them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from profilerkit.errors import UnreadableInputError, unread
 from profilerkit.trace.logs import Log
 from profilerkit.trace.readers.logs import SUFFIXES, LogReader, reader_of
 
 
-@dataclass(frozen=True, slots=True)
-class LogsRead:
+class LogsRead(msgspec.Struct, frozen=True):
     """The logs that could be read, the files they are, and those of a directory that could not, with the reason."""
 
     logs: tuple[Log, ...]

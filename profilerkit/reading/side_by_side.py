@@ -6,11 +6,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from profilerkit.analysis.replay.scope import MOST_EVENTS
+from profilerkit.model.change import revise
 from profilerkit.reading.processes import free_cores, has_room, own_process
 from profilerkit.reading.traces import TraceJob, TraceResult, read_job
 from profilerkit.reading.worker import LENGTH_BYTES
@@ -35,7 +35,7 @@ def read_all(jobs: Sequence[TraceJob]) -> Iterator[TraceResult]:
     whose process dies is read here.
     """
     budget = max(min(MOST_EVENTS, REPLAYED_TOGETHER // max(len(jobs), 1)), FEWEST_REPLAYED)
-    jobs = [replace(job, replay_events=budget) for job in jobs]
+    jobs = [revise(job, replay_events=budget) for job in jobs]
     sizes = [_size_bytes(job) for job in jobs]
     helpers = _helpers(sizes)
     if not helpers:

@@ -1,14 +1,16 @@
 """The trace files of one rank to the facts of the first that can be read."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from profilerkit.analysis.communication.registry import Registry
 from profilerkit.analysis.replay.scope import MOST_EVENTS
 from profilerkit.analysis.steps.slow_trace import SlowTrace, slow_trace
 from profilerkit.analysis.trace_facts import TraceFacts, trace_facts
 from profilerkit.errors import UnreadableInputError
+from profilerkit.model.change import revise
 from profilerkit.reading.ahead import reading_ahead
 from profilerkit.trace.columns import TraceColumns
 from profilerkit.trace.pool import pooled
@@ -16,8 +18,7 @@ from profilerkit.trace.processes import by_process
 from profilerkit.trace.readers import read_trace
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """How traces are read.
 
     Attributes:
@@ -31,8 +32,7 @@ class Reading:
     registry: Registry | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SlowJob:
+class SlowJob(msgspec.Struct, frozen=True):
     """A trace of slow steps: its first and last whole step, the slow one if it is known, and why it was traced."""
 
     path: Path
@@ -41,8 +41,7 @@ class SlowJob:
     trigger: str
 
 
-@dataclass(frozen=True, slots=True)
-class TraceJob:
+class TraceJob(msgspec.Struct, frozen=True):
     """What is to be read of one rank.
 
     Attributes:
@@ -62,8 +61,7 @@ class TraceJob:
     are_windows: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TraceResult:
+class TraceResult(msgspec.Struct, frozen=True):
     """What was read of one rank.
 
     Attributes:
@@ -104,8 +102,8 @@ def read_job(job: TraceJob, *, alone: bool = False) -> TraceResult:
     try:
         seen = _facts(job, _columns(job, job.slow.path, alone=alone), job.slow.whole)
     except UnreadableInputError as error:
-        return replace(result, slow_error=(job.slow.path, error))
-    return replace(result, slow=slow_trace(seen, result.facts, job.slow.step))
+        return revise(result, slow_error=(job.slow.path, error))
+    return revise(result, slow=slow_trace(seen, result.facts, job.slow.step))
 
 
 def _read_windows(job: TraceJob) -> TraceResult:

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -29,8 +28,7 @@ class ClockAnchor(msgspec.Struct, frozen=True, kw_only=True):
     width_ns: TimeNs
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(msgspec.Struct, frozen=True):
     """The anchors of one process, at least one, by time.
 
     Between two anchors the distance of the clocks is interpolated, before the first and after the last it stays.

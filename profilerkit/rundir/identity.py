@@ -3,8 +3,9 @@
 import getpass
 import socket
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import META, RankMeta
@@ -14,8 +15,7 @@ _METAS = f"rank_*/{META}"
 _DEPTH = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """The names that a report shall not tell.
 
     Attributes:

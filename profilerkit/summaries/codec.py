@@ -19,7 +19,7 @@ _KINDS = "biuf"
 
 
 def encode(value: object) -> bytes:
-    """A record of dataclasses, structs, arrays and plain values as compressed msgpack."""
+    """A record of structs, arrays and plain values as compressed msgpack."""
     return zlib.compress(msgspec.msgpack.encode(value, enc_hook=_plain), _LEVEL)
 
 

@@ -1,12 +1,12 @@
 """Facts of a trace made small enough to keep, and those of a rank of which only its meetings with others matter."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments
 from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.model.change import revise
 from profilerkit.summaries.sample import spread, stretch
 
 #: Kernels of the table, and of the shortest form of it.
@@ -18,14 +18,14 @@ def smaller(facts: TraceFacts) -> Iterator[tuple[str, TraceFacts]]:
 
     Sums stay what they are.
     """
-    facts = replace(facts, kernels=facts.kernels[:_MOST_KERNELS])
+    facts = revise(facts, kernels=facts.kernels[:_MOST_KERNELS])
     yield "", facts
     losses: tuple[tuple[str, Callable[[TraceFacts], TraceFacts]], ...] = (
-        ("the lanes of the median step", lambda known: replace(known, lanes=None)),
+        ("the lanes of the median step", lambda known: revise(known, lanes=None)),
         ("the order of parts between collectives", _coarse),
-        ("the replay", lambda known: replace(known, replay=None)),
-        ("most kernels", lambda known: replace(known, kernels=known.kernels[:_FEWEST_KERNELS])),
-        ("later collectives", lambda known: replace(known, collectives=stretch(known.collectives, known.steps))),
+        ("the replay", lambda known: revise(known, replay=None)),
+        ("most kernels", lambda known: revise(known, kernels=known.kernels[:_FEWEST_KERNELS])),
+        ("later collectives", lambda known: revise(known, collectives=stretch(known.collectives, known.steps))),
     )
     for words, lose in losses:
         facts = lose(facts)
@@ -39,7 +39,7 @@ def thin(facts: TraceFacts) -> TraceFacts:
         damage=facts.damage,
         n_events=facts.n_events,
         steps=facts.steps,
-        partition=replace(facts.partition, segments=NO_SEGMENTS, alone=None, hidden=None),
+        partition=revise(facts.partition, segments=NO_SEGMENTS, alone=None, hidden=None),
         window=facts.window,
         n_steady=facts.n_steady,
         properties=facts.properties,
@@ -65,7 +65,7 @@ def _coarse(facts: TraceFacts) -> TraceFacts:
     instants = [facts.steps.start, facts.steps.end]
     if log is not None:
         instants += [log.start, log.end]
-    return replace(facts, partition=replace(facts.partition, segments=coarse(segments, np.concatenate(instants))))
+    return revise(facts, partition=revise(facts.partition, segments=coarse(segments, np.concatenate(instants))))
 
 
 def coarse(segments: Segments, cuts: I64) -> Segments:

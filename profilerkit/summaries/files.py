@@ -4,7 +4,6 @@ import hashlib
 import os
 import re
 import secrets
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -80,8 +79,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     condition: Condition | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True):
     """The file of one rank: what it says of itself, and where the rest of it is."""
 
     path: Path
@@ -286,7 +284,7 @@ def _record(summary: Summary, at: int, length: int) -> TraceFacts:
     except ValueError as error:
         raise _broken(path, str(error)) from error
     rank = facts.meta.rank if facts.meta.rank is not None else summary.header.rank
-    return replace(facts, meta=replace(facts.meta, path=path.name, rank=rank))
+    return revise(facts, meta=revise(facts.meta, path=path.name, rank=rank))
 
 
 def _broken(path: Path, cause: str) -> UnreadableInputError:

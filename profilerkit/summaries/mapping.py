@@ -6,8 +6,9 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.reading.remote import RemoteFile
@@ -23,8 +24,7 @@ _DEATHS = ("KilledWorker",)
 _AHEAD = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """One trace to summarise; ``memory_bytes`` is about what a process takes that reads it."""
 
     trace: Path | RemoteFile
@@ -33,8 +33,7 @@ class Task:
     memory_bytes: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """How one task ended: ``problem`` says in words why there is no summary; empty where there is one."""
 
     task: Task

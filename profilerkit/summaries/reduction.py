@@ -3,8 +3,9 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from profilerkit.analysis.crowd.compare import Crowd, compare_many
 from profilerkit.analysis.crowd.member import Member, member_of
@@ -25,8 +26,7 @@ _TOLD_EACH = 64
 _SLOW = "anomaly"
 
 
-@dataclass(frozen=True, slots=True)
-class Reduced:
+class Reduced(msgspec.Struct, frozen=True):
     """What the summaries say.
 
     Attributes:

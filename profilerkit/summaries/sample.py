@@ -5,13 +5,13 @@ nothing but what all ranks have in common, the numbers of steps and collectives.
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.find import TraceSteps, in_step
+from profilerkit.model.change import revise
 
 #: What is kept of a rank's collectives: 1,000 steps of four, or a few steps of many (a choice; 16 bytes each).
 MOST_COLLECTIVES = 4_096
@@ -70,4 +70,4 @@ def _is_numbered(log: CollectiveLog) -> bool:
 
 
 def _only(log: CollectiveLog, rows: I64) -> CollectiveLog:
-    return replace(log, **{name: getattr(log, name)[rows] for name in _ARRAYS})
+    return revise(log, **{name: getattr(log, name)[rows] for name in _ARRAYS})

@@ -2,10 +2,10 @@
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol, cast
 
+import msgspec
 from isal import isal_zlib
 
 from profilerkit.errors import UnreadableInputError
@@ -40,8 +40,7 @@ class _Inflater(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
-@dataclass(slots=True)
-class BlockSource:
+class BlockSource(msgspec.Struct):
     """Reads a file block by block; whether it is gzip is decided by its first bytes, never by its name.
 
     Attributes:
@@ -51,7 +50,7 @@ class BlockSource:
 
     path: Path
     truncated: bool = False
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     _inflated_bytes: int = 0
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:

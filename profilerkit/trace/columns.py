@@ -1,11 +1,11 @@
 """TraceColumns: one rank's trace as a struct of numpy arrays."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Flag, IntEnum, auto
 from functools import cached_property, wraps
 from typing import Literal, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -64,8 +64,7 @@ EMIT_NVTX = "emit_nvtx"
 ANOTHER_FOLLOWS = "another document follows the first; only the first was read"
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(msgspec.Struct, frozen=True):
     """What was wrong with the file and what was done about it.
 
     Attributes:
@@ -87,8 +86,7 @@ class Damage:
 Recorder = Literal["torch", "nsys"]
 
 
-@dataclass(frozen=True, slots=True)
-class TraceMeta:
+class TraceMeta(msgspec.Struct, frozen=True):
     """What the file says beside its events; ``None`` means it does not say.
 
     ``devices`` are the ``deviceProperties`` records with the keys the analysis uses, ``groups`` the process groups that
@@ -109,7 +107,7 @@ class TraceMeta:
     host: str | None = None
     devices: tuple["DeviceProperties", ...] = ()
     recorded: frozenset[str] = frozenset()  # options of torch.profiler as it calls them, and EMIT_NVTX
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
     groups: tuple["ProcessGroup", ...] = ()
     no_operators: str | None = None
     framework: str | None = None
@@ -120,16 +118,14 @@ class TraceMeta:
     processes: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StepMarks:
+class StepMarks(msgspec.Struct, frozen=True):
     """What marks the steps where the format does: in words, and whether that is inferred."""
 
     found_by: str
     inferred: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessGroup:
+class ProcessGroup(msgspec.Struct, frozen=True):
     """One entry of ``pg_config``. ``ranks`` are its members in their order, left out of large groups."""
 
     name: str
@@ -138,8 +134,7 @@ class ProcessGroup:
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceProperties:
+class DeviceProperties(msgspec.Struct, frozen=True):
     """One entry of ``deviceProperties``."""
 
     id: int
@@ -150,8 +145,7 @@ class DeviceProperties:
     multiprocessors: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveArgs:
+class CollectiveArgs(msgspec.Struct, frozen=True):
     """Collective metadata of one event, row ``row`` of the columns; ``None`` means absent.
 
     ``source`` and ``target`` are ranks of the job; a send names whom it sends to, a receive from whom it gets.
@@ -169,8 +163,7 @@ class CollectiveArgs:
     target: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Flows:
+class Flows(msgspec.Struct, frozen=True):
     """Flow links (``ph`` s and f), all arrays of the same length."""
 
     id: I64
@@ -186,8 +179,7 @@ class Flows:
         return cls(long, short, np.empty(0, np.bool_), long, short)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryInstants:
+class MemoryInstants(msgspec.Struct, frozen=True):
     """``[memory]`` instants, all arrays of the same length; -1 where the file does not say."""
 
     ts_ns: I64
@@ -221,8 +213,7 @@ def kept(function: Callable[["TraceColumns"], T]) -> Callable[["TraceColumns"], 
 
 
 # Without slots: what is derived is kept beside the fields.
-@dataclass(frozen=True)
-class TraceColumns:
+class TraceColumns(msgspec.Struct, frozen=True, dict=True):
     """Complete events (``ph`` X) of one trace in file order; every array has shape ``(n_events,)``.
 
     Attributes:

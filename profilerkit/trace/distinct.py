@@ -1,12 +1,12 @@
 """Leave out events that a file holds twice, so that nothing counts double."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.model.change import revise
 from profilerkit.trace.columns import I64, Bools, Flows, MemoryInstants, TraceColumns
 
 Array = npt.NDArray[Any]
@@ -23,19 +23,19 @@ def distinct(columns: TraceColumns) -> TraceColumns:
     """
     keep_instant = ~copies(list(_rows(columns.memory, len(columns.memory.ts_ns)).values()))
     if not keep_instant.all():
-        columns = replace(columns, memory=only(columns.memory, keep_instant))
+        columns = revise(columns, memory=only(columns.memory, keep_instant))
     keep = ~copies(list(_rows(columns, len(columns)).values()))
     if keep.all():
         return columns
     note = f"{int((~keep).sum()):,} events are exact copies of others and count once."
-    return replace(kept(columns, keep), damage=replace(columns.damage, notes=(*columns.damage.notes, note)))
+    return revise(kept(columns, keep), damage=revise(columns.damage, notes=(*columns.damage.notes, note)))
 
 
 def kept(columns: TraceColumns, keep: Bools) -> TraceColumns:
     """The columns with the events in ``keep`` and what is said of them; flow links and memory instants stay."""
     row: I64 = np.cumsum(keep) - 1
-    collectives = tuple(replace(args, row=int(row[args.row])) for args in columns.collectives if keep[args.row])
-    return replace(only(columns, keep), collectives=collectives)
+    collectives = tuple(revise(args, row=int(row[args.row])) for args in columns.collectives if keep[args.row])
+    return revise(only(columns, keep), collectives=collectives)
 
 
 def copies(arrays: Sequence[Array]) -> Bools:
@@ -63,11 +63,11 @@ def copies(arrays: Sequence[Array]) -> Bools:
 
 def _rows(record: TraceColumns | MemoryInstants | Flows, length: int) -> dict[str, Array]:
     """The arrays of a record that hold one value per row."""
-    found = {field.name: getattr(record, field.name) for field in fields(record)}
+    found = {name: getattr(record, name) for name in record.__struct_fields__}
     return {name: value for name, value in found.items() if isinstance(value, np.ndarray) and value.shape == (length,)}
 
 
 def only(record: _Record, keep: Bools) -> _Record:
     """The record with the rows in ``keep``."""
     rows = {name: array[keep] for name, array in _rows(record, len(keep)).items()}
-    return replace(record, **rows)  # type: ignore[arg-type]  # the names are those of arrays
+    return revise(record, **rows)  # the names are those of arrays

@@ -1,7 +1,8 @@
 """What is read of a run beside its traces: the log of a sampler, and snapshots of the allocator."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from profilerkit.rundir.sampled import Sample
 
@@ -23,8 +24,7 @@ AllocatorAction = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLog:
+class GpuLog(msgspec.Struct, frozen=True):
     """One device of a sampler's log.
 
     Attributes:
@@ -42,8 +42,7 @@ class GpuLog:
     uuid: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SamplerLog:
+class SamplerLog(msgspec.Struct, frozen=True):
     """What nvidia-smi wrote. ``notes`` say what was left out or assumed, and what the log lacks."""
 
     origin: str
@@ -52,8 +51,7 @@ class SamplerLog:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """One piece of a segment; ``bytes`` is what was asked for where it is in use, else its size."""
 
     address: int
@@ -62,16 +60,14 @@ class Block:
     frames: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """Memory that the allocator took from the device in one piece."""
 
     total_bytes: int
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatorEvent:
+class AllocatorEvent(msgspec.Struct, frozen=True):
     """One entry of the allocator's history; ``None`` means not recorded.
 
     ``frames`` are lines of Python and at most one entry of ``BACKWARD``, innermost first; hostile text. ``free_bytes``
@@ -86,8 +82,7 @@ class AllocatorEvent:
     free_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceHistory:
+class DeviceHistory(msgspec.Struct, frozen=True):
     """One device of a snapshot: what it held at the end, and the events before, oldest first."""
 
     device: int
@@ -95,8 +90,7 @@ class DeviceHistory:
     events: tuple[AllocatorEvent, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotLog:
+class SnapshotLog(msgspec.Struct, frozen=True):
     """A CUDA memory snapshot; ``settings`` are those of the allocator."""
 
     origin: str

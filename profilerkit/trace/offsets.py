@@ -1,10 +1,10 @@
 """The clock of each device against the host's: records that cannot be true are moved until they can."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 
+from profilerkit.model.change import revise
 from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 #: An idle device starts what is launched within 5 to 60 µs, in 40 recordings of CUDA and ROCm. So starts that all come
@@ -47,8 +47,8 @@ def aligned(columns: TraceColumns, launches: I64) -> TraceColumns:
         flows = np.where(np.isin(columns.flows.thread, streams), columns.flows.ts_ns - offset_ns, flows)
     if not notes:
         return columns
-    damage = replace(columns.damage, notes=(*columns.damage.notes, *notes))
-    return replace(columns, damage=damage, ts_ns=ts_ns, flows=replace(columns.flows, ts_ns=flows))
+    damage = revise(columns.damage, notes=(*columns.damage.notes, *notes))
+    return revise(columns, damage=damage, ts_ns=ts_ns, flows=revise(columns.flows, ts_ns=flows))
 
 
 def _note(device: int, offset_ns: int) -> str:

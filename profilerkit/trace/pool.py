@@ -1,13 +1,13 @@
 """Several windows of one process, each recorded into a file of its own, as one trace."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import fields, replace
 from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.model.change import revise
 from profilerkit.trace.columns import I32, I64, Category, Damage, Flows, MemoryInstants, TraceColumns
 
 Array = npt.NDArray[Any]
@@ -35,7 +35,7 @@ def pooled(windows: Sequence[TraceColumns]) -> TraceColumns:
     moved = [_moved(*of, windows[0]) for of in zip(windows, texts, places, strict=True)]
     begins = [0, *accumulate(len(window) for window in windows)]
     waits = [window.stream_waits for window in windows]
-    return replace(
+    return revise(
         moved[0],
         **_joined(moved, ("correlation", "external_id")),
         flows=Flows(**_joined([window.flows for window in moved], ("id",))),
@@ -49,7 +49,7 @@ def pooled(windows: Sequence[TraceColumns]) -> TraceColumns:
             for thread, name in window.thread_names.items()
         },
         collectives=tuple(
-            replace(args, row=args.row + begin)
+            revise(args, row=args.row + begin)
             for begin, window in zip(begins, windows, strict=False)
             for args in window.collectives
         ),
@@ -72,19 +72,19 @@ def _moved(window: TraceColumns, text: I32, place: I32, first: TraceColumns) -> 
     text = np.r_[text, np.int32(-1)]  # which an absent text, -1, takes
     flows, memory = window.flows, window.memory
     columns: dict[str, Array] = {name: text[getattr(window, name)] for name in _TEXTS}
-    return replace(
+    return revise(
         window,
-        **columns,  # type: ignore[arg-type]  # the names are those of arrays
+        **columns,  # the names are those of arrays
         ts_ns=window.ts_ns + shift_ns,
         thread=place[window.thread],
-        flows=replace(flows, kind=text[flows.kind], ts_ns=flows.ts_ns + shift_ns, thread=place[flows.thread]),
-        memory=replace(memory, ts_ns=memory.ts_ns + shift_ns, thread=place[memory.thread]),
+        flows=revise(flows, kind=text[flows.kind], ts_ns=flows.ts_ns + shift_ns, thread=place[flows.thread]),
+        memory=revise(memory, ts_ns=memory.ts_ns + shift_ns, thread=place[memory.thread]),
     )
 
 
 def _joined(records: Sequence[Any], links: Sequence[str] = ()) -> dict[str, Any]:
     """Return the arrays of some records one after the other; ``links`` are numbers that differ between records."""
-    names = [field.name for field in fields(records[0]) if isinstance(getattr(records[0], field.name), np.ndarray)]
+    names = [name for name in records[0].__struct_fields__ if isinstance(getattr(records[0], name), np.ndarray)]
     columns = {name: [getattr(record, name) for record in records] for name in names}
     return {name: np.concatenate(_apart(found) if name in links else found) for name, found in columns.items()}
 

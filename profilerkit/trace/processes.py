@@ -1,9 +1,8 @@
 """Files that hold several processes, as tools that merge the traces of ranks write them."""
 
-from dataclasses import replace
-
 import numpy as np
 
+from profilerkit.model.change import revise
 from profilerkit.trace.columns import I32, I64, Bools, Category, Damage, TraceColumns
 from profilerkit.trace.distinct import kept, only
 from profilerkit.trace.links import is_launch, launch_of
@@ -29,7 +28,7 @@ def by_process(columns: TraceColumns) -> tuple[TraceColumns, ...]:
         marked, trained = _trained(columns, pid_of)
         if len(trained) < 2:
             known = pids[trained[0]] if marked else None
-            return (replace(columns, meta=replace(columns.meta, process=known)),)
+            return (revise(columns, meta=revise(columns.meta, process=known)),)
         names = [pids[pid] for pid in trained.tolist()]
         owner = _owners(columns, trained, pid_of)
     parts = [_part(columns, owner == place, pid) for place, pid in enumerate(names)]
@@ -40,10 +39,10 @@ def by_process(columns: TraceColumns) -> tuple[TraceColumns, ...]:
     )
     damage = columns.damage
     return tuple(
-        replace(
+        revise(
             part,
-            meta=replace(part.meta, rank=rank, world_size=columns.meta.world_size or len(parts)),
-            damage=Damage(truncated=damage.truncated) if rank else replace(damage, notes=(*damage.notes, note)),
+            meta=revise(part.meta, rank=rank, world_size=columns.meta.world_size or len(parts)),
+            damage=Damage(truncated=damage.truncated) if rank else revise(damage, notes=(*damage.notes, note)),
         )
         for rank, part in enumerate(parts)
     )
@@ -105,8 +104,8 @@ def _part(columns: TraceColumns, keep: Bools, pid: str) -> TraceColumns:
     threads: I32 = np.unique(columns.thread[keep])
     flows = only(columns.flows, np.isin(columns.flows.thread, threads))
     memory = only(columns.memory, np.isin(columns.memory.thread, threads))
-    meta = replace(columns.meta, process=pid, processes=())
-    return replace(kept(columns, keep), flows=flows, memory=memory, meta=meta)
+    meta = revise(columns.meta, process=pid, processes=())
+    return revise(kept(columns, keep), flows=flows, memory=memory, meta=meta)
 
 
 def _devices(columns: TraceColumns) -> tuple[int, ...]:

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from enum import IntEnum
 
 import numpy as np
 
 from profilerkit.errors import UnreadableInputError
+from profilerkit.model.change import revise
 from profilerkit.trace.columns import I8, I32, I64, Bools, Category, StepMarks, TraceColumns
 from profilerkit.trace.distinct import only
 
@@ -104,14 +104,14 @@ def of_xla(columns: TraceColumns, places: Sequence[tuple[str, str]]) -> TraceCol
     streams = np.array([_stream(line) for _, line in places], np.int64)
     left_out = np.flatnonzero(busy).tolist()
     left_out.remove(chosen)
-    read = replace(
+    read = revise(
         columns,
         category=category,
         device=np.where(works, id_of_device, -1).astype(np.int32),
         stream=np.where(works, streams[columns.thread], -1),
         strings=tuple(_spelt(text) for text in columns.strings),
-        meta=replace(columns.meta, framework=FRAMEWORK, step_marks=marks),
-        damage=replace(columns.damage, notes=(*columns.damage.notes, *_notes(known, chosen, left_out))),
+        meta=revise(columns.meta, framework=FRAMEWORK, step_marks=marks),
+        damage=revise(columns.damage, notes=(*columns.damage.notes, *_notes(known, chosen, left_out))),
     )
     return only(read, category != Category.OTHER)
 

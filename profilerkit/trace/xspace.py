@@ -3,7 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace import limits
@@ -67,8 +68,7 @@ class Losses:
             raise UnreadableInputError(f"{self.path} is damaged", cause=what, hint=_STRICT_HINT)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """One line of a plane.
 
     Attributes:
@@ -84,8 +84,7 @@ class Line:
     events: Place | None
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One event of a line; ``stats`` are only there when they were asked for."""
 
     name: int
@@ -94,18 +93,17 @@ class Event:
     stats: Sequence[Place] = ()
 
 
-@dataclass(slots=True)
-class Plane:
+class Plane(msgspec.Struct):
     """One plane: its name, and where its parts are in ``data``."""
 
     data: Message
     losses: Losses
     name: str = ""
-    lines: list[Place] = field(default_factory=list)
-    event_names: dict[int, Place] = field(default_factory=dict)
-    stat_names: dict[int, Place] = field(default_factory=dict)
-    stats: list[Place] = field(default_factory=list)
-    referred: dict[int, str | None] = field(default_factory=dict)  # stat names that are values: each is looked up once
+    lines: list[Place] = msgspec.field(default_factory=list)
+    event_names: dict[int, Place] = msgspec.field(default_factory=dict)
+    stat_names: dict[int, Place] = msgspec.field(default_factory=dict)
+    stats: list[Place] = msgspec.field(default_factory=list)
+    referred: dict[int, str | None] = msgspec.field(default_factory=dict)
 
     def event_name(self, key: int) -> str | None:
         """The short name of an event, ``None`` where it is missing."""

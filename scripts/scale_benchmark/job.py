@@ -1,6 +1,6 @@
 """A job of any number of ranks as summaries: one rank is late, one host is slow, clocks are apart, some are missing."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from profilerkit.analysis.communication.log import KINDS, Channel, CollectiveLog
 from profilerkit.analysis.intervals import EMPTY, Segments, Spans
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.model.change import revise
 from profilerkit.reading.traces import Reading
 from profilerkit.summaries.files import SUFFIX, Header, digest, write
 
@@ -90,9 +91,9 @@ def facts_of(job: Job, template: TraceFacts, rank: int, ends: I64) -> TraceFacts
     bounds = np.r_[0, ends[PER_STEP - 1 :: PER_STEP]]
     steps = Spans(bounds[:-1] + offset, bounds[1:] + offset)
     segments = _segments(begins + offset, arrives + offset, ends + offset)
-    return replace(
+    return revise(
         template,
-        meta=replace(
+        meta=revise(
             template.meta,
             rank=rank,
             world_size=job.ranks,
@@ -100,7 +101,7 @@ def facts_of(job: Job, template: TraceFacts, rank: int, ends: I64) -> TraceFacts
             base_time_ns=_BASE_NS,
             groups=(),
         ),
-        steps=replace(
+        steps=revise(
             template.steps,
             index=np.arange(STEPS),
             start=steps.start,
@@ -108,7 +109,7 @@ def facts_of(job: Job, template: TraceFacts, rank: int, ends: I64) -> TraceFacts
             state=("steady",) * STEPS,
             optimizes=np.ones(STEPS, dtype=bool),
         ),
-        partition=replace(
+        partition=revise(
             template.partition,
             segments=segments,
             per_step=_per_step(segments, steps),

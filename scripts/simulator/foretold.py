@@ -5,7 +5,7 @@ import re
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from profilerkit import analyze
 from profilerkit.analysis.replay.joint import savings
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.model.change import revise
 from profilerkit.model.report import Report
 from profilerkit.trace.readers import read_trace
 from simulator.kineto import text_of
@@ -77,9 +78,9 @@ def foretell(code: str, index: int, count: int) -> Foretold:
     if replay is None:
         return Foretold(code, index, saved, None, "no step could be replayed", 0.0, promised)
     # The simulator's devices have no roof: kernels may be as fast as they are told to.
-    graph = replace(replay.graph, least_ns=np.zeros_like(replay.graph.least_ns))
+    graph = revise(replay.graph, least_ns=np.zeros_like(replay.graph.least_ns))
     changes = row.changes(job)
-    value = savings(replace(replay, graph=graph), [changes])[0]
+    value = savings(revise(replay, graph=graph), [changes])[0]
     refused = next(filter(None, (replay.refuses(change.fix_class) for change in changes)), "")
     return Foretold(code, index, saved, value, refused, replay.error, promised)
 

@@ -15,6 +15,7 @@ from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.replay import changes
 from profilerkit.analysis.replay.changes import Change
 from profilerkit.analysis.replay.graph import Graph
+from profilerkit.model.change import revise
 from profilerkit.rules.run.blocking_checkpoint import BlockingCheckpoint
 from simulator import classes, faults
 from simulator.job import US, Job, Memory, Odd, Reads
@@ -63,7 +64,7 @@ class Wire:
         """Shorter collectives on the device."""
         floor = np.minimum(self.floor_ns, graph.dur_ns)
         faster = floor + (graph.dur_ns - floor) / self.speed_up
-        return replace(graph, dur_ns=np.where(graph.leaf == leaf("comm.other"), faster, graph.dur_ns))
+        return revise(graph, dur_ns=np.where(graph.leaf == leaf("comm.other"), faster, graph.dur_ns))
 
 
 def _faster(factor: float) -> tuple[Callable[[Job], Job], Callable[[Job], Sequence[Change]]]:

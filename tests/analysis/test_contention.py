@@ -1,7 +1,5 @@
 """What other programs take of the processors is the machine's, and changes nothing of what is said of the program."""
 
-from dataclasses import replace
-
 import pytest
 
 from profilerkit.analysis.contention import contended, quiet, ready_ratio
@@ -12,7 +10,7 @@ from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import QUEUE
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
-from tests.recipes import INPUT, STEP_NS, facts, made, steps
+from tests.recipes import INPUT, STEP_NS, facts, made, replace, steps
 from tests.rules.test_rules import on_host
 
 #: A replay of the queue, whatever is in it.

@@ -4,7 +4,6 @@ import functools
 import json
 import random
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from profilerkit.errors import ProfilerkitError
 from profilerkit.trace.readers import read_trace
 from tests.analysis import changes
 from tests.analysis.changes import analyzed, told
-from tests.recipes import GEMM, US, Trace
+from tests.recipes import GEMM, US, Trace, replace
 
 DRAWS = 40
 SINGLE = [*(f"G{n:02}" for n in (*range(1, 13), *range(21, 28))), "H02", "H03", "H07", "H08"]

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,7 +8,7 @@ from profilerkit.api import analyze
 from profilerkit.report.view import build
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import HostSample, Sample
-from tests.recipes import MS, Log, S, Trace, host_training, training, write_run
+from tests.recipes import MS, Log, S, Trace, host_training, replace, training, write_run
 
 
 def rank_of(trace, name="trace.json"):

@@ -1,5 +1,4 @@
 import doctest
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +22,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import SlowSteps
 from profilerkit.rules.input.loader_fixes import cheaper_input
-from tests.recipes import INPUT, STEP_NS, facts, made, steps
+from tests.recipes import INPUT, STEP_NS, facts, made, replace, steps
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 ratios = st.floats(0, 1)

@@ -1,10 +1,10 @@
 """What every rule keeps, whatever it is about, as assertions about one case."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
-from tests.recipes import STEP_NS
+from tests.recipes import STEP_NS, replace
 
 RULE = {rule.code: rule for rule in RULES}
 

@@ -1,9 +1,9 @@
 """What every rule keeps, tried on the tables of cases that the tests of a family give."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from profilerkit.rules.rule import Fired, Passed
-from tests.recipes import STEP_NS
+from tests.recipes import STEP_NS, replace
 from tests.rules import contract
 from tests.rules.contract import RULE
 

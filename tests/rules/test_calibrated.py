@@ -1,7 +1,5 @@
 """Intervals rest on applied fixes where enough were applied, and on a guess where not; nothing saves computing."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from profilerkit.analysis.whatif import made_in_line
 from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
 from profilerkit.rules.calibrated import ON_DEVICE, UNTRIED, WITHIN, calibrated
 from profilerkit.rules.parts import COMPUTING, PARTS_OF_RULE
-from tests.recipes import INPUT, STEP_NS
+from tests.recipes import INPUT, STEP_NS, replace
 from tests.recipes import facts as facts_of
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)

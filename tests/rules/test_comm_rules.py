@@ -1,6 +1,6 @@
 """Rules about communication: each fires, passes, abstains, and turns where its thresholds say."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 
@@ -19,7 +19,7 @@ from profilerkit.rules.comm.exposed_collectives import ExposedCollectives
 from profilerkit.rules.input.starved_device import StarvedDevice
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import INPUT, STEP_NS, facts, parts
+from tests.recipes import INPUT, STEP_NS, facts, parts, replace
 
 CODES = ("CO002", "CO004", "CO005", "CO006", "CO007", "CO008", "CO009", "CO010", "CO011", "CO012")
 RULE = {rule.code: rule for rule in RULES if rule.code in CODES}

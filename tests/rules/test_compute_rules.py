@@ -1,7 +1,7 @@
 """Rules about what kernels waste: they fire, pass and abstain, on either side of each threshold."""
 
 import doctest
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 
@@ -20,7 +20,7 @@ from profilerkit.rules import RULES
 from profilerkit.rules.compute import misaligned_matmul
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules, severity
-from tests.recipes import GEMM, STEP_NS, facts, made
+from tests.recipes import GEMM, STEP_NS, facts, made, replace
 from tests.rules import contract
 from tests.rules.test_rules import A100, JUST, chained, check, ended, finding, fp32, on_host, timers_only, utilised
 

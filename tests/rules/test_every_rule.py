@@ -1,7 +1,6 @@
 """No rule without cases: each file of tests names its own, and together they name all."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -9,6 +8,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
+from tests.recipes import replace
 from tests.rules.tables import tables
 
 

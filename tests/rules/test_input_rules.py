@@ -1,7 +1,5 @@
 """Rules about shallow queues, pinned copies, restarted workers, cold epochs, and samples fetched one by one."""
 
-from dataclasses import replace
-
 import pytest
 
 from profilerkit.analysis.device.records import CopyFacts
@@ -14,7 +12,7 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
 from profilerkit.rules.input.loader_fixes import cheaper_input
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
-from tests.recipes import INPUT, MS, STEP_NS, facts, made
+from tests.recipes import INPUT, MS, STEP_NS, facts, made, replace
 from tests.rules.promises import Cases, Promises, check, ended, finding
 
 JUST = 1e-6

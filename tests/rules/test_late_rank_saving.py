@@ -1,10 +1,9 @@
 """What evening out the work of a late rank saves: the other ranks take over their part of it."""
 
-from dataclasses import replace
-
 import pytest
 
 from profilerkit.model.change import revise
+from tests.recipes import replace
 from tests.rules.test_rules import finding, late
 
 

@@ -1,7 +1,5 @@
 """Rules about memory: retries, fragments, recomputation, offloading, zeros, rounding, and too large a device."""
 
-from dataclasses import replace
-
 import pytest
 
 from profilerkit.analysis.device.records import AllocatorFacts, ColdFacts
@@ -18,7 +16,7 @@ from profilerkit.model.snapshot import FailedRequest, LiveAtPeak, MemorySnapshot
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import Fired, MissingData, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import facts
+from tests.recipes import facts, replace
 from tests.rules import contract
 from tests.rules.test_rules import JUST, allocating, check, communicating, ended, finding, on_host, timers_only
 

@@ -1,12 +1,10 @@
 """The lines that sampled stacks find: which rules name them, and how."""
 
-from dataclasses import replace
-
 import pytest
 
 from profilerkit.analysis.host.host_facts import HotLine
 from profilerkit.analysis.ledger.pause import Pause
-from tests.recipes import S, facts, made
+from tests.recipes import S, facts, made, replace
 from tests.rules.test_overhead_rules import python
 from tests.rules.test_rules import alone, finding, stalling, worked
 

@@ -1,7 +1,5 @@
 """Rules about tiny copies, collections, Python, compilations, the profiler's weight, and threads without a core."""
 
-from dataclasses import replace
-
 import pytest
 
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
@@ -22,7 +20,7 @@ from profilerkit.model.run import RIVAL, STEP_TIMERS, Loader, Series, Signal, Tr
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import DEVICE, INPUT, MS, STEP_NS, facts, parts
+from tests.recipes import DEVICE, INPUT, MS, STEP_NS, facts, parts, replace
 from tests.rules.promises import Cases, Promises, check, ended, finding
 
 JUST = 1e-6

@@ -1,7 +1,5 @@
 """What the recorder's own weight does to savings, to the verdict and to what is said."""
 
-from dataclasses import replace
-
 import pytest
 
 from profilerkit.analysis.host.host_facts import HostFacts, RecordingFacts
@@ -17,7 +15,7 @@ from profilerkit.rules import RULES
 from profilerkit.rules.recording import without_recording
 from profilerkit.rules.rule import finding_for
 from profilerkit.rules.runner import run_rules
-from tests.recipes import MS, STEP_NS, Trace, facts
+from tests.recipes import MS, STEP_NS, Trace, facts, replace
 
 ALONE = Trust(mode="gpu")
 PLAIN = RecordingFacts(options=(), events=1_000.0, waited_ns=0.1 * STEP_NS, hidden_ns=0.0)

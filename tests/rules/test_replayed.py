@@ -1,7 +1,6 @@
 """Savings of findings from the replay: where it is used, what it may not exceed, and when a finding is none."""
 
 import random
-from dataclasses import replace
 
 import pytest
 from simulator.job import Data, Host, Job, Memory, Model, Odd, Reads
@@ -23,6 +22,7 @@ from profilerkit.rules import RULES
 from profilerkit.rules.replayed import priced, with_replay
 from profilerkit.rules.runner import run_rules
 from profilerkit.trace.readers import read_trace
+from tests.recipes import replace
 
 LEAN = Model(tokens=4096)
 FED_LATE = Job(1, model=LEAN, data=Data(workers=1, produce_us=20_000.0), before=5)

@@ -1,6 +1,6 @@
 """Every rule: fires, passes, abstains on a missing signal, just above and just below each threshold."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import pairwise
 
 import pytest
@@ -31,7 +31,7 @@ from profilerkit.rules import RULES
 from profilerkit.rules.calibrated import calibrated
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import DEVICE, GEMM, INPUT, MS, STEP_NS, facts, made, parts, steps
+from tests.recipes import DEVICE, GEMM, INPUT, MS, STEP_NS, facts, made, parts, replace, steps
 
 RULE = {rule.code: rule for rule in RULES}
 A100 = lookup("NVIDIA A100-SXM4-80GB")

@@ -1,7 +1,5 @@
 """Rules about the run: what training stops for, and what it shares its host, its device and its link with."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -17,7 +15,7 @@ from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import Fired, MissingData, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import DEVICE, INPUT, MS, S, facts, steps
+from tests.recipes import DEVICE, INPUT, MS, S, facts, replace, steps
 from tests.rules import contract
 from tests.rules.test_rules import JUST, check, ended, finding, on_host, stalling, timers_only, uneven
 

@@ -1,7 +1,5 @@
 """Rules about the loader's workers: what they advise, and what they keep the user from."""
 
-from dataclasses import replace
-
 import pytest
 
 from profilerkit.analysis.contention import contended, quiet
@@ -13,7 +11,7 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import QUEUE
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
-from tests.recipes import INPUT, MS, STEP_NS, facts, made
+from tests.recipes import INPUT, MS, STEP_NS, facts, made, replace
 from tests.rules.test_rules import JUST, check, ended, finding, worked
 
 GB = 10**9
@@ -169,7 +167,7 @@ def test_the_saving_of_a_faster_batch_ends_where_the_step_itself_begins():
 def test_waiting_of_threads_for_a_core_is_not_the_hand_over():
     arriving = made(waited_ratio={"arriving": 0.9})
     assert ended("IN008", worked(0.4, arriving)) is Passed
-    from dataclasses import replace
+    from tests.recipes import replace
 
     known = worked(0.4, arriving)
     known = replace(known, input=replace(known.input, cpu_ratio=0.6))

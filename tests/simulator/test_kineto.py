@@ -1,7 +1,6 @@
 """The files the simulator writes look like those of a profiler."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from simulator.job import Comm, Job, Odd, Recording
@@ -11,6 +10,7 @@ from simulator.parallel import simulate
 from profilerkit.trace.columns import Category
 from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace
+from tests.recipes import replace
 
 EVERYTHING = Recording(sync_rows=True, stacks=True, flows=True, instants=True, offsets_ns=(0, 5_000_000))
 

@@ -1,7 +1,5 @@
 """What the simulator says it knows, against arithmetic that needs no simulator."""
 
-from dataclasses import replace
-
 import pytest
 from simulator.job import US, Comm, Data, Host, Job, Late, Model, Odd, Reads, Tiny
 from simulator.kernels import A100, Maker
@@ -9,6 +7,8 @@ from simulator.machine import Rank, Work, run
 from simulator.model import device_ns
 from simulator.parallel import simulate
 from simulator.truth import leaf_ns, shares, steady_spans, step_ns
+
+from tests.recipes import replace
 
 SMALL = Model(tokens=4096)
 

@@ -1,7 +1,5 @@
 """Groups of a job side by side, and what the devices and hosts of late ranks did; what is not known is not measured."""
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
@@ -21,6 +19,7 @@ from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
 from profilerkit.summaries.files import SUFFIX, Header, write
 from profilerkit.trace.columns import ProcessGroup
 from profilerkit.units import format_ratio
+from tests.recipes import replace
 
 RANKS, TENSOR = 32, 4
 JOB = replace(job_of(RANKS), missing=frozenset())

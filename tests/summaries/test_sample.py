@@ -1,7 +1,6 @@
 """Of too many collectives those are kept in which a late rank shows, and the report says how many."""
 
 import doctest
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from profilerkit.report import terminal
 from profilerkit.summaries import sample
 from profilerkit.summaries.files import SUFFIX, Header, digest, open_summary, write
 from profilerkit.summaries.sample import spread, stretch
+from tests.recipes import replace
 
 RANKS, LATE, FROM_STEP = 40, 13, 15
 #: Ten of the fifty steps of twenty collectives.

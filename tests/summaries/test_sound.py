@@ -1,7 +1,5 @@
 """Facts whose arrays do not belong together are refused before anything is computed from them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scale_benchmark.fill import template
@@ -10,6 +8,7 @@ from scale_benchmark.job import facts_of, job_of, write_ranks
 import profilerkit
 from profilerkit.summaries.files import Header, write
 from profilerkit.summaries.sound import sound
+from tests.recipes import replace
 
 
 @pytest.fixture(scope="module")

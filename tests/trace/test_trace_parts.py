@@ -1,10 +1,10 @@
 """A part read ahead changes nothing: columns, ids, damage and errors are those of reading alone."""
 
-import dataclasses
 import gzip
 import json
 import random
 
+import msgspec
 import numpy as np
 import pytest
 import trace_recipes as recipes
@@ -40,8 +40,8 @@ def plain(value):
     """Columns as values that compare equal only where type, order and every element do."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.tolist()
-    if dataclasses.is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     return list(value.items()) if isinstance(value, dict) else value
 
 

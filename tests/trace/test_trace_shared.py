@@ -1,6 +1,5 @@
 """Real traces of many releases and devices, against json.load and integer arithmetic."""
 
-import dataclasses
 import gc
 import gzip
 import json
@@ -12,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category, Damage, Wanted
 from profilerkit.trace.kineto.arguments import launches_nothing
 from profilerkit.trace.links import launch_of
@@ -115,7 +115,7 @@ def contents(columns, known):
     arrays += [spelt(ids, shapes, known) for ids in passed]
     arrays += [spelt(ids, columns.threads, known) for ids in (columns.thread, flows.thread)]
     names = {columns.threads[thread]: name for thread, name in columns.thread_names.items()}
-    return arrays, (names, columns.collectives, dataclasses.replace(columns.meta, path=""))
+    return arrays, (names, columns.collectives, revise(columns.meta, path=""))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name.split('.')[0]}")

@@ -1,11 +1,11 @@
 """Two ranks' collectives of one channel: which belong together, and how far the clocks are apart."""
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64
+from profilerkit.model.change import revise
 
 #: Captures of one job start apart by 1 to 4 collectives on real four-rank sets; more is looked for, to be sure.
 MOST_SHIFT = 32
@@ -35,8 +35,7 @@ TIE_RATIO, TIE_NS = 2.0, 2_000
 ACCIDENT_RATIO, LEAST_GAIN, NO_GAIN = 16.0, 0.05, 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(msgspec.Struct, frozen=True):
     """One rank's collectives of one channel in order; arrays are ``(n,)`` int64.
 
     Attributes:
@@ -64,8 +63,7 @@ class Sequence:
     between: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(msgspec.Struct, frozen=True):
     """How one rank's sequence lies over another's.
 
     Attributes:
@@ -126,7 +124,7 @@ def _fit_by_order(first: Sequence, other: Sequence, offset_ns: int | None, *, co
     if comparable:
         return min(close, key=lambda found: (abs(found.offset_ns), found.residual_ns, -found.common, abs(found.shift)))
     likeliest = min(close, key=lambda found: (-found.common, abs(found.shift), found.residual_ns))
-    return replace(likeliest, ambiguous=len(close) > 1)
+    return revise(likeliest, ambiguous=len(close) > 1)
 
 
 def _allowance(best: Fit, other: Fit, *, blurred: bool) -> float:

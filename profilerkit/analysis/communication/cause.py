@@ -1,8 +1,8 @@
 """Why the late rank is late: what it did longer than the others before they had to wait for it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -34,8 +34,7 @@ _TOGETHER = ("input.", "compute.", "sync.")
 _NO_CAUSE = ("comm.", "idle.", "other.prof")
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     """What made a rank late, summed over the judged steps.
 
     Attributes:

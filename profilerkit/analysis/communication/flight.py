@@ -6,8 +6,8 @@ is the last to arrive.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -32,8 +32,7 @@ _MOST_ROWS = 20
 _MOST_NS = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class FlightLog:
+class FlightLog(msgspec.Struct, frozen=True):
     """Collectives of one rank by time; arrays are ``(n,)``.
 
     Attributes:
@@ -174,8 +173,7 @@ def _steps(created: I64, clock: Clock | None, steady: Spans, numbers: I64) -> I6
     return step
 
 
-@dataclass(frozen=True, slots=True)
-class FlightMatch:
+class FlightMatch(msgspec.Struct, frozen=True):
     """The same collective on all ranks.
 
     Attributes:

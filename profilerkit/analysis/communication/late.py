@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -27,8 +27,7 @@ FEWEST_STEPS, SURELY = 3, 0.001
 JITTER_SHAPE, JITTER_RATIO = 2.0, 0.015
 
 
-@dataclass(frozen=True, slots=True)
-class Lateness:
+class Lateness(msgspec.Struct, frozen=True):
     """The ranks the others wait for.
 
     Attributes:

@@ -1,8 +1,8 @@
 """The collectives of one trace as a few arrays: what is left of them once the events are gone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,8 +21,7 @@ _EITHER = "sendrecv"
 _ANNOTATED = ("nccl:", "rccl:", "gloo:", "hccl:", "xccl:", "ucc:", "mpi:")
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+class Channel(msgspec.Struct, frozen=True):
     """What orders collectives: those of one process group run one after the other, on every member in the same order.
 
     Transfers between two ranks do so for each pair and direction alone.
@@ -38,8 +37,7 @@ class Channel:
     pair: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveLog:
+class CollectiveLog(msgspec.Struct, frozen=True):
     """Collectives and point-to-point transfers of one trace by start; arrays are ``(n,)``.
 
     Attributes:

@@ -1,9 +1,9 @@
 """The same collective on all ranks: matched by process group and number, else by order, on one clock."""
 
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import Channel
@@ -19,8 +19,7 @@ EPOCH_NS = 100_000_000 * 1_000_000_000
 _MOST_PROBLEMS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class MatchedGroup:
+class MatchedGroup(msgspec.Struct, frozen=True):
     """The matched collectives of one channel.
 
     Attributes:
@@ -40,8 +39,7 @@ class MatchedGroup:
     between: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Matching:
+class Matching(msgspec.Struct, frozen=True):
     """How the collectives of all ranks belong together.
 
     Attributes:

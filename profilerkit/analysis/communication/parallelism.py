@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog, Mask
@@ -12,8 +12,7 @@ from profilerkit.model.communication import Parallelism, ParallelName
 from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns
 
 
-@dataclass(frozen=True, slots=True)
-class _Sign:
+class _Sign(msgspec.Struct, frozen=True):
     """What shows one dimension.
 
     Attributes:

@@ -1,8 +1,8 @@
 """The backward passes of a step: what of the computing is theirs, and whether each reduces the same gradients again."""
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog, Mask
@@ -46,8 +46,7 @@ def backward_compute(columns: TraceColumns, launches: I64, work: Mask, *, on_dev
     return union(columns.ts_ns[kernels], columns.end_ns[kernels])
 
 
-@dataclass(frozen=True, slots=True)
-class Passes:
+class Passes(msgspec.Struct, frozen=True):
     """The backward passes of the judged steps, by what the host issued.
 
     Attributes:

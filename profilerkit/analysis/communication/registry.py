@@ -3,10 +3,11 @@
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from profilerkit.errors import UsageError
 
@@ -19,8 +20,7 @@ SEARCHED_CHARACTERS = 200
 MOST_REPETITIONS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Registry:
+class Registry(msgspec.Struct, frozen=True):
     """The names of communication.
 
     Attributes:
@@ -31,7 +31,7 @@ class Registry:
 
     communication: re.Pattern[str]
     kinds: tuple[tuple[str, re.Pattern[str]], ...]
-    custom: tuple[tuple[str, re.Pattern[str]], ...] = field(default=())
+    custom: tuple[tuple[str, re.Pattern[str]], ...] = ()
 
     def communicates(self, name: str) -> bool:
         """Whether an event of this name is communication."""

@@ -1,7 +1,6 @@
 """Exposed communication of a rank divided into waiting, latency and transfer, once ranks are matched."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from profilerkit.analysis.intervals import Segments, Spans, paint, union, with_l
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.partition import Partition
 from profilerkit.errors import InvariantError
+from profilerkit.model.change import revise
 
 #: Transfers below this size take as long as an empty one: their median is the latency floor of the run.
 TINY_BYTES = 64 * 1024
@@ -77,4 +77,4 @@ def relabelled(parts: Partition, steps: Spans, log: CollectiveLog, split: Split,
             "dividing the communication changed the sum of a step's parts",
             hint="this is a defect of profilerkit; please report it with the traces",
         )
-    return replace(parts, segments=divided, per_step=per_step)
+    return revise(parts, segments=divided, per_step=per_step)

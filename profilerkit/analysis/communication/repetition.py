@@ -1,8 +1,8 @@
 """Steps without a timer: the sequence of collectives that each step of training repeats."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,8 +18,7 @@ MOST_OF_THEM = 0.5
 MOST_CALLS = 8_000
 
 
-@dataclass(frozen=True, slots=True)
-class Repetition:
+class Repetition(msgspec.Struct, frozen=True):
     """The steps of several ranks by what they repeat.
 
     Attributes:

@@ -1,13 +1,14 @@
 """The collectives of each channel as the ranks hold them, in order and with labels that are common to all."""
 
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.alignment import Sequence
 from profilerkit.analysis.communication.log import Channel, CollectiveLog
 from profilerkit.analysis.intervals import I64
+from profilerkit.model.change import revise
 
 #: Kinds whose members all move the same bytes, so that a difference in size is a difference in the collective.
 _SAME_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
@@ -17,8 +18,7 @@ _ONE_SIDED = ("broadcast", "reduce", "gather", "scatter")
 _PER_NUMBER = 64
 
 
-@dataclass(frozen=True, slots=True)
-class RankLog:
+class RankLog(msgspec.Struct, frozen=True):
     """What matching needs of one rank.
 
     Attributes:
@@ -108,4 +108,4 @@ def _unnumbered(own: Sequence) -> Sequence:
     """
     order = np.argsort(own.end if own.between else own.end - own.duration, kind="stable")
     ordered = {name: getattr(own, name)[order] for name in ("rows", "end", "duration", "label", "together")}
-    return replace(own, number=None, **ordered)
+    return revise(own, number=None, **ordered)

@@ -1,7 +1,6 @@
 """The table of collectives: one row per name, type and group size, with what it moved and how long it waited."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import KINDS, CollectiveLog, Mask
@@ -13,8 +12,7 @@ from profilerkit.model.report import Collective
 MOST_ROWS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(msgspec.Struct, frozen=True):
     """How each collective of a log divides, ``(n,)``.
 
     Attributes:

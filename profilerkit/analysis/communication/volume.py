@@ -1,7 +1,6 @@
 """What a collective moves: bytes from its metadata or its operator's shapes, and the bandwidths they stand for."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.registry import UNKNOWN
@@ -24,8 +23,7 @@ def payload_bytes(args: CollectiveArgs) -> int | None:
     return min(found.bytes * elements, MOST_BYTES) if found and elements else None
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """The first tensor of an operator: its type in torch's words and its size."""
 
     dtype: str

@@ -1,8 +1,8 @@
 """Who waits for whom: each matched collective split into waiting for the last rank and transfer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -14,8 +14,7 @@ from profilerkit.analysis.intervals import I64, Spans, index_at
 Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(msgspec.Struct, frozen=True):
     """The matched collectives of one group on the common clock; ``(m, n)`` members by collectives, int64 ns.
 
     Attributes:
@@ -116,8 +115,7 @@ def splits_of(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]
     return tuple(splits)
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(msgspec.Struct, frozen=True):
     """Who waited for whom in the judged steps.
 
     Attributes:

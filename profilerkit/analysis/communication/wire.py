@@ -4,8 +4,9 @@ Times are ns per steady step on the trace's own clock, waiting for other ranks l
 means that the trace cannot say.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from profilerkit.analysis.intervals import Spans
 from profilerkit.model.communication import ParallelName
@@ -14,8 +15,7 @@ from profilerkit.model.communication import ParallelName
 SizeClass = Literal["small", "middle", "large"]
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(msgspec.Struct, frozen=True):
     """Collectives of one kind, process group, type and size class.
 
     Attributes:
@@ -45,8 +45,7 @@ class Traffic:
     bus_bytes_per_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Accumulation:
+class Accumulation(msgspec.Struct, frozen=True):
     """Steps of several backward passes, each of which reduces its gradients.
 
     Attributes:
@@ -66,8 +65,7 @@ class Accumulation:
     groups: Spans | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReducerWork:
+class ReducerWork(msgspec.Struct, frozen=True):
     """What DistributedDataParallel's reducer does beside reducing, by its own events.
 
     Attributes:
@@ -85,8 +83,7 @@ class ReducerWork:
     fill_ns: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(msgspec.Struct, frozen=True):
     """An engine of parallel training that devices have a better one for.
 
     Attributes:
@@ -98,8 +95,7 @@ class Engine:
     exposed_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class Contention:
+class Contention(msgspec.Struct, frozen=True):
     """Kernels of one name and shape, beside a collective and alone.
 
     Attributes:
@@ -117,8 +113,7 @@ class Contention:
     beside_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class Wire:
+class Wire(msgspec.Struct, frozen=True):
     """What a trace tells of its communication beyond its totals.
 
     Attributes:

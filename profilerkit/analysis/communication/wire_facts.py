@@ -1,7 +1,5 @@
 """One trace to what its collectives are made of, and again once the ranks are matched."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from profilerkit.analysis.communication.contention import contention
@@ -15,6 +13,7 @@ from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, index_at,
 from profilerkit.analysis.leaves import WAITS, leaf
 from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category, TraceColumns, TraceMeta
 
 #: Up to this size a collective takes as long as an empty one (R38's latency floor was measured with half of it).
@@ -62,7 +61,7 @@ def wire_facts(
         passes, groups = passes_of(columns, found[0]), found[1]
     split = Split.unknown(len(log))
     judged = np.flatnonzero(work & covered(window, columns.ts_ns))
-    wire = replace(
+    wire = revise(
         wire,
         backward_alone_ns=None if backward is None else alone_ns(backward, window, transfers),
         passes=passes.count,
@@ -92,7 +91,7 @@ def divided_wire(
     if known is not None:
         exposed = _exposed(parts, window)
         known = accumulation(log, window, exposed, split, known.passes, known.reductions, known.groups)
-    wire = replace(wire, accumulation=known, floor_ns=floor_ns)
+    wire = revise(wire, accumulation=known, floor_ns=floor_ns)
     return _with_traffic(wire, log, window, parts, split, meta)
 
 
@@ -111,7 +110,7 @@ def _with_traffic(
     awaited = judged & covered(exposed, end - 1)
     waits = parts.segments.only(*(leaf(name) for name in WAITS)) if log.on_host else EMPTY
     gathered_ns, gathered_exposed_ns = second_gathers(log, window, exposed, split)
-    return replace(
+    return revise(
         wire,
         second_gathers_ns=gathered_ns,
         second_gathers_exposed_ns=gathered_exposed_ns,

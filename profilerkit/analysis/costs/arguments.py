@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import prod
+
+import msgspec
 
 from profilerkit.analysis.costs.scalar_types import BY_C_NAME, ScalarType
 
@@ -18,8 +19,7 @@ MOST_ELEMENTS, _MOST_DIMENSIONS = 2**44, 64
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(msgspec.Struct, frozen=True):
     """One tensor: its shape and type, ``None`` for a type that is not known."""
 
     shape: Shape
@@ -41,8 +41,7 @@ class Tensor:
         return prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(msgspec.Struct, frozen=True):
     """What one call was passed, by position.
 
     Attributes:

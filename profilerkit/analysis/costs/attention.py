@@ -1,7 +1,8 @@
 """Fused attention: two products over all pairs of positions forward, five backward; half the pairs if causal."""
 
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from profilerkit.analysis.costs.arguments import Arguments
 from profilerkit.analysis.costs.cost import Cost, Model
@@ -12,8 +13,7 @@ _BACKWARD = 2.5
 _MASK_TYPES = {"0": False, "1": True, "2": True}
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(msgspec.Struct, frozen=True):
     """Where an operator takes what.
 
     Attributes:

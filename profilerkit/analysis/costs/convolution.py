@@ -1,9 +1,10 @@
 """Convolutions: two operations for each output element and each weight that reaches it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
+
+import msgspec
 
 from profilerkit.analysis.costs.arguments import Arguments, Shape, Tensor
 from profilerkit.analysis.costs.cost import Cost, Model
@@ -11,8 +12,7 @@ from profilerkit.analysis.costs.cost import Cost, Model
 Pairs = Mapping[tuple[Shape, Shape], Shape]
 
 
-@dataclass(frozen=True, slots=True)
-class _Positions:
+class _Positions(msgspec.Struct, frozen=True):
     """Where a forward operator takes what decides the shape of its output."""
 
     stride: int
@@ -34,8 +34,7 @@ _FORWARD = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """Shapes that occur together in a trace, for calls whose own arguments leave one of them open.
 
     Attributes:

@@ -1,7 +1,8 @@
 """The record of what one call costs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from profilerkit.analysis.costs.arguments import Arguments
 
@@ -20,8 +21,7 @@ FAMILIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True):
     """Arithmetic and compulsory traffic of one call: every input read once, every output written once.
 
     Attributes:

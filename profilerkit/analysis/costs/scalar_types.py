@@ -1,10 +1,9 @@
 """The types of a tensor's elements, by the names that traces have for them."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarType:
+class ScalarType(msgspec.Struct, frozen=True):
     """One type.
 
     Attributes:

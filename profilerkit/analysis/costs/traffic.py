@@ -1,9 +1,10 @@
 """Operators whose time is memory traffic: what they must read and write at least."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
+
+import msgspec
 
 from profilerkit.analysis.costs.arguments import MOST_ELEMENTS, Arguments, Shape, Tensor
 from profilerkit.analysis.costs.cost import Cost, Model
@@ -53,8 +54,7 @@ def _bytes(tensor: Tensor | None) -> int:
     return tensor.elements * (tensor.item_bytes or 0) if tensor else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Passes:
+class _Passes(msgspec.Struct, frozen=True):
     """How often an operator goes over its tensors.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Compare thousands of ranks: match their collectives, find the culprits, and choose who is told in detail."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.matching import Matching, match_ranks
@@ -16,8 +16,7 @@ MOST_TOLD = 8
 _OF_A_HOST = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Crowd:
+class Crowd(msgspec.Struct, frozen=True):
     """Many ranks compared.
 
     Attributes:

@@ -1,14 +1,15 @@
 """Who keeps the others waiting: one after the other, each looked for once those before it are taken out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.late import Lateness, late_ranks
 from profilerkit.analysis.communication.waiting import Arrivals, Ledger, ledger_of
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ranks import LATE_SHARE
+from profilerkit.model.change import revise
 
 #: Culprits that are looked for: each later one explains less (a choice).
 MOST_CULPRITS = 4
@@ -16,8 +17,7 @@ MOST_CULPRITS = 4
 _FEWEST_GROUPS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Culprit:
+class Culprit(msgspec.Struct, frozen=True):
     """Ranks that the others wait for.
 
     Attributes:
@@ -70,7 +70,7 @@ def without(arrivals: Arrivals, members: Sequence[int]) -> Arrivals | None:
     start = arrivals.start[kept]
     left = start + arrivals.wait[kept]
     arrived = start.max(axis=0)
-    return replace(
+    return revise(
         arrivals,
         members=arrivals.members[kept],
         rows=arrivals.rows[kept],

@@ -3,9 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.parallelism import dimension_of
@@ -42,8 +42,7 @@ class Placed(Protocol):
         """Those with a description, or a name, that says what of the job they divide."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """One of a few ranks in its groups."""
 
     rank: int | None

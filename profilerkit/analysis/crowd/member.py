@@ -1,7 +1,6 @@
 """What is kept of each of thousands of ranks: a few kilobytes."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
@@ -16,8 +15,7 @@ from profilerkit.trace.columns import ProcessGroup
 NO_HOST = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """One rank of many.
 
     Attributes:

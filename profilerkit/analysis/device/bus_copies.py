@@ -1,7 +1,6 @@
 """Copies over the bus that the rules about batches and about small transfers read."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.copies import ELSEWHERE, TO_DEVICE, TO_HOST, are_pageable, busiest_streams, directions
@@ -18,8 +17,7 @@ SMALL_BYTES = 4096
 _MOST_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class SmallCopyFacts:
+class SmallCopyFacts(msgspec.Struct, frozen=True):
     """Transfers below 4 KiB between host and device, per steady step.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Where in the model and in the user's code a call was made, from Python stacks."""
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.kernels import in_use, matching
@@ -19,8 +19,7 @@ _OUTSIDE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CallSite:
+class CallSite(msgspec.Struct, frozen=True):
     """The innermost ``nn.Module`` and the innermost line outside torch around a call; ``None`` where not recorded."""
 
     module: str | None

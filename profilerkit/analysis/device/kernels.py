@@ -1,8 +1,8 @@
 """What a device kernel or a CPU operator is, read from its name."""
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -57,8 +57,7 @@ def matching(columns: TraceColumns, used: I64, pattern: re.Pattern[str]) -> Name
     return mask
 
 
-@dataclass(frozen=True, slots=True)
-class KernelNames:
+class KernelNames(msgspec.Struct, frozen=True):
     """What the names of a trace's events stand for: masks over ``columns.strings``, computed once per trace.
 
     Attributes:

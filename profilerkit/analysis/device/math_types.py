@@ -1,7 +1,8 @@
 """The type that a kernel computes in and whether matrix units do it, as its name and template arguments say."""
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 #: Types that names tell apart, by id; the first stands for every other one and for what is not told. ``3xtf32`` is
 #: FP32 in three TF32 products, ``half`` FP16 or BF16, ``fp8`` 8 bits or fewer.
@@ -12,8 +13,7 @@ WIDE = ("fp32", "3xtf32", "tf32")
 NARROW = ("half", "fp8", "int8")
 
 
-@dataclass(frozen=True, slots=True)
-class MathName:
+class MathName(msgspec.Struct, frozen=True):
     """One row of the table.
 
     Attributes:

@@ -1,8 +1,8 @@
 """What the operators of a trace cost, computed once for each distinct call."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,8 +23,7 @@ _MOST_CALLS = 20_000
 DTYPES = ("other", "fp64", "fp32", "fp16", "bf16", "fp8", "int8")
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorCosts:
+class OperatorCosts(msgspec.Struct, frozen=True):
     """The cost of the call each row belongs to; arrays are ``(n,)``, in the order of the rows asked for.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Which kernels a lower precision makes faster, by how much, and what of the step they hold."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -20,8 +20,7 @@ F64 = npt.NDArray[np.float64]
 Target = Literal["tf32", "fp16"]
 
 
-@dataclass(frozen=True, slots=True)
-class Slow:
+class Slow(msgspec.Struct, frozen=True):
     """The kernels of a roofline that a lower precision makes faster; arrays are ``(n,)``.
 
     Attributes:

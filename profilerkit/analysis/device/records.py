@@ -1,6 +1,6 @@
 """What a trace says of its device, in a few numbers each. ``None`` means not measured."""
 
-from dataclasses import dataclass
+import msgspec
 
 #: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
 #: eight ranks' training without 4 % of them turned from bound by communication to bound by the host.
@@ -9,8 +9,7 @@ MOST_LOST = 0.02
 MOST_OF_A_WINDOW = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchFacts:
+class LaunchFacts(msgspec.Struct, frozen=True):
     """How the device's events are joined to the calls that launched them, over the whole trace.
 
     Attributes:
@@ -35,8 +34,7 @@ class LaunchFacts:
         return self.lost_ratio is not None and self.lost_ratio >= MOST_LOST
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class DeviceFacts(msgspec.Struct, frozen=True):
     """What ran on the device, per steady step.
 
     Attributes:
@@ -58,8 +56,7 @@ class DeviceFacts:
     late_launch_ratio: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class CopyFacts:
+class CopyFacts(msgspec.Struct, frozen=True):
     """Copies of batches to the device, at least 64 KiB each, per steady step.
 
     ``exposed_ns`` is the time in which the device ran nothing else, the host's part of the copies included;
@@ -78,8 +75,7 @@ class CopyFacts:
         return self.bytes_per_step / (self.time_ns * 1e-9) if self.time_ns else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SyncFacts:
+class SyncFacts(msgspec.Struct, frozen=True):
     """Blocking calls per steady step: how many, how long the host waited in them, which names how often.
 
     ``awaited_ratio`` is the share of the exposed time of copies to the host in those that the host waited for in their
@@ -94,15 +90,13 @@ class SyncFacts:
     idle_after_ns: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatorFacts:
+class AllocatorFacts(msgspec.Struct, frozen=True):
     """cudaMalloc / cudaFree and their kin, per steady step."""
 
     calls_per_step: float
 
 
-@dataclass(frozen=True, slots=True)
-class WideMath:
+class WideMath(msgspec.Struct, frozen=True):
     """Math of 32 bits on matrix units: ``3xtf32`` or ``tf32``, and how much of its share is of known shapes."""
 
     type: str
@@ -110,8 +104,7 @@ class WideMath:
     priced_share: float
 
 
-@dataclass(frozen=True, slots=True)
-class MathFacts:
+class MathFacts(msgspec.Struct, frozen=True):
     """Matrix, convolution and attention kernels: time shares of the steady step by what names and arguments tell.
 
     ``fp32_share`` is FP32 on the vector units, ``wide`` what else computes in 32 bits, ``narrow_share`` what does in 16
@@ -142,8 +135,7 @@ class MathFacts:
         return self.fp32_share + sum(found.share for found in self.wide)
 
 
-@dataclass(frozen=True, slots=True)
-class ChainFacts:
+class ChainFacts(msgspec.Struct, frozen=True):
     """Chains of at least three fusible kernels in a row on one stream, those of the optimizer left out.
 
     ``mean_length`` is weighted by their time: what fusion saves of a chain grows with its length.
@@ -158,8 +150,7 @@ class ChainFacts:
     memory_ratio: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ColdFacts:
+class ColdFacts(msgspec.Struct, frozen=True):
     """First-use work in a short window.
 
     ``share`` of the window is idle under such calls and captures of graphs, ``capture_share`` under the latter;

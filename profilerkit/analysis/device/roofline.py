@@ -1,8 +1,8 @@
 """How far each kernel is from the fastest it could run, and which roof it is under."""
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -36,8 +36,7 @@ _ITEM = re.compile(r"OpaqueType<(\d+)u?>|c10::(BFloat16|Half)|\b(double|float)\b
 _ITEM_BYTES = {"BFloat16": 2, "Half": 2, "double": 8, "float": 4}
 
 
-@dataclass(frozen=True, slots=True)
-class Roofline:
+class Roofline(msgspec.Struct, frozen=True):
     """Compute kernels of one device against its roofs; arrays are ``(n,)`` and NaN is what is not known.
 
     Attributes:

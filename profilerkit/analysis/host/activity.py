@@ -1,7 +1,6 @@
 """What a host thread was doing, instant by instant, as layers of priority."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,8 +28,7 @@ Mask = npt.NDArray[np.bool_]
 NO_ROWS = np.empty(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class HostThread:
+class HostThread(msgspec.Struct, frozen=True):
     """One thread's activity.
 
     Attributes:

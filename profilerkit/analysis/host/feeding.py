@@ -1,7 +1,6 @@
 """When a thread gets its next batch, and which part of that is reading, preparing, handing over, or only waiting."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,8 +28,7 @@ DOMINANT_RATIO = 0.5
 SHOWN_FRAMES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Feeding:
+class Feeding(msgspec.Struct, frozen=True):
     """How one thread is fed.
 
     Attributes:

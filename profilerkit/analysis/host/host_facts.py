@@ -1,13 +1,12 @@
 """What the training process does on the host besides issuing work: collections, Python, compilations, threads."""
 
-from dataclasses import dataclass
+import msgspec
 
 from profilerkit.model.finding import Source
 from profilerkit.trace.phases import Phase
 
 
-@dataclass(frozen=True, slots=True)
-class CollectionFacts:
+class CollectionFacts(msgspec.Struct, frozen=True):
     """Garbage collections in the judged steps, on any thread: each holds the interpreter.
 
     Attributes:
@@ -23,8 +22,7 @@ class CollectionFacts:
     full: int
 
 
-@dataclass(frozen=True, slots=True)
-class HotLine:
+class HotLine(msgspec.Struct, frozen=True):
     """The innermost function that holds much of a place, and its line with most looks.
 
     Attributes:
@@ -42,8 +40,7 @@ class HotLine:
     looks: int
 
 
-@dataclass(frozen=True, slots=True)
-class PythonFacts:
+class PythonFacts(msgspec.Struct, frozen=True):
     """Stretches of Python longer than 1 ms in the judged steps of a trace, in which no operator runs.
 
     Attributes:
@@ -59,8 +56,7 @@ class PythonFacts:
     frames_ratio: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CompileFacts:
+class CompileFacts(msgspec.Struct, frozen=True):
     """What torch.compile did once the steps had settled.
 
     Attributes:
@@ -83,8 +79,7 @@ class CompileFacts:
     guards: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HeldFacts:
+class HeldFacts(msgspec.Struct, frozen=True):
     """What holds part of the steps of a run without a device.
 
     Attributes:
@@ -109,8 +104,7 @@ class HeldFacts:
     style: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordingFacts:
+class RecordingFacts(msgspec.Struct, frozen=True):
     """Time that recording took of the host in the mean judged step, at least, from the events in the trace.
 
     Attributes:
@@ -126,8 +120,7 @@ class RecordingFacts:
     hidden_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseFacts:
+class PhaseFacts(msgspec.Struct, frozen=True):
     """A phase of the step that torch or the program itself marks, and how long the device waits for the host in it.
 
     ``idle_ns`` is of the mean judged step.
@@ -137,8 +130,7 @@ class PhaseFacts:
     idle_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class HostFacts:
+class HostFacts(msgspec.Struct, frozen=True):
     """Each is ``None`` where the recording does not tell.
 
     Attributes:

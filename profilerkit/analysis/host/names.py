@@ -1,8 +1,8 @@
 """What the names of a trace's host events stand for, and which thread runs the training loop."""
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -81,8 +81,7 @@ _ANNOTATIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HostNames:
+class HostNames(msgspec.Struct, frozen=True):
     """What the names of a trace's events stand for on the host: arrays over ``columns.strings``, computed once.
 
     Attributes:
@@ -172,8 +171,7 @@ class HostNames:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
+class _Frame(msgspec.Struct, frozen=True):
     """What one name is, read as a frame's; leaves are indices, -1 for none."""
 
     feeding: int

@@ -4,8 +4,7 @@ The breakdown gives an instant to what the device did. What one fix recovers fol
 starts when the last of its launch, its transfers and its stream's earlier work is there (the last-arriver rule).
 """
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -24,8 +23,7 @@ RELEASE_NS = 30_000
 _WAITS_FOR_DEVICE = np.array([name.startswith("sync.") or name in ("input.h2d", "mem.offload") for name in LEAVES])
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """What kept the device from computing.
 
     Attributes:

@@ -1,9 +1,9 @@
 """The wall clock of a rank as a partition: every nanosecond of it in exactly one entry."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.events import Timed, joined
@@ -61,8 +61,7 @@ _COUNTED = ("warm.compile", "checkpoint", "evaluation", "logging", "phases")
 _EDGE = EventFlag.FIRST | EventFlag.LAST
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """What a rank's time went to, step by step.
 
     Attributes:

@@ -1,8 +1,8 @@
 """What some steps take beyond what a steady one does, and of which of their parts that is taken."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -13,8 +13,7 @@ from profilerkit.model.step import StepState
 Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class StepKinds:
+class StepKinds(msgspec.Struct, frozen=True):
     """Masks ``(n_steps,)``: the first steps, those a profiler's window touched, and those they are compared with."""
 
     first: Mask

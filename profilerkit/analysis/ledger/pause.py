@@ -1,15 +1,15 @@
 """The record of what training stands still for."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from profilerkit.analysis.host.host_facts import HotLine
 
 PauseKind = Literal["checkpoint", "evaluation", "logging"]
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """What training stands still for, from the first judged step to the end of the last step.
 
     Attributes:

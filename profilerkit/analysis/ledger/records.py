@@ -1,8 +1,8 @@
 """The records of the training thread by what they are: intervals for the ledger."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Mask, Timed, is_whole, joined, put_in, timed
@@ -16,8 +16,7 @@ from profilerkit.rundir.reader import RankRecord
 _PHASE_ENTRIES = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other.log": "logging"}
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(msgspec.Struct, frozen=True):
     """What the training thread did, by kind.
 
     Attributes:

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
@@ -58,8 +58,7 @@ def _snapshot(origin: str, device: DeviceHistory) -> MemorySnapshot:
     return _with_history(known, device.events, used) if device.events else known
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
+class _Level(msgspec.Struct, frozen=True):
     """Bytes before the first event, and ``(n_events,)`` int64 after each."""
 
     start: int

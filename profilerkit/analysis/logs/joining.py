@@ -1,8 +1,8 @@
 """Logs beside a trace or a run: joined on the time of day, or kept apart with the reason."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.matching import EPOCH_NS
@@ -17,8 +17,7 @@ FEWEST_SAMPLES = 3
 _AS_UTC = "; its times name no time zone and were taken for UTC"
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedGpu:
+class JoinedGpu(msgspec.Struct, frozen=True):
     """The device of a log that is the judged rank's, with its samples during the recorded steps."""
 
     label: str

@@ -1,13 +1,12 @@
 """The record of what logs say beside the steps."""
 
-from dataclasses import dataclass
+import msgspec
 
 from profilerkit.model.run import Series
 from profilerkit.model.snapshot import MemorySnapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Rests:
+class Rests(msgspec.Struct, frozen=True):
     """How a device of a log was at rest between its first and its last sample at work.
 
     Attributes:
@@ -35,8 +34,7 @@ class Rests:
     after: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LogFacts:
+class LogFacts(msgspec.Struct, frozen=True):
     """What was read of logs.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Which of several devices that do the same runs hotter than the others, and at how much more power."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.throttling import AT_WORK
@@ -12,8 +12,7 @@ from profilerkit.rundir.sampled import GpuSample, Sample
 FEWEST_DEVICES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class HotDevice:
+class HotDevice(msgspec.Struct, frozen=True):
     """The device that is hottest beside the others, at work.
 
     Attributes:

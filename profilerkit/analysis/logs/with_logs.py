@@ -1,7 +1,8 @@
 """The facts of a run with what logs beside it say, or of the logs alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.history import memory_snapshots
@@ -39,8 +40,7 @@ _ONLY_LOGS = "only logs were given"
 _HISTORY = "torch.cuda.memory._record_memory_history()"
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
+class _Device(msgspec.Struct, frozen=True):
     """One device of a sampler's log by the name the report gives it; ``origin`` is the log's."""
 
     label: str
@@ -74,7 +74,7 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     # Of another run, for all that is known, nothing is claimed of this one.
     apart = () if alone else tuple(log.origin for log in samplers if not is_of_the_time(log, chosen))
     near = [device for device in devices if device.origin not in apart]
-    return replace(
+    return revise(
         with_samples,
         logs=LogFacts(
             alone=alone,
@@ -89,7 +89,7 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
         memory=_memory(
             facts.memory, own, devices if alone else [_Device(joined.label, "", joined.samples)] if joined else []
         ),
-        memory_use=replace(
+        memory_use=revise(
             facts.memory_use,
             oom=facts.memory_use.oom or out_of_memory(own),
             allocator_settings=next((log.settings for log in told), None)
@@ -114,7 +114,7 @@ def _summary(device: _Device, *, drawn: bool) -> tuple[Series, ...]:
 def _beside(known: Surroundings, devices: Sequence[_Device]) -> Surroundings:
     """The surroundings with the hottest device of the logs, where they tell."""
     found = hottest([(device.label, device.samples) for device in devices])
-    return known if found is None else replace(known, hottest=found)
+    return known if found is None else revise(known, hottest=found)
 
 
 def _devices(logs: Sequence[SamplerLog]) -> list[_Device]:
@@ -158,7 +158,7 @@ def _with_samples(facts: Facts, joined: JoinedGpu | None) -> Facts:
     """The facts with the samples of the recorded steps, where the recording has none of its own."""
     if joined is None or any(series.name.startswith("gpu.") for series in facts.samples):
         return facts
-    return replace(
+    return revise(
         facts,
         samples=(*facts.samples, *summarise(joined.samples, None, device=f"{joined.label}, recorded steps")),
         throttling=throttling([joined.samples], 0),
@@ -169,7 +169,7 @@ def _throttling(devices: Sequence[_Device]) -> Throttling | None:
     """That of the device whose clock was held down most; ``None`` where no log tells."""
     samples = [device.samples for device in devices]
     found = [(throttling(samples, place), device.label) for place, device in enumerate(devices)]
-    known = [replace(one, device=label) for one, label in found if one is not None]
+    known = [revise(one, device=label) for one, label in found if one is not None]
     return max(known, key=lambda one: one.slowed_ratio, default=None)
 
 

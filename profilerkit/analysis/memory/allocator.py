@@ -1,8 +1,8 @@
 """Memory of one trace, from its memory instants and the driver's allocator calls."""
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,8 +23,7 @@ _HOST = 0  # torch's DeviceType of the host; every other one that writes instant
 _GIVES_BACK = re.compile(r"Free|Release|Unmap")
 
 
-@dataclass(frozen=True, slots=True)
-class _Series:
+class _Series(msgspec.Struct, frozen=True):
     """Instants of one memory in order of time; all ``(n,)``, -1 where a total is not known."""
 
     rows: I64  # of the instants

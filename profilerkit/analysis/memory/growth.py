@@ -1,7 +1,8 @@
 """Whether something keeps growing from step to step, or only filled up and stayed."""
 
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from profilerkit.analysis.stats import Numbers, Slope, median, theil_sen
 
@@ -14,8 +15,7 @@ KEPT_GAIN = 0.5
 EARLY_GAIN = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(msgspec.Struct, frozen=True):
     """A robust slope, the number of points it rests on, and whether it is significant and persistent."""
 
     slope: Slope

@@ -1,8 +1,8 @@
 """Memory as the samplers saw it over the whole run: used on the device, and resident in the process."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.events import EVENT_DTYPE
@@ -25,8 +25,7 @@ FEWEST_SAMPLES = 12
 _TOLD_RATIO = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class _Sampled:
+class _Sampled(msgspec.Struct, frozen=True):
     """One memory at the instants of its samples, how large it is, and how much of it stayed free."""
 
     of: Tracked
@@ -83,7 +82,7 @@ def _outside(sampled: _Sampled, windows: Sequence[tuple[int, int]]) -> _Sampled:
         inside |= (sampled.ts_ns >= start) & (sampled.ts_ns < end)
     if inside.all():
         return sampled
-    return replace(sampled, ts_ns=sampled.ts_ns[~inside], bytes=sampled.bytes[~inside])
+    return revise(sampled, ts_ns=sampled.ts_ns[~inside], bytes=sampled.bytes[~inside])
 
 
 def _rises(sampled: _Sampled, windows: Sequence[tuple[int, int]]) -> tuple[int | None, int | None]:
@@ -118,7 +117,7 @@ def _without_kept(outside: _Sampled, every: _Sampled, windows: Sequence[tuple[in
     used = outside.bytes.copy()
     for (_, end), (_, stays) in zip(windows, _each_rise(every, windows), strict=True):
         used[outside.ts_ns >= end] -= stays
-    return replace(outside, bytes=used)
+    return revise(outside, bytes=used)
 
 
 def _peak(sampled: _Sampled) -> int | None:

@@ -1,12 +1,11 @@
 """The records of what memory costs beside its size; ``None`` means not measured."""
 
-from dataclasses import dataclass
+import msgspec
 
 from profilerkit.model.oom import OutOfMemory
 
 
-@dataclass(frozen=True, slots=True)
-class ZeroedGradients:
+class ZeroedGradients(msgspec.Struct, frozen=True):
     """Gradients that are filled with zeros instead of dropped, in the steady window.
 
     Attributes:
@@ -23,8 +22,7 @@ class ZeroedGradients:
     spared_ratio: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Offload:
+class Offload(msgspec.Struct, frozen=True):
     """Copies of state that is kept on the host, per steady step.
 
     ``pageable_ratio`` is the share of their bytes in memory that is not pinned.
@@ -35,8 +33,7 @@ class Offload:
     pageable_ratio: float
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatorUse:
+class AllocatorUse(msgspec.Struct, frozen=True):
     """What torch's allocator said once per second of the judged steps.
 
     Attributes:
@@ -59,8 +56,7 @@ class AllocatorUse:
     retries: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PageFaults:
+class PageFaults(msgspec.Struct, frozen=True):
     """Pages that the training thread got fresh from the system in the judged steps.
 
     Attributes:
@@ -76,8 +72,7 @@ class PageFaults:
     each_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedPages:
+class CopiedPages(msgspec.Struct, frozen=True):
     """Pages that one worker process shared with the process that forked it, and copied.
 
     Attributes:
@@ -101,8 +96,7 @@ class CopiedPages:
     last_step: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(msgspec.Struct, frozen=True):
     """What memory costs the judged rank beside its size.
 
     Attributes:

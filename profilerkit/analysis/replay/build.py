@@ -1,7 +1,6 @@
 """The replay graph of a trace: host time in pieces, device work with its edges, waits, and the marks of the steps."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.copies import are_pageable
@@ -25,8 +24,7 @@ from profilerkit.trace.columns import Category, TraceColumns
 _NONE = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
+class Material(msgspec.Struct, frozen=True):
     """What the analysis of a trace knows when the graph is built.
 
     Attributes:
@@ -54,8 +52,7 @@ class Material:
         return self.parts.mode == "gpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(msgspec.Struct, frozen=True):
     """A graph, what it must reproduce, and how many steps are judged in all."""
 
     graph: Graph

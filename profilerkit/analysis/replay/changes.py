@@ -1,15 +1,16 @@
 """What a fix does to the steps: each change takes a graph and gives another, and changes nothing else."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import LEAVES, WAITS, leaf
 from profilerkit.analysis.replay.graph import F64, NEVER, Bools, Graph, Wait
 from profilerkit.analysis.whatif import FEWEST_BUCKETS
+from profilerkit.model.change import revise
 
 #: What launching the step as one graph takes of the host (§3.3 of the diagnosis method: 10 to 20 µs), and the pause
 #: between its kernels.
@@ -37,8 +38,7 @@ class Change(Protocol):
         """The steps with the fix applied."""
 
 
-@dataclass(frozen=True)
-class LoaderWaits:
+class LoaderWaits(msgspec.Struct, frozen=True):
     """Batches come with shorter waits.
 
     Attributes:
@@ -55,11 +55,10 @@ class LoaderWaits:
         without = _host_time(graph, _pieces(graph, _WAITS), 0.0)
         host = without.host_ns.copy()
         np.add.at(host, graph.fetch_point, self.kept_ratio * graph.fetch_ns)
-        return replace(without, host_ns=host, ready_ns=np.full_like(graph.ready_ns, NEVER))
+        return revise(without, host_ns=host, ready_ns=np.full_like(graph.ready_ns, NEVER))
 
 
-@dataclass(frozen=True)
-class HostTime:
+class HostTime(msgspec.Struct, frozen=True):
     """What the host did for some parts takes a part of its time.
 
     Attributes:
@@ -79,8 +78,7 @@ class HostTime:
         return _host_time(graph, chosen, self.kept_ratio)
 
 
-@dataclass(frozen=True)
-class Phases:
+class Phases(msgspec.Struct, frozen=True):
     """A phase that stops training runs beside it: checkpoint, evaluation, logging, one that the user named.
 
     Attributes:
@@ -97,8 +95,7 @@ class Phases:
         return HostTime(self.leaves, self.kept_ratio)(graph)
 
 
-@dataclass(frozen=True)
-class Syncs:
+class Syncs(msgspec.Struct, frozen=True):
     """The host no longer waits for the device, nor reads what it waited for."""
 
     fix_class: ClassVar[str] = "sync"
@@ -112,11 +109,10 @@ class Syncs:
         read[shape.join_event[gone]] = True
         read &= graph.leaf == leaf("sync.d2h")
         released = _without_joins(graph, gone)
-        return replace(released, dur_ns=np.where(read, 0.0, graph.dur_ns), gap_ns=np.where(read, 0.0, graph.gap_ns))
+        return revise(released, dur_ns=np.where(read, 0.0, graph.dur_ns), gap_ns=np.where(read, 0.0, graph.gap_ns))
 
 
-@dataclass(frozen=True)
-class OneLaunch:
+class OneLaunch(msgspec.Struct, frozen=True):
     """Each step is launched as one graph: what the host does to issue its operators is gone."""
 
     fix_class: ClassVar[str] = "launch"
@@ -131,11 +127,10 @@ class OneLaunch:
         launched = _host_time(graph, _pieces(graph, _ISSUING) & short & inside, 0.0)
         host = launched.host_ns.copy()
         np.add.at(host, last[last >= 0], self.launch_ns)
-        return replace(launched, host_ns=host, gap_ns=np.minimum(graph.gap_ns, GRAPH_PAUSE_NS))
+        return revise(launched, host_ns=host, gap_ns=np.minimum(graph.gap_ns, GRAPH_PAUSE_NS))
 
 
-@dataclass(frozen=True)
-class Kernels:
+class Kernels(msgspec.Struct, frozen=True):
     """Kernels of some kinds run faster, but never faster than their bytes move; fused ones move fewer.
 
     Attributes:
@@ -158,11 +153,10 @@ class Kernels:
         least = np.minimum(graph.least_ns, graph.dur_ns) if self.kind != "chained" else 0.0
         faster = np.maximum(graph.dur_ns / self.speed_up, least)
         shorter = _host_time(graph, _pieces(graph, leaves), 1.0 / self.speed_up) if not self.kind else graph
-        return replace(shorter, dur_ns=np.where(chosen, faster, graph.dur_ns))
+        return revise(shorter, dur_ns=np.where(chosen, faster, graph.dur_ns))
 
 
-@dataclass(frozen=True)
-class PinnedCopies:
+class PinnedCopies(msgspec.Struct, frozen=True):
     """Batches come from pinned memory: at the rate of the link, without the host.
 
     Attributes:
@@ -180,15 +174,14 @@ class PinnedCopies:
         gone = (shape.join_kind != Wait.QUEUE) & (shape.join_kind != Wait.END) & chosen[shape.join_event]
         released = _without_joins(graph, gone)
         quick = _host_time(released, _pieces(released, (_BATCH_COPY,)), 0.0)
-        return replace(
+        return revise(
             quick,
             dur_ns=np.where(chosen, np.minimum(graph.dur_ns, rate), graph.dur_ns),
             issue_ns=np.where(chosen, np.minimum(graph.issue_ns, graph.issue_typical_ns), graph.issue_ns),
         )
 
 
-@dataclass(frozen=True)
-class HiddenCopies:
+class HiddenCopies(msgspec.Struct, frozen=True):
     """Batches are copied on a stream of their own while the device computes the step before."""
 
     fix_class: ClassVar[str] = "copies"
@@ -199,11 +192,10 @@ class HiddenCopies:
         gone = (graph.shape.join_kind == Wait.COPY) & chosen[graph.shape.join_event]
         released = _without_joins(graph, gone)
         quick = _host_time(released, _pieces(released, (_BATCH_COPY,)), 0.0)
-        return replace(quick, dur_ns=np.where(chosen, 0.0, graph.dur_ns), gap_ns=np.where(chosen, 0.0, graph.gap_ns))
+        return revise(quick, dur_ns=np.where(chosen, 0.0, graph.dur_ns), gap_ns=np.where(chosen, 0.0, graph.gap_ns))
 
 
-@dataclass(frozen=True)
-class HiddenCollectives:
+class HiddenCollectives(msgspec.Struct, frozen=True):
     """Collectives run beside computation; the last of each step has nothing left to hide behind.
 
     A single one is divided first.
@@ -230,7 +222,7 @@ class HiddenCollectives:
             before = np.arange(begins[number], own[-1])
             ready = self._ready(graph, before[works[before]], len(lengths))
             duration[own] *= min(_exposed(lengths, ready) / max(float(lengths.sum()), 1.0), 1.0)
-        return replace(graph, dur_ns=duration)
+        return revise(graph, dur_ns=duration)
 
     def _ready(self, graph: Graph, computed: I64, count: int) -> F64:
         """``(count,)`` when each collective has its gradients, ns since the pass began: every node gives as many."""
@@ -254,8 +246,7 @@ def _exposed(lengths: F64, ready: F64) -> float:
     return float((ready + left).max() - ready[-1])
 
 
-@dataclass(frozen=True)
-class OnlyKernels:
+class OnlyKernels(msgspec.Struct, frozen=True):
     """Nothing but the kernels takes time: no fix of anything else gets below that."""
 
     fix_class: ClassVar[str] = "host"
@@ -266,7 +257,7 @@ class OnlyKernels:
         computes = np.isin(graph.piece_leaf, _COMPUTE)
         only = _host_time(graph, ~computes, 0.0)
         host = only.host_time_of(*_COMPUTE)
-        return replace(
+        return revise(
             only,
             host_ns=host,
             dur_ns=np.where(moved, 0.0, graph.dur_ns),
@@ -275,8 +266,7 @@ class OnlyKernels:
         )
 
 
-@dataclass(frozen=True)
-class Allocator:
+class Allocator(msgspec.Struct, frozen=True):
     """The driver is asked for no memory in the steps."""
 
     fix_class: ClassVar[str] = "allocator"
@@ -318,7 +308,7 @@ def _host_time(graph: Graph, pieces: Bools, kept_ratio: float) -> Graph:
         return graph
     kept: F64 = np.where(pieces, kept_ratio * graph.piece_ns, graph.piece_ns)
     gone = np.bincount(graph.piece_point, weights=graph.piece_ns - kept, minlength=graph.shape.n_points)
-    return replace(graph, host_ns=np.maximum(graph.host_ns - gone, 0.0), piece_ns=kept)
+    return revise(graph, host_ns=np.maximum(graph.host_ns - gone, 0.0), piece_ns=kept)
 
 
 def _without_joins(graph: Graph, gone: Bools) -> Graph:
@@ -332,7 +322,7 @@ def _without_joins(graph: Graph, gone: Bools) -> Graph:
     host[points] -= np.where(np.isfinite(spent), spent, 0.0)
     pieces = np.isin(graph.piece_point, points)
     share = np.where(graph.host_ns > 0, host / np.maximum(graph.host_ns, 1e-9), 0.0)
-    return replace(
+    return revise(
         graph,
         host_ns=host,
         piece_ns=np.where(pieces, graph.piece_ns * share[graph.piece_point], graph.piece_ns),

@@ -1,7 +1,6 @@
 """The device's events of the replayed steps, in the order of issue, and what each waited for."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.copies import TO_HOST, are_pageable, directions
@@ -22,8 +21,7 @@ USUAL_PAUSE_NS = 1_000.0
 _EXPLAINED_NS = 1_000.0
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(msgspec.Struct, frozen=True):
     """Events in the order of issue; arrays are ``(n_events,)``, times int64 ns on the trace's clock.
 
     Attributes:
@@ -115,8 +113,7 @@ def _held(columns: TraceColumns, rows: I64, call: I64) -> Bools:
     return held
 
 
-@dataclass(frozen=True, slots=True)
-class Edges:
+class Edges(msgspec.Struct, frozen=True):
     """How long after what each event starts; float64 ns, see ``Graph``."""
 
     issue_ns: F64

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.wire import Contention
@@ -12,6 +12,7 @@ from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.replay.build import Built, Material, build
 from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Shape
 from profilerkit.analysis.replay.replay import Replayed, replay
+from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category
 
 #: The unmodified replay must meet the traced time of the steps within this, and every step within the second (§3.2).
@@ -29,8 +30,7 @@ MOST_SLOWED = 0.02
 _NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayFacts:
+class ReplayFacts(msgspec.Struct, frozen=True, eq=False):
     """The replayed steps of a trace, and how well the unmodified replay meets them.
 
     Attributes:
@@ -52,7 +52,7 @@ class ReplayFacts:
     step_errors: F64
     failing: tuple[int, ...]
     of: int
-    shares: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = msgspec.field(default_factory=dict)
     elsewhere: float = 0.0
     slowed: float | None = 0.0
 
@@ -119,7 +119,7 @@ def replay_facts(seen: Material, contention: Contention | None) -> ReplayFacts |
     steady = seen.steps.steady.total_ns
     times = seen.parts.per_step[seen.steps.judged].sum(axis=0)
     shares = {LEAVES[place]: float(time) / steady for place, time in enumerate(times.tolist()) if time and steady}
-    return replace(checked(built), shares=shares, elsewhere=_between_two(seen), slowed=_slowed(seen, contention))
+    return revise(checked(built), shares=shares, elsewhere=_between_two(seen), slowed=_slowed(seen, contention))
 
 
 def _between_two(seen: Material) -> float:

@@ -3,9 +3,9 @@
 All times are float64 ns; differences, so that no sum grows beyond what a float holds exactly.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,8 +28,7 @@ class Wait(IntEnum):
     END = 4  # the recording's end, where a step lasts until the device is done
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shape:
+class Shape(msgspec.Struct, frozen=True, eq=False):
     """What stays the same whatever is made faster: who comes after whom. Arrays are int64.
 
     Two shapes are the same only if they are one object.
@@ -63,8 +62,7 @@ class Shape:
     ready_point: I64
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(msgspec.Struct, frozen=True):
     """One version of the steps: the shape, and how long everything takes.
 
     Attributes:
@@ -126,8 +124,7 @@ class Graph:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
+class Traced(msgspec.Struct, frozen=True):
     """What the trace says the graph must reproduce, ns from the first point.
 
     Attributes:

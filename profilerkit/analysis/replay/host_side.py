@@ -1,7 +1,6 @@
 """What the host did in the replayed steps: pieces of time by cause, and when it got its batches."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.host.activity import HostActivity
@@ -23,8 +22,7 @@ SMALLEST_WAIT = 0.02
 _WAITING = len(LEAVES)
 
 
-@dataclass(frozen=True, slots=True)
-class Fetches:
+class Fetches(msgspec.Struct, frozen=True):
     """When the main thread got its batches, ``(n_fetches,)`` int64 ns.
 
     Attributes:
@@ -53,8 +51,7 @@ def fetches_of(columns: TraceColumns, names: HostNames, host: HostActivity, scop
     return Fetches(spans.start, spans.end, np.where(waited, spans.start + handover, spans.end), waited)
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(msgspec.Struct, frozen=True):
     """The host's time between points by cause; arrays as in ``Graph``."""
 
     host_ns: F64

@@ -1,9 +1,10 @@
 """Savings of changes: each alone, several together, and in which order to apply them. Savings are never added."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import factorial
+
+import msgspec
 
 from profilerkit.analysis.replay.changes import Change, applied
 from profilerkit.analysis.replay.gate import ReplayFacts
@@ -13,8 +14,7 @@ from profilerkit.analysis.replay.replay import replay_all
 MOST_SHARED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Joint:
+class Joint(msgspec.Struct, frozen=True):
     """What several changes save, as ratios of the judged steps.
 
     Attributes:

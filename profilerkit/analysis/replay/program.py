@@ -5,9 +5,9 @@ meanwhile. Its last end is then ``max(end before + a, host + b)`` with two numbe
 events give, so a step of thousands of kernels takes as many operations as it has waits.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
@@ -16,8 +16,7 @@ from profilerkit.analysis.replay.graph import Shape
 JOIN, READY, MARK, RUN = 0, 1, 2, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     """Operations in an order in which each comes after what it needs; arrays are int64.
 
     Attributes:

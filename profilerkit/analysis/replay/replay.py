@@ -1,8 +1,8 @@
 """Run graphs of one shape: every start is the latest of what it waits for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
@@ -13,8 +13,7 @@ from profilerkit.analysis.replay.program import JOIN, MARK, READY, Program, prog
 FEW_GRAPHS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(msgspec.Struct, frozen=True):
     """When each step began, by the host and with all its work done.
 
     Attributes:
@@ -53,8 +52,7 @@ def replay_all(graphs: Sequence[Graph]) -> list[Replayed]:
     return [done[place] for place in range(len(graphs))]
 
 
-@dataclass(frozen=True, slots=True)
-class _Costs:
+class _Costs(msgspec.Struct, frozen=True):
     """What the operations of one graph cost: ``(n,)`` columns of the arrays that are run together.
 
     ``after`` and ``since`` are of stretches: the end of one is the later of ``after`` its stream's last end and
@@ -77,7 +75,7 @@ def _together(shape: Shape, graphs: Sequence[Graph]) -> list[Replayed]:
     if len(graphs) <= FEW_GRAPHS:
         return [_alone(program, edges, cost) for cost in costs]
     host, after, since, wait, join, ready = (
-        np.stack([getattr(cost, name) for cost in costs], axis=1) for name in _Costs.__slots__
+        np.stack([getattr(cost, name) for cost in costs], axis=1) for name in _Costs.__struct_fields__
     )
     at_marks = host[edges.marks]
     offset = np.zeros(len(graphs))
@@ -127,8 +125,7 @@ def _alone(program: Program, edges: "_Edges", cost: _Costs) -> Replayed:
     return Replayed(np.array(reached), np.array(finished))
 
 
-@dataclass(frozen=True, slots=True)
-class _Edges:
+class _Edges(msgspec.Struct, frozen=True):
     """The stretches that joins and waits are for, and the points of the marks."""
 
     joined: list[int]

@@ -1,7 +1,6 @@
 """Which steps are replayed: a run of neighbours around the middle of the judged ones, with one before to lead in."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
@@ -17,8 +16,7 @@ FEWEST_STEPS = 3
 MOST_EXCESS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """The steps that are replayed.
 
     Attributes:

@@ -3,11 +3,11 @@
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
@@ -39,8 +39,7 @@ _MOST_STREAMS = 8
 _RECENT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Joins:
+class Joins(msgspec.Struct, frozen=True):
     """Waits of the host, arrays ``(n_joins,)``.
 
     Attributes:

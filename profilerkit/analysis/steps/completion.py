@@ -1,7 +1,6 @@
 """The device as the clock: when it had done the steps of a host that runs ahead of it."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.kernels import device_rows
@@ -20,8 +19,7 @@ LITTLE_RATIO = 0.05
 _NEVER: int = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSteps:
+class DeviceSteps(msgspec.Struct, frozen=True):
     """Steps cut where the device had done them; arrays are ``(n_steps,)`` int64 ns.
 
     Attributes:

@@ -1,13 +1,13 @@
 """The steps by the device's own clock: how long each took there, and in which of them the host can have held it up."""
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.events import Events
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import median
+from profilerkit.model.change import revise
 from profilerkit.rundir.layout import EventFlag, EventKind
 
 Mask = npt.NDArray[np.bool_]
@@ -26,8 +26,7 @@ _DRIFT = 1e-4
 _LONGEST_QUEUE_NS = 60_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTime:
+class DeviceTime(msgspec.Struct, frozen=True):
     """What the device's clock says of the steps of a rank; arrays are ``(n_steps,)`` int64 ns.
 
     Attributes:
@@ -95,8 +94,8 @@ def device_time(events: Events, index: I64, start: I64, stop: I64, *, has_clock:
     if (spans["name"] > 1).any():
         parts = _parts_by_host(of, spans, stop - start, told.work_ns or 0.0)
         told = DeviceTime(*_timed(parts, more, behind, start, stop), stop, starved)
-    told = replace(told, end=_ends(told.lag, stop, round(told.work_ns or 0.0)))
-    return replace(told, idle=np.maximum(told.idle, starved), starved=np.where(marked, starved, -1))
+    told = revise(told, end=_ends(told.lag, stop, round(told.work_ns or 0.0)))
+    return revise(told, idle=np.maximum(told.idle, starved), starved=np.where(marked, starved, -1))
 
 
 def _ends(lag: I64, stop: I64, work_ns: int) -> I64:

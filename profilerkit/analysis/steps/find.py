@@ -1,8 +1,8 @@
 """Find the steps of a trace and the steady ones among them."""
 
 import re
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +14,7 @@ from profilerkit.analysis.steps.completion import AHEAD_RATIO, device_steps, ear
 from profilerkit.analysis.steps.optimizer_marks import marked_by_torch, optimizer_rows, step_marks
 from profilerkit.analysis.steps.ranges import repeated_operators, repeated_ranges, single_range
 from profilerkit.analysis.steps.warmup import warmup_length
+from profilerkit.model.change import revise
 from profilerkit.model.step import WHOLE_TRACE, StepState
 from profilerkit.trace.columns import Bools, Category, StepMarks, TraceColumns
 from profilerkit.trace.distinct import kept
@@ -27,8 +28,7 @@ _MARKER = re.compile(r"^ProfilerStep#(\d+)")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
-@dataclass(frozen=True, slots=True)
-class TraceSteps:
+class TraceSteps(msgspec.Struct, frozen=True):
     """Steps of one trace; arrays are ``(n_steps,)`` int64.
 
     Attributes:
@@ -71,7 +71,7 @@ class TraceSteps:
         """The steps by the host's marks: what the host did in a step lies between these."""
         if self.issuing is None:
             return self
-        return replace(self, start=self.issuing.start, end=self.issuing.end, issuing=None)
+        return revise(self, start=self.issuing.start, end=self.issuing.end, issuing=None)
 
     def judged_events(self, columns: TraceColumns, launches: I64) -> Bools:
         """``(n_events,)`` events of the steady steps: those that start in them, or that the host issued in them."""
@@ -109,7 +109,7 @@ def _of_windows(columns: TraceColumns, names: HostNames, launches: I64 | None) -
     found = []
     for mine in (window == number for number in range(len(columns.windows))):
         own = None if launches is None else np.where(launches >= 0, (np.cumsum(mine) - 1)[launches], -1)[mine]
-        found.append(find_steps(replace(kept(columns, mine), windows=()), names, launches=own))
+        found.append(find_steps(revise(kept(columns, mine), windows=()), names, launches=own))
     by_host, ahead = [steps.by_host for steps in found], [s.ahead_ns for s in found if s.ahead_ns is not None]
     issuing = Spans(np.concatenate([s.start for s in by_host]), np.concatenate([s.end for s in by_host]))
     return TraceSteps(
@@ -125,8 +125,7 @@ def _of_windows(columns: TraceColumns, names: HostNames, launches: I64 | None) -
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Marks:
+class _Marks(msgspec.Struct, frozen=True):
     """Where the host's marks, or the format's, put the steps; arrays are ``(n_steps,)`` int64.
 
     Attributes:

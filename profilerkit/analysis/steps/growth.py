@@ -1,7 +1,6 @@
 """Steps that take longer and longer, and the part that does."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
@@ -14,8 +13,7 @@ FEWEST_TO_GROW = 30
 _GOES_ON = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class StepGrowth:
+class StepGrowth(msgspec.Struct, frozen=True):
     """Growth of the judged steps.
 
     Attributes:

@@ -1,7 +1,6 @@
 """The events of the median step as lanes: each stream, the loader and the host threads, in cells of equal length."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -35,8 +34,7 @@ _ON_HOST: I64 = np.where([name.startswith("sync.") for name in LEAVES], _FAMILIE
 _WAITS: I64 = np.array([leaf(name) for name in WAITS], dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class StepLanes:
+class StepLanes(msgspec.Struct, frozen=True):
     """What the events of one step show.
 
     Attributes:

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,8 +25,7 @@ from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
 
-@dataclass(frozen=True, slots=True)
-class StepLog:
+class StepLog(msgspec.Struct, frozen=True):
     """Every step of a rank as its timers saw it.
 
     All arrays are per step, ``(n_steps,)``: int64 ns, or -1 for a CPU time that was not measured.

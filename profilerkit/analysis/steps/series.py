@@ -1,13 +1,14 @@
 """The steps of one rank as arrays, and what is longer in some of them than in the others."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import median
+from profilerkit.model.change import revise
 
 Mask = npt.NDArray[np.bool_]
 
@@ -20,8 +21,7 @@ MOST_ROWS = 2_000
 FEWEST_TO_LEVEL = 3
 
 
-@dataclass(frozen=True, slots=True)
-class StepSeries:
+class StepSeries(msgspec.Struct, frozen=True, eq=False):
     """Every step of a rank; arrays are ``(n_steps,)``, times int64 ns.
 
     Attributes:
@@ -46,11 +46,10 @@ class StepSeries:
         """The steps without their waiting for a processor, where that is known of the judged ones."""
         if self.queued is None or (self.queued[self.steady] < 0).any():
             return self
-        return replace(self, time=np.maximum(self.time - np.maximum(self.queued, 0), 1), queued=None)
+        return revise(self, time=np.maximum(self.time - np.maximum(self.queued, 0), 1), queued=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Grown:
+class Grown(msgspec.Struct, frozen=True):
     """The part that is most longer in some steps, by how much, and its share of all that they take more."""
 
     part: str
@@ -107,4 +106,4 @@ def evened(series: StepSeries) -> StepSeries:
         out[rows] = levelled(values[rows], series.optimizes[rows])
         return out
 
-    return replace(series, time=even(series.time), parts={part: even(spent) for part, spent in series.parts.items()})
+    return revise(series, time=even(series.time), parts={part: even(spent) for part, spent in series.parts.items()})

@@ -1,7 +1,6 @@
 """Batches that a loop fetches and drops before it trains, as one that resumes a run does to get to where that ended."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.events import NOT_A_WAIT, Events, fetches_here, timed, trains
@@ -13,8 +12,7 @@ _FEWEST, _STEPS = 64, 4
 _NOTHING_NS = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedBatches:
+class SkippedBatches(msgspec.Struct, frozen=True):
     """Batches that were fetched in a row and dropped before the first one that trained.
 
     Attributes:

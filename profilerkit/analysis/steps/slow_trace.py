@@ -1,7 +1,6 @@
 """What a traced slow step took longer than the others: the parts that grew, leaf by leaf."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.leaves import LEAVES
@@ -19,8 +18,7 @@ _NAMED_SHARE = 0.1
 _NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class SlowTrace:
+class SlowTrace(msgspec.Struct, frozen=True):
     """One traced slow step beside others.
 
     Attributes:

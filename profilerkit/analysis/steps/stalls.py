@@ -1,8 +1,8 @@
 """Steps that are longer at a regular distance, told from jitter."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -34,8 +34,7 @@ OUTLIER_RATIO = 1.5
 OUTLIER_SIGMAS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Recurring:
+class Recurring(msgspec.Struct, frozen=True):
     """Steps that are longer every ``period`` steps: ``where`` are their positions, ascending."""
 
     where: I64
@@ -71,8 +70,7 @@ def recurring(index: I64, values: I64) -> Recurring | None:
     return Recurring(first + np.flatnonzero(index % best.period == best.phase), best.period)
 
 
-@dataclass(frozen=True, slots=True)
-class _Class:
+class _Class(msgspec.Struct, frozen=True):
     """The class of a period that holds most of the ``longest`` steps: ``hits`` of them among its ``size``."""
 
     period: int

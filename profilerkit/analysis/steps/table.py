@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -40,7 +39,7 @@ def log_series(log: StepLog, wait_part: str, samples: Sequence[Sample]) -> StepS
     """The steps of the timers, with what the host's samples tell of them."""
     time = log.stop - log.start
     queued, computed = queued_per_step(samples, log.start, time), computed_per_step(samples, log.start, time)
-    return replace(log.series(wait_part), queued=queued, computed=computed)
+    return revise(log.series(wait_part), queued=queued, computed=computed)
 
 
 def log_steps(log: StepLog, series: StepSeries, found_by: str) -> Steps:

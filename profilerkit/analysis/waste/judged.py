@@ -1,8 +1,8 @@
 """The compute kernels that are judged, with what the modules beside this one ask of them."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,8 +17,7 @@ Bools = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True):
     """The kernels of the steady window that are no communication; arrays are ``(n,)`` in their order.
 
     Attributes:

@@ -1,10 +1,9 @@
 """What the kernels of the steady window waste: the records that rules read. Shares are of the steady time."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(msgspec.Struct, frozen=True):
     """16-bit matrix products of which a dimension is no multiple of eight elements.
 
     Attributes:
@@ -26,8 +25,7 @@ class Alignment:
     others_ratio: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(msgspec.Struct, frozen=True):
     """Math kernels of one name and grid.
 
     Attributes:
@@ -46,8 +44,7 @@ class Grid:
     per_step: float
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(msgspec.Struct, frozen=True):
     """Attention that writes its scores to memory: products, softmax, mask and dropout over tensors of one shape.
 
     Attributes:
@@ -67,8 +64,7 @@ class Scores:
     peak_share: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerWork:
+class OptimizerWork(msgspec.Struct, frozen=True):
     """What the optimizer steps put on the device.
 
     Attributes:
@@ -95,8 +91,7 @@ class OptimizerWork:
     parameters: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """Kernels that change the order of a convolution's dimensions; ``example`` is the one with most time.
 
     ``is_3d`` is whether a convolution goes over three dimensions; ``None`` where neither shapes nor names tell.
@@ -109,8 +104,7 @@ class Layout:
     is_3d: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Searches:
+class Searches(msgspec.Struct, frozen=True):
     """Operators that time several algorithms for one call before they choose.
 
     Attributes:
@@ -130,8 +124,7 @@ class Searches:
     operator: str
 
 
-@dataclass(frozen=True, slots=True)
-class Waste:
+class Waste(msgspec.Struct, frozen=True):
     """Everything above for one device; ``None`` where the trace cannot say, no entry where there is nothing.
 
     Attributes:

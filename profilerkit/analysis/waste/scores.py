@@ -1,8 +1,8 @@
 """Attention that writes its score matrices to memory, told by the shapes that its operators pass on."""
 
-from dataclasses import dataclass, field
 from math import prod
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.costs.arguments import Arguments, Shape
@@ -21,13 +21,12 @@ _MOST_SHAPES = 16
 _Kind = tuple[int, int, int]
 
 
-@dataclass(slots=True)
-class _Calls:
+class _Calls(msgspec.Struct):
     """Distinct calls over tensors of one kind; products that make the scores, or take them, and the others."""
 
-    made: set[int] = field(default_factory=set)
-    taken: set[int] = field(default_factory=set)
-    others: set[int] = field(default_factory=set)
+    made: set[int] = msgspec.field(default_factory=set)
+    taken: set[int] = msgspec.field(default_factory=set)
+    others: set[int] = msgspec.field(default_factory=set)
 
     @property
     def all(self) -> set[int]:

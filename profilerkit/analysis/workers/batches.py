@@ -1,8 +1,8 @@
 """The batches that judged steps were fed with: each fetch joined to the record of the worker that made its batch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -30,8 +30,7 @@ _LEFT_OUT = 128
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Fetches:
+class Fetches(msgspec.Struct, frozen=True):
     """The judged fetches of batches from workers, all arrays ``(n_fetches,)``.
 
     Attributes:
@@ -166,8 +165,7 @@ def all_records(workers: Sequence[WorkerRecord]) -> tuple[npt.NDArray[np.void], 
     return np.concatenate(tables), np.concatenate(pids)
 
 
-@dataclass(frozen=True, slots=True)
-class StageTimes:
+class StageTimes(msgspec.Struct, frozen=True):
     """One stage of many batches, ``(n,)`` int64 ns each; ``queued`` is ``None`` where the kernel does not keep it."""
 
     wall: I64

@@ -1,7 +1,5 @@
 """The epochs of the training's loader: what their boundaries cost, and whether the first one was cold."""
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 
@@ -9,6 +7,7 @@ from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, NOT_TRAINING
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.workers.loading import EpochFacts
+from profilerkit.model.change import revise
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind
 
@@ -119,7 +118,7 @@ def _with_boundaries(
     beyond = np.maximum(firsts["dur"].astype(np.int64) - (round(float(np.median(usual))) if len(usual) else 0), 0)
     restarts = _restarts(waits, begins, records, loader)
     gap = beyond if restarts is None else np.maximum(beyond, restarts)
-    return replace(
+    return revise(
         facts,
         steps=float(steps.mean()),
         time_ns=float(np.median(np.diff(begins))),

@@ -1,7 +1,5 @@
 """The records of one rank's loader to what is derived of them beyond the workers' means."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from profilerkit.analysis.events import EVENT_DTYPE, Events
@@ -12,6 +10,7 @@ from profilerkit.analysis.workers.capacity import PREFETCH
 from profilerkit.analysis.workers.epochs import epoch_facts
 from profilerkit.analysis.workers.loading import LoadingFacts, PaddingFacts
 from profilerkit.analysis.workers.queue_facts import queue_facts
+from profilerkit.model.change import revise
 from profilerkit.model.workers import Workers
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord
@@ -44,7 +43,7 @@ def loading_facts(record: RankRecord | None, log: StepLog | None, workers: Worke
         pinned=bool(loader and loader.pin_memory),
     )
     items = float(records["items"][fetches.row[fetches.row >= 0]].mean())
-    return replace(known, queue=queue, items=items)
+    return revise(known, queue=queue, items=items)
 
 
 def _padding(events: Events, log: StepLog) -> PaddingFacts | None:

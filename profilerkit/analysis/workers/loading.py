@@ -1,8 +1,9 @@
 """What is derived of a loader beyond its means: the replayed queue, its epochs, and the samples of a batch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
+
+import msgspec
 
 from profilerkit.analysis.steps.skipped import SkippedBatches
 
@@ -10,8 +11,7 @@ from profilerkit.analysis.steps.skipped import SkippedBatches
 MOST_REPLAY_ERROR = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFacts:
+class QueueFacts(msgspec.Struct, frozen=True):
     """The judged batches put through the loader's queue again, as recorded and with other settings.
 
     Savings are ratios of the replayed time from fetch to fetch with the present settings, negative where it grows.
@@ -32,7 +32,7 @@ class QueueFacts:
     by_workers: Mapping[int, float]
     out_of_order: float
     slow_ratio: float
-    by_cheaper: Mapping[float, float] = field(default_factory=dict)
+    by_cheaper: Mapping[float, float] = msgspec.field(default_factory=dict)
 
     def cheaper(self, removed: float) -> float:
         """Saving if every batch took this part less of a worker; between two replays on the line that joins them.
@@ -52,8 +52,7 @@ class QueueFacts:
         return abs(self.error_ratio) <= MOST_REPLAY_ERROR
 
 
-@dataclass(frozen=True, slots=True)
-class EpochFacts:
+class EpochFacts(msgspec.Struct, frozen=True):
     """The epochs of the training's loader, each from one first fetch to the next; at least one.
 
     Attributes:
@@ -85,8 +84,7 @@ class EpochFacts:
     later_stored_ratio: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PaddingFacts:
+class PaddingFacts(msgspec.Struct, frozen=True):
     """Padding in the batches of token sequences that capture looked at, in the judged steps.
 
     Attributes:
@@ -100,8 +98,7 @@ class PaddingFacts:
     beyond_ratio: float
 
 
-@dataclass(frozen=True, slots=True)
-class LoadingFacts:
+class LoadingFacts(msgspec.Struct, frozen=True):
     """What the judged rank's records tell of its loader; each is ``None`` where they do not.
 
     ``items`` is the mean number of samples in a batch made by a worker, ``skipped`` what was dropped before training.

@@ -1,8 +1,8 @@
 """The judged batches through the loader's queue again: deeper prefetch, more workers, less work, or out of order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +11,7 @@ from profilerkit.analysis.workers.batches import Fetches, stage_times
 from profilerkit.analysis.workers.capacity import MOST_WORKERS
 from profilerkit.analysis.workers.loading import QueueFacts
 from profilerkit.analysis.workers.queue_model import replay_queue
+from profilerkit.model.change import revise
 
 #: Prefetch that is tried: more than 8 takes memory for little (R04).
 PREFETCHES = (2, 4, 8)
@@ -26,8 +27,7 @@ FEWEST_FETCHES = 16
 SLOW_BATCH = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Stretch(msgspec.Struct, frozen=True):
     """Fetches one after the other in one epoch, ``(n,)`` int64 ns each.
 
     Attributes:
@@ -116,7 +116,7 @@ def _unanswered(stretches: Sequence[_Stretch], receiving: int) -> int:
 
 def _with_less(stretch: _Stretch, kept: float) -> _Stretch:
     """The stretch with this part of the work on each batch."""
-    return replace(stretch, making=(stretch.making * kept).astype(np.int64))
+    return revise(stretch, making=(stretch.making * kept).astype(np.int64))
 
 
 def _replayed(stretch: _Stretch, receiving: int, delivery: int, *, workers: int, prefetch: int, in_order: bool) -> int:

@@ -6,15 +6,13 @@ in torch 2.13). Out of order it hands over what arrives first and gives the next
 has fewer than ``prefetch`` of them.
 """
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(msgspec.Struct, frozen=True):
     """One iteration of a loader, in the order in which the loop got the batches; times from its start.
 
     Attributes:

@@ -4,9 +4,9 @@ import re
 import time
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from torch.utils.data import DataLoader
 
@@ -51,8 +51,7 @@ class SlowStorage:
         return sample(index)
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True):
     """A model sized for this machine, and storage sized for that model."""
 
     layers: int

@@ -2,9 +2,9 @@
 
 import ctypes
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -36,8 +36,7 @@ _ELEMENTS = 16 << 20
 _NO_HUGE_PAGES = 41
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True):
     """A model sized for this machine."""
 
     layers: int

@@ -1,13 +1,12 @@
 """What a demo's training program hands back: the run, and the fix its report proposes."""
 
-from dataclasses import dataclass
+import msgspec
 
 from profilerkit.model.finding import Saving
 from profilerkit.model.report import Report
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
+class Trained(msgspec.Struct, frozen=True):
     """One training run.
 
     Attributes:
@@ -25,8 +24,7 @@ class Trained:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True):
     """The fix to apply.
 
     Attributes:

@@ -1,12 +1,13 @@
 """OV010 (R50): hooks, reads of values, or one operator without matrix products hold much of a step."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import HeldFacts
 from profilerkit.analysis.whatif import saving
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.model.run import STEP_TIMERS
 from profilerkit.rules.lines import frame_text, line_evidence, line_text
@@ -96,7 +97,7 @@ class CostlyOperator(Rule):
         if held is None:
             return MissingData("which operators run is only seen in a trace", "profilerkit.profile(..., deep=True)")
         elsewhere = (*_ELSEWHERE, "hook") if ANOMALY in (facts.host.switches or ()) else _ELSEWHERE
-        held = tuple(replace(one, share=_share_of_step(facts, one)) for one in held if one.place not in elsewhere)
+        held = tuple(revise(one, share=_share_of_step(facts, one)) for one in held if one.place not in elsewhere)
         found = [one for one in held if self._is_large(facts, one)]
         if found or modules:
             return Fired((*(self._finding(facts, one) for one in found), *modules))

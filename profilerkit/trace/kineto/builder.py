@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
@@ -75,8 +75,7 @@ _STREAM_WAIT, _SYNC = "Stream Wait Event", "cuda_sync"
 _REJECTED_NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
+class _Chunk(msgspec.Struct, frozen=True):
     """Where the events of one call come from."""
 
     events: records.Events

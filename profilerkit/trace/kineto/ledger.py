@@ -1,7 +1,8 @@
 """What was repaired and dropped, and where."""
 
 import re
-from dataclasses import dataclass, field
+
+import msgspec
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace.limits import DROPPED_PIECES, FAILED_REPAIRS, REPAIRED_BYTES, SEARCHED_BYTES
@@ -11,8 +12,7 @@ _SAMPLE_BYTES = 120
 _LAYOUT = re.compile(rb"\s{2,}")
 
 
-@dataclass(slots=True)
-class Ledger:
+class Ledger(msgspec.Struct):
     """Counts over one file.
 
     Attributes:
@@ -35,7 +35,7 @@ class Ledger:
     rejected: int = 0
     untried: int = 0
     searched_bytes: int = 0
-    samples: list[str] = field(default_factory=list)
+    samples: list[str] = msgspec.field(default_factory=list)
 
     def passed(self, count: int) -> None:
         """Count elements of the event list that need no word."""

@@ -3,8 +3,9 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from profilerkit.trace.columns import DeviceProperties, ProcessGroup, TraceMeta
 from profilerkit.trace.kineto.numbers import whole_number
@@ -26,8 +27,7 @@ _BLANK = " \t\r\n\0"
 _UNKNOWN_BACKENDS = frozenset(("", "undefined"))
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """The JSON document around the events.
 
     Attributes:

@@ -1,11 +1,12 @@
 """The later part of a trace that another process reads ahead, and its joining to what was read before it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from profilerkit.model.change import revise
 from profilerkit.trace import blocks, limits
 from profilerkit.trace.columns import I32, Wanted
 from profilerkit.trace.kineto.builder import ColumnBuilder
@@ -17,8 +18,7 @@ from profilerkit.trace.strings import StringIds, ThreadIds
 _STRINGS = ("name", "input_dims", "input_types", "concrete_inputs")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """Whole events of a file, one after the other; places are bytes in its text.
 
     Attributes:
@@ -38,8 +38,7 @@ class Part:
     builder: ColumnBuilder
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
+class Ahead(msgspec.Struct, frozen=True):
     """A part that another process reads.
 
     Attributes:
@@ -127,7 +126,7 @@ def _have_room(builder: ColumnBuilder, other: ColumnBuilder) -> bool:
 def _append(builder: ColumnBuilder, other: ColumnBuilder) -> None:
     strings, kinds = _ids(builder.strings, other.strings), _ids(builder.kinds, other.kinds)
     threads = _ids(builder.threads, other.threads)
-    builder.collectives += [replace(args, row=args.row + builder.n_spans) for args in other.collectives]
+    builder.collectives += [revise(args, row=args.row + builder.n_spans) for args in other.collectives]
     for table, added, texts in (
         (builder.spans, other.spans, {**dict.fromkeys(_STRINGS, strings), "kind": kinds}),
         (builder.flows, other.flows, {"kind": strings}),

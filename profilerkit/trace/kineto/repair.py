@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -47,8 +46,7 @@ _NO_OPENING_QUOTE = re.compile(
 _NO_CLOSING_QUOTE = re.compile(rf'("name"\s*:\s*"[^"\\]*?)({_NEXT_KEY})')
 
 
-@dataclass(slots=True)
-class Found:
+class Found(msgspec.Struct):
     """The events of a piece of text, and how many of them had to be repaired or given up.
 
     Attributes:
@@ -58,7 +56,7 @@ class Found:
         first_damaged: the first repaired or dropped element, where the piece has several, and its index.
     """
 
-    events: list[records.Event] = field(default_factory=list)
+    events: list[records.Event] = msgspec.field(default_factory=list)
     repaired: int = 0
     dropped: int = 0
     first_damaged: tuple[int, bytes] = (0, b"")

@@ -1,8 +1,8 @@
 """The events of one process of an export into the columns of a trace."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.trace.classify import classify
@@ -38,8 +38,7 @@ KERNEL, MEMCPY, MEMSET, RUNTIME, SYNC, OPERATOR, ANNOTATION = KINDS = (
 _MOST_BLOCKS_PER_SM = 2.0**31
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(msgspec.Struct, frozen=True):
     """Rows of one kind with their names, ``(n,)`` ids."""
 
     kind: str

@@ -1,11 +1,11 @@
 """What an export says beside its events: its devices, when it began, and which releases wrote it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from profilerkit.model.change import revise
 from profilerkit.trace.columns import EMIT_NVTX, I64, DeviceProperties, StepMarks, TraceMeta
 from profilerkit.trace.kineto.numbers import whole_number
 from profilerkit.trace.nsys import tables
@@ -60,7 +60,7 @@ def _devices(database: Database, used: Sequence[int]) -> tuple[DeviceProperties,
     alike = len({gpu.name for gpu in gpus.values()}) == 1
     default = next(iter(gpus.values())) if alike else None
     found = ((number, gpus.get(number, default)) for number in used)
-    return tuple(replace(gpu, id=number) for number, gpu in found if gpu is not None)
+    return tuple(revise(gpu, id=number) for number, gpu in found if gpu is not None)
 
 
 def _gpus(database: Database) -> dict[int, DeviceProperties]:

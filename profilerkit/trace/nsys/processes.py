@@ -1,8 +1,8 @@
 """Which processes of an export trained: it may hold all those of a machine, and each that trained is a rank."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.trace.columns import I64
@@ -16,8 +16,7 @@ _MOST_PROCESSES = 64
 _NAMED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
+class Trained(msgspec.Struct, frozen=True):
     """The processes that are read.
 
     Attributes:

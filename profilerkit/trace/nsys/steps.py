@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.trace.columns import I64, Bools
@@ -28,8 +28,7 @@ _MOST_WORDINGS = 20
 _LONGEST_NAME = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(msgspec.Struct, frozen=True):
     """NVTX ranges of one process; arrays are ``(n,)`` int64, ``name`` ids into ``names``.
 
     ``own`` tells those that the program named itself from those of operators and libraries.
@@ -43,8 +42,7 @@ class Ranges:
     own: Bools
 
 
-@dataclass(frozen=True, slots=True)
-class StepRanges:
+class StepRanges(msgspec.Struct, frozen=True):
     """The ranges that mark steps: which they are, by their start, the number of each, and what they are called."""
 
     rows: I64

@@ -1,8 +1,8 @@
 """The tables of an export that are read, and the rows of each as events, before anything has a name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from profilerkit.trace.clocks import LAST_US, LONGEST_DURATION_US
@@ -50,8 +50,7 @@ _THREAD_BITS, _ID_MASK = 24, 2**24 - 1
 _LAST_NS, _LONGEST_NS = int(LAST_US) * 1000, int(LONGEST_DURATION_US) * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(msgspec.Struct, frozen=True):
     """Events of one table: arrays of shape ``(n,)`` by the names of its columns, int64, -1 where a column is missing.
 
     ``pid`` and ``tid`` are -1 where not known.

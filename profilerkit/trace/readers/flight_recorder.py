@@ -8,7 +8,6 @@ what ``_dump_nccl_trace`` and ``_dump_fr_trace`` return and what torch writes it
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,7 @@ _LISTS = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "proce
 _HINT = "save one with torch._C._distributed_c10d._dump_fr_trace() or _dump_nccl_trace(), one file of each rank"
 
 
-@dataclass(frozen=True, slots=True)
-class FlightDump:
+class FlightDump(msgspec.Struct, frozen=True):
     """What one dump held.
 
     Attributes:

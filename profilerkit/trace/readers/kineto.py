@@ -1,9 +1,9 @@
 """Kineto traces, ``torch.profiler``'s JSON of any release, and the JSON of JAX and TensorFlow, plain or gzip."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from profilerkit.errors import UnreadableInputError
+from profilerkit.model.change import revise
 from profilerkit.trace.blocks import BlockSource
 from profilerkit.trace.columns import ANALYZED, ANOTHER_FOLLOWS, Damage, TraceColumns, Wanted
 from profilerkit.trace.kineto.buffer import BLANK
@@ -150,7 +150,7 @@ class _Pass:
         processes, names = self._builder.names.processes, columns.thread_names
         if any(self._builder.kinds) or not is_xla(processes.values()):
             why = unprofiled(columns, self._builder.kinds)
-            return replace(columns, meta=replace(columns.meta, unprofiled=why)) if why else columns
+            return revise(columns, meta=revise(columns.meta, unprofiled=why)) if why else columns
         return of_xla(
             columns, [(processes.get(pid, ""), names.get(i, "")) for i, (pid, _) in enumerate(columns.threads)]
         )

@@ -1,12 +1,13 @@
 """Exports of Nsight Systems: the SQLite files of ``nsys export --type sqlite``, of any schema."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from profilerkit.errors import UnreadableInputError
+from profilerkit.model.change import revise
 from profilerkit.trace.blocks import GZIP_MAGIC
 from profilerkit.trace.columns import ANALYZED, I64, Damage, TraceColumns, Wanted
 from profilerkit.trace.nsys import tables
@@ -114,8 +115,7 @@ def _require_plain(path: Path) -> None:
             )
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(msgspec.Struct):
     """The events of a process.
 
     Attributes:
@@ -139,8 +139,7 @@ class _Process:
         return sum(len(events.rows) for events in self.all)
 
 
-@dataclass(slots=True)
-class _Found:
+class _Found(msgspec.Struct):
     """The processes that are read.
 
     Attributes:
@@ -233,7 +232,7 @@ def _mark_steps(found: _Process, known: Names) -> StepRanges | None:
     if steps is not None:
         renamed = found.ranges.name.copy()
         renamed[mine[steps.rows]] = [known.strings[f"ProfilerStep#{number}"] for number in steps.number.tolist()]
-        found.ranges = replace(found.ranges, name=renamed)
+        found.ranges = revise(found.ranges, name=renamed)
     return steps
 
 

@@ -1,9 +1,10 @@
 """The columns of nvidia-smi's logs: their names in its queries, in ``dmon`` and as people rename them, and units."""
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
+
+import msgspec
 
 Kind = Literal["ratio", "bytes", "mW", "MHz", "°C", "count", "bits", "flag", "bytes_per_s"]
 
@@ -106,8 +107,7 @@ _EPOCH_S = (1e9, 1e10)
 _SHORT_DATE = re.compile(r"(\d{4})(\d\d)(\d\d)")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """What one column holds: the name of a field of ``GpuSample``, or of the row's time or device.
 
     ``kind`` is empty for the latter, ``unit`` the header's. ``bit`` is of a reason for a lower clock.

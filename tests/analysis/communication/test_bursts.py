@@ -1,14 +1,12 @@
 """What joining tiny collectives on a host would save: the calls and the waits between them, but no computing."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from profilerkit.analysis.communication.wire_facts import LONGEST_CALL_NS, TINY_BYTES, burst_ns
 from profilerkit.analysis.intervals import EMPTY, Spans
 from tests.analysis.communication.test_log import log_of
-from tests.recipes import Trace
+from tests.recipes import Trace, replace
 
 US = 1_000
 

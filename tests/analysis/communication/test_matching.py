@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +6,7 @@ from hypothesis import strategies as st
 from profilerkit.analysis.communication.matching import match_ranks
 from profilerkit.analysis.communication.sequences import RankLog
 from tests.analysis.communication.jobs import ALL_TO_ALL, job, late
-from tests.recipes import Trace, host_training
+from tests.recipes import Trace, host_training, replace
 
 
 def logs_of(traces, bases=None):

@@ -1,7 +1,6 @@
 """What the collectives of a trace are made of: traffic, passes, the reducer's own work, engines, contention."""
 
 import doctest
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,7 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.ranks import compare
 from profilerkit.analysis.run_facts import run_facts
 from tests.analysis.communication.jobs import job, late
-from tests.recipes import AUTOGRAD, GEMM, LOADER_THREAD, SINGLE, US, Trace
+from tests.recipes import AUTOGRAD, GEMM, LOADER_THREAD, SINGLE, US, Trace, replace
 
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 LEAF = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"

@@ -1,6 +1,5 @@
 """Kernels of real traces: sums done by hand, and efficiencies that can be true."""
 
-import dataclasses
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from profilerkit.analysis.device.compute_leaves import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.recompute import recomputed
 from profilerkit.analysis.trace_facts import device_spec, trace_facts
+from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category
 from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace
@@ -102,9 +102,7 @@ def test_experts_with_padded_rows_are_not_priced_by_their_padding():
 def test_recomputation_shows_with_and_without_frames():
     columns = columns_of("resnet_actckpt_mi300")
     calls = launch_of(columns)[np.flatnonzero(columns.category == Category.KERNEL)]
-    hidden = dataclasses.replace(
-        columns, category=np.where(columns.category == Category.PYTHON, Category.OTHER, columns.category)
-    )
+    hidden = revise(columns, category=np.where(columns.category == Category.PYTHON, Category.OTHER, columns.category))
     with_frames, without = recomputed(columns, calls), recomputed(hidden, calls)
     assert not (without & ~with_frames).any()
     assert without.sum() >= 0.95 * with_frames.sum() > 500

@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from profilerkit.analysis.replay.joint import savings
 from profilerkit.analysis.replay.scope import scope_of
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.trace.readers import read_trace
-from tests.recipes import host_training
+from tests.recipes import host_training, replace
 
 LEAN = Model(tokens=4096)
 

@@ -1,6 +1,5 @@
 """The replay itself against a plain walk over all nodes, and the invariants of savings (§4.5, 11 to 13)."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +24,7 @@ from profilerkit.analysis.replay.graph import Wait
 from profilerkit.analysis.replay.joint import MOST_SHARED, joint, savings
 from profilerkit.analysis.replay.replay import replay, replay_all
 from tests.analysis.replay.steps import EVENTS, US, facts_of, graph_of, steps
+from tests.recipes import replace
 
 CHANGES = (
     LoaderWaits(0.5),
