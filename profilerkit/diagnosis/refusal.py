@@ -135,12 +135,16 @@ def _without_device(facts: Facts) -> Verdict:
 
 
 def shows_idle_device(facts: Facts) -> bool:
-    """Whether unexplained time is a device's that waits for its host.
+    """Return whether unexplained time is a device's that waits for its host.
 
-    Of a run without a trace, of one without a device, and of a framework whose host is not read, nothing tells whether
-    it went into the data, into other work, or into computing.
+    Without a trace, a device, or a record of the host nothing tells whether it went into the data or other work.
     """
-    return facts.mode == "gpu" and facts.trace_read and not facts.framework
+    return facts.mode == "gpu" and facts.trace_read and not facts.framework and _shows_host(facts)
+
+
+def _shows_host(facts: Facts) -> bool:
+    """Return whether any call of the host that launched the device's work was recorded."""
+    return facts.launches is None or facts.launches.unlinked < facts.launches.events
 
 
 def unexplained_verdict(facts: Facts) -> Verdict:
@@ -183,6 +187,8 @@ def what_to_record(facts: Facts) -> str:
     if (queued := max(queued_share(facts), facts.taken)) >= BUSY_HOST:
         waited = f"the training thread waited {format_ratio(queued)} of the time for a processor"
         return f"Record it again while nothing else runs on this host: {waited}."
+    if facts.mode == "gpu" and not _shows_host(facts):
+        return f"Record what the host does as well: {fitting('ProfilerActivity.CPU', facts.recorder)}."
     if facts.trace_read and facts.measured(STEP_TIMERS):
         return "Record more steps, with the names of functions: profile(..., trace_steps=30, with_stack=True)."
     if facts.recorder == "nsys":

@@ -7,6 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import PAUSES
 from profilerkit.analysis.replay.changes import OnlyKernels
 from profilerkit.analysis.replay.joint import savings
+from profilerkit.analysis.steps.steadiness import FEW_STEPS
 from profilerkit.analysis.whatif import handover_share, made_in_line, relative_error
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Method, Outcome, Saving
@@ -148,8 +149,9 @@ def _interval(facts: Facts, saving: Saving, within: float, told: str, error: flo
     low = max(expected - half, 0.0) * trusted_ratio
     # Of a mean step that is off by this much, what no fix touches is off as well.
     bound = saving.most
-    slack = trusted_ratio * within / expected * (1.0 - bound) if told and facts.mode != "gpu" else 0.0
+    few = facts.steps.steady < FEW_STEPS  # whose spread says little: no more than what they show
+    slack = trusted_ratio * within / expected * (1.0 - bound) if told and facts.mode != "gpu" and not few else 0.0
     left = 1.0 - UNTOUCHED * (1.0 - bound)
-    most = min(bound + Z90 * (error or 0.0), left) if bound else 0.0
+    most = min(bound if few else bound + Z90 * (error or 0.0), left) if bound else 0.0
     high = min(most + slack, left, 2.0 * expected - low) if told else most
     return revise(saving, low=low, high=high, bound=most if told else None, calibration=told or saving.calibration)

@@ -252,9 +252,8 @@ def _annotation_leaf(text: str) -> int:
 
 @kept
 def main_thread(columns: TraceColumns) -> int:
-    """The thread that runs the training loop: owner of most step markers, else of most host operators.
-
-    -1 when the trace holds no host event.
+    """Return the thread that runs the training loop: owner of most step markers, else of most host operators, else of
+    most named ranges; -1 when the trace holds no host event.
     """
     marks = columns.category == Category.ANNOTATION
     if marks.any():
@@ -265,6 +264,7 @@ def main_thread(columns: TraceColumns) -> int:
         if len(marked):
             return int(np.bincount(marked).argmax())
     host = columns.thread[columns.is_a(Category.CPU_OP, Category.RUNTIME)]
+    host = host if len(host) else columns.thread[marks]
     return int(np.bincount(host).argmax()) if len(host) else -1
 
 
