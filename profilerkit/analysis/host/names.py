@@ -252,8 +252,9 @@ def _annotation_leaf(text: str) -> int:
 
 @kept
 def main_thread(columns: TraceColumns) -> int:
-    """Return the thread that runs the training loop: owner of most step markers, else of most host operators, else of
-    most named ranges; -1 when the trace holds no host event.
+    """Return the thread that runs the training loop: the owner of most step markers, host operators or named ranges.
+
+    -1 when the trace holds no host event.
     """
     marks = columns.category == Category.ANNOTATION
     if marks.any():

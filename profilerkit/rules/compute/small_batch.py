@@ -8,6 +8,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.run import OPERATOR_TRACE
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -104,7 +105,14 @@ def _finding(facts: Facts, found: LargerBatch, share: float, memory: float) -> F
         ),
         at_most="medium",
         detail="batch",
-        fix=Fix(text=f"{batch}, and adapt the learning rate.{sharded}"),
+        fix=Fix(text=f"{batch}{', and adapt the learning rate' if _trains(facts) else ''}.{sharded}"),
         confirm="Samples per second must rise; the step itself gets longer, not shorter.",
     )
     return revise(finding, throughput=found.gain)
+
+
+def _trains(facts: Facts) -> bool:
+    """Return whether the step may train: operators were not recorded, or a backward pass or optimizer is among them."""
+    return not facts.measured(OPERATOR_TRACE) or any(
+        phase.name in ("backward", "optimizer") for phase in facts.host.phases
+    )

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.whatif import saving, slowed
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Confidence, Evidence, Finding, Fix, Saving
@@ -23,7 +24,7 @@ from profilerkit.rules.rule import (
     unsure,
 )
 from profilerkit.trace.phases import Phase
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.units import format_count, format_ns, format_ratio
 
 #: Share of the step from which the waiting for the host in one phase of it is shown (a choice).
 NOTED_PHASE = 0.02
@@ -142,8 +143,13 @@ class LaunchBound(Rule):
         else:
             title = f"The device idles {time} in {step} while the host issues work"
             why = _queue_words(facts)
+            # The read-back of a loss stands outside of the model; more syncs stand within what would be the graph.
+            syncs = facts.syncs.per_step if facts.syncs is not None else 0.0
+            first = (
+                f"Remove the host syncs first, {format_count(syncs)} in {step}. Then launch" if syncs > 1 else "Launch"
+            )
             fix = Fix(
-                text="Launch the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch.",
+                text=f"{first} the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch.",
                 code='model = torch.compile(model, mode="reduce-overhead")',
             )
         return finding_for(
@@ -172,14 +178,15 @@ def _queue_words(facts: Facts) -> str:
 def _evidence(facts: Facts, issuing: float) -> tuple[Evidence, ...]:
     whole = share_evidence(facts, "Issuing work, share of the step", "over.dispatch", "over.launch", "over.python")
     entries = [revise(whole, value=issuing)]
+    python = share_evidence(facts, f"Idle while Python runs, up to {format_ns(QUIET_NS)} at a time", "over.python")
     entries += [
-        share_evidence(facts, label, part)
-        for label, part in (
-            ("Idle while operators are dispatched", "over.dispatch"),
-            ("Idle while Python runs, short pieces and long ones", "over.python"),
-            ("Launch latency", "over.launch"),
+        entry
+        for entry in (
+            share_evidence(facts, "Idle while operators are dispatched", "over.dispatch"),
+            revise(python, value=issuing - facts.share("over.dispatch", "over.launch")),
+            share_evidence(facts, "Launch latency", "over.launch"),
         )
-        if facts.share(part) > 0
+        if entry.value
     ]
     if facts.mode == "gpu":
         return (*entries, *_by_phase(facts), *_of_kernels(facts))
