@@ -10,7 +10,7 @@ from profilerkit.analysis.communication.whatif import could_hide, exposed, may_o
 from profilerkit.analysis.facts import CommFacts, Facts
 from profilerkit.analysis.whatif import alone_compute, at_most, overlapped, saving
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.model.finding import Evidence
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -95,10 +95,10 @@ class ExposedCollectives(Rule):
             at_most="low" if unknown else "medium" if facts.mode == "cpu" else "high",
             detail=detail,
             saving=at_most(share, expected) if unknown else saving(expected, share),
-            fix=Fix(text=f"{first}: one that is late may be what the others wait for.") if first else None,
-            confirm="Record every rank: if one rank's collectives are much shorter, it is late and the others "
-            "wait for it."
-            if unknown
+            # To record more is no fix: it saves nothing.
+            confirm=f"{first or 'Record every rank'}: if one rank's collectives are much shorter, it is late and the "
+            "others wait for it."
+            if unknown or first
             else "Record again: the communication that is not hidden must fall, and the step with it.",
         )
         return Fired((finding,))

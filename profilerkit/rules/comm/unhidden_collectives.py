@@ -123,6 +123,15 @@ class UnhiddenCollectives(Rule):
         )
 
 
+#: How torch starts a collective that the step does not wait for, by kind.
+_CALLS = {
+    "all_reduce": "all_reduce(grad, async_op=True)",
+    "reduce_scatter": "reduce_scatter_tensor(shard, grad, async_op=True)",
+    "all_gather": "all_gather_into_tensor(whole, shard, async_op=True)",
+    "all_to_all": "all_to_all_single(received, sent, async_op=True)",
+}
+
+
 def _mean_bytes(chosen: Sequence[Traffic]) -> float | None:
     """Of one reduction; ``None`` where some sizes are not known."""
     reduces = [row for row in chosen if row.kind == "all_reduce"]
@@ -147,7 +156,8 @@ def _fix(facts: Facts, chosen: Sequence[Traffic]) -> tuple[Fix, float]:
         code = "layer.set_modules_to_forward_prefetch([next_layer])\nlayer.set_modules_to_backward_prefetch([previous])"
         return Fix(text=text, code=code), count
     text = f"Start each of the {count:.0f} collectives a step when its gradients are there: async_op False → True."
-    code = "work = dist.all_reduce(grad, async_op=True)\n# more backward work\nwork.wait()"
+    largest = max(chosen, key=lambda row: row.exposed_ns)
+    code = f"work = dist.{_CALLS.get(largest.kind, _CALLS['all_reduce'])}\n# more backward work\nwork.wait()"
     return Fix(text=text, code=code), count
 
 

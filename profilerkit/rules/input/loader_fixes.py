@@ -73,7 +73,7 @@ def limits(facts: Facts, fix: LoaderFix) -> str:
         text += f" The rates ask for {fix.wanted}; the free memory allows no more."
     elif fix.capped_by:
         most = f"more than {BLOCKED_PER_CORE} per core help little" if beyond else "the usable cores allow no more"
-        text += f" The rates ask for {fix.wanted}; {most}."
+        text += f" The rates ask for {fix.wanted}; {most if facts.usable_cores is not None else 'try fewer first'}."
     if beyond:
         text += " That is more than there are cores, which torch warns about; these workers wait most of the time."
     elif facts.usable_cores is None:
