@@ -193,7 +193,8 @@ def trace_facts(
         collectives=collectives,
         parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), steps.steady),
         warmup=_warmup(seen),
-        device_events_missing=not on_gpu and (used_a_device(columns) or columns.damage.truncated),
+        device_events_missing=not on_gpu
+        and (used_a_device(columns) or (columns.damage.truncated and not columns.meta.no_device)),
         kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns, len(steps.steady)),
         compute=compute_facts(columns, kinds, roof, work, seen.judged, steps.steady),
         memory=memory_of(columns, names, steps, busiest_device(columns, all_steps)),

@@ -90,7 +90,7 @@ class TraceMeta(msgspec.Struct, frozen=True):
     """What the file says beside its events; ``None`` means it does not say.
 
     ``devices`` are the ``deviceProperties`` records with the keys the analysis uses, ``groups`` the process groups that
-    this rank is a member of.
+    this rank is a member of. ``no_device`` says that the file lists the machine's devices, and there are none.
     ``no_operators`` says why the file holds no operators, where its format need not. ``framework`` is what was profiled
     where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are, or the ranges that the reader took
     for steps and called ``ProfilerStep#N``. ``unprofiled`` says what the events are where none
@@ -106,6 +106,7 @@ class TraceMeta(msgspec.Struct, frozen=True):
     backend: str | None = None
     host: str | None = None
     devices: tuple["DeviceProperties", ...] = ()
+    no_device: bool = False
     recorded: frozenset[str] = frozenset()  # options of torch.profiler as it calls them, and EMIT_NVTX
     versions: dict[str, str] = msgspec.field(default_factory=dict)
     groups: tuple["ProcessGroup", ...] = ()

@@ -2,9 +2,14 @@
 
 import doctest
 
+import pytest
+
 from profilerkit.analysis import damage as module
 from profilerkit.analysis.damage import NAMED, damage_notes
+from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.trace.columns import Damage
+from profilerkit.trace.readers import read_trace
+from tests.recipes import host_training
 
 HALF = Damage(repaired=1, dropped=1_200, truncated=True, samples=("event 3 at byte 7",), notes=("it ends in zeros",))
 
@@ -34,3 +39,13 @@ def test_of_many_damaged_traces_the_first_are_named_and_the_rest_counted():
 
 def test_whole_traces_need_no_word():
     assert damage_notes([("a.json", Damage()), ("b.json", Damage())]) == []
+
+
+@pytest.mark.parametrize(("fields", "is_missing"), [({"deviceProperties": []}, False), ({}, True)])
+def test_a_cut_file_of_a_machine_without_a_device_lacks_none_of_its_events(tmp_path, fields, is_missing):
+    path = tmp_path / "trace.json"
+    whole = host_training(12, fetch=80, **fields).bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    facts = trace_facts(read_trace(path))
+    assert facts.damage.truncated
+    assert facts.device_events_missing is is_missing

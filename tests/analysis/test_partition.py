@@ -205,6 +205,16 @@ def test_a_gap_without_any_host_thread_is_not_explained():
     assert trace.parts() == {"compute.math": 900 * US, "idle.unknown": 100 * US}
 
 
+def test_without_any_call_of_the_host_its_ranges_say_what_the_device_waits_for():
+    trace = Trace()
+    for number in range(6):
+        start = 1_000 * number
+        trace.annotation("load batch", start, start + 800)
+        trace.annotation("forward", start + 800, start + 1_000)
+        trace.kernel(start + 810, start + 1_000)
+    assert trace.parts()["input.wait"] > 5 * trace.parts().get("idle.unknown", 0)
+
+
 def test_the_end_of_a_step_after_its_last_kernel_is_what_the_main_thread_does():
     trace = one_step()
     trace.kernel(1_000, 1_700, launch=(900, 908))

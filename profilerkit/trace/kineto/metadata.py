@@ -122,6 +122,7 @@ def trace_meta(path: str, fields: Mapping[str, object]) -> TraceMeta:
         backend=None if backend in _UNKNOWN_BACKENDS else backend,
         host=_text(fields.get("host_name")) or None,
         devices=_devices(fields.get("deviceProperties")),
+        no_device=fields.get("deviceProperties") == [],
         groups=_groups(distributed.get("pg_config")),
         recorded=frozenset(key for key in _RECORDED if fields.get(key) in (1, "1", "true")),
         versions={
