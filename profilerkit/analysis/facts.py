@@ -50,6 +50,7 @@ LEFT_BY_ONE = 0.5
 #: What a wait for a batch is read from when no event marks it.
 BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
 BETWEEN_STEPS = "from the end of a step's own range to the next one"
+INFERRED = (BEFORE_THE_COPY, BETWEEN_STEPS)
 
 
 class InputFacts(msgspec.Struct, frozen=True):

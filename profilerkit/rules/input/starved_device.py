@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from profilerkit.analysis.facts import BEFORE_THE_COPY, BETWEEN_STEPS, Facts
+from profilerkit.analysis.facts import BEFORE_THE_COPY, BETWEEN_STEPS, INFERRED, Facts
 from profilerkit.analysis.host.names import is_feeding_phase
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import (
@@ -239,7 +239,7 @@ def _held(facts: Facts) -> tuple[Evidence, ...]:
             facts.input.held_ratio,
             "ratio",
             facts.input.origin,
-            "derived" if facts.input.origin in (BEFORE_THE_COPY, BETWEEN_STEPS) else "measured",
+            "derived" if facts.input.origin in INFERRED else "measured",
             n=facts.input.fetches,
         ),
     )
