@@ -39,7 +39,7 @@ def contention(
     start, end = columns.ts_ns[kernels], columns.end_ns[kernels]
     beside = time_within(transfers, start, end)
     length = end - start
-    which = np.unique(np.stack([columns.name[kernels], shape], axis=1), axis=0, return_inverse=True)[1].ravel()
+    which = np.unique(columns.name[kernels] * np.int64(shape.max() + 1) + shape, return_inverse=True)[1]
     order = np.argsort(which, kind="stable")
     edges = np.cumsum(np.bincount(which))[:-1]
     groups, compared, usual_ns, taken_ns = 0, 0, 0.0, 0.0

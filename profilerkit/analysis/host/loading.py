@@ -45,10 +45,13 @@ def loading_rows(columns: TraceColumns, names: HostNames, launches: I64) -> I64:
     subject = columns.name + len(columns.strings)
     linked = np.flatnonzero((launches >= 0) & (columns.category == Category.KERNEL))[::-1]
     subject[launches[linked]] = columns.name[linked]
-    issuing = np.unique(launches[linked])
-    usual = float(np.median(columns.dur_ns[issuing])) if len(issuing) > 1 else 0.0
-    calls = calls[np.argsort(columns.ts_ns[calls], kind="stable")]
-    first = calls[np.unique(subject[calls], return_index=True)[1]]
+    issues = np.zeros(len(columns), dtype=np.bool_)
+    issues[launches[linked]] = True
+    usual = float(np.median(columns.dur_ns[issues])) if np.count_nonzero(issues) > 1 else 0.0
+    last_first = calls[np.argsort(columns.ts_ns[calls], kind="stable")][::-1]
+    first = np.full(2 * len(columns.strings), -1)
+    first[subject[last_first]] = last_first
+    first = first[first >= 0]
     slow = first[columns.dur_ns[first] >= max(LOADING_CALL_NS, FAR_SLOWER_RATIO * usual)]
     loads = np.array([_LOADS.match(text) is not None for text in columns.strings], dtype=np.bool_)
     marks = np.flatnonzero((columns.category == Category.OVERHEAD) & loads[columns.name])
