@@ -3,19 +3,18 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from profilerkit.errors import ConfigError, UsageError
-from profilerkit.model.change import revise
 
 SEVERITIES = ("high", "medium", "low")
 
 
-class Suppression(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Suppression:
     """A rule whose findings somebody knows of and has set aside.
 
     Attributes:
@@ -41,7 +40,8 @@ class Options(dict[str, Any]):
         self.where = where
 
 
-class Settings(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Settings:
     """What can be set for an analysis outside the call itself.
 
     Attributes:
@@ -68,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True):
     fail_on: str | None = None
     communication_kernels: tuple[str, ...] = ()
     rules_path: str | None = None
-    rules: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
+    rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     suppress: tuple[Suppression, ...] = ()
     gpu_hour_price: float | None = None
     unused: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Settings(msgspec.Struct, frozen=True):
 #: Where a setting stands that is not in a file.
 _FLAGS, _VARIABLE = "the command line", "PROFILERKIT_"
 
-_NAMES = tuple(name for name in Settings.__struct_fields__ if name != "unused")
+_NAMES = tuple(setting.name for setting in fields(Settings) if setting.name != "unused")
 #: Settings that only a file can hold.
 _TABLES = ("rules", "suppress")
 #: Settings that are lists: what separates items in text, what they hold, and how they are written.
@@ -141,12 +141,12 @@ def load_settings(
     means that anything here may be. Raises ``ConfigError`` for an unknown key, a wrong type or a value that is not
     allowed.
     """
-    settings = revise(Settings(), **_from_pyproject(start or Path.cwd(), inputs))
-    settings = revise(settings, **_from_environment(os.environ if environment is None else environment))
+    settings = replace(Settings(), **_from_pyproject(start or Path.cwd(), inputs))
+    settings = replace(settings, **_from_environment(os.environ if environment is None else environment))
     if settings.rules_path is not None:
-        settings = revise(settings, unused=())  # whoever sets the variable wants the code
+        settings = replace(settings, unused=())  # whoever sets the variable wants the code
     given = {name: value for name, value in flags.items() if name in _NAMES and value not in (None, [], ())}
-    return revise(settings, **{name: _checked(name, value, _FLAGS) for name, value in given.items()})
+    return replace(settings, **{name: _checked(name, value, _FLAGS) for name, value in given.items()})
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -5,13 +5,13 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profilerkit.config import Settings
 from profilerkit.errors import UsageError
-from profilerkit.model.change import revise
 
 if TYPE_CHECKING:
     from profilerkit.model.report import Report
@@ -64,7 +64,7 @@ def without_unloaded(settings: Settings) -> Settings:
     def begins(prefix: str) -> bool:
         return any(name.startswith(prefix.lower()) for name in names)
 
-    return revise(
+    return replace(
         settings,
         select=tuple(filter(begins, settings.select)),
         ignore=tuple(filter(begins, settings.ignore)),

@@ -16,7 +16,7 @@ from profilerkit.analysis.device.host_copies import host_copies
 from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts
 from profilerkit.analysis.device.kernel_table import largest
 from profilerkit.analysis.device.kernels import KernelNames, self_times
-from profilerkit.analysis.device.launches import launch_facts, used_a_device
+from profilerkit.analysis.device.launches import lacks_device_events, launch_facts
 from profilerkit.analysis.device.precision import math_facts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
@@ -193,8 +193,7 @@ def trace_facts(
         collectives=collectives,
         parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), steps.steady),
         warmup=_warmup(seen),
-        device_events_missing=not on_gpu
-        and (used_a_device(columns) or (columns.damage.truncated and not columns.meta.no_device)),
+        device_events_missing=not on_gpu and lacks_device_events(columns),
         kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns, len(steps.steady)),
         compute=compute_facts(columns, kinds, roof, work, seen.judged, steps.steady),
         memory=memory_of(columns, names, steps, busiest_device(columns, all_steps)),

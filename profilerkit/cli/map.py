@@ -4,6 +4,7 @@ import argparse
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from shlex import quote
@@ -14,7 +15,6 @@ from profilerkit.cli.console import DONE, FAILED, Console
 from profilerkit.cli.places import REMOTE_HELP, place
 from profilerkit.config import load_settings
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.model.change import revise
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     traces = shard_of(_traces(arguments.paths), index, count)
     every = [Task(trace, place_of(trace, output), reading) for trace in traces]
     stale = [task for task in every if arguments.force or not is_fresh(task.target, task.trace, reading)]
-    tasks = [revise(task, memory_bytes=needed_bytes(_text_bytes(task.trace))) for task in stale]
+    tasks = [replace(task, memory_bytes=needed_bytes(_text_bytes(task.trace))) for task in stale]
     workers = min(engines.usable_workers(arguments.workers), max(len(tasks), 1))
     # Dask looks after the memory of its workers itself, which may be on other machines.
     room = room_bytes() if arguments.engine == "pool" else math.inf

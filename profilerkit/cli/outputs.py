@@ -3,10 +3,9 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from profilerkit.errors import UsageError
 
@@ -21,7 +20,8 @@ _HINT = "name another place with -o FILE"
 _OPENERS = {"darwin": "open", "linux": "xdg-open"}
 
 
-class Output(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Output:
     """One document to write; ``path`` is ``None`` for standard output."""
 
     format: str

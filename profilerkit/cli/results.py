@@ -3,10 +3,9 @@
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from profilerkit.cli import redact
 from profilerkit.cli.arguments import some_of
@@ -14,7 +13,6 @@ from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import write
 from profilerkit.config import Settings, load_settings
 from profilerkit.errors import UsageError
-from profilerkit.model.change import revise
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +25,8 @@ SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt", "juni
 LOCATION = "pyproject.toml"
 
 
-class Document(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Document:
     """One document to write; ``path`` is ``None`` for standard output."""
 
     format: str
@@ -79,7 +78,7 @@ def tell_saved(paths: Sequence[Path], settings: Settings, console: Console, word
     """
     from profilerkit import api
 
-    if revise(settings, fail_on=None, budgets=(), gpu_hour_price=None, unused=()) == Settings():
+    if replace(settings, fail_on=None, budgets=(), gpu_hour_price=None, unused=()) == Settings():
         return
     for path in paths:
         if path.exists() and api.saved_report(path) is not None:

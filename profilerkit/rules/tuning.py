@@ -9,7 +9,6 @@ from typing import Any
 
 from profilerkit.config import Options, Suppression, did_you_mean, unknown_word
 from profilerkit.errors import ConfigError
-from profilerkit.model.change import revise
 from profilerkit.rules.rule import Rule
 
 
@@ -42,7 +41,7 @@ def in_force(
 
     Raises ``UsageError`` for a rule that does not exist.
     """
-    named = [revise(entry, rule=_find(entry.rule, rules).code) for entry in suppressions]
+    named = [dataclasses.replace(entry, rule=_find(entry.rule, rules).code) for entry in suppressions]
     ended = [entry for entry in named if entry.until is not None and entry.until < today]
     notes = tuple(f"The suppression of {entry.rule} ended on {entry.until}: {entry.reason}" for entry in ended)
     return tuple(entry for entry in named if entry not in ended), notes

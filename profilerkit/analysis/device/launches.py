@@ -44,6 +44,14 @@ def used_a_device(columns: TraceColumns) -> bool:
     return bool((columns.dur_ns[launching_rows(columns)] > 0).any()) or columns.meta.backend == "nccl"
 
 
+def lacks_device_events(columns: TraceColumns) -> bool:
+    """Return whether a file without device events may lack them: a device was used, or the file is cut off.
+
+    That of a machine without a device lacks none.
+    """
+    return used_a_device(columns) or (columns.damage.truncated and not columns.meta.no_device)
+
+
 def _lost_ratio(columns: TraceColumns, kinds: KernelNames, linked: I64, window: Spans) -> float:
     return max(_without_kernel(columns, np.unique(linked), window), _without_call(columns, kinds, window))
 

@@ -4,9 +4,9 @@ import re
 import time
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 from torch.utils.data import DataLoader
 
@@ -51,7 +51,8 @@ class SlowStorage:
         return sample(index)
 
 
-class Workload(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Workload:
     """A model sized for this machine, and storage sized for that model."""
 
     layers: int

@@ -2,9 +2,9 @@
 
 import ctypes
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -36,7 +36,8 @@ _ELEMENTS = 16 << 20
 _NO_HUGE_PAGES = 41
 
 
-class Workload(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Workload:
     """A model sized for this machine."""
 
     layers: int

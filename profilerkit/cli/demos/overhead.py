@@ -1,9 +1,9 @@
 """A small classifier whose metrics are counted in a Python loop, token by token, after every step."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -34,7 +34,8 @@ _PYTHON_TO_COMPUTE = 1.3
 _TIMED_COUNTS = 20
 
 
-class Workload(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Workload:
     """A model sized for this machine, and how often the scores of a step are counted, sized for that model."""
 
     layers: int

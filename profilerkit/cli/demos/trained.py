@@ -1,12 +1,13 @@
 """What a demo's training program hands back: the run, and the fix its report proposes."""
 
-import msgspec
+from dataclasses import dataclass
 
 from profilerkit.model.finding import Saving
 from profilerkit.model.report import Report
 
 
-class Trained(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Trained:
     """One training run.
 
     Attributes:
@@ -24,7 +25,8 @@ class Trained(msgspec.Struct, frozen=True):
     steps: int
 
 
-class Proposal(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Proposal:
     """The fix to apply.
 
     Attributes:
