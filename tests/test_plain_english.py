@@ -47,8 +47,8 @@ def test_texts_are_found_where_they_are_written(tmp_path: Path):
     source.write_text(
         '"""A docstring is here."""\nX = f"one {2} three"\nY = "word"\nraise ValueError("no such thing")\n'
     )
-    assert [text.text for text in strings_of(source)] == ["one X three", "no such"]
-    assert [text.text for text in plain_english.errors_of(source)] == ["no such"]
+    assert [text.text for text in strings_of(source)] == ["one X three", "no such thing"]
+    assert [text.text for text in plain_english.errors_of(source)] == ["no such thing"]
     page = tmp_path / "x.md"
     page.write_text("# Title\n\n```\ncode lies here\n```\n\nA text.\n")
     assert [text.text for text in paragraphs_of(page)] == ["# Title", "A text.\n"]
