@@ -1,4 +1,4 @@
-"""profilerkit: what bounds a PyTorch training run, what to change, and what it will gain."""
+"""Find what bounds a PyTorch training run, what to change, and what that saves."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -206,7 +206,7 @@ def _checked_table(table: Any, path: Path) -> dict[str, Any]:
         if key.replace("-", "_") not in _NAMES:
             known = [name.replace("_", "-") for name in _NAMES]
             hint = did_you_mean(key, known) or f"known settings: {', '.join(known)}"
-            raise ConfigError(f"unknown setting {key!r}", cause=f"it stands in {where}", hint=hint)
+            raise ConfigError(f"unknown setting {key!r}", cause=f"it is in {where}", hint=hint)
     return {key.replace("-", "_"): _checked(key.replace("-", "_"), value, where) for key, value in table.items()}
 
 
@@ -271,7 +271,7 @@ def _rule_options(value: Any, where: str) -> dict[str, Options]:
         raise ConfigError(
             "rules is not a table of tables",
             cause=f"{where} says {value!r}",
-            hint="write [tool.profilerkit.rules.IN001] and below it smallest-share = 0.1",
+            hint="write [tool.profilerkit.rules.IN001] with smallest-share = 0.1 below it",
         )
     return {
         code: Options(
@@ -295,7 +295,7 @@ def _suppression(entry: dict[str, Any], where: str, example: str) -> Suppression
     for key in entry:
         if key not in known:
             hint = did_you_mean(key, known) or f"known keys: {', '.join(known)}"
-            raise ConfigError(f"unknown key {key!r} of a suppression", cause=f"it stands in {where}", hint=hint)
+            raise ConfigError(f"unknown key {key!r} of a suppression", cause=f"it is in {where}", hint=hint)
     rule, reason, until = (entry.get(key) for key in known)
     for key, text in (("rule", rule), ("reason", reason)):
         if not isinstance(text, str) or not text.strip():

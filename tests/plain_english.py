@@ -42,7 +42,7 @@ _AVOIDED = [(re.compile(rf"\b(?:{words})\b", re.IGNORECASE), instead) for words,
 #: First words of docstrings and help; a verb that is not here is added here.
 _VERBS = """
 add allow analyze append apply ask assert attach begin break build call cap change check choose close collect combine
-compare compress compute connect continue convert copy count create cut decide declare decorate delete describe
+compare compress compute connect continue convert copy count create cut decide declare define decorate delete describe
 disable draw drop enable end enter estimate exit explain export fail fetch fill find finish fit fold follow format
 gather get give group guess hold identify ignore import include infer install instrument join keep label leave limit
 link list load log look make map mark match measure merge move name normalize open order parse pass patch pick place
@@ -99,7 +99,7 @@ def sentences(text: str) -> list[str]:
     pieces: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         lines = paragraph.splitlines()
-        is_example = all(line.startswith("  ") for line in lines)
+        is_example = lines[0] == "examples:" or all(line.startswith("  ") for line in lines)
         pieces.append("")
         for line in lines:
             if row := _ROW.match(line):

@@ -37,6 +37,7 @@ ROWS = {
     "description": 8,
     "report": 8,
     "api": 9,
+    "guide": 9,
     "integrations": 10,
     "cli": 10,
     "__main__": 11,
@@ -54,7 +55,7 @@ THIRD_PARTY = {
     # markupsafe is jinja2's own escaping.
     "report": {"jinja2": False, "markupsafe": False, "plotly": False, "rich": False, "msgspec": True},
     "summaries": {"numpy": True, "msgspec": True, "distributed": False},
-    "cli": {"torch": False, "pynvml": False},
+    "cli": {"torch": False, "pynvml": False, "rich": False},
     "integrations": {"transformers": False},
 }
 

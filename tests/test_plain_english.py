@@ -1,10 +1,12 @@
 """The checker of texts itself, and every text of the command line, of errors and of the public names."""
 
 import doctest
+import inspect
 from pathlib import Path
 
 import pytest
 
+import profilerkit
 from tests import plain_english
 from tests.plain_english import Text, faults, paragraphs_of, sentences, strings_of
 
@@ -52,3 +54,48 @@ def test_texts_are_found_where_they_are_written(tmp_path: Path):
     page = tmp_path / "x.md"
     page.write_text("# Title\n\n```\ncode lies here\n```\n\nA text.\n")
     assert [text.text for text in paragraphs_of(page)] == ["# Title", "A text.\n"]
+
+
+PACKAGE = Path(__file__).parents[1] / "profilerkit"
+#: Modules whose docstrings users read through ``help()``.
+PUBLIC = (
+    *(PACKAGE / name for name in ("__init__.py", "api.py", "errors.py", "capture/profiler.py", "summaries/one.py")),
+    *sorted((PACKAGE / "integrations").glob("*.py")),
+    *sorted((PACKAGE / "guide").glob("*.py")),
+)
+
+
+def test_the_command_line_is_plain():
+    texts = [text for path in sorted((PACKAGE / "cli").rglob("*.py")) for text in strings_of(path)]
+    assert len(texts) > 300
+    assert [fault for text in texts for fault in faults(text)] == []
+
+
+def test_errors_are_plain():
+    texts = [text for path in sorted(PACKAGE.rglob("*.py")) for text in plain_english.errors_of(path)]
+    assert len(texts) > 300
+    assert [fault for text in texts for fault in faults(text)] == []
+
+
+def test_public_docstrings_are_plain_and_begin_with_a_verb():
+    texts = [text for path in PUBLIC for text in plain_english.docstrings_of(path)]
+    texts += [Text(name, inspect.getdoc(getattr(profilerkit, name)) or "") for name in profilerkit.__all__[:]]
+    assert [fault for text in texts if text.where != "__version__" for fault in faults(text, verb_first=True)] == []
+
+
+def test_the_help_of_options_begins_with_a_verb_or_a_noun_that_fits():
+    """Every option has a help, and none begins with a question word."""
+    from profilerkit.cli import VERBS, _parsers
+
+    for verb in VERBS:
+        parser = _parsers(verb)[1][verb]
+        for action in parser._actions:
+            assert action.help, f"{verb}: {action.dest}"
+            assert action.help.split()[0].lower() not in {"what", "where", "how", "whether", "which", "of", "the"}
+
+
+@pytest.mark.parametrize(
+    "path", [PACKAGE.parent / "README.md", *sorted((PACKAGE / "guide").glob("*.md"))], ids=lambda path: path.name
+)
+def test_pages_are_plain(path):
+    assert [fault for text in paragraphs_of(path) for fault in faults(text)] == []

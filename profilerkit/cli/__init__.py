@@ -11,24 +11,32 @@ from profilerkit.cli.console import FAILED, Boundary, Console
 
 #: Each verb is the module of its name. Only the one that was called is imported: `--help` must stay fast.
 VERBS = {
-    "run": "record a training command without touching its script",
-    "watch": "show what a running job does, and what bounds it so far",
-    "analyze": "say what bounds a recorded run, and write its report",
-    "diff": "say what changed between two runs, and whether it is real",
-    "map": "summarise the traces of many ranks, wherever they lie",
-    "reduce": "say what bounds a run of any size, from its summaries",
-    "check": "hold a run against its budgets",
-    "demo": "train a small slow model for real, apply the fix, compare",
+    "run": "record a training command without changing its script",
+    "watch": "show a running job and its verdict so far",
+    "analyze": "find what bounds a recorded run, and write its report",
+    "diff": "compare two runs and report which changes are real",
+    "map": "summarise the traces of many ranks",
+    "reduce": "make one report of many summaries",
+    "check": "check a run against its budgets",
+    "demo": "train a small slow model, apply the fix, compare",
     "rules": "list the rules, or explain one",
+    "guide": "show the guide, or one of its pages",
     "doctor": "check what this machine can record",
 }
 
 _EPILOG = """\
+examples:
+  profilerkit run train.py --lr 0.1               my loop is slow
+  profilerkit analyze trace.json.gz               somebody sent a trace
+  profilerkit diff runs/train runs/train-2        compare two runs
+  profilerkit check runs/train                    stop regressions in CI
+  profilerkit guide first-hour                    learn more
+
 exit codes:
   0    done; findings alone do not fail
   1    a gate failed (analyze --fail-on, diff --fail-if, check)
   2    bad usage, unreadable input, or an internal error
-  3    the verdict is inconclusive, under --strict; a demo proved nothing
+  3    inconclusive, or not judged, under --strict; a demo proved nothing
   130  interrupted
 
 Data goes to standard output, everything else to standard error.
@@ -86,14 +94,14 @@ def _parsers(verb: str | None) -> tuple[Parser, dict[str, Parser]]:
     common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     flags = common.add_argument_group("everywhere")
     flags.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors and asked-for data")
-    flags.add_argument("-v", "--verbose", action="store_true", help="say more about what is done")
-    flags.add_argument("--debug", action="store_true", help="show tracebacks and everything that is logged")
+    flags.add_argument("-v", "--verbose", action="store_true", help="print more about the work")
+    flags.add_argument("--debug", action="store_true", help="show tracebacks and all log messages")
     words = ("auto", "always", "never")
     flags.add_argument("--color", metavar="|".join(words), type=one_of("--color", words), help="default: auto")
 
     top = Parser(
         prog="profilerkit",
-        description="What bounds a PyTorch training run, what to change, and what it will gain.",
+        description="Find what bounds a PyTorch training run, what to change, and what that saves.",
         epilog=_EPILOG,
         parents=[common],
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -132,13 +132,13 @@ def _check_target(target: str, formats: Sequence[str]) -> None:
     endings = ", ".join(SUFFIXES.values())
     if ending and not of_ending and not formats:
         raise UsageError(
-            f"cannot tell the format of {target}",
+            f"the format of {target} is unknown",
             cause=f"{ending} is none of {endings}",
             hint="use one of these endings, or name the format: -f html",
         )
     if of_ending and formats and of_ending[0] not in formats:
         raise UsageError(
-            f"{target} is no name for {' and '.join(formats)}",
+            f"{target} is not a name for {' and '.join(formats)}",
             cause=f"{ending} is the ending of {of_ending[0]}",
             hint=f"leave -f out, or write to {Path(target).with_suffix(SUFFIXES.get(formats[0], '.' + formats[0]))}",
         )
@@ -172,7 +172,7 @@ def _stem(first: Path, target: str | None, beside: Path | None, *, rerender: boo
 
 def _check_writable(path: Path, inputs: Sequence[Path]) -> None:
     if any(path.exists() and given.exists() and path.samefile(given) for given in inputs):
-        raise UsageError(f"{path} would be written over", cause="it is the input", hint=_HINT)
+        raise UsageError(f"{path} would be overwritten", cause="it is the input", hint=_HINT)
     if path.is_dir():
         raise UsageError(f"cannot write {path}", cause="it is a directory", hint=_HINT)
     if not path.parent.is_dir():

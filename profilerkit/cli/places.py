@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 #: For the help of verbs that take URLs.
 REMOTE_HELP = """\
-What lies elsewhere is named by a URL, also with * or as a directory, and read
-through fsspec (pip install 'profilerkit[remote]'): s3://bucket/run/*.json.gz,
-zip://rank0.json::gs://bucket/traces.zip."""
+Remote inputs: give a URL, also with * or as a directory, for example
+s3://bucket/run/*.json.gz or zip://rank0.json::gs://bucket/traces.zip. URLs need
+fsspec (pip install fsspec). Reports are written to the current directory."""
 
 
 def place(text: str) -> str | Path:

@@ -1,6 +1,6 @@
-"""Lightning: ``Trainer(callbacks=[ProfilerkitCallback()])`` records the fit.
+"""Record Lightning's fit: ``Trainer(callbacks=[ProfilerkitCallback()])``.
 
-Both ``lightning`` and ``pytorch_lightning`` will do. A step is an optimizer step, also with gradient accumulation and
+Works with ``lightning`` and ``pytorch_lightning``. A step is an optimizer step, also with gradient accumulation and
 with several optimizers. Validation and checkpoints are named phases. The recording ends with the fit or with the
 exception that ends it.
 """
@@ -19,7 +19,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 class LightningHooks:
-    """What ``ProfilerkitCallback`` does; its other base is Lightning's ``Callback``.
+    """Record the fit; the base of ``ProfilerkitCallback`` beside Lightning's ``Callback``.
 
     Attributes:
         prof: the recording; its ``report`` is there after the fit.
@@ -48,11 +48,11 @@ class LightningHooks:
             self.prof.step()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Name what follows."""
+        """Name the evaluation."""
         self._phases.enter_context(self.prof.phase("evaluation"))
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Back to training."""
+        """End the evaluation."""
         self._phases.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

@@ -85,7 +85,7 @@ def several_runs(directory: Path, verb: str) -> UnreadableInputError | None:
     told = [f"{run.name} ({_ago(now_ns - written[run])})" for run in newest_first[:_NAMED]]
     more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
     return UnreadableInputError(
-        f"{directory} holds {len(runs)} runs, and not one alone",
+        f"{directory} holds {len(runs)} runs",
         cause=f"last written to: {', '.join(told)}{more}",
         hint=f"profilerkit {verb} {quote(str(newest_first[0]))}",
     )

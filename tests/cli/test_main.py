@@ -29,7 +29,7 @@ def verb_that_ends(monkeypatch):
 def test_help_lists_the_verbs_and_the_exit_codes(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for word in (*cli.VERBS, "130  interrupted", "3    the verdict is inconclusive"):
+    for word in (*cli.VERBS, "130  interrupted", "3    inconclusive, or not judged"):
         assert word in shown
     assert max(map(len, shown.splitlines())) <= 80
 
