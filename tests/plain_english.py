@@ -99,7 +99,7 @@ def sentences(text: str) -> list[str]:
     pieces: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         lines = paragraph.splitlines()
-        is_example = lines[0] == "examples:" or all(line.startswith("  ") for line in lines)
+        is_example = lines[:1] == ["examples:"] or all(line.startswith("  ") for line in lines)
         pieces.append("")
         for line in lines:
             if row := _ROW.match(line):

@@ -11,7 +11,7 @@ class Replaced:
     One of ours that is there already is replaced, not wrapped: its recording is over, or this one joins it.
 
     Attributes:
-        inner: the method that it stands for.
+        inner: the method that it replaces.
     """
 
     def __init__(self, owner: Any, name: str, prof: Profile) -> None:

@@ -1,4 +1,4 @@
-"""What any executor maps over the traces of a run: a path in, the path of a summary out."""
+"""Give any executor a function for the traces of a run: a path in, the path of a summary out."""
 
 from collections.abc import Sequence
 from pathlib import Path
