@@ -245,6 +245,8 @@ def test_the_figures_of_other_pages_are_those_of_the_reports():
 @pytest.mark.parametrize("question", ["My loop is slow", "A colleague sent trace.json.gz", "in CI"])
 def test_a_newcomers_question_is_a_heading_with_a_command_below_it(question):
     for name in ("README", "questions"):
-        below = re.search(rf"^## [^\n]*{re.escape(question)}[^\n]*\n(.*?)(?=^## |\Z)", PAGES[name], re.DOTALL | re.MULTILINE)
+        below = re.search(
+            rf"^## [^\n]*{re.escape(question)}[^\n]*\n(.*?)(?=^## |\Z)", PAGES[name], re.DOTALL | re.MULTILINE
+        )
         assert below, name
         assert re.search(r"^profilerkit (run|analyze|check|diff) ", below.group(1), re.MULTILINE)

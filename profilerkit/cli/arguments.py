@@ -73,7 +73,7 @@ def seconds(option: str, least: float, most: float) -> Callable[[str], float]:
             raise UsageError(
                 f"{option} is {text}",
                 cause=f"it must be a number of seconds from {least:g} to {most:,.0f}",
-                hint=f"write for example {option} {max(least, 5):g}",
+                hint=f"write {option} {max(least, 5):g}",
             )
         return value
 

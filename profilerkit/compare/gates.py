@@ -56,7 +56,7 @@ def parse_limit(text: str) -> Limit:
         raise UsageError(
             f"{text!r} is not a gate",
             cause=f"{better} of {name} is better, so the gate needs {'a fall' if sign == '-' else 'a rise'}",
-            hint=f"write for example {example}",
+            hint=f"write {example}",
         )
     percent = {"%": 0.01}
     is_relative = change.endswith("%") and metric.unit != "ratio"

@@ -104,7 +104,7 @@ def quantity(text: str, units: dict[str, float], *, whole: str, example: str) ->
         raise UsageError(
             f"{whole!r} has an unreadable limit",
             cause=f"{text.strip()!r} is not a number with one of the units {', '.join(units)}",
-            hint=f"write for example {example}",
+            hint=f"write {example}",
         )
     return float(found[1]) * units[found[2].strip()]
 

@@ -63,9 +63,7 @@ def dask(scheduler: str | None) -> Engine:
     try:
         from distributed import Client
     except ImportError as error:
-        raise UsageError(
-            "--engine dask needs Dask", cause=str(error), hint="pip install distributed"
-        ) from error
+        raise UsageError("--engine dask needs Dask", cause=str(error), hint="pip install distributed") from error
 
     @contextmanager
     def made(workers: int) -> Iterator[Executor]:

@@ -217,10 +217,10 @@ def test_a_device_is_written_to_not_replaced(trace, analysis):
         (["-o", "-", "-f", "md,json"], ("-o - needs one format", "2 formats")),
         (["--open", "-f", "json"], ("--open has nothing to open", "add -f html")),
         (["--device", "h100-smx"], ("unknown device", "did you mean h100-sxm?")),
-        (["-o", "x.pdf"], ("cannot tell the format of x.pdf", ".pdf is none of .html", "-f html")),
+        (["-o", "x.pdf"], ("the format of x.pdf is unknown", ".pdf is none of .html", "-f html")),
         (["-o", "out/"], ("out/ does not exist", "ends in a slash", "create it first")),
-        (["-o", "x.html", "-f", "json"], ("x.html is no name for json", "write to x.json")),
-        (["-o", "x.md", "-f", "html,json"], ("x.md is no name for html and json", "write to x.html")),
+        (["-o", "x.html", "-f", "json"], ("x.html is not a name for json", "write to x.json")),
+        (["-o", "x.md", "-f", "html,json"], ("x.md is not a name for html and json", "write to x.html")),
     ],
 )
 def test_what_cannot_be_done_is_said_before_the_analysis(trace, analysis, capsys, options, words):

@@ -123,9 +123,9 @@ def test_documents_for_continuous_integration(run, capsys, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
-        ("", "there is no budget to check", 'step_time = "200 ms"'),
+        ("", "there is not a budget to check", 'step_time = "200 ms"'),
         ('stp_time = "1 ms"', "unknown metric 'stp_time'", "did you mean step_time?"),
-        ('step_time = "fast"', "has no limit that can be read", 'step_time = "200ms"'),
+        ('step_time = "fast"', "has an unreadable limit", 'step_time = "200ms"'),
         ("step_time = 200", "not a table of limits as text", 'write step_time = "200 ms"'),
         ('findings = "hgh"', "unknown severity 'hgh'", "did you mean high?"),
     ],
@@ -140,7 +140,7 @@ def test_a_wrong_budget_is_explained(run, capsys, text, what, hint):
 
 def test_a_budget_without_a_limit_is_refused(run, capsys):
     assert main(["check", "report.json", "--budget", "step_time"]) == 2
-    assert "'step_time' is no budget" in capsys.readouterr().err
+    assert "'step_time' is not a budget" in capsys.readouterr().err
 
 
 def test_budgets_may_stand_in_the_environment(tmp_path):

@@ -405,8 +405,8 @@ def test_a_program_gets_back_the_signals_python_ignores(start):
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [
-        ([], "profilerkit run has no command", "profilerkit run train.py"),
-        (["--"], "profilerkit run has no command", "profilerkit run train.py"),
+        ([], "there is no command to run", "profilerkit run train.py"),
+        (["--"], "there is no command to run", "profilerkit run train.py"),
         (["missing.py"], "no such script: missing.py", "check the path"),
         (["pkg.train"], "no such script or program: pkg.train", "a module needs -m"),
         (["-m"], "-m names no module", "-m package.train"),
