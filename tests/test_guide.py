@@ -6,7 +6,6 @@ import shlex
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +23,7 @@ from profilerkit.rules import RULES
 from profilerkit.rules.calibrated import RECORDED, WITHIN
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.tuning import with_options
-from tests.recipes import facts
+from tests.recipes import facts, replace
 from tests.test_architecture import TRACE
 
 ROOT = Path(__file__).parents[1]

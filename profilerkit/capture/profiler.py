@@ -162,8 +162,7 @@ def profile(
     Args:
         path: the run directory; default ``runs/<script name>``. If it holds a run, the next free number is used.
         trace_steps: number of steps traced with ``torch.profiler``.
-        warmup_steps: number of steps before the trace. The first traced step warms the profiler up and is dropped. A
-            single rank waits up to 20 steps more while steps compile or settle.
+        warmup_steps: number of steps before the trace; a single rank waits up to 20 more while steps settle.
         trace_every: trace again every this many steps; ``None`` traces once. Slow steps that recur are traced anyway.
         with_stack: trace the names of Python functions too; always on without a loader.
         max_trace_bytes: stop tracing once the traces of a rank would exceed this size.
@@ -176,11 +175,7 @@ def profile(
         probes: measure in the run what a fix can save: ``input``, ``workers``, ``comm``, ``bf16``. Each adds 25 to 100
             steps, which your own step counters count too. ``bf16`` may raise an error in your loop.
         enabled: ``False`` turns everything off at no cost.
-        overhead_budget: largest share of a step that recording may cost; default ``PROFILERKIT_OVERHEAD_BUDGET``, or
-            0.01.
-
-    Returns:
-        A ``Profile``: use it in ``with``, or as a decorator.
+        overhead_budget: largest share of a step to spend; default ``PROFILERKIT_OVERHEAD_BUDGET``, or 0.01.
 
     Raises:
         UsageError: an argument is out of range.
