@@ -93,8 +93,8 @@ def test_runs_on_a_busy_machine_are_repeated_and_in_the_end_said(tmp_path, capsy
     out, shown = capsys.readouterr()
     assert left == []
     assert code == (3 if attempts == 3 else 0)
-    assert shown.count("once more") == attempts - 1
-    assert ("too busy to tell what the fix saves" in " ".join(out.split())) == (attempts == 3)
+    assert shown.count("; training again") == attempts - 1
+    assert ("too busy to measure what the fix saves" in " ".join(out.split())) == (attempts == 3)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_change_within_the_noise_proves_nothing_and_has_a_code_of_its_own(tmp_
 
 
 def test_help_names_the_code_of_a_demo_that_proves_nothing(capsys):
-    for words, said in ((["--help"], "a demo proved nothing"), (["demo", "--help"], "Exits with 3 where the runs")):
+    for words, said in ((["--help"], "a demo proved nothing"), (["demo", "--help"], "Exit code 3 means that the runs")):
         assert main(words) == 0
         assert said in " ".join(capsys.readouterr().out.split())
 
