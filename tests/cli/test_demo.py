@@ -133,7 +133,7 @@ def test_no_other_attempt_is_begun_that_would_break_the_promise(tmp_path, monkey
 def test_a_verdict_other_than_the_promised_one_is_said(tmp_path, capsys, program, kind, is_noted):
     program([40, 40])
     assert main(["demo", kind, "-o", str(tmp_path / "demo")]) == 0
-    said = f"built to be {kind}-bound; beside all else that runs here it was input-bound"
+    said = f"the fault is {kind}-bound on a quiet machine; here it was input-bound"
     assert (said in capsys.readouterr().err) == is_noted
 
 
