@@ -130,9 +130,9 @@ def strings_of(path: Path) -> Iterator[Text]:
 
 
 def errors_of(path: Path) -> Iterator[Text]:
-    """Yield the strings that a source file gives to errors and to functions whose name says that they make one."""
+    """Yield the strings that a source file gives to errors, to functions that make one, and to warnings."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Call) and re.search(r"(?:Error|unknown_word)$", ast.unparse(node.func)):
+        if isinstance(node, ast.Call) and re.search(r"(?:Error|unknown_word|announce)$", ast.unparse(node.func)):
             yield from _texts(node, path, set())
 
 

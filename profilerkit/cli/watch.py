@@ -33,7 +33,7 @@ traces too. It runs at low priority and uses at most 7 % of one core. Without a
 terminal, each refresh is one line.
 
 watch ends with the run, or at Ctrl-C. It warns when a job on another host has
-written nothing for 2 minutes, and ends after 5 minutes: a running job writes
+written nothing for 2 minutes, and ends after 5 minutes. A running job writes
 once a minute."""
 
 #: The job writes its records half as often (``rundir.layout.FLUSH_SECONDS``): more looks would show nothing newer.
