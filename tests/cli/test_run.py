@@ -125,7 +125,7 @@ def test_every_ending_python_survives_is_recorded_and_reported(start, tmp_path, 
     assert report["run"]["ended"] == named
     first, *_, last = [line for line in done.stderr.splitlines() if line.startswith("profilerkit: ")]
     assert first == (
-        "profilerkit: recording to runs/train; for a report before the end or after a kill: profilerkit analyze runs/train"
+        "profilerkit: recording to runs/train; for a report before it ends: profilerkit analyze runs/train"
     )
     verdict = report["verdict"]
     assert last.startswith(f"profilerkit: {verdict['bound']}: {verdict['headline']}")
