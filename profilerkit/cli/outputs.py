@@ -148,9 +148,11 @@ def _default_formats(first: Path, target: str | None) -> tuple[str, ...]:
     if target is not None and not Path(target).is_dir():
         ending = Path(target).suffix.lower()
         return tuple(name for name, suffix in SUFFIXES.items() if suffix == ending) or ("html",)
+    from profilerkit.rundir.layout import LAUNCH
     from profilerkit.rundir.reader import is_run_directory
 
-    return ("html", "json") if is_run_directory(first) else ("html",)
+    is_ours = is_run_directory(first) or (first / LAUNCH).is_file()
+    return ("html", "json") if is_ours else ("html",)
 
 
 def _stem(first: Path, target: str | None, beside: Path | None, *, rerender: bool) -> Path:
