@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import redact
+from profilerkit.cli import listing, redact
 from profilerkit.cli.arguments import one_of, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, opening, plan, render, write
@@ -116,6 +116,7 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     from profilerkit.cli.progress import Progress
     from profilerkit.inputs import require_existing
     from profilerkit.plugins import loaded_from, without_unloaded
+    from profilerkit.reading.directories import runs_in
 
     paths: Sequence[Path] = copies.paths
     settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
@@ -126,6 +127,8 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
         paths = [saved]
     for sentence in (*settings.unused, *(() if rerender else loaded_from(settings.rules_path))):
         console.note(sentence)
+    if len(paths) == 1 and (runs := runs_in(paths[0])):
+        return listing.run(runs, arguments, settings, console)
     if arguments.show is not None:
         return _show(paths, rerender, arguments, settings, console)
     outputs = plan(paths, arguments.formats, arguments.output, rerender=rerender, beside=copies.beside())

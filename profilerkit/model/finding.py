@@ -192,6 +192,11 @@ def in_order(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, Finding]]:
     return sorted(pairs, key=lambda pair: -(pair[1].saving.expected if pair[1].saving else -1.0))
 
 
+def first_fix(outcomes: Iterable[Outcome]) -> Finding | None:
+    """Return the finding with a fix that is expected to save most; ``None`` where no change is proposed."""
+    return next((finding for _, finding in in_order(outcomes) if finding.fix is not None), None)
+
+
 def require_writable(outcome: Outcome) -> None:
     """Raise ``TypeError`` or ``msgspec.ValidationError`` where a report with it could not be saved and loaded."""
     msgspec.convert(msgspec.to_builtins(outcome), Outcome)
