@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from profilerkit.cli import listing, redact
 from profilerkit.cli.arguments import one_of, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
-from profilerkit.cli.outputs import SUFFIXES, Output, opening, plan, render, write
+from profilerkit.cli.outputs import SUFFIXES, Output, has_screen, opening, plan, render, write
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.config import SEVERITIES, Settings, load_settings, unknown_word
 from profilerkit.errors import UsageError
@@ -37,6 +37,12 @@ writes one format to standard output and nothing else.
 
 """
     + REMOTE_HELP
+    + """
+
+A directory of several runs is listed, one row a run, or with -f json.
+- reads a trace from standard input and writes to the current directory:
+
+  ssh node3 cat trace.json.gz | profilerkit analyze -"""
 )
 
 
@@ -313,7 +319,7 @@ def _open(paths: Iterable[Path | None], console: Console) -> None:
     import webbrowser
 
     for path in paths:
-        if path is not None and not webbrowser.open(path.resolve().as_uri()):
+        if path is not None and not (has_screen() and webbrowser.open(path.resolve().as_uri())):
             console.note(f"no browser could be started; open {path} by hand")
 
 
