@@ -54,7 +54,7 @@ THIRD_PARTY = {
     # markupsafe is jinja2's own escaping.
     "report": {"jinja2": False, "markupsafe": False, "plotly": False, "rich": False, "msgspec": True},
     "summaries": {"numpy": True, "msgspec": True, "distributed": False},
-    "cli": {"torch": False, "pynvml": False},
+    "cli": {"torch": False, "pynvml": False, "argcomplete": False},
     "integrations": {"transformers": False},
 }
 
