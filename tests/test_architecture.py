@@ -55,7 +55,8 @@ THIRD_PARTY = {
     "report": {"jinja2": False, "markupsafe": False, "plotly": False, "rich": False, "msgspec": True},
     "summaries": {"numpy": True, "msgspec": True, "distributed": False},
     "cli": {"torch": False, "pynvml": False, "argcomplete": False},
-    "integrations": {"transformers": False},
+    # The plugin is imported by pytest alone.
+    "integrations": {"transformers": False, "pytest": True},
 }
 
 # `Report.to_html`, `Diff.to_html` and their like: two-line late imports, DESIGN section 4.
