@@ -78,7 +78,7 @@ class LightningHooks:
 
 
 class ProfilerHooks:
-    """What ``ProfilerkitProfiler`` does; its other base is Lightning's ``Profiler``, the callback does the work.
+    """Record as Lightning's ``Profiler``, the other base of ``ProfilerkitProfiler``: the callback does the work.
 
     Attributes:
         prof: the recording; its ``report`` is there after the fit.

@@ -91,7 +91,7 @@ def _failure(gates: "list[Gate]", report: "Report", directory: Path | None) -> s
     from profilerkit.model.finding import first_fix
     from profilerkit.units import format_gain
 
-    lines = [f"{gate.status}: {gate.reason}" for gate in gates]
+    lines = [gate.reason if gate.status == "failed" else f"{gate.status}: {gate.reason}" for gate in gates]
     lines.append(f"{report.verdict.bound}: {report.verdict.headline}")
     best = first_fix(report.outcomes)
     if best is not None and best.fix is not None:

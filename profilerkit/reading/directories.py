@@ -101,8 +101,9 @@ def _traces(path: Path) -> list[Path]:
 
 def several_runs(directory: Path, verb: str) -> UnreadableInputError | None:
     """The error for a directory that holds several runs, with their ages and the newest as the hint; else ``None``."""
-    newest_first = runs_in(directory)
-    if not newest_first:
+    # Only a run directory grows while it is watched.
+    newest_first = [run for run in runs_in(directory) if verb == "analyze" or is_run_directory(run)]
+    if len(newest_first) < 2:
         return None
     now_ns = time.time_ns()
     told = [f"{run.name} ({ago(now_ns - recorded_ns(run))})" for run in newest_first[:_NAMED]]
