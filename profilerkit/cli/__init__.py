@@ -36,7 +36,7 @@ exit codes:
 Data goes to standard output, everything else to standard error.
 profilerkit VERB --help explains a verb.
 
-Tab completion, after pip install argcomplete:
+Tab completion (pip install argcomplete), by a line in the shell's start-up file:
   bash, zsh  eval "$(register-python-argcomplete profilerkit)"
   fish       register-python-argcomplete --shell fish profilerkit | source"""
 
