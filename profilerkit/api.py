@@ -42,6 +42,7 @@ from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
 from profilerkit.plugins import all_rules
+from profilerkit.reading.directories import named_as_traces
 from profilerkit.reading.remote import fetched
 from profilerkit.reading.traces import Reading
 from profilerkit.rules.rule import Rule
@@ -362,7 +363,7 @@ def saved_report(place: Path) -> Path | None:
     if is_saved_report(place):
         return place
     inside = place / REPORT_JSON
-    return inside if place.is_dir() and not is_run_directory(place) and inside.is_file() else None
+    return inside if inside.is_file() and not is_run_directory(place) and not named_as_traces(place) else None
 
 
 def load(path: str | Path) -> Report:

@@ -55,8 +55,9 @@ THIRD_PARTY = {
     # markupsafe is jinja2's own escaping.
     "report": {"jinja2": False, "markupsafe": False, "plotly": False, "rich": False, "msgspec": True},
     "summaries": {"numpy": True, "msgspec": True, "distributed": False},
-    "cli": {"torch": False, "pynvml": False, "rich": False},
-    "integrations": {"transformers": False},
+    "cli": {"torch": False, "pynvml": False, "argcomplete": False, "rich": False},
+    # The plugin is imported by pytest alone.
+    "integrations": {"transformers": False, "pytest": True},
 }
 
 # `Report.to_html`, `Diff.to_html` and their like: two-line late imports, DESIGN section 4.

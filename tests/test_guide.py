@@ -45,7 +45,7 @@ def commands():
             if language != "python":
                 joined = re.sub(r"\n\s+(?=--)", " ", body)
                 lines = re.findall(r"(?<![\w/.\"-])profilerkit [a-z]+.*", joined)
-                found += [(name, re.split(r"\s{2,}|\s+> ", line)[0]) for line in lines]
+                found += [(name, re.split(r"\s{2,}|\s+[<>] ", line)[0]) for line in lines]
     return list(dict.fromkeys(found))
 
 
@@ -119,10 +119,10 @@ def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
 def test_a_trace_that_is_made_as_the_page_says_is_read(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks(PAGES["traces"], "python")
     weight = torch.ones(64, 64)
-    exec(compile(code, "traces.md", "exec"), {"loader": range(10), "train_step": lambda batch: weight @ weight})
-    assert profilerkit.analyze("log").steps.count >= 3
+    for code in blocks(PAGES["traces"], "python"):
+        exec(compile(code, "traces.md", "exec"), {"loader": range(10), "train_step": lambda batch: weight @ weight})
+    assert [profilerkit.analyze(path).steps.count for path in ("log", "runs/traced")] == [5, 5]
 
 
 def test_the_code_of_frameworks_names_what_exists():
@@ -134,8 +134,19 @@ def test_the_code_of_frameworks_names_what_exists():
     assert all(callable(module.log_report) for module in (mlflow, tensorboard, wandb))
 
 
+def test_the_marker_of_the_ci_page_has_budgets():
+    from profilerkit.compare.gates import parse_budget
+
+    names = {}
+    (code,) = blocks(PAGES["ci"], "python")
+    exec(compile(code, "ci.md", "exec"), names)
+    (mark,) = names["test_training_is_fast"].pytestmark
+    assert mark.name == "profilerkit"
+    assert all(parse_budget(name, limit).text for name, limit in mark.kwargs.items())
+
+
 def test_no_page_has_code_that_no_test_runs():
-    assert {name for name, text in PAGES.items() if blocks(text, "python")} == {*RUN_HERE, "traces", "frameworks"}
+    assert {name for name, text in PAGES.items() if blocks(text, "python")} == {*RUN_HERE, "traces", "frameworks", "ci"}
 
 
 def test_every_table_of_settings_is_one(tmp_path):
@@ -192,10 +203,9 @@ def test_the_example_proposes_what_makes_it_pass(rule):
 
 
 def test_the_api_page_names_every_public_name():
-    for name in profilerkit.__all__:
-        assert re.search(rf"^\| `{name}\b", PAGES["api"], re.MULTILINE), name
-    named = re.findall(r"^\| `(\w+)\b", PAGES["api"], re.MULTILINE)
-    assert set(named) <= set(profilerkit.__all__)
+    table = re.search(r"^\| name \|.*?\n\n", PAGES["api"], re.DOTALL | re.MULTILINE).group()
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)[^`]*`", row.split(" | ")[0])]
+    assert sorted(named) == sorted(profilerkit.__all__)
 
 
 def test_every_benchmark_and_check_is_listed():

@@ -218,12 +218,11 @@ def test_a_directory_of_several_runs_lists_them_with_their_ages_and_names_the_ne
         for file in run_at(place / name).rglob("*"):
             os.utime(file, (time.time() - hours * 3_600,) * 2)
     (place / "notes").mkdir()
-    for verb in ("analyze", "watch"):
-        assert main([verb, str(place)]) == 2
-        what, cause, hint = capsys.readouterr().err.splitlines()[-3:]
-        assert what == f"error: {place} holds 3 runs"
-        assert cause == "cause: last written to: newest (3 h ago), older (5 h ago), old (30 h ago)"
-        assert hint == f"hint:  profilerkit {verb} '{place / 'newest'}'"
+    assert main(["watch", str(place)]) == 2
+    what, cause, hint = capsys.readouterr().err.splitlines()[-3:]
+    assert what == f"error: {place} holds 3 runs"
+    assert cause == "cause: last written to: newest (3 h ago), older (5 h ago), old (30 h ago)"
+    assert hint == f"hint:  profilerkit watch '{place / 'newest'}'"
 
 
 def test_of_very_many_runs_the_newest_are_listed(tmp_path):

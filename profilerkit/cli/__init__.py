@@ -1,6 +1,7 @@
 """The command line: one module per verb."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -8,6 +9,7 @@ from importlib import import_module
 from profilerkit import __version__
 from profilerkit.cli.arguments import Parser, one_of
 from profilerkit.cli.console import FAILED, Boundary, Console
+from profilerkit.errors import UsageError
 
 #: Each verb is the module of its name. Only the one that was called is imported: `--help` must stay fast.
 VERBS = {
@@ -40,16 +42,41 @@ exit codes:
   130  interrupted
 
 Data goes to standard output, everything else to standard error.
-profilerkit VERB --help explains a verb."""
+profilerkit VERB --help explains a verb.
+
+Tab completion needs argcomplete and one line in the start-up file of the shell:
+  bash, zsh  eval "$(register-python-argcomplete profilerkit)"
+  fish       register-python-argcomplete --shell fish profilerkit | source"""
+
+#: Set by the shell's completion, which asks for the words that may follow.
+_ASKED_BY_SHELL = "_ARGCOMPLETE"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code."""
+    if _ASKED_BY_SHELL in os.environ:
+        return _complete()
     words = list(sys.argv[1:] if argv is None else argv)
     boundary = Boundary(Console(debug="--debug" in words))
     with boundary:
         boundary.code = _run(words, boundary)
     return boundary.code
+
+
+def _complete() -> int:
+    """Print the words that may follow what stands in the shell; argcomplete does so and ends the process."""
+    try:
+        from argcomplete import autocomplete
+    except ImportError:
+        return FAILED
+    typed = os.environ.get("COMP_LINE", "").split()
+    top, parsers = _parsers(next((word for word in typed if word in VERBS), None))
+    for parser in (top, *parsers.values()):
+        for action in parser._actions:
+            if known := getattr(action.type, "known", ()):
+                action.completer = lambda known=known, **_: known  # type: ignore[attr-defined]
+    autocomplete(top)
+    return FAILED
 
 
 def _run(words: list[str], boundary: Boundary) -> int:
@@ -81,12 +108,25 @@ def _find_verb(words: list[str]) -> str | None:
     for word in words:
         if not takes_value and not word.startswith("-"):
             if word not in VERBS:
-                from profilerkit.config import unknown_word
-
-                raise unknown_word(word, list(VERBS), what="verb", hint="see profilerkit --help")
+                raise _unknown_verb(word)
             return word
         takes_value = word == "--color"
     return None
+
+
+def _unknown_verb(word: str) -> UsageError:
+    """Return the error for a word that is no verb, with the verb that a script or a recording was meant for."""
+    from pathlib import Path
+    from shlex import quote
+
+    from profilerkit.config import unknown_word
+
+    error = unknown_word(word, list(VERBS), what="verb", hint="see profilerkit --help")
+    if word.endswith(".py"):
+        error.hint = f"did you mean profilerkit run {quote(word)}?"
+    elif word.endswith((".json", ".json.gz")) or Path(word).exists():
+        error.hint = f"did you mean profilerkit analyze {quote(word)}?"
+    return error
 
 
 def _parsers(verb: str | None) -> tuple[Parser, dict[str, Parser]]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import redact
+from profilerkit.cli import listing, redact
 from profilerkit.cli.arguments import one_of, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
-from profilerkit.cli.outputs import SUFFIXES, Output, opening, plan, render, write
+from profilerkit.cli.outputs import SUFFIXES, Output, has_screen, opening, plan, render, write
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.config import SEVERITIES, Settings, load_settings, unknown_word
 from profilerkit.errors import UsageError
@@ -36,6 +36,12 @@ time and content. -o - writes one format to standard output and nothing else.
 
 """
     + REMOTE_HELP
+    + """
+
+A directory of several runs is listed, one row a run, or with -f json.
+- reads a trace from standard input and writes to the current directory:
+
+  ssh node3 cat trace.json.gz | profilerkit analyze -"""
 )
 
 
@@ -114,6 +120,7 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     from profilerkit.cli.progress import Progress
     from profilerkit.inputs import require_existing
     from profilerkit.plugins import loaded_from, without_unloaded
+    from profilerkit.reading.directories import runs_in
 
     paths: Sequence[Path] = copies.paths
     settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
@@ -124,6 +131,8 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
         paths = [saved]
     for sentence in (*settings.unused, *(() if rerender else loaded_from(settings.rules_path))):
         console.note(sentence)
+    if len(paths) == 1 and (runs := runs_in(paths[0])):
+        return listing.run(runs, arguments, settings, console)
     if arguments.show is not None:
         return _show(paths, rerender, arguments, settings, console)
     outputs = plan(paths, arguments.formats, arguments.output, rerender=rerender, beside=copies.beside())
@@ -308,7 +317,7 @@ def _open(paths: Iterable[Path | None], console: Console) -> None:
     import webbrowser
 
     for path in paths:
-        if path is not None and not webbrowser.open(path.resolve().as_uri()):
+        if path is not None and not (has_screen() and webbrowser.open(path.resolve().as_uri())):
             console.note(f"no browser could be started; open {path} by hand")
 
 

@@ -19,6 +19,9 @@ SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt"}
 _HINT = "name another place with -o FILE"
 #: What opens a page in the browser, by system.
 _OPENERS = {"darwin": "open", "linux": "xdg-open"}
+#: Variables of which Linux sets one where a browser can be seen, and those of sessions whose screen is elsewhere.
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+_ELSEWHERE = ("SSH_CONNECTION", "JPY_PARENT_PID")
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -110,13 +113,19 @@ def write(path: Path, text: str) -> int:
     return len(data)
 
 
+def has_screen() -> bool:
+    """Return whether a browser that is started here can be seen."""
+    return sys.platform != "linux" or any(os.environ.get(name) for name in _SCREENS)
+
+
 def opening(page: str) -> str:
-    """How to look at a page: the command of this system that opens it, else in words."""
+    """Return how to look at a page: the command of this system that opens it, else in words."""
     from shlex import quote
     from shutil import which
 
     command = _OPENERS.get(sys.platform, "")
-    return f"{command} {quote(page)}" if command and which(command) else f"open {quote(page)} in a browser"
+    is_here = has_screen() and not any(os.environ.get(name) for name in _ELSEWHERE)
+    return f"{command} {quote(page)}" if command and is_here and which(command) else f"open {quote(page)} in a browser"
 
 
 def _check_target(target: str, formats: Sequence[str]) -> None:
@@ -148,9 +157,11 @@ def _default_formats(first: Path, target: str | None) -> tuple[str, ...]:
     if target is not None and not Path(target).is_dir():
         ending = Path(target).suffix.lower()
         return tuple(name for name, suffix in SUFFIXES.items() if suffix == ending) or ("html",)
+    from profilerkit.rundir.layout import LAUNCH
     from profilerkit.rundir.reader import is_run_directory
 
-    return ("html", "json") if is_run_directory(first) else ("html",)
+    is_ours = is_run_directory(first) or (first / LAUNCH).is_file()
+    return ("html", "json") if is_ours else ("html",)
 
 
 def _stem(first: Path, target: str | None, beside: Path | None, *, rerender: bool) -> Path:

@@ -124,6 +124,12 @@ def _command(words: Sequence[str]) -> list[str]:
             raise UsageError("-m names no module", hint="profilerkit run -m package.train")
         return [sys.executable, *_python_options(), *words]
     path = Path(first)
+    if " " in first and not path.exists():
+        raise UsageError(
+            f"no such script or program: {first}",
+            cause="the command stands in one pair of quotes",
+            hint=f"profilerkit run {' '.join(words)}",
+        )
     if path.suffix == ".py" or path.is_dir() or (path.is_file() and not os.access(path, os.X_OK)):
         if not path.exists():
             raise UsageError(f"no such script: {first}", cause=f"searched in {Path.cwd()}", hint="check the path")

@@ -170,7 +170,8 @@ def judge_budget(limit: Limit, report: Report) -> Gate:
     within = value >= limit.amount if metric.more_is_better else value <= limit.amount
     if within:
         return _gate(metric.name, asked, shown, "passed")
-    return _gate(metric.name, asked, shown, "failed", f"{metric.name} is {shown}, not {asked}")
+    over = f" ({format_change(value / limit.amount - 1)})" if metric.unit != "ratio" and limit.amount else ""
+    return _gate(metric.name, asked, shown, "failed", f"{metric.name} is {shown}, not {asked}{over}")
 
 
 def _of(value: str, kind: str) -> str:

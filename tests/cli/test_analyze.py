@@ -26,8 +26,11 @@ NO_OWN_RULES = {"rules_path": None, "options": {}, "suppress": (), "gpu_hour_pri
 
 @pytest.fixture(autouse=True)
 def no_opener(monkeypatch):
-    """What this machine opens pages with is not what the tests are about."""
+    """What this machine opens pages with, and where it shows them, is not what the tests are about."""
     monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setenv("DISPLAY", ":0")
+    for name in ("SSH_CONNECTION", "JPY_PARENT_PID"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -308,6 +311,25 @@ def test_the_page_is_opened_by_what_this_system_has(monkeypatch, system, found, 
     monkeypatch.setattr("sys.platform", system)
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if found else None)
     assert opening("trace.report.html") == said
+
+
+@pytest.mark.parametrize("elsewhere", ["SSH_CONNECTION", "JPY_PARENT_PID", "no DISPLAY"])
+def test_no_program_is_named_where_its_window_would_not_be_seen(monkeypatch, elsewhere):
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False) if elsewhere == "no DISPLAY" else None
+    monkeypatch.setenv(elsewhere.replace(" ", "_"), "1")
+    monkeypatch.setattr("sys.platform", "linux")
+    assert opening("trace.report.html") == "open trace.report.html in a browser"
+
+
+def test_open_without_a_display_prints_the_path_and_starts_nothing(trace, analysis, capsys, monkeypatch):
+    analysis(samples.balanced())
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(webbrowser, "open", lambda url: pytest.fail("a browser was started"))
+    assert main(["analyze", "trace.json", "--open"]) == 0
+    assert "open trace.report.html by hand" in capsys.readouterr().err
 
 
 def test_an_unwritable_directory_hints_at_another_place(trace, analysis, capsys, monkeypatch):

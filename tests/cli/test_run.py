@@ -410,6 +410,7 @@ def test_a_program_gets_back_the_signals_python_ignores(start):
         (["missing.py"], "no such script: missing.py", "check the path"),
         (["pkg.train"], "no such script or program: pkg.train", "a module needs -m"),
         (["-m"], "-m names no module", "-m package.train"),
+        (["python train.py"], "no such script or program: python train.py", "profilerkit run python train.py"),
         (["--trace-steps", "0", "x.py"], "--trace-steps is 0", "--no-deep"),
         (["--trace-every", "0", "x.py"], "--trace-every is 0", "--no-deep"),
         (["--no-depe", "x.py"], "unknown option --no-depe", "did you mean --no-deep?"),
