@@ -87,7 +87,7 @@ def test_many_files_that_are_no_traces_are_counted(job):
     for number in range(12):
         (job / f"config{number:02}.json").write_text("{}")
     notes = analyze(job).trust.notes
-    assert notes[2].startswith("config02.json is not a trace")
+    assert notes[2].startswith("config02.json is no trace")
     assert notes[3] == "9 more files there cannot be read as traces and were left out."
 
 

@@ -123,7 +123,7 @@ def test_documents_for_continuous_integration(run, capsys, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
-        ("", "there is not a budget to check", 'step_time = "200 ms"'),
+        ("", "there is no budget to check", 'step_time = "200 ms"'),
         ('stp_time = "1 ms"', "unknown metric 'stp_time'", "did you mean step_time?"),
         ('step_time = "fast"', "has an unreadable limit", 'step_time = "200ms"'),
         ("step_time = 200", "not a table of limits as text", 'write step_time = "200 ms"'),
