@@ -121,7 +121,7 @@ def test_the_budgets_of_the_project_hold_and_the_marker_wins(outcome):
     ("budget", "said"),
     [
         ('stepp_time="1 ms"', "did you mean step_time?"),
-        ("step_time=20", "'20' is no number with one of the units"),
+        ("step_time=20", "'20' is not a number with one of the units"),
         ('"20 ms"', "a budget has no name"),
         ('throughput="1/s"', "not judged: throughput was not measured"),
     ],
