@@ -1,4 +1,4 @@
-"""profilerkit: what bounds a PyTorch training run, what to change, and what it will gain."""
+"""Find what bounds a PyTorch training run, what to change, and what that saves."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -11,28 +11,53 @@ if TYPE_CHECKING:
     from profilerkit.api import load as load
     from profilerkit.api import reduce as reduce
     from profilerkit.capture import profile as profile
+    from profilerkit.capture.profiler import Profile as Profile
+    from profilerkit.capture.trace_handler import TraceHandler as TraceHandler
+    from profilerkit.capture.trace_handler import trace_handler as trace_handler
+    from profilerkit.config import Settings as Settings
+    from profilerkit.config import Suppression as Suppression
     from profilerkit.errors import ProfilerkitError as ProfilerkitError
     from profilerkit.model.diff import Diff as Diff
+    from profilerkit.model.finding import Finding as Finding
+    from profilerkit.model.finding import Fix as Fix
+    from profilerkit.model.finding import Outcome as Outcome
+    from profilerkit.model.finding import Saving as Saving
     from profilerkit.model.report import Report as Report
+    from profilerkit.model.verdict import Verdict as Verdict
     from profilerkit.summaries.one import summarise as summarise
 
-# Public names and where they live. They are imported on first use: `import profilerkit` must not load numpy.
+# Public names by where they live. They are imported on first use: `import profilerkit` must not load numpy.
 _PUBLIC = {
-    "analyze": "profilerkit.api",
-    "diff": "profilerkit.api",
-    "load": "profilerkit.api",
-    "reduce": "profilerkit.api",
-    "summarise": "profilerkit.summaries.one",
-    "profile": "profilerkit.capture",
-    "ProfilerkitError": "profilerkit.errors",
-    "Diff": "profilerkit.model.diff",
-    "Report": "profilerkit.model.report",
+    name: module
+    for module, names in {
+        "profilerkit.api": "analyze diff load reduce",
+        "profilerkit.capture": "profile",
+        "profilerkit.capture.profiler": "Profile",
+        "profilerkit.capture.trace_handler": "TraceHandler trace_handler",
+        "profilerkit.config": "Settings Suppression",
+        "profilerkit.errors": "ProfilerkitError",
+        "profilerkit.model.diff": "Diff",
+        "profilerkit.model.finding": "Finding Fix Outcome Saving",
+        "profilerkit.model.report": "Report",
+        "profilerkit.model.verdict": "Verdict",
+        "profilerkit.summaries.one": "summarise",
+    }.items()
+    for name in names.split()
 }
 
 __all__ = [
     "Diff",
+    "Finding",
+    "Fix",
+    "Outcome",
+    "Profile",
     "ProfilerkitError",
     "Report",
+    "Saving",
+    "Settings",
+    "Suppression",
+    "TraceHandler",
+    "Verdict",
     "__version__",
     "analyze",
     "diff",
@@ -40,6 +65,7 @@ __all__ = [
     "profile",
     "reduce",
     "summarise",
+    "trace_handler",
 ]
 
 

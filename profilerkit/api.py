@@ -1,4 +1,4 @@
-"""What users call: paths in, a Report out. Wires the layers and decides nothing."""
+"""Connect the layers for users: paths in, a report out. Nothing is decided here."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -42,6 +42,7 @@ from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
 from profilerkit.plugins import all_rules
+from profilerkit.reading.directories import named_as_traces
 from profilerkit.reading.remote import fetched
 from profilerkit.reading.traces import Reading
 from profilerkit.rules.rule import Rule
@@ -69,32 +70,30 @@ def analyze(
     suppress: Sequence[Suppression] = (),
     gpu_hour_price: float | None = None,
 ) -> Report:
-    """Analyse a trace, a run directory, a directory of traces, several traces of one job, or logs beside or alone.
+    """Analyze traces, a run directory or logs, and return the report.
 
     Args:
-        paths: what to read; several paths are ranks of one job, and logs (of nvidia-smi, CUDA memory snapshots) may
-            stand beside them. Of a directory, files that are no readable traces are left out, and the report says so.
-            A URL is fetched through fsspec, and removed afterwards.
-        rank: tell this rank in detail; all ranks are compared, and where the others wait for one the verdict is about
-            that.
-        select: rule codes or their beginnings to run, in any case; empty means all.
-        ignore: rule codes or their beginnings to leave out; wins over ``select``.
-        device: device name for the peaks, where the trace does not name it.
-        strict: the first damage of a trace is an error, instead of being read around and counted.
-        communication_kernels: regular expressions of kernel names that are communication beside the known ones;
-            ``all_reduce=expression`` also says which collective.
-        rules_path: a file or directory with rules of the project's own. Its code is run: name only what you trust.
-        options: rule code to its options by name, for example ``{"IN001": {"smallest_share": 0.1}}``.
-        suppress: rules whose findings are set aside (``profilerkit.config.Suppression``); the report says so with their
-            reasons.
-        gpu_hour_price: of one GPU for one hour, so that the report tells cost beside time.
+        paths: traces, a run directory, a directory of traces, logs, or URLs. Several traces are the ranks of one job.
+            Logs of nvidia-smi and CUDA memory snapshots may accompany them. Unreadable files of a directory are
+            skipped and named in the report. A URL is fetched through fsspec and removed afterwards.
+        rank: show details for this rank; all ranks are still compared.
+        select: run only rules whose codes begin with one of these, in any case; empty means all.
+        ignore: skip rules whose codes begin with one of these; wins over ``select``.
+        device: name of the device for its peaks, if the trace does not name it.
+        strict: refuse a damaged trace. Otherwise damage is skipped and counted.
+        communication_kernels: more kernel names that are communication, as regular expressions.
+            ``all_reduce=expression`` names the collective too.
+        rules_path: file or directory with your own rules. Its code is run, so name only what you trust.
+        options: options of rules by code, for example ``{"IN001": {"smallest_share": 0.1}}``.
+        suppress: findings to leave out of savings and gates, as ``profilerkit.config.Suppression``. They stay visible.
+        gpu_hour_price: price of one GPU for one hour, to show what lost time costs.
+
+    Returns:
+        The report; ``report.verdict.bound`` and ``report.verdict.headline`` are its answer.
 
     Raises:
-        UsageError: no path, the same file twice, a run directory together with another path, traces that are not the
-            ranks of one job, a rank that was not recorded, a rule or an option of it that does not exist, or a pattern
-            that is no regular expression.
-        UnreadableInputError: a path is missing, nothing readable was found, or a trace is damaged and ``strict`` is
-            set.
+        UsageError: the paths do not fit together, or a rank, rule, option or pattern does not exist.
+        UnreadableInputError: a path is missing, nothing is readable, or a trace is damaged under ``strict``.
     """
     rules = _rules(rules_path, options or {}, suppress, select, ignore)
     reading = Reading(strict=strict, device=device, registry=with_patterns(communication_kernels))
@@ -104,12 +103,12 @@ def analyze(
 
 
 class Analysis(msgspec.Struct, frozen=True):
-    """A report with what it was made from, to look up the raw events behind its numbers.
+    """Hold a report together with its recording, to look up raw events.
 
     Attributes:
-        report: without what lost time costs.
+        report: the report, without the cost of lost time.
         ranks: everything that was read, by rank number.
-        judged: whose numbers they are that name no rank.
+        judged: the rank that unlabelled numbers describe.
     """
 
     report: Report
@@ -117,11 +116,11 @@ class Analysis(msgspec.Struct, frozen=True):
     judged: RankFacts
 
     def raw_events(self, evidence: Evidence) -> tuple[RawEvents, ...]:
-        """What the recording holds behind a number, a table for each file; empty where that cannot be told."""
+        """Return the raw events of a number, a table for each file; empty if it has none of its own."""
         return raw_events(evidence, self._rank(evidence), read_trace)
 
     def files_of(self, evidence: Evidence) -> tuple[str, ...]:
-        """The files of the rank that a number is about, named from its run on; of logs or dumps alone all of them."""
+        """Return the files of the rank that a number describes; for logs or dumps alone, all files."""
         of_one = () if self.report.run.kind == "dumps" else files_of(self._rank(evidence))
         return of_one or self.report.run.files
 
@@ -133,7 +132,7 @@ class Analysis(msgspec.Struct, frozen=True):
 def analysis(
     paths: Sequence[str | Path], settings: Settings, *, rank: int | None = None, strict: bool = False
 ) -> Analysis:
-    """Analyse as ``analyze`` does, and keep what was read; arguments and errors are those of ``analyze``."""
+    """Analyze as ``analyze`` does and keep the recording; arguments and errors are the same."""
     rules = _rules(settings.rules_path, settings.rules, settings.suppress, settings.select, settings.ignore)
     registry = with_patterns(settings.communication_kernels)
     reading = Reading(strict=strict, device=settings.device, registry=registry)
@@ -141,7 +140,7 @@ def analysis(
 
 
 def so_far(run: RunRecord, settings: Settings) -> Report:
-    """The report on what a job has recorded so far, by its timers and samples alone: no trace is read.
+    """Return the report on what a job has recorded so far, from timers and samples alone.
 
     Raises:
         UnreadableInputError: no rank has recorded anything yet.
@@ -160,16 +159,14 @@ def reduce(
     suppress: Sequence[Suppression] = (),
     gpu_hour_price: float | None = None,
 ) -> Report:
-    """Analyse the summaries that ``profilerkit map`` or a recording wrote: one report of any number of ranks.
+    """Reduce the summaries of any number of ranks to one report.
 
-    All ranks are compared; those the others wait for, and some that stand for the rest, are told in detail.
-
-    The arguments are those of ``analyze``; the paths are summaries, or directories that hold them.
+    All ranks are compared. Details are shown for late ranks and for some typical ranks. The arguments are those of
+    ``analyze``; the paths are summaries of ``profilerkit map`` or of a recording, or directories of them.
 
     Raises:
-        UsageError: no path, summaries that are not of the ranks of one job, or a rule or an option of it that does not
-            exist.
-        UnreadableInputError: a path is missing, or no summary can be read.
+        UsageError: no path, summaries of several jobs, or a rule or option that does not exist.
+        UnreadableInputError: a path is missing, or no summary is readable.
     """
     rules = _rules(rules_path, options or {}, suppress, select, ignore)
     with fetched(paths) as copies:
@@ -302,19 +299,20 @@ def diff(
     """Compare two runs: what changed, whether it is real, and whether predicted savings were reached.
 
     Args:
-        before: a run directory, a trace, a directory of traces, a report saved as JSON, a directory that holds nothing
-            but such a ``report.json``, or a report.
-        after: likewise.
-        also_before: more recordings of the program before. How much runs of one program differ is then measured, and
-            a smaller change can be seen; they are best recorded in turns.
+        before: a run directory, trace, directory of traces, saved ``report.json``, or ``Report``.
+        after: the same kinds.
+        also_before: more recordings of the program before. They measure how much runs of one program differ, so that
+            smaller changes are found. Record both sides in turns.
         also_after: more recordings of the program after.
         fail_if: limits on changes, judged in ``Diff.gates``: ``step_time:+5%``, ``input:+3pt``, ``findings:high``.
-        settings: for what is analysed now (``profilerkit.config.load_settings``); reports keep those they were made
-            with.
+        settings: settings for recordings that are analyzed now; saved reports keep their own.
+
+    Returns:
+        The comparison; ``diff.verdict`` and ``diff.headline`` are its answer.
 
     Raises:
-        UsageError: a limit that cannot be read.
-        UnreadableInputError: as ``analyze`` and ``load`` do.
+        UsageError: a limit is unreadable.
+        UnreadableInputError: a side cannot be read.
     """
     for text in fail_if:
         parse_limit(text)  # before minutes of analysis
@@ -334,9 +332,9 @@ def _alike(reports: Sequence[Report]) -> list[Report]:
 
 
 def read_report(path: str | Path, settings: Settings | None = None) -> Report:
-    """The report of whatever ``path`` is: loaded where it is one that was saved, else made by ``analyze``.
+    """Return the report of a path: loaded if it was saved, otherwise analyzed with ``settings``.
 
-    ``settings`` are for the analysis; a saved report keeps those it was made with.
+    A saved report keeps the settings it was made with.
     """
     with fetched([path]) as copies:
         return copies.told(_read_report(copies.paths[0], settings or Settings()))
@@ -361,18 +359,18 @@ def _read_report(place: Path, used: Settings) -> Report:
 
 
 def saved_report(place: Path) -> Path | None:
-    """The saved report that ``place`` is, or that is all a directory has; ``None`` for what is to be analysed."""
+    """Return the saved report at ``place``, or in a directory without a recording; ``None`` if there is none."""
     if is_saved_report(place):
         return place
     inside = place / REPORT_JSON
-    return inside if place.is_dir() and not is_run_directory(place) and inside.is_file() else None
+    return inside if inside.is_file() and not is_run_directory(place) and not named_as_traces(place) else None
 
 
 def load(path: str | Path) -> Report:
     """Read a report that was saved as JSON.
 
     Raises:
-        UnreadableInputError: the file is missing, or is no report of this schema version.
+        UnreadableInputError: the file is missing, or is not a report of this schema version.
     """
     from profilerkit.report.json import load as decode
 
@@ -392,7 +390,7 @@ def _position(ranks: Sequence[RankFacts], rank: int) -> int:
         told = named_ranks(known).lower() if known else ""
         raise UsageError(
             f"rank {rank} was not recorded",
-            cause=f"recorded: {told}" if told else "no file that was read says its rank",
+            cause=f"recorded: {told}" if told else "no file names its rank",
             hint=f"name {'one of ' if known[1:] else ''}{told}, or none" if told else "name no rank",
         )
     return position

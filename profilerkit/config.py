@@ -15,7 +15,7 @@ SEVERITIES = ("high", "medium", "low")
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """A rule whose findings somebody knows of and has set aside.
+    """Suppress the findings of a rule, with a reason.
 
     Attributes:
         rule: its code.
@@ -42,21 +42,20 @@ class Options(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be set for an analysis outside the call itself.
+    """Hold the settings of an analysis.
 
     Attributes:
         select: rule codes or their prefixes to run, for example ``IN`` or ``IN002``; empty means all.
         ignore: rule codes or their prefixes not to run.
         device: name of the device to compare with when the recording does not know it; ``None`` means as recorded.
         fail_on: exit with 1 when a finding has this severity or a higher one; ``None`` means never.
-        communication_kernels: patterns of kernel names that are communication beside the known ones, each a regular
-            expression or ``all_reduce=expression``; text stands for several when blanks separate them.
-        rules_path: a directory or file with rules of the project's own, which are run as code. A ``pyproject.toml``
-            sets it only where it lies in the working directory itself, as one further up may be a stranger's, and
-            where it did not come with what is analysed.
+        communication_kernels: more kernel names that are communication, each a regular expression or
+            ``all_reduce=expression``. In text, blanks separate them.
+        rules_path: directory or file with rules of the project, which are run as code. Only a ``pyproject.toml`` of the
+            working directory sets it, and only if it did not come with the recording.
         rules: rule code to its options by name.
         suppress: rules whose findings are set aside, each with its reason.
-        gpu_hour_price: of one GPU for one hour, in any currency; ``None`` means no price is told.
+        gpu_hour_price: price of one GPU for one hour, in any currency; ``None`` shows no cost.
         unused: sentences about settings that were found and are not used; not itself a setting.
         budgets: metric and limit of each line of ``[tool.profilerkit.budgets]``, as they stand there; as text
             ``step_time=200ms,input=20%``.
@@ -206,7 +205,7 @@ def _checked_table(table: Any, path: Path) -> dict[str, Any]:
         if key.replace("-", "_") not in _NAMES:
             known = [name.replace("_", "-") for name in _NAMES]
             hint = did_you_mean(key, known) or f"known settings: {', '.join(known)}"
-            raise ConfigError(f"unknown setting {key!r}", cause=f"it stands in {where}", hint=hint)
+            raise ConfigError(f"unknown setting {key!r}", cause=f"it is in {where}", hint=hint)
     return {key.replace("-", "_"): _checked(key.replace("-", "_"), value, where) for key, value in table.items()}
 
 
@@ -271,7 +270,7 @@ def _rule_options(value: Any, where: str) -> dict[str, Options]:
         raise ConfigError(
             "rules is not a table of tables",
             cause=f"{where} says {value!r}",
-            hint="write [tool.profilerkit.rules.IN001] and below it smallest-share = 0.1",
+            hint="write [tool.profilerkit.rules.IN001] with smallest-share = 0.1 below it",
         )
     return {
         code: Options(
@@ -295,7 +294,7 @@ def _suppression(entry: dict[str, Any], where: str, example: str) -> Suppression
     for key in entry:
         if key not in known:
             hint = did_you_mean(key, known) or f"known keys: {', '.join(known)}"
-            raise ConfigError(f"unknown key {key!r} of a suppression", cause=f"it stands in {where}", hint=hint)
+            raise ConfigError(f"unknown key {key!r} of a suppression", cause=f"it is in {where}", hint=hint)
     rule, reason, until = (entry.get(key) for key in known)
     for key, text in (("rule", rule), ("reason", reason)):
         if not isinstance(text, str) or not text.strip():

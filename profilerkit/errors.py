@@ -1,8 +1,8 @@
-"""The exception tree: every error says what failed, why, and what to do about it."""
+"""Define the errors: each says what failed, why, and what to do about it."""
 
 
 class ProfilerkitError(Exception):
-    """Base of all errors this package raises on purpose.
+    """Report a failure of this package; the base of all its errors.
 
     Attributes:
         what: what failed, lower case, no full stop.
@@ -26,31 +26,31 @@ class ProfilerkitError(Exception):
 
 
 class UsageError(ProfilerkitError):
-    """The call or the command line cannot be carried out as it was given."""
+    """Reject a call or command line that cannot be carried out as given."""
 
 
 class ConfigError(UsageError):
-    """A setting has a value that is not allowed."""
+    """Reject a setting whose value is not allowed."""
 
 
 class UnreadableInputError(ProfilerkitError):
-    """A path exists but nothing that can be analysed was found in it."""
+    """Report a path in which nothing can be analyzed."""
 
 
 def unread(path: object, error: OSError) -> UnreadableInputError:
-    """What the system says of a file that it does not let anybody read."""
+    """Return the error for a file that the system refuses to open."""
     return UnreadableInputError(
         f"{path} cannot be read", cause=error.strerror or str(error), hint="check its permissions and the disk"
     )
 
 
 class RunDirectoryError(ProfilerkitError):
-    """A run directory cannot be created, or its manifest cannot be read."""
+    """Report a run directory that cannot be created or read."""
 
 
 class CaptureError(ProfilerkitError):
-    """Capture cannot start. Raised before the user's loop begins, never inside it."""
+    """Report that recording cannot start; raised before your loop begins, never inside it."""
 
 
 class InvariantError(ProfilerkitError):
-    """The analysis broke one of its own promises, for example parts that do not sum to the step."""
+    """Report a bug of the analysis, for example parts that do not add up to the step."""

@@ -119,7 +119,7 @@ def _read_recordings(paths: Sequence[Path], reading: Reading) -> Recording:
     if len(paths) > 1:
         other = next(path for path in paths if path is not runs[0])
         raise UsageError(
-            "only one run directory can be given, and nothing but logs beside it",
+            "a run directory can only be combined with logs",
             cause=f"{runs[0]} is a run directory, and {other} was named too",
             hint="analyze each of them by itself, or compare two runs: profilerkit diff BEFORE AFTER",
         )
@@ -253,8 +253,7 @@ def _traces_in(directory: Path) -> list[Path]:
             raise several
         raise UnreadableInputError(
             f"no trace in {directory}",
-            cause=f"no file there has a trace's name ({', '.join(TRACE_SUFFIXES)}, or .pb with a profile inside) or "
-            "is a log or a memory snapshot, and it is no run directory",
+            cause=f"it has no trace ({', '.join(TRACE_SUFFIXES)}, .pb), log, memory snapshot or run directory",
             hint=_where_instead(directory),
         )
     return files
@@ -289,7 +288,7 @@ def _refuse_other_tools(directory: Path) -> None:
     listed = [f"{', '.join(names[:_NAMED])}{' …' if len(names) > _NAMED else ''}" for names in found.values()]
     told = "; ".join(f"{names} of {tool}" for tool, names in zip(found, listed, strict=True))
     raise UnreadableInputError(
-        f"the recordings in {directory} are of a kind that is not supported yet",
+        f"the recordings in {directory} are of an unsupported kind",
         cause=told,
         hint=_instead(found),
     )
@@ -300,7 +299,7 @@ def _refuse_other_tool(path: Path) -> None:
     tool = _tool_of(path)
     if tool is not None:
         raise UnreadableInputError(
-            f"{path} is of a kind that is not supported yet", cause=f"it is of {tool}", hint=_instead([tool])
+            f"{path} is of an unsupported kind", cause=f"it comes from {tool}", hint=_instead([tool])
         )
 
 

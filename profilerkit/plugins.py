@@ -108,7 +108,7 @@ def _rules_in(file: Path) -> "list[Rule]":
     name = f"{_PROJECT_MODULES}.{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file.name} is no Python file")
+        raise ImportError(f"{file.name} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their module up by its name.
     sys.modules[name] = module
@@ -172,7 +172,7 @@ def _rule(entry: EntryPoint, taken: Sequence[str]) -> "Rule":
     found = entry.load()
     rule = found() if inspect.isclass(found) else found
     if not isinstance(rule, Rule):
-        raise TypeError(f"{entry.value} is no profilerkit.rules.rule.Rule")
+        raise TypeError(f"{entry.value} is not a profilerkit.rules.rule.Rule")
     return _usable(rule, taken)
 
 

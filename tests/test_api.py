@@ -158,7 +158,7 @@ def test_kernels_of_the_users_own_can_be_communication(tmp_path):
     assert analyze(path).collectives == ()
     (row,) = analyze(path, communication_kernels=["all_reduce=^my_sum"]).collectives
     assert (row.kind, row.name) == ("all_reduce", "my_sum<4>")
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a regular expression"):
         analyze(path, communication_kernels=["("])
 
 
@@ -269,7 +269,7 @@ def test_a_rank_that_died_before_its_first_step_is_not_asked_to_call_step(tmp_pa
     assert "say what to record" not in build(report).no_change
     signals = {signal.name: signal.reason for signal in report.trust.signals}
     assert signals["step timers, every step"] == signals["unprofiled step time"] == "no step was recorded"
-    assert signals["device events"] == "there is no trace"
+    assert signals["device events"] == "there is not a trace"
     assert report.run.missing_ranks == 0
 
 
@@ -561,4 +561,4 @@ def test_without_any_rank_known_none_can_be_named(tmp_path):
     path = training(12).write(tmp_path / "trace.json")
     with pytest.raises(UsageError) as caught:
         analyze(path, rank=7)
-    assert (caught.value.cause, caught.value.hint) == ("no file that was read says its rank", "name no rank")
+    assert (caught.value.cause, caught.value.hint) == ("no file names its rank", "name no rank")

@@ -37,6 +37,7 @@ ROWS = {
     "description": 8,
     "report": 8,
     "api": 9,
+    "guide": 9,
     "integrations": 10,
     "cli": 10,
     "__main__": 11,
@@ -59,8 +60,9 @@ THIRD_PARTY = {
     # markupsafe is jinja2's own escaping.
     "report": {"jinja2": False, "markupsafe": False, "plotly": False, "rich": False, "msgspec": True},
     "summaries": {"numpy": True, "msgspec": True, "distributed": False},
-    "cli": {"torch": False, "pynvml": False},
-    "integrations": {"transformers": False},
+    "cli": {"torch": False, "pynvml": False, "argcomplete": False, "rich": False},
+    # The plugin is imported by pytest alone.
+    "integrations": {"transformers": False, "pytest": True},
 }
 
 # `Report.to_html`, `Diff.to_html` and their like: two-line late imports, DESIGN section 4.

@@ -272,13 +272,13 @@ def test_a_directory_of_traces_stays_one_of_traces(tmp_path):
     training(10, kernels=10, kernel=200).write(tmp_path / "trace.json")
     report = analyze(tmp_path)
     assert report.run.kind == "trace"
-    assert "fr_rank_0.json is no trace" in notes(report)
+    assert "fr_rank_0.json is not a trace" in notes(report)
 
 
 def test_dumps_beside_something_else_are_refused_with_what_to_do(tmp_path):
     paths = saved(tmp_path, stepping(), stepping())
     trace = training(10, kernels=10, kernel=200).write(tmp_path / "trace.json")
-    with pytest.raises(UsageError, match="by themselves") as caught:
+    with pytest.raises(UsageError, match="combined with other inputs") as caught:
         analyze(*paths, trace)
     assert "trace.json" in caught.value.cause
     with pytest.raises(UsageError, match="given twice"):

@@ -88,7 +88,7 @@ def test_rules_of_other_packages_run_after_the_built_in_ones(installed, trace):
     [
         ("1/0", "ZeroDivisionError: division by zero"),
         ("import not_installed_anywhere", "No module named 'not_installed_anywhere'"),
-        ("instance = object()", "fast_rules:instance is no profilerkit.rules.rule.Rule"),
+        ("instance = object()", "fast_rules:instance is not a profilerkit.rules.rule.Rule"),
         (RULE.format(name="thief", code="IN001"), "another rule has the code IN001"),
         (RULE.format(name="bare", code="XC001").replace("    summary", "    other"), "it has no summary"),
         (RULE.format(name="nameless", code="XC001").replace("instance =", "other ="), "AttributeError"),

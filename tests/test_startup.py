@@ -8,7 +8,7 @@ import pytest
 from profilerkit.cli import VERBS
 
 HEAVY = {"torch", "numpy", "msgspec", "plotly", "rich", "jinja2", "pandas", "psutil", "pynvml"}
-FRAMEWORKS = {"accelerate", "lightning", "pytorch_lightning", "transformers"}
+FRAMEWORKS = {"accelerate", "argcomplete", "lightning", "pytorch_lightning", "transformers"}
 
 
 def heavy_modules_after(program):

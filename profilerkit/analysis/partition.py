@@ -183,9 +183,9 @@ def _check_sum(per_step: I64, window: Spans) -> None:
     difference = abs(int(per_step.sum()) - window.total_ns)
     if difference > SUM_TOLERANCE * window.total_ns or (per_step < 0).any():
         raise InvariantError(
-            "the parts of the step do not sum to the step",
+            "the parts of the step do not add up to the step",
             cause=f"they differ by {difference} ns over {window.total_ns} ns",
-            hint="this is a defect of profilerkit; please report it with the trace",
+            hint="this is a bug in profilerkit; please report it with the trace",
         )
 
 

@@ -66,7 +66,7 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
             raise
         if isinstance(error, OSError):
             raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
-        raise CaptureError("cannot record", cause=str(error), hint="the system may start no more threads") from error
+        raise CaptureError("cannot record", cause=str(error), hint="the system cannot start another thread") from error
     finally:
         if not begun:  # an interrupt among what may come
             session.take_out()

@@ -1,6 +1,7 @@
 """After the block: compress the traces and make the report, each in a process of its own."""
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -44,11 +45,15 @@ def compress_traces(rank_path: Path, seconds: float) -> None:
     _run(compression(rank_path), min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL)
 
 
-def wait_for_ranks(run: Path, world_size: int) -> list[int]:
-    """The ranks that have not ended after at most ten seconds of waiting."""
+def _has_ended(run: Path, rank: int) -> bool:
+    return (rank_directory(run, rank) / END).is_file()
+
+
+def wait_for_ranks(run: Path, world_size: int, is_complete: Callable[[Path, int], bool] = _has_ended) -> list[int]:
+    """Return the ranks that have not written all of their part of ``run`` after at most ten seconds of waiting."""
     deadline = monotonic() + _RANKS_SECONDS
     while True:
-        missing = [rank for rank in range(world_size) if not (rank_directory(run, rank) / END).is_file()]
+        missing = [rank for rank in range(world_size) if not is_complete(run, rank)]
         if not missing or monotonic() >= deadline:
             return missing
         sleep(0.05)

@@ -21,7 +21,7 @@ def open_run(wanted: Path, place: Place) -> tuple[Path, RankWriter]:
     """
     try:
         if wanted.exists() and not wanted.is_dir():
-            raise UsageError(f"{wanted} is a file", hint="name a directory; it is made if it does not exist")
+            raise UsageError(f"{wanted} is a file", hint="name a directory; a missing one is created")
         run = claim(wanted, place.launch_id, place.rank)
         return run, RankWriter(run, place.rank)
     except OSError as error:
@@ -34,7 +34,7 @@ def open_run(wanted: Path, place: Place) -> tuple[Path, RankWriter]:
         except OSError as second:
             raise CaptureError(
                 f"cannot write {wanted}",
-                cause=f"{error}; and not {fallback} either: {second}",
+                cause=f"{error}. The fallback {fallback} failed too: {second}",
                 hint="name another path",
             ) from second
         announce(f"{wanted} cannot be written ({error.strerror}); recording to {run}")

@@ -1,4 +1,4 @@
-"""The ``prof`` object a training script holds: context manager, decorator, ``wrap``, ``step`` and ``phase``."""
+"""Record from inside a script: context manager, decorator, ``wrap``, ``step`` and ``phase``."""
 
 import functools
 import inspect
@@ -21,17 +21,17 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Loader = TypeVar("_Loader", bound=Iterable[object])
 
-#: Whether the body of a function runs after the call has returned.
+#: Checks whether the body of a function runs after the call has returned.
 _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 class Profile:
-    """One recording of a training run; made by ``profile()``.
+    """Record one training run; made by ``profile()``.
 
     Attributes:
         directory: the run directory; ``None`` before the block, and when nothing is recorded.
-        report: the analysed run after the block; ``None`` before its end, with ``analyze=False``, on every rank but
-            the first, and when the analysis failed.
+        report: the report after the block. ``None`` before its end, with ``analyze=False``, on all ranks but the
+            first, and when the analysis failed.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -69,8 +69,8 @@ class Profile:
     def record_until_exit(self) -> bool:
         """Start recording without a block, until ``__exit__`` is called or the program ends.
 
-        ``False``, and nothing starts, where this is recording already. Inside another recording this one names the
-        steps and phases of that one, and its end ends nothing. Raises as ``__enter__`` does.
+        Return ``False`` if it records already. Inside another recording it names the steps and phases of that
+        recording and ends nothing. Raises as ``__enter__`` does.
         """
         if self._session is not None:
             return False
@@ -93,11 +93,10 @@ class Profile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop recording, then analyse. The user's exception, if any, goes on unchanged.
+        """Stop recording, then analyze. Your exception, if any, goes on unchanged.
 
-        After an exception, or an exit with a code, it takes a few seconds and is bounded: other ranks are not waited
-        for, the processes that compress the trace and make the report have 20 seconds together, and what is live where
-        memory ran out is looked at for two.
+        After an exception or an exit with a code it does not wait for other ranks. Compressing the trace and making
+        the report then take at most 20 seconds together.
         """
         session, self._session = self._session, None
         if session is not None and self._owns_session:
@@ -124,9 +123,9 @@ class Profile:
         return recorded
 
     def wrap(self, loader: _Loader) -> _Loader:
-        """``loader`` with the wait for each batch timed; each iteration is a step unless ``step()`` is called.
+        """Return ``loader`` with each wait for a batch timed; each batch is a step unless ``step()`` is called.
 
-        The result has the length and the attributes of ``loader`` and can be iterated again.
+        The result has the length and attributes of ``loader`` and can be iterated again.
         """
         return self._session.wrap(loader) if self._session is not None else loader
 
@@ -136,7 +135,7 @@ class Profile:
             self._session.step()
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """A block to be timed under ``name``: "evaluation", "checkpoint", "logging", or a word of your own."""
+        """Time a block under ``name``: "evaluation", "checkpoint", "logging", or a name of your own."""
         return self._session.phase(name) if self._session is not None else nullcontext()
 
 
@@ -158,26 +157,25 @@ def profile(
     enabled: bool = True,
     overhead_budget: float | None = None,
 ) -> Profile:
-    """A recording of a training run, as a context manager or a decorator.
+    """Record a training run, as a context manager or a decorator.
 
     Args:
-        path: the run directory; ``runs/<script name>`` when not given. If it holds a run, the next free number is used.
-        trace_steps: steps traced with ``torch.profiler`` (the deep window).
-        warmup_steps: steps before the deep window opens. Its first step only warms the profiler up and is not traced.
-            A single rank waits at most 20 steps more while steps are still compiled or have not settled.
-        trace_every: open another window every so many steps; ``None`` for one. Slow steps that recur get one anyway.
-        with_stack: trace the names of Python's functions too; without a loader that always is so.
-        max_trace_bytes: no further window opens once a rank's traces, as torch writes them, would take more.
+        path: the run directory; default ``runs/<script name>``. If it holds a run, the next free number is used.
+        trace_steps: number of steps traced with ``torch.profiler``.
+        warmup_steps: number of steps before the trace; a single rank waits up to 20 more while steps settle.
+        trace_every: trace again every this many steps; ``None`` traces once. Slow steps that recur are traced anyway.
+        with_stack: trace the names of Python functions too; always on without a loader.
+        max_trace_bytes: stop tracing once the traces of a rank would exceed this size.
         light: time every step, input wait, backward pass and optimizer step.
-        deep: record the deep window.
+        deep: trace steps with ``torch.profiler``.
         nvml: sample the GPU once per second (read-only queries).
         host: sample the host once per second.
         analyze: write the report at the end of the block.
-        summaries: have traces summarised beside themselves, for ``profilerkit reduce``.
-        probes: of ``input``, ``workers``, ``comm``, ``bf16``: put 25 to 100 steps each into the run, to measure what a
-            fix can save, then put its state back. What the loop counts itself counts them; bf16 may raise in it.
-        enabled: ``False`` makes everything here do nothing.
-        overhead_budget: most that recording costs, of a step; ``None``: ``PROFILERKIT_OVERHEAD_BUDGET``, else 0.01.
+        summaries: summarise the traces, for ``profilerkit reduce``.
+        probes: measure in the run what a fix can save: ``input``, ``workers``, ``comm``, ``bf16``. Each adds 25 to 100
+            steps, which your own step counters count too. ``bf16`` may raise an error in your loop.
+        enabled: ``False`` turns everything off at no cost.
+        overhead_budget: largest share of a step to spend; default ``PROFILERKIT_OVERHEAD_BUDGET``, or 0.01.
 
     Raises:
         UsageError: an argument is out of range.

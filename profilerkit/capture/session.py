@@ -201,7 +201,7 @@ class Session:
         planned = cause is None or (leave is not None and leave.code == 0)
         deadline = time.monotonic() + (_SECONDS if planned else _SECONDS_AFTER_ERROR)
         if call(self._recorder.stop, lambda: call(self._write_end, cause, end_ns)) is False:
-            announce(f"the disk does not answer; `profilerkit analyze {self.run}` tells what it has taken")
+            announce(f"the disk does not answer; `profilerkit analyze {self.run}` reads what was written")
             return None
         call(self._watches.close)
         call(self._recorder.flush)

@@ -1,6 +1,7 @@
 """The command line: one module per verb."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -8,40 +9,74 @@ from importlib import import_module
 from profilerkit import __version__
 from profilerkit.cli.arguments import Parser, one_of
 from profilerkit.cli.console import FAILED, Boundary, Console
+from profilerkit.errors import UsageError
 
 #: Each verb is the module of its name. Only the one that was called is imported: `--help` must stay fast.
 VERBS = {
-    "run": "record a training command without touching its script",
-    "watch": "show what a running job does, and what bounds it so far",
-    "analyze": "say what bounds a recorded run, and write its report",
-    "diff": "say what changed between two runs, and whether it is real",
-    "map": "summarise the traces of many ranks, wherever they lie",
-    "reduce": "say what bounds a run of any size, from its summaries",
-    "check": "hold a run against its budgets",
-    "demo": "train a small slow model for real, apply the fix, compare",
+    "run": "record a training command without changing its script",
+    "watch": "show a running job and its verdict so far",
+    "analyze": "find what bounds a recorded run, and write its report",
+    "diff": "compare two runs and report which changes are real",
+    "map": "summarise the traces of many ranks",
+    "reduce": "make one report of many summaries",
+    "check": "check a run against its budgets",
+    "demo": "train a small slow model, apply the fix, compare",
     "rules": "list the rules, or explain one",
+    "guide": "show the guide, or one of its pages",
     "doctor": "check what this machine can record",
 }
 
 _EPILOG = """\
+examples:
+  profilerkit run train.py --lr 0.1               my loop is slow
+  profilerkit analyze trace.json.gz               somebody sent a trace
+  profilerkit diff runs/train runs/train-2        compare two runs
+  profilerkit check runs/train                    stop regressions in CI
+  profilerkit guide first-hour                    learn more
+
 exit codes:
   0    done; findings alone do not fail
   1    a gate failed (analyze --fail-on, diff --fail-if, check)
   2    bad usage, unreadable input, or an internal error
-  3    the verdict is inconclusive, under --strict; a demo proved nothing
+  3    inconclusive, or not judged, under --strict; a demo proved nothing
   130  interrupted
 
 Data goes to standard output, everything else to standard error.
-profilerkit VERB --help explains a verb."""
+profilerkit VERB --help explains a verb.
+
+Tab completion needs argcomplete and one line in the start-up file of the shell:
+  bash, zsh  eval "$(register-python-argcomplete profilerkit)"
+  fish       register-python-argcomplete --shell fish profilerkit | source"""
+
+#: Set by the shell's completion, which asks for the words that may follow.
+_ASKED_BY_SHELL = "_ARGCOMPLETE"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code."""
+    if _ASKED_BY_SHELL in os.environ:
+        return _complete()
     words = list(sys.argv[1:] if argv is None else argv)
     boundary = Boundary(Console(debug="--debug" in words))
     with boundary:
         boundary.code = _run(words, boundary)
     return boundary.code
+
+
+def _complete() -> int:
+    """Print the words that may follow what stands in the shell; argcomplete does so and ends the process."""
+    try:
+        from argcomplete import autocomplete
+    except ImportError:
+        return FAILED
+    typed = os.environ.get("COMP_LINE", "").split()
+    top, parsers = _parsers(next((word for word in typed if word in VERBS), None))
+    for parser in (top, *parsers.values()):
+        for action in parser._actions:
+            if known := getattr(action.type, "known", ()):
+                action.completer = lambda known=known, **_: known  # type: ignore[attr-defined]
+    autocomplete(top)
+    return FAILED
 
 
 def _run(words: list[str], boundary: Boundary) -> int:
@@ -73,12 +108,25 @@ def _find_verb(words: list[str]) -> str | None:
     for word in words:
         if not takes_value and not word.startswith("-"):
             if word not in VERBS:
-                from profilerkit.config import unknown_word
-
-                raise unknown_word(word, list(VERBS), what="verb", hint="see profilerkit --help")
+                raise _unknown_verb(word)
             return word
         takes_value = word == "--color"
     return None
+
+
+def _unknown_verb(word: str) -> UsageError:
+    """Return the error for a word that is no verb, with the verb that a script or a recording was meant for."""
+    from pathlib import Path
+    from shlex import quote
+
+    from profilerkit.config import unknown_word
+
+    error = unknown_word(word, list(VERBS), what="verb", hint="see profilerkit --help")
+    if word.endswith(".py"):
+        error.hint = f"did you mean profilerkit run {quote(word)}?"
+    elif word.endswith((".json", ".json.gz")) or Path(word).exists():
+        error.hint = f"did you mean profilerkit analyze {quote(word)}?"
+    return error
 
 
 def _parsers(verb: str | None) -> tuple[Parser, dict[str, Parser]]:
@@ -86,14 +134,14 @@ def _parsers(verb: str | None) -> tuple[Parser, dict[str, Parser]]:
     common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     flags = common.add_argument_group("everywhere")
     flags.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors and asked-for data")
-    flags.add_argument("-v", "--verbose", action="store_true", help="say more about what is done")
-    flags.add_argument("--debug", action="store_true", help="show tracebacks and everything that is logged")
+    flags.add_argument("-v", "--verbose", action="store_true", help="print more about the work")
+    flags.add_argument("--debug", action="store_true", help="show tracebacks and all log messages")
     words = ("auto", "always", "never")
     flags.add_argument("--color", metavar="|".join(words), type=one_of("--color", words), help="default: auto")
 
     top = Parser(
         prog="profilerkit",
-        description="What bounds a PyTorch training run, what to change, and what it will gain.",
+        description="Find what bounds a PyTorch training run, what to change, and what that saves.",
         epilog=_EPILOG,
         parents=[common],
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import redact
+from profilerkit.cli import listing, redact
 from profilerkit.cli.arguments import one_of, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
-from profilerkit.cli.outputs import SUFFIXES, Output, opening, plan, render, write
+from profilerkit.cli.outputs import SUFFIXES, Output, has_screen, opening, plan, render, write
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.config import SEVERITIES, Settings, load_settings, unknown_word
 from profilerkit.errors import UsageError
@@ -21,22 +21,27 @@ if TYPE_CHECKING:
 
 _EPILOG = (
     """\
-Without -o the report lies beside its input: x.json or x.json.gz gives
-x.report.html, a directory of traces gets report.html inside it, a run directory
-report.html and report.json; several paths: beside the first. It tells no names
-of users and hosts, no absolute paths and no secrets: --no-redact keeps them.
-Of what lies elsewhere it lies in the working directory.
--o FILE takes its format from the ending. -o DIRECTORY names reports by run,
-time and content, so that they sort and none is written over another's. -o -
-writes one format to standard output and nothing else.
-
+examples:
   profilerkit analyze runs/resnet50
   profilerkit analyze trace.json.gz --fail-on high
   profilerkit analyze runs/resnet50 --show E3
   profilerkit analyze rank0.json rank1.json -f json -o -
 
+The report is written beside its input: x.json.gz gives x.report.html. A
+directory gets report.html, a run directory report.json as well. Reports are
+redacted: user and host names, absolute paths and secrets are left out.
+
+-o FILE takes its format from the ending. -o DIRECTORY names reports by run,
+time and content. -o - writes one format to standard output and nothing else.
+
 """
     + REMOTE_HELP
+    + """
+
+A directory of several runs is listed, one row a run, or with -f json.
+- reads a trace from standard input and writes to the current directory:
+
+  ssh node3 cat trace.json.gz | profilerkit analyze -"""
 )
 
 
@@ -52,33 +57,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="PATH",
         type=place,
-        help="a trace, a run directory, a directory with one trace per rank, a log of nvidia-smi or a memory snapshot "
-        "(alone or beside the others), or a report.json to render again",
+        help="trace, run directory, directory of traces, nvidia-smi log, memory snapshot, or report.json",
     )
     add_report_arguments(parser)
-    parser.add_argument("--rank", metavar="N", type=int, help="tell this rank in detail; all are compared")
+    parser.add_argument("--rank", metavar="N", type=int, help="show details for rank N; all ranks are still compared")
     parser.add_argument(
         "--communication-kernels",
         metavar="PATTERN",
         action="append",
-        help="names of communication kernels of your own, for example all_reduce=^my_sum",
+        help="name your own communication kernels, for example all_reduce=^my_sum",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="refuse damaged traces, and exit with 3 when the verdict is inconclusive",
+        help="refuse damaged traces; exit with 3 when inconclusive",
     )
     parser.add_argument(
         "--show",
         metavar="E3",
-        help="print this evidence of the report and the raw events behind it, and write no report",
+        help="print one piece of evidence with its raw events; write no report",
     )
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what is to be written where, and what is judged: of every verb that makes a report."""
     formats = tuple(SUFFIXES)
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write; a directory keeps the name")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write there; a directory gets a name of its own")
     parser.add_argument(
         "-f",
         "--format",
@@ -86,7 +90,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
         type=some_of("--format", formats, _installed_formats),
         default=(),
         dest="formats",
-        help=f"any of {', '.join(formats)}, separated by commas (default: html)",
+        help=f"write any of {', '.join(formats)}, separated by commas (default: html)",
     )
     parser.add_argument(
         "--fail-on",
@@ -96,12 +100,12 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--select", metavar="RULES", action="append", help="run only these, for example IN,CO003")
     parser.add_argument("--ignore", metavar="RULES", action="append", help="do not run these")
-    parser.add_argument("--device", metavar="NAME", help="compare with this device's peaks, for example h100-sxm")
+    parser.add_argument("--device", metavar="NAME", help="compare with the peaks of this device, for example h100-sxm")
     parser.add_argument(
-        "--gpu-hour-price", metavar="PRICE", help="tell the cost of lost time, at this price of one GPU for one hour"
+        "--gpu-hour-price", metavar="PRICE", help="show what lost time costs, at this price of one GPU for one hour"
     )
     redact.add_argument(parser)
-    parser.add_argument("--brief", action="store_true", help="one line on standard error instead of the verdict")
+    parser.add_argument("--brief", action="store_true", help="print one line instead of the verdict")
     parser.add_argument("--open", action="store_true", help="open the HTML report in the browser")
 
 
@@ -116,6 +120,7 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     from profilerkit.cli.progress import Progress
     from profilerkit.inputs import require_existing
     from profilerkit.plugins import loaded_from, without_unloaded
+    from profilerkit.reading.directories import runs_in
 
     paths: Sequence[Path] = copies.paths
     settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
@@ -126,6 +131,8 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
         paths = [saved]
     for sentence in (*settings.unused, *(() if rerender else loaded_from(settings.rules_path))):
         console.note(sentence)
+    if len(paths) == 1 and (runs := runs_in(paths[0])):
+        return listing.run(runs, arguments, settings, console)
     if arguments.show is not None:
         return _show(paths, rerender, arguments, settings, console)
     outputs = plan(paths, arguments.formats, arguments.output, rerender=rerender, beside=copies.beside())
@@ -185,7 +192,7 @@ def _show(
     if unfit:
         raise UsageError(
             f"--show and --{unfit[0].removesuffix('s').replace('_', '-')} do not go together",
-            cause="--show prints one number of the report, and writes no report",
+            cause="--show prints one number and writes no report",
             hint="leave one of them out",
         )
     _check_device(settings.device)
@@ -193,10 +200,10 @@ def _show(
     known = made.report if made else api.load(paths[0])
     wanted = evidence.require_evidence(known, arguments.show)
     (report,) = redact.shown([known], paths, arguments)
-    unknown = "A saved report holds no raw events: name the run directory or the trace that it was made from."
+    unknown = "A saved report holds no raw events. Name the run directory or the trace instead."
     if made:
         files = " and ".join(made.files_of(wanted))
-        unknown = f"No raw events of its own can be listed behind this number; it comes from the recording in {files}."
+        unknown = f"This number has no raw events of its own; it comes from the recording in {files}."
     text = evidence.render(
         report,
         arguments.show,
@@ -222,7 +229,7 @@ def _check_device(name: str | None) -> None:
     from profilerkit.hardware.lookup import known_names, lookup
 
     if lookup(name) is None:
-        hint = "leave --device out: what is not in the table is not compared"
+        hint = "omit --device: other devices are analyzed without peaks"
         raise unknown_word(name, known_names(), what="device", hint=hint)
 
 
@@ -301,7 +308,7 @@ def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console
             console.note(f"gate failed: --fail-on {fail_on}, findings: {', '.join(failing)}")
             return GATE_FAILED
     if strict and report.verdict.bound == "inconclusive":
-        console.note("inconclusive, and --strict was given")
+        console.note("inconclusive, under --strict")
         return INCONCLUSIVE
     return DONE
 
@@ -310,7 +317,7 @@ def _open(paths: Iterable[Path | None], console: Console) -> None:
     import webbrowser
 
     for path in paths:
-        if path is not None and not webbrowser.open(path.resolve().as_uri()):
+        if path is not None and not (has_screen() and webbrowser.open(path.resolve().as_uri())):
             console.note(f"no browser could be started; open {path} by hand")
 
 

@@ -37,6 +37,7 @@ def one_of(option: str, known: Sequence[str]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         return _known(option, text, known)
 
+    parse.known = known  # type: ignore[attr-defined]  # what a shell's completion offers
     return parse
 
 
@@ -50,6 +51,7 @@ def some_of(
         allowed = known if set(words) <= set(known) else [*known, *more()]
         return tuple(dict.fromkeys(_known(option, word, allowed) for word in words))
 
+    parse.known = known  # type: ignore[attr-defined]
     return parse
 
 
@@ -73,7 +75,7 @@ def seconds(option: str, least: float, most: float) -> Callable[[str], float]:
             raise UsageError(
                 f"{option} is {text}",
                 cause=f"it must be a number of seconds from {least:g} to {most:,.0f}",
-                hint=f"write for example {option} {max(least, 5):g}",
+                hint=f"write {option} {max(least, 5):g}",
             )
         return value
 

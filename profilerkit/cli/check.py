@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FORMATS = ("text", "md", "junit", "sarif")
 _EXAMPLE = 'step_time = "200 ms"'
 _EPILOG = """\
-Budgets stand in pyproject.toml, or are given with --budget, which wins:
+Set budgets in pyproject.toml, or with --budget, which wins:
 
   [tool.profilerkit.budgets]
   step_time = "200 ms"        # also step_time_median, step_time_p90
@@ -28,19 +28,19 @@ Budgets stand in pyproject.toml, or are given with --budget, which wins:
   busy = "80 %"               # of the least busy device, at least
   findings = "high"           # no finding of that severity or above
 
-What is analysed here is with the settings of the project, as by profilerkit
-analyze; a saved report keeps its own.
+Recordings are analyzed with the settings of the project; a saved report keeps
+the settings it was made with.
 
-Exit code 1 when one is exceeded. To hold a run against another one see
-profilerkit diff --help."""
+Exit code 1 means that a budget is exceeded. To compare two runs, use
+profilerkit diff. profilerkit guide ci has a workflow to copy."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``check``."""
     parser.epilog = _EPILOG
-    parser.add_argument("path", metavar="PATH", type=Path, help="a run directory, a trace, or a report saved as JSON")
+    parser.add_argument("path", metavar="PATH", type=Path, help="run directory, trace, or report saved as JSON")
     parser.add_argument(
-        "--budget", metavar="NAME=LIMIT", action="append", default=[], help="for example step_time=200ms"
+        "--budget", metavar="NAME=LIMIT", action="append", default=[], help="add a budget, for example step_time=200ms"
     )
     results.add_arguments(parser, _FORMATS)
 
@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if not budgets:
         raise UsageError(
             "there is no budget to check",
-            cause="[tool.profilerkit.budgets] is not in pyproject.toml, and --budget was not given",
-            hint=f"write for example {_EXAMPLE} there, or --budget step_time=200ms",
+            cause="pyproject.toml has no [tool.profilerkit.budgets], and --budget was not given",
+            hint=f"add {_EXAMPLE} there, or give --budget step_time=200ms",
         )
     limits = [parse_budget(name, value) for name, value in budgets.items()]
     documents = results.plan(arguments.formats, arguments.output, "check", _FORMATS, [arguments.path])
@@ -80,7 +80,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _budget(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not value.strip():
-        raise UsageError(f"{text!r} is no budget", cause="it is not NAME=LIMIT", hint="write --budget step_time=200ms")
+        raise UsageError(
+            f"{text!r} is not a budget", cause="a budget is NAME=LIMIT", hint="write --budget step_time=200ms"
+        )
     return name.strip(), value.strip()
 
 

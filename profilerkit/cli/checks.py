@@ -63,7 +63,7 @@ def _torch() -> Iterator[Check]:
         import torch
     except (ImportError, OSError) as error:
         text = f"cannot be imported ({error}): recordings can be analyzed here, not made"
-        yield Check("torch", "warn", text, "pip install 'profilerkit[torch]'")
+        yield Check("torch", "warn", text, "pip install torch")
         return
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
     build = build if torch.version.cuda or torch.version.hip else "CPU build"
@@ -93,13 +93,13 @@ def _tracing(torch: Any) -> Check:
     except RuntimeError as error:
         return Check("tracing", "warn", f"{name}: a test kernel failed: {error}", "run nvidia-smi, then retry")
     if not recorded:
-        fix = "close other profilers (CUPTI serves one at a time) and check that this user may use CUPTI"
+        fix = "close other profilers, because CUPTI serves one at a time; check that this user may use CUPTI"
         return Check("tracing", "warn", f"{name}: a test kernel ran but CUPTI recorded nothing", fix)
     return Check("tracing", "ok", f"{name}: a test kernel was recorded")
 
 
 def _nvml() -> Iterator[Check]:
-    fix = "with an NVIDIA GPU: install its driver, or start the container with --gpus all"
+    fix = "install the NVIDIA driver, or start the container with --gpus all"
     try:
         import pynvml
     except ImportError:
@@ -140,7 +140,7 @@ def _shared_memory(path: Path) -> Check:
     try:
         stat = os.statvfs(path)
     except OSError as error:
-        fix = "mount it: DataLoader workers hand batches over through it"
+        fix = "mount it: DataLoader workers pass batches through it"
         return Check("shared memory", "warn", f"{path}: {error.strerror}", fix)
     size_bytes, free_bytes = stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail
     shown = f"{path}: {format_bytes(free_bytes)} free of {format_bytes(size_bytes)}"

@@ -42,14 +42,18 @@ _REPORTS = ("report.html", "report.json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``demo``."""
     parser.epilog = (
-        "Both runs are real and train on this machine's processor, in under two\nminutes. "
-        "Only waits are made up: for slow storage, a network, a device.\n"
-        "Exits with 3 where the runs prove nothing, as on a machine that is busy."
+        "Both runs are real and train on the processor, in under two minutes. Only the\n"
+        "waits for slow storage, a network or a device are simulated. Exit code 3 means\n"
+        "that the runs proved nothing, for example on a busy machine."
     )
-    parser.add_argument("kind", nargs="?", default="input", metavar="KIND", help="which fault (default: input)")
+    parser.add_argument(
+        "kind", nargs="?", default="input", metavar="KIND", help="train with this fault (default: input)"
+    )
     parser.add_argument("--list", action="store_true", help="list the kinds")
-    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="default: a fresh runs/demo-KIND")
-    parser.add_argument("--keep", action="store_true", help="keep the recordings too, not only the reports")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", type=Path, help="write there (default: a fresh runs/demo-KIND)"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the recordings as well as the reports")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -71,7 +75,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         soon_s = (time.monotonic() - started_s) * (attempt + 1) / attempt
         if not uneven or attempt == _ATTEMPTS or soon_s > _PROMISED_S:
             break
-        console.note(f"{uneven}: this machine is busy; once more")
+        console.note(f"{uneven}. This machine is busy; training again")
         _drop(directory, keep=())
     unproven = _unproven(before, after, proposal)
     console.out(_comparison(before, after, proposal, unproven))
@@ -81,7 +85,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     pages = [directory / name / _REPORTS[0] for name in _RUNS]
     console.note(f"reports: {' and '.join(str(page) for page in pages if page.is_file())}")
     if unproven:
-        console.note(f"nothing was proven; next, when less else runs on this machine: profilerkit demo {kind}")
+        console.note(f"nothing was proven; next, when this machine is less busy: profilerkit demo {kind}")
         return INCONCLUSIVE
     return DONE
 
@@ -114,7 +118,7 @@ def _unproven(before: "Trained", after: "Trained", proposal: "Proposal") -> str:
     """
     uneven = _uneven(before, after)
     if uneven:
-        return f"{uneven}: this machine was too busy to tell what the fix saves."
+        return f"{uneven}. This machine was too busy to measure what the fix saves."
     if proposal.saving is None:
         return "The report predicted no saving for this fix."
     shorter_ns, noise_ns = before.step_ns - after.step_ns, abs(after.compute_ns - before.compute_ns)
@@ -122,15 +126,15 @@ def _unproven(before: "Trained", after: "Trained", proposal: "Proposal") -> str:
         return ""
     change = f"{format_ns(shorter_ns)} shorter" if shorter_ns > 0 else "no shorter"
     return (
-        f"The step got {change}, and the same computation alone differs by {format_ns(noise_ns)} between the runs: "
-        "the change is within the noise of this machine."
+        f"The step got {change}, and the same computation alone differs by {format_ns(noise_ns)} between the runs. "
+        "The change is within the noise of this machine."
     )
 
 
 def _note_other_verdict(before: "Trained", promised: str, console: Console) -> None:
     found = before.report.verdict.bound if before.report else promised
     if found != promised:
-        console.note(f"the fault was built to be {promised}; beside all else that runs here it was {found}")
+        console.note(f"the fault is {promised} on a quiet machine; here it was {found}")
 
 
 def _load(kind: str) -> ModuleType:
@@ -140,7 +144,7 @@ def _load(kind: str) -> ModuleType:
         raise UsageError(
             "the demo trains a real model and torch is missing",
             cause=str(error),
-            hint="pip install 'profilerkit[torch]'",
+            hint="pip install torch",
         ) from error
     return import_module(f"profilerkit.cli.demos.{kind}")
 
@@ -163,9 +167,7 @@ def _fresh_directory(wanted: Path | None, default: Path) -> Path:
 
 def _print_verdict(trained: "Trained", console: Console) -> None:
     if trained.report is None:
-        raise CaptureError(
-            "the run has no report", cause="capture switched itself off", hint="the warnings above say why"
-        )
+        raise CaptureError("the run has no report", cause="capture switched itself off", hint="see the warnings above")
     from profilerkit.report import terminal
 
     console.out(

@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 _FORMATS = ("html", "md", "json", "text", "junit", "sarif")
 _EPILOG = (
     """\
+examples:
+  profilerkit diff runs/before runs/after
+  profilerkit diff main/report.json runs/pr --fail-if step_time:+5% -o diff.md
+
 BEFORE and AFTER are run directories, traces, directories of traces, or reports
-saved as JSON. The comparison is printed; a file is written only with -o or -f.
-What is analysed here is with the settings of the project, as by profilerkit
-analyze; a saved report keeps its own.
+saved as JSON. The comparison is printed; -o or -f writes a file. Recordings are
+analyzed with the settings of the project; a saved report keeps its own.
 
-One recording of each cannot tell how much two runs of one program differ: that
-is assumed, and more for a busy host. More recordings, best made in turns,
-measure it and let smaller changes be seen: --also-before, --also-after.
+With one recording of each, the usual variation between runs is assumed. More
+recordings, made in turns, measure it: --also-before, --also-after. Smaller
+changes are then found.
 
-gates: METRIC:LIMIT, where a rise (for throughput and busy: a fall) beyond the
-limit exits with 1. Of the step time only a change that is real can fail; one
-that may be noise is not judged, which is exit code 3 with --strict.
+A gate is METRIC:LIMIT. A rise beyond the limit exits with 1; for throughput and
+busy, a fall does. A gate on step time fails only on a real change. A change
+that may be noise is not judged: exit code 3 with --strict.
   step_time:+5%       also step_time_median, step_time_p90
   throughput:-5%      samples per second
   peak_memory:+1GiB   of the device, else of the process
   input:+3pt          share of a family, or of a part: input.prep:+3pt
   findings:high       no new or worse finding of that severity or above
-
-  profilerkit diff runs/before runs/after
-  profilerkit diff main/report.json runs/pr --fail-if step_time:+5% -o diff.md
 
 """
     + REMOTE_HELP
@@ -48,9 +48,11 @@ that may be noise is not judged, which is exit code 3 with --strict.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``diff``."""
     parser.epilog = _EPILOG
-    parser.add_argument("before", metavar="BEFORE", type=place, help="the run to compare with")
-    parser.add_argument("after", metavar="AFTER", type=place, help="the run to judge")
-    parser.add_argument("--fail-if", metavar="GATE", action="append", default=[], help="for example step_time:+5%%")
+    parser.add_argument("before", metavar="BEFORE", type=place, help="run to compare with")
+    parser.add_argument("after", metavar="AFTER", type=place, help="run to judge")
+    parser.add_argument(
+        "--fail-if", metavar="GATE", action="append", default=[], help="fail on this change, for example step_time:+5%%"
+    )
     for side in ("before", "after"):
         parser.add_argument(
             f"--also-{side}",
@@ -58,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             type=place,
-            help=f"another recording of {side.upper()}'s program; may be repeated",
+            help=f"add a recording of the program {side.upper()}; may be repeated",
         )
     results.add_arguments(parser, _FORMATS)
 
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise UsageError(
             "junit would be empty",
             cause="each of its tests is a gate, and --fail-if was not given",
-            hint="add --fail-if step_time:+5%, or hold AFTER against budgets: profilerkit check",
+            hint="add --fail-if step_time:+5%, or check AFTER against budgets: profilerkit check",
         )
     from profilerkit import api
     from profilerkit.compare.gates import parse_limit

@@ -15,8 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``doctor``."""
     parser.epilog = (
         "ok: works. warn: works without what the line names. fail: profilerkit cannot be\n"
-        "used (exit code 2). Nothing is changed: device and driver are only read, and one\n"
-        "tiny kernel runs where there is a GPU."
+        "used (exit code 2). doctor is read-only; on a GPU it runs one tiny kernel."
     )
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
 

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 _EPILOG = (
     """\
-A summary of at most 120 kB lies beside its trace, or in the directory that -o
-names. One that is there already is left alone, so what was broken off goes on
-where it ended. At once are read as many traces as there are free cores, and as
-fit into half of the memory that is free, also within a control group. As a job
-array of Slurm, or under torchrun, each process takes its share of the traces:
-
+examples:
   profilerkit map traces/ -o summaries/
   profilerkit map traces/ -o summaries/ --shard $SLURM_ARRAY_TASK_ID/64
   profilerkit map traces/ --shard $RANK/$WORLD_SIZE
@@ -36,8 +31,13 @@ array of Slurm, or under torchrun, each process takes its share of the traces:
   profilerkit map 's3://bucket/run/*.json.gz' -o summaries/
   profilerkit reduce summaries/
 
-What lies elsewhere is fetched by whoever summarises it, one file at a time, and
-removed; nothing is written there, so -o has to name a directory.
+A summary has at most 120 kB and is written beside its trace, or to the
+directory of -o. Existing summaries are kept, so an interrupted map continues.
+Traces are read in parallel: one for each free core, within half of the free
+memory. In a Slurm array or under torchrun, --shard gives each process its part.
+
+A remote file is fetched by the process that summarises it, and then removed.
+Summaries of remote files need -o.
 
 """
     + REMOTE_HELP
@@ -50,30 +50,30 @@ _ENGINES = ("pool", "inline", "dask")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``map``."""
     parser.epilog = _EPILOG
-    parser.add_argument("paths", nargs="+", metavar="PATH", type=place, help="traces, or directories that hold them")
-    parser.add_argument("-o", "--output", metavar="DIR", type=place, help="where to write (default: beside each trace)")
+    parser.add_argument("paths", nargs="+", metavar="PATH", type=place, help="traces, or directories of traces")
+    parser.add_argument("-o", "--output", metavar="DIR", type=place, help="write there (default: beside each trace)")
     parser.add_argument(
         "--shard",
         metavar="I/N",
-        help="only the I-th of N shares, I from 0 to N - 1; a trace's path decides which it is in",
+        help="summarise only part I of N, from 0 to N - 1; the path of a trace decides its part",
     )
-    parser.add_argument("--workers", metavar="N", type=int, help="processes (default: one for each free core)")
+    parser.add_argument("--workers", metavar="N", type=int, help="use N processes (default: one for each free core)")
     parser.add_argument(
         "--engine",
         metavar="|".join(_ENGINES),
         type=one_of("--engine", _ENGINES),
         default="pool",
-        help="processes of this machine (default), this process alone, or Dask's workers",
+        help="use processes of this machine (default), this process alone, or workers of Dask",
     )
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="of Dask, where it runs already")
-    parser.add_argument("--device", metavar="NAME", help="device of traces that do not name theirs")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="address of a running Dask scheduler")
+    parser.add_argument("--device", metavar="NAME", help="assume this device for traces that do not name one")
     parser.add_argument(
         "--communication-kernels",
         metavar="PATTERN",
         action="append",
-        help="names of communication kernels of your own, for example all_reduce=^my_sum",
+        help="name your own communication kernels, for example all_reduce=^my_sum",
     )
-    parser.add_argument("--force", action="store_true", help="make summaries again that are there")
+    parser.add_argument("--force", action="store_true", help="make existing summaries again")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit.summaries.mapping import Task, map_all, shard_of
 
     if arguments.scheduler and arguments.engine != "dask":
-        raise UsageError("--scheduler is Dask's", cause=f"the engine is {arguments.engine}", hint="add --engine dask")
+        raise UsageError("--scheduler needs Dask", cause=f"the engine is {arguments.engine}", hint="add --engine dask")
     if arguments.workers is not None and arguments.workers < 1:
         raise UsageError(f"--workers {arguments.workers} is too few", hint="name at least 1")
     here = {"pool": engines.pool, "inline": engines.inline}
@@ -207,9 +207,9 @@ def _made(place: str | Path) -> Path:
     """
     if isinstance(place, str):
         raise UsageError(
-            "summaries are written to a directory of this machine",
+            "summaries are written to a local directory",
             cause="-o names a URL",
-            hint="write them here, and copy them with the tool of that storage",
+            hint="write them to a local directory, then copy them to the storage",
         )
     directory = place.absolute()
     try:

@@ -18,6 +18,9 @@ SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt"}
 _HINT = "name another place with -o FILE"
 #: What opens a page in the browser, by system.
 _OPENERS = {"darwin": "open", "linux": "xdg-open"}
+#: Variables of which Linux sets one where a browser can be seen, and those of sessions whose screen is elsewhere.
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+_ELSEWHERE = ("SSH_CONNECTION", "JPY_PARENT_PID")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +113,19 @@ def write(path: Path, text: str) -> int:
     return len(data)
 
 
+def has_screen() -> bool:
+    """Return whether a browser that is started here can be seen."""
+    return sys.platform != "linux" or any(os.environ.get(name) for name in _SCREENS)
+
+
 def opening(page: str) -> str:
-    """How to look at a page: the command of this system that opens it, else in words."""
+    """Return how to look at a page: the command of this system that opens it, else in words."""
     from shlex import quote
     from shutil import which
 
     command = _OPENERS.get(sys.platform, "")
-    return f"{command} {quote(page)}" if command and which(command) else f"open {quote(page)} in a browser"
+    is_here = has_screen() and not any(os.environ.get(name) for name in _ELSEWHERE)
+    return f"{command} {quote(page)}" if command and is_here and which(command) else f"open {quote(page)} in a browser"
 
 
 def _check_target(target: str, formats: Sequence[str]) -> None:
@@ -132,13 +141,13 @@ def _check_target(target: str, formats: Sequence[str]) -> None:
     endings = ", ".join(SUFFIXES.values())
     if ending and not of_ending and not formats:
         raise UsageError(
-            f"cannot tell the format of {target}",
+            f"the format of {target} is unknown",
             cause=f"{ending} is none of {endings}",
             hint="use one of these endings, or name the format: -f html",
         )
     if of_ending and formats and of_ending[0] not in formats:
         raise UsageError(
-            f"{target} is no name for {' and '.join(formats)}",
+            f"{target} is not a name for {' and '.join(formats)}",
             cause=f"{ending} is the ending of {of_ending[0]}",
             hint=f"leave -f out, or write to {Path(target).with_suffix(SUFFIXES.get(formats[0], '.' + formats[0]))}",
         )
@@ -148,9 +157,11 @@ def _default_formats(first: Path, target: str | None) -> tuple[str, ...]:
     if target is not None and not Path(target).is_dir():
         ending = Path(target).suffix.lower()
         return tuple(name for name, suffix in SUFFIXES.items() if suffix == ending) or ("html",)
+    from profilerkit.rundir.layout import LAUNCH
     from profilerkit.rundir.reader import is_run_directory
 
-    return ("html", "json") if is_run_directory(first) else ("html",)
+    is_ours = is_run_directory(first) or (first / LAUNCH).is_file()
+    return ("html", "json") if is_ours else ("html",)
 
 
 def _stem(first: Path, target: str | None, beside: Path | None, *, rerender: bool) -> Path:
@@ -172,7 +183,7 @@ def _stem(first: Path, target: str | None, beside: Path | None, *, rerender: boo
 
 def _check_writable(path: Path, inputs: Sequence[Path]) -> None:
     if any(path.exists() and given.exists() and path.samefile(given) for given in inputs):
-        raise UsageError(f"{path} would be written over", cause="it is the input", hint=_HINT)
+        raise UsageError(f"{path} would be overwritten", cause="it is the input", hint=_HINT)
     if path.is_dir():
         raise UsageError(f"cannot write {path}", cause="it is a directory", hint=_HINT)
     if not path.parent.is_dir():

@@ -15,7 +15,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-redact",
         action="store_true",
-        help="keep names of users and hosts, absolute paths, variables and what looks like a secret",
+        help="do not redact user names, host names, paths, variables or secrets",
     )
 
 

@@ -17,18 +17,14 @@ if TYPE_CHECKING:
 
 _EPILOG = (
     """\
-All ranks are compared by their steps and collectives. Whom the others wait for,
-and some ranks that stand for the rest, are told in detail.
-
-Without -o the report lies where that of analyze would: in the directory of the
-summaries as report.html, or beside the first one that is named; a run directory
-gets report.html and report.json; of what lies elsewhere it lies in the working
-directory. The last line says where. -o DIRECTORY names it by run, time and
-content, as analyze does.
-
+examples:
   profilerkit map traces/ -o summaries/
   profilerkit reduce summaries/
   profilerkit reduce summaries/ -o report.html
+
+All ranks are compared by their steps and collectives. Details are shown for
+late ranks and for some typical ranks. The report is written to the directory of
+the summaries; -o works as in analyze.
 
 """
     + REMOTE_HELP
@@ -38,7 +34,7 @@ content, as analyze does.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``reduce``."""
     parser.epilog = _EPILOG
-    parser.add_argument("paths", nargs="+", metavar="PATH", type=place, help="summaries, or directories that hold them")
+    parser.add_argument("paths", nargs="+", metavar="PATH", type=place, help="summaries, or directories of summaries")
     analyze.add_report_arguments(parser)
     parser.add_argument("--strict", action="store_true", help="exit with 3 when the verdict is inconclusive")
 

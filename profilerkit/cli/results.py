@@ -35,7 +35,7 @@ class Document:
 
 def add_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
     """Declare ``-o``, ``-f`` and what is said to GitHub."""
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write; - is standard output")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write there; - is standard output")
     parser.add_argument(
         "-f",
         "--format",
@@ -43,21 +43,21 @@ def add_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]) -> No
         type=some_of("--format", formats),
         default=(),
         dest="formats",
-        help=f"any of {', '.join(formats)}, separated by commas",
+        help=f"write any of {', '.join(formats)}, separated by commas",
     )
     redact.add_argument(parser)
-    parser.add_argument("--strict", action="store_true", help="exit with 3 when something could not be judged")
+    parser.add_argument("--strict", action="store_true", help="exit with 3 when a gate could not be judged")
     parser.add_argument(
-        "--annotations", action="store_true", help="print annotations for GitHub; in its Actions they are always"
+        "--annotations", action="store_true", help="print annotations for GitHub; automatic in GitHub Actions"
     )
     parser.add_argument(
         "--location",
         metavar="FILE",
         default=LOCATION,
-        help="file of the repository at which code scanning shows the alerts of SARIF (default: %(default)s)",
+        help="attach SARIF alerts to this file of the repository (default: %(default)s)",
     )
     parser.add_argument(
-        "--summary", metavar="FILE", help="append the Markdown there (default: GITHUB_STEP_SUMMARY, where it is set)"
+        "--summary", metavar="FILE", help="append Markdown to this file (default: GITHUB_STEP_SUMMARY, if set)"
     )
 
 
@@ -112,8 +112,8 @@ def plan(
     chosen = tuple(formats) or tuple(name for name in known if SUFFIXES[name] == ending)
     if len(chosen) != 1:
         raise UsageError(
-            f"cannot tell the format of {target}",
-            cause=f"{len(formats)} formats were given" if formats else f"{ending or 'no ending'} is none that is known",
+            f"the format of {target} is unknown",
+            cause=f"{len(formats)} formats were given" if formats else f"{ending or 'no ending'} is not a known one",
             hint=f"name one with -f, or use one of the endings {', '.join(SUFFIXES[name] for name in known)}",
         )
     if not Path(target).parent.is_dir():

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 _EPILOG = """\
-A project's own rules, from rules-path of the pyproject.toml that lies here, are
-listed too.
-
+examples:
   profilerkit rules IN                            the rules about input
-  profilerkit rules starved_device                what IN001 claims, its options
-  profilerkit rules --format markdown > rules.md  every page"""
+  profilerkit rules starved_device                the page of IN001
+  profilerkit rules --format markdown > rules.md  every page
+
+Rules of your project are listed too: rules-path in pyproject.toml of the
+current directory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", metavar="|".join(formats), type=one_of("--format", formats), default="text", help="default: text"
     )
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="same as --format json")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of report.json instead")
 
 

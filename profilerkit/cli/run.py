@@ -20,15 +20,15 @@ from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
 
 _EPILOG = """\
-The command becomes this process: its arguments, working directory, input and
-output, signals and exit code are its own. Recording starts where a process
-first iterates a DataLoader, runs a backward pass or steps an optimizer, and
-ends with the program. A profile block in the script joins it.
-
+examples:
   profilerkit run train.py --lr 0.1
   profilerkit run -o runs/first -m package.train --lr 0.1
   profilerkit run -- torchrun --nproc-per-node 2 train.py
-  torchrun --nproc-per-node 2 -m profilerkit run train.py"""
+  torchrun --nproc-per-node 2 -m profilerkit run train.py
+
+The command keeps its arguments, input, output, signals and exit code. Recording
+starts at the first DataLoader iteration, backward pass or optimizer step, and
+ends with the program. A profile block in the script joins the recording."""
 
 _WITH_VALUE = ("-o", "--output", "--trace-steps", "--warmup-steps", "--trace-every", "--probe", "--color")
 _OFF = {
@@ -57,24 +57,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "profilerkit run [options] [--] (SCRIPT | -m MODULE | PROGRAM) [ARG ...]"
     parser.epilog = _EPILOG
     parser.add_argument(
-        "-o", "--output", metavar="DIR", type=Path, help="run directory (default: the script's, or runs/SCRIPT)"
+        "-o", "--output", metavar="DIR", type=Path, help="write to this run directory (default: runs/SCRIPT)"
     )
-    parser.add_argument("--trace-steps", metavar="N", type=int, help="steps in the trace window (default: 10)")
-    parser.add_argument("--warmup-steps", metavar="N", type=int, help="steps before the window (default: 5)")
-    parser.add_argument("--trace-every", metavar="N", type=int, help="open another window every N steps (default: one)")
-    parser.add_argument("--with-stack", action="store_const", const=True, help="trace the names of Python's functions")
+    parser.add_argument("--trace-steps", metavar="N", type=int, help="trace N steps (default: 10)")
+    parser.add_argument("--warmup-steps", metavar="N", type=int, help="skip N steps before the trace (default: 5)")
+    parser.add_argument("--trace-every", metavar="N", type=int, help="trace again every N steps (default: once)")
+    parser.add_argument(
+        "--with-stack",
+        action="store_const",
+        const=True,
+        help="trace the names of Python functions; slows traced steps down",
+    )
     parser.add_argument(
         "--summaries",
         action="store_const",
         const=True,
-        help="summarise each rank's traces beside them, for profilerkit reduce",
+        help="summarise the traces of each rank, for profilerkit reduce",
     )
     parser.add_argument(
         "--probe",
         metavar="NAMES",
-        help="measure what fixes could save, in the run: input, workers, comm, bf16, or several with commas. Each puts "
-        "25 to 100 steps in and then puts the state back; a loop that counts its steps counts those too, bf16 may "
-        "raise in it, and all ranks must ask for the same",
+        help="measure in the run what a fix can save: input, workers, comm, bf16. Each probe adds 25 to 100 steps, "
+        "which your own step counters count too. bf16 may raise an error. All ranks need the same probes",
     )
     for name, text in _OFF.items():
         parser.add_argument(f"--no-{name}", dest=name, action="store_const", const=False, help=text)
@@ -85,7 +89,7 @@ def run(arguments: argparse.Namespace, console: Console) -> NoReturn:
     words: list[str] = arguments.command
     if not words:
         raise UsageError(
-            "profilerkit run has no command", cause="nothing follows the options", hint="profilerkit run train.py"
+            "there is no command to run", cause="nothing follows the options", hint="profilerkit run train.py"
         )
     _check_steps(arguments)
     command = _command(words)
@@ -109,7 +113,7 @@ def _check_steps(arguments: argparse.Namespace) -> None:
                 f"{option} is {value}", cause=f"it must be at least {least}", hint="--no-deep records without a trace"
             )
     if arguments.output is not None and arguments.output.exists() and not arguments.output.is_dir():
-        raise UsageError(f"{arguments.output} is a file", hint="name a directory; it is made if it does not exist")
+        raise UsageError(f"{arguments.output} is a file", hint="name a directory; a missing one is created")
 
 
 def _command(words: Sequence[str]) -> list[str]:
@@ -120,11 +124,15 @@ def _command(words: Sequence[str]) -> list[str]:
             raise UsageError("-m names no module", hint="profilerkit run -m package.train")
         return [sys.executable, *_python_options(), *words]
     path = Path(first)
+    if " " in first and not path.exists():
+        raise UsageError(
+            f"no such script or program: {first}",
+            cause="the command stands in one pair of quotes",
+            hint=f"profilerkit run {' '.join(words)}",
+        )
     if path.suffix == ".py" or path.is_dir() or (path.is_file() and not os.access(path, os.X_OK)):
         if not path.exists():
-            raise UsageError(
-                f"no such script: {first}", cause=f"it is looked for in {Path.cwd()}", hint="check the path"
-            )
+            raise UsageError(f"no such script: {first}", cause=f"searched in {Path.cwd()}", hint="check the path")
         return [sys.executable, *_python_options(), *words]
     if shutil.which(first) is None:
         raise UsageError(
@@ -143,9 +151,9 @@ def _python_options() -> list[str]:
     """The options of this Python, as in ``python -u -m profilerkit run``; torchrun gives ``-u``."""
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise UsageError(
-            "this Python keeps out what profilerkit run puts into the environment",
+            "this Python ignores the environment that profilerkit run needs",
             cause="it was started with -I, -E or -S",
-            hint="leave that option out, or record with profilerkit.profile() in the script",
+            hint="remove that option, or record with profilerkit.profile() in the script",
         )
     return python_options(sys.orig_argv)
 

@@ -23,20 +23,18 @@ if TYPE_CHECKING:
     from profilerkit.rundir.follow import RankState
 
 _EPILOG = """\
-RUN is the run directory; it may lie on a disk that is shared with another host.
-What is judged are the timers and samples until now: profilerkit analyze reads
-the traces too. At most a twentieth of the time is spent on reading, and a
-fiftieth on judging, with a low priority. Where standard output is no terminal,
-each refresh is one line.
-
-Ends with the run, or by Ctrl-C. Of a job on another host nobody here can ask
-whether it still runs: when it has written nothing for 2 minutes, that is said,
-and after 5 minutes the watch ends. A job that lives writes once a minute at
-least, however long its steps are.
-
+examples:
   profilerkit watch runs/resnet50
   profilerkit watch runs/resnet50 --wait 60
-  ssh node3 profilerkit watch /shared/runs/resnet50 --once"""
+  ssh node3 profilerkit watch /shared/runs/resnet50 --once
+
+watch is read-only. It judges timers and samples; profilerkit analyze reads the
+traces too. It runs at low priority and uses at most 7 % of one core. Without a
+terminal, each refresh is one line.
+
+watch ends with the run, or at Ctrl-C. It warns when a job on another host has
+written nothing for 2 minutes, and ends after 5 minutes. A running job writes
+once a minute."""
 
 #: The job writes its records half as often (``rundir.layout.FLUSH_SECONDS``): more looks would show nothing newer.
 _LEAST_SECONDS = 0.25
@@ -58,20 +56,20 @@ _LISTENING_SECONDS = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``watch``."""
     parser.epilog = _EPILOG
-    parser.add_argument("run", metavar="RUN", type=Path, help="the run directory of a job, running or over")
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory of a job that runs or has ended")
     parser.add_argument(
         "--every",
         metavar="SECONDS",
         type=seconds("--every", _LEAST_SECONDS, _MOST_SECONDS),
         default=2.0,
-        help="time between two looks, 0.25 or more (default: 2)",
+        help="time between two refreshes, 0.25 or more (default: 2)",
     )
     parser.add_argument(
         "--wait",
         metavar="SECONDS",
         type=seconds("--wait", 0.0, _MOST_SECONDS),
         default=0.0,
-        help="how long to wait for a run directory that is not there yet (default: 0)",
+        help="wait for a run directory that does not exist yet (default: 0)",
     )
     parser.add_argument("--once", action="store_true", help="print one page and exit")
     redact.add_argument(parser)
@@ -106,7 +104,7 @@ def _wait_for(place: Path, most_s: float, console: Console) -> None:
 
     if place.is_file():
         raise UsageError(
-            f"{place} is a file", cause="a run is watched by its directory", hint="profilerkit analyze reads a file"
+            f"{place} is a file", cause="watch needs a run directory", hint="profilerkit analyze reads files"
         )
     deadline = time.monotonic() + most_s
     if most_s and not is_run_directory(place):
@@ -117,7 +115,7 @@ def _wait_for(place: Path, most_s: float, console: Console) -> None:
         waited = f" after {most_s:g} s" if most_s else ""
         raise UnreadableInputError(
             f"{place} does not exist{waited}",
-            cause="the job has not begun to record, or records elsewhere",
+            cause="the job has not started to record, or records somewhere else",
             hint=f"check the path; --wait {max(2 * most_s, 60):g} waits longer" if most_s else "--wait 60 waits for it",
         )
     if not is_run_directory(place):
@@ -125,7 +123,7 @@ def _wait_for(place: Path, most_s: float, console: Console) -> None:
 
         raise several_runs(place, "watch") or UnreadableInputError(
             f"not a run directory: {place}",
-            cause="no job has begun to record there",
+            cause="no job has started to record there",
             hint="name the directory of profilerkit.profile() or run -o"
             + ("" if most_s else "; --wait 60 waits for it"),
         )

@@ -45,7 +45,7 @@ def parse_limit(text: str) -> Limit:
     """
     name, colon, change = (piece.strip() for piece in text.partition(":"))
     if not colon:
-        raise UsageError(f"{text!r} is no gate", cause="it has no colon", hint="write for example step_time:+5%")
+        raise UsageError(f"{text!r} is not a gate", cause="it has no colon", hint="write a gate such as step_time:+5%")
     if name == FINDINGS:
         return Limit(text, None, severity=_severity(change))
     metric = _metric(name)
@@ -54,9 +54,9 @@ def parse_limit(text: str) -> Limit:
     if change[:1] != sign:
         better = "more" if metric.more_is_better else "less"
         raise UsageError(
-            f"{text!r} is no gate",
-            cause=f"{better} of {name} is better, so what can fail is {'a fall' if sign == '-' else 'a rise'}",
-            hint=f"write for example {example}",
+            f"{text!r} is not a gate",
+            cause=f"{better} of {name} is better, so the gate needs {'a fall' if sign == '-' else 'a rise'}",
+            hint=f"write {example}",
         )
     percent = {"%": 0.01}
     is_relative = change.endswith("%") and metric.unit != "ratio"
@@ -170,7 +170,8 @@ def judge_budget(limit: Limit, report: Report) -> Gate:
     within = value >= limit.amount if metric.more_is_better else value <= limit.amount
     if within:
         return _gate(metric.name, asked, shown, "passed")
-    return _gate(metric.name, asked, shown, "failed", f"{metric.name} is {shown}, not {asked}")
+    over = f" ({format_change(value / limit.amount - 1)})" if metric.unit != "ratio" and limit.amount else ""
+    return _gate(metric.name, asked, shown, "failed", f"{metric.name} is {shown}, not {asked}{over}")
 
 
 def _of(value: str, kind: str) -> str:
@@ -192,7 +193,7 @@ def _metric(name: str) -> Metric:
 def _severity(word: str) -> Severity:
     found: Severity | None = next((severity for severity in ORDER if severity == word and word in SEVERITIES), None)
     if found is None:
-        raise unknown_word(word, SEVERITIES, what="severity", hint="write for example findings:high")
+        raise unknown_word(word, SEVERITIES, what="severity", hint="write findings:high")
     return found
 
 

@@ -102,9 +102,9 @@ def quantity(text: str, units: dict[str, float], *, whole: str, example: str) ->
     found = _QUANTITY.fullmatch(text.strip())
     if found is None or found[2].strip() not in units:
         raise UsageError(
-            f"{whole!r} has no limit that can be read",
-            cause=f"{text.strip()!r} is no number with one of the units {', '.join(units)}",
-            hint=f"write for example {example}",
+            f"{whole!r} has an unreadable limit",
+            cause=f"{text.strip()!r} is not a number with one of the units {', '.join(units)}",
+            hint=f"write {example}",
         )
     return float(found[1]) * units[found[2].strip()]
 

@@ -1,1 +1,1 @@
-"""Training frameworks: exact steps and named phases from their callbacks; each is imported only when it is used."""
+"""Connect training frameworks and trackers; each module imports its framework only when it is used."""

@@ -1,7 +1,7 @@
-"""Accelerate: ``attach(prof, accelerator)`` in the block of ``profilerkit.profile() as prof``.
+"""Record Accelerate: call ``attach(prof, accelerator)`` inside ``with profilerkit.profile() as prof``.
 
-Where the loop uses ``accelerator.accumulate``, a step ends with the block that took an optimizer step; any other
-loop is understood as it is. Whatever the accelerator saves is a checkpoint. The block ends the recording.
+With ``accelerator.accumulate``, a step ends with the block that took an optimizer step. Other loops are recorded as
+they are. Saves of the accelerator are checkpoints. The block ends the recording.
 """
 
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ _SAVES = ("save", "save_model", "save_state")
 
 
 def attach(prof: Profile, accelerator: Any) -> None:
-    """Have ``accelerator`` tell ``prof`` where steps end and checkpoints are written.
+    """End steps of ``prof`` where ``accelerator`` does, and time its saves as checkpoints.
 
     Raises:
-        UsageError: ``accelerator`` is none.
+        UsageError: ``accelerator`` is not an Accelerator.
     """
     if not callable(getattr(accelerator, "accumulate", None)) or not hasattr(accelerator, "sync_gradients"):
         raise UsageError(
             f"not an Accelerator: {type(accelerator).__name__}",
             cause="it has no accumulate() and no sync_gradients",
-            hint="pass what accelerate.Accelerator() gave",
+            hint="pass an accelerate.Accelerator()",
         )
     _SteppingBlock(accelerator, "accumulate", prof)
     for name in _SAVES:

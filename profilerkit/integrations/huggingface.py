@@ -1,9 +1,8 @@
-"""Hugging Face: ``Trainer(callbacks=[ProfilerkitCallback()])`` records ``train()``.
+"""Record Hugging Face's Trainer: ``Trainer(callbacks=[ProfilerkitCallback()])``.
 
 A step is an optimizer step, also with gradient accumulation. Evaluation and checkpoints are named phases. The
-recording ends with the training. The Trainer tells no callback of an exception: such a recording ends with the
-program, or at once where the training runs in a block, ``with profilerkit.profile() as prof`` and
-``ProfilerkitCallback(prof)``.
+recording ends with the training. The Trainer reports no exception to callbacks, so such a recording ends with the
+program. To end it at once, train inside ``with profilerkit.profile() as prof`` with ``ProfilerkitCallback(prof)``.
 """
 
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from profilerkit.errors import UsageError
 
 
 class TrainerHooks:
-    """What ``ProfilerkitCallback`` does; its other base is the ``TrainerCallback`` of transformers.
+    """Record ``train()``; the base of ``ProfilerkitCallback`` beside the ``TrainerCallback`` of transformers.
 
     Attributes:
         prof: the recording; its ``report`` is there after the training.
@@ -33,7 +32,7 @@ class TrainerHooks:
         self._is_ours = self.prof.record_until_exit()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_objects: Any) -> None:
-        """Whatever was named is over."""
+        """End the named phase."""
         self._phases.close()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_objects: Any) -> None:
@@ -42,17 +41,17 @@ class TrainerHooks:
         self._name_what_follows(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_objects: Any) -> None:
-        """Evaluation and checkpoint once per epoch come after this."""
+        """Name the evaluation or checkpoint that follows an epoch."""
         self._name_what_follows(control)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_objects: Any) -> None:
-        """Evaluation is over; a checkpoint may follow."""
+        """End the evaluation; name the checkpoint that may follow."""
         self._phases.close()
         if control.should_save:
             self._phases.enter_context(self.prof.phase("checkpoint"))
 
     def on_save(self, args: Any, state: Any, control: Any, **_objects: Any) -> None:
-        """The checkpoint is written."""
+        """End the checkpoint."""
         self._phases.close()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_objects: Any) -> None:

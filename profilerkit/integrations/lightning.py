@@ -1,10 +1,13 @@
-"""Lightning: ``Trainer(callbacks=[ProfilerkitCallback()])`` records the fit.
+"""Record Lightning's fit: ``Trainer(profiler=ProfilerkitProfiler("runs/x"))``, or the same as a callback.
 
-Both ``lightning`` and ``pytorch_lightning`` will do. A step is an optimizer step, also with gradient accumulation and
+``Trainer(callbacks=[ProfilerkitCallback()])`` allows another profiler.
+
+Works with ``lightning`` and ``pytorch_lightning``. A step is an optimizer step, also with gradient accumulation and
 with several optimizers. Validation and checkpoints are named phases. The recording ends with the fit or with the
 exception that ends it.
 """
 
+import os
 import sys
 from contextlib import ExitStack
 from importlib import import_module
@@ -19,7 +22,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 class LightningHooks:
-    """What ``ProfilerkitCallback`` does; its other base is Lightning's ``Callback``.
+    """Record the fit; the base of ``ProfilerkitCallback`` beside Lightning's ``Callback``.
 
     Attributes:
         prof: the recording; its ``report`` is there after the fit.
@@ -48,11 +51,11 @@ class LightningHooks:
             self.prof.step()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Name what follows."""
+        """Name the evaluation."""
         self._phases.enter_context(self.prof.phase("evaluation"))
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Back to training."""
+        """End the evaluation."""
         self._phases.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -74,23 +77,68 @@ class LightningHooks:
             self.prof.__exit__(None if error is None else type(error), error, None)
 
 
+class ProfilerHooks:
+    """Record as Lightning's ``Profiler``, the other base of ``ProfilerkitProfiler``: the callback does the work.
+
+    Attributes:
+        prof: the recording; its ``report`` is there after the fit.
+    """
+
+    def __init__(self, recording: str | os.PathLike[str] | Profile | None = None) -> None:
+        """``recording`` is the run directory, or what ``profilerkit.profile()`` gave."""
+        super().__init__()
+        self.prof = recording if isinstance(recording, Profile) else profile(recording)
+        self._hooks: Any = None
+
+    def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
+        """Add our callback to the trainer's, as the first: what the others do after a batch is of the next step.
+
+        The trainer sets its profiler up before its callbacks.
+        """
+        callbacks = self._lightning_module.trainer.callbacks  # type: ignore[attr-defined]  # the trainer sets it
+        if self._hooks is None:
+            self._hooks = _made("ProfilerkitCallback")(self.prof)
+        if self._hooks not in callbacks:
+            callbacks.insert(0, self._hooks)
+
+    def start(self, action_name: str) -> None:
+        """Ignore the start of an action: the recording times what matters by itself."""
+
+    def stop(self, action_name: str) -> None:
+        """Ignore the end of an action."""
+
+
 ProfilerkitCallback: type[LightningHooks]
+ProfilerkitProfiler: type[ProfilerHooks]
+
+#: The classes that are made when they are first asked for, of ours and one of Lightning's: it takes seconds to import.
+_CLASSES: dict[str, tuple[type, str, str]] = {
+    "ProfilerkitCallback": (LightningHooks, "", "Callback"),
+    "ProfilerkitProfiler": (ProfilerHooks, ".profilers", "Profiler"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Make the callback when it is first asked for: Lightning takes seconds to import."""
-    if name != "ProfilerkitCallback":
+    """Make a class when it is first asked for."""
+    if name not in _CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    made = type(name, (LightningHooks, _callback()), {"__module__": __name__, "__doc__": __doc__})
-    return globals().setdefault(name, made)
+    return _made(name)
 
 
-def _callback() -> type:
+def _made(name: str) -> Any:
+    if name not in globals():
+        ours, module, base = _CLASSES[name]
+        made = type(name, (ours, _base(module, base)), {"__module__": __name__, "__doc__": ours.__doc__})
+        globals()[name] = made
+    return globals()[name]
+
+
+def _base(module: str, name: str) -> type:
     """Lightning's own base class: of the distribution that is imported, else of the first that can be."""
     failures = []
     for package in sorted(_PACKAGES, key=lambda package: package not in sys.modules):
         try:
-            base: type = import_module(package).Callback
+            base: type = getattr(import_module(package + module), name)
         except ImportError as error:
             failures.append(str(error))
         else:

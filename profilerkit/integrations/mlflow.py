@@ -1,4 +1,4 @@
-"""MLflow: ``log_report(prof.report, client, run_id)`` adds a report's metrics and its documents."""
+"""Log a report to MLflow: ``log_report(prof.report, client, run_id)``."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Methods of a framework's object that are replaced while a recording runs, and put back as they were found."""
+"""Replace methods of a framework's object while a recording runs, and restore them afterwards."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from profilerkit.capture.profiler import Profile
 
 
 class Replaced:
-    """Stands for one method of one object; a subclass says what a call does.
+    """Replace one method of one object; a subclass says what a call does.
 
     One of ours that is there already is replaced, not wrapped: its recording is over, or this one joins it.
 
     Attributes:
-        inner: the method that it stands for.
+        inner: the method that it replaces.
     """
 
     def __init__(self, owner: Any, name: str, prof: Profile) -> None:
@@ -25,7 +25,7 @@ class Replaced:
         setattr(owner, name, self)
 
     def put_back(self) -> None:
-        """Leave the object as it was found, unless somebody has replaced the method since: then this stays below."""
+        """Restore the method, unless somebody else has replaced it since."""
         if vars(self._owner).get(self._name) is not self:
             return
         if self._was_set:
@@ -35,9 +35,9 @@ class Replaced:
 
 
 class TimedSave(Replaced):
-    """A method that saves, timed as a checkpoint."""
+    """Time a method that saves as a checkpoint."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the method gives."""
+        """Return what the method returns."""
         with self._prof.phase("checkpoint"):
             return self.inner(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""TensorBoard: ``log_report(prof.report, writer)`` adds a report's numbers and its Markdown."""
+"""Log a report to TensorBoard: ``log_report(prof.report, writer)``."""
 
 from typing import Any
 

@@ -1,13 +1,13 @@
-"""What an experiment tracker is told of a report."""
+"""Select the numbers of a report for experiment trackers."""
 
 from profilerkit.model.report import Report
 
 
 def scalars(report: Report) -> dict[str, float]:
-    """Numbers to compare runs by; what was not measured is left out.
+    """Return numbers to compare runs by; what was not measured is omitted.
 
-    ``profilerkit/step_time_median_ms`` and ``_p90_ms`` of the steady steps, ``profilerkit/share/PART`` of the steady
-    step (0 to 1), and ``profilerkit/expected_saving`` of the verdict's best fix, a ratio of the step time.
+    ``profilerkit/step_time_median_ms`` and ``_p90_ms`` are of the steady steps. ``profilerkit/share/PART`` is a share
+    of the steady step, 0 to 1. ``profilerkit/expected_saving`` is a share of the step time.
     """
     times, saving = report.steps.time_ns, report.verdict.saving
     steps_ns = {"median": times.median, "p90": times.p90} if times else {}

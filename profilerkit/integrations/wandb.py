@@ -1,4 +1,4 @@
-"""Weights & Biases: ``log_report(prof.report, run)`` puts a report into a run's summary and its artifacts."""
+"""Log a report to Weights & Biases: ``log_report(prof.report, run)``."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -266,7 +266,7 @@ class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs compared. ``None`` anywhere below means not measured, never zero.
+    """Hold a comparison of two runs. ``None`` anywhere below means not measured, never zero.
 
     Attributes:
         verdict: faster, slower, no real change or not comparable; of snapshots without steps less or more memory.
@@ -310,7 +310,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
         return f"<Diff {self.verdict}: {headline}>"
 
     def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """The comparison as JSON text; also written to ``path`` when given.
+        """Return the comparison as JSON; write it to ``path`` if given.
 
         Names of users and hosts, absolute paths, variables and secrets are left out unless ``redact`` is false, as of a
         report.
@@ -322,7 +322,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
         return save(render_diff(told_diff(self, redact=redact)), path)
 
     def to_html(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """The comparison as one offline HTML document; also written to ``path`` when given.
+        """Return the comparison as one offline HTML page; write it to ``path`` if given.
 
         ``redact`` as in ``to_json``.
         """
@@ -333,7 +333,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
         return save(render(told_diff(self, redact=redact)), path)
 
     def to_markdown(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """The comparison as Markdown of at most 6 kB; also written to ``path`` when given.
+        """Return the comparison as Markdown of at most 6 kB; write it to ``path`` if given.
 
         ``redact`` as in ``to_json``.
         """

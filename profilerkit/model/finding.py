@@ -58,7 +58,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
-    """How much shorter the step gets, each end a ratio of the steady step time (0 to 1).
+    """Hold how much shorter the step gets, each end a ratio of the steady step time (0 to 1).
 
     Attributes:
         low: a value the measured saving should exceed.
@@ -67,7 +67,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
         method: how ``expected`` was computed.
         calibration: ``uncalibrated``, on how many applied fixes the interval was calibrated, or ``measured in this
             run`` of what a probe gained.
-        bound: what it can be at most, with the noise of the steps that this was measured in, where ``high`` lies below.
+        bound: the largest possible saving, including noise, if ``high`` is below it.
     """
 
     low: float
@@ -79,7 +79,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most(self) -> float:
-        """The bound: never wrong."""
+        """Return the largest possible saving."""
         return self.high if self.bound is None else self.bound
 
 
@@ -104,21 +104,21 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change: one sentence that names current and proposed value, and code to paste (may be empty)."""
+    """Hold what to change: one sentence with the current and proposed value, and code to paste (may be empty)."""
 
     text: str
     code: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule's claim about this run.
+    """Hold what a rule claims about this run.
 
     Attributes:
         title: the claim in one line.
         bound: the verdict this finding argues for; ``None`` for guards and observations.
         detail: the sub-cause, for example ``prep`` or ``launch``; may be empty.
         severity: computed from saving and confidence by the runner.
-        saving: ``None`` when no saving can be stated.
+        saving: ``None`` when the saving is unknown.
         confidence: how sure the rule is.
         why: how the claim follows from the evidence, one to three sentences.
         fix: what to change; ``None`` for observations.
@@ -150,7 +150,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prediction(self) -> Saving | None:
-        """The saving as it was predicted, whatever a probe measured since; ``None`` where none can be stated."""
+        """Return the saving as it was predicted, whatever a probe measured since; ``None`` if unknown."""
         return self.predicted or self.saving
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How one rule ended. Every rule of the run has exactly one.
+    """Hold how one rule ended. Every rule of the run has exactly one outcome.
 
     Attributes:
         rule: the code, for example ``IN001``.
@@ -190,6 +190,11 @@ def in_order(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, Finding]]:
     """All findings with the outcome they belong to, in the order of a report: largest expected saving first."""
     pairs = [(outcome, finding) for outcome in outcomes for finding in outcome.findings]
     return sorted(pairs, key=lambda pair: -(pair[1].saving.expected if pair[1].saving else -1.0))
+
+
+def first_fix(outcomes: Iterable[Outcome]) -> Finding | None:
+    """Return the finding with a fix that is expected to save most; ``None`` where no change is proposed."""
+    return next((finding for _, finding in in_order(outcomes) if finding.fix is not None), None)
 
 
 def require_writable(outcome: Outcome) -> None:

@@ -176,7 +176,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One analysed run. ``None`` anywhere below means not measured, never zero."""
+    """Hold the result of an analysis. ``None`` anywhere below means not measured, never zero."""
 
     schema_version: int = SCHEMA_VERSION
     verdict: Verdict
@@ -210,7 +210,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return self.job_steps.time_ns if self.job_steps else self.steps.time_ns
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
-        """All findings with the outcome they belong to, largest expected saving first."""
+        """Return all findings with their outcomes, largest expected saving first."""
         return in_order(self.outcomes)
 
     def __repr__(self) -> str:
@@ -219,7 +219,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return f"<Report {self.verdict.bound}: {headline}>"
 
     def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """The report as JSON text; also written to ``path`` when given.
+        """Return the report as JSON; write it to ``path`` if given.
 
         Names of users and hosts, absolute paths, variables and secrets are left out unless ``redact`` is false. Hosts
         that recorded the run are known by address alone; ``profilerkit analyze`` also knows the names a run has kept.
@@ -231,7 +231,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return save(render(told(self, redact=redact)), path)
 
     def to_html(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """The report as one offline HTML document; also written to ``path`` when given.
+        """Return the report as one offline HTML page; write it to ``path`` if given.
 
         ``redact`` as in ``to_json``.
         """
@@ -242,7 +242,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return save(render(told(self, redact=redact)), path)
 
     def to_markdown(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """The report as Markdown of at most 6 kB; also written to ``path`` when given.
+        """Return the report as Markdown of at most 6 kB; write it to ``path`` if given.
 
         ``redact`` as in ``to_json``.
         """

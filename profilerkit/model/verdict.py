@@ -47,7 +47,7 @@ class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds the run.
+    """Hold what bounds the run.
 
     Attributes:
         bound: one of the seven verdicts.
@@ -57,8 +57,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         share: share of the winning family in the steady step; ``None`` when inconclusive.
         saving: of the best fix for this bound; ``None`` when there is none.
         rank: the rank that causes it; ``None`` when it holds for all.
-        contenders: every other bound with an expected saving of at least 5 %; ``compute-bound`` also where the recorder
-            slowed the host, and kernels take as much of the step as the best fix saves.
+        contenders: every other bound with an expected saving of at least 5 %. ``compute-bound`` is added if the
+            recorder slowed the host and kernels take as much of the step as the best fix saves.
         ruled_out: the rest, with the number that rules each out.
         refuted_by: what would change this verdict.
         consequence: scope in one line: savings, rules fired and not run, weak data.

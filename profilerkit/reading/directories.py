@@ -71,21 +71,45 @@ def profiles_below(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob(_PROFILES_BELOW) if path.is_dir() and named_as_traces(path))
 
 
+def runs_in(directory: Path) -> list[Path]:
+    """Return the runs that a directory holds, the newest first: run directories, and directories of traces.
+
+    Empty for a run, for a directory that holds a recording itself, and for what holds fewer than two.
+    """
+    if not directory.is_dir() or is_run_directory(directory) or _holds_traces(directory) or profiles_below(directory):
+        return []
+    runs = [path for path in directory.iterdir() if is_run_directory(path) or _holds_traces(path)]
+    return sorted(runs, key=lambda run: (-recorded_ns(run), run.name)) if len(runs) > 1 else []
+
+
+def recorded_ns(run: Path) -> int:
+    """Return when a run was last recorded to, ns since the epoch; 0 where no file tells."""
+    written = last_written_ns(run)
+    return written if written is not None else max((file.stat().st_mtime_ns for file in _traces(run)), default=0)
+
+
+def _holds_traces(path: Path) -> bool:
+    return bool(_traces(path))
+
+
+def _traces(path: Path) -> list[Path]:
+    try:
+        return named_as_traces(path) if path.is_dir() else []
+    except OSError:
+        return []
+
+
 def several_runs(directory: Path, verb: str) -> UnreadableInputError | None:
     """The error for a directory that holds several runs, with their ages and the newest as the hint; else ``None``."""
-    try:
-        runs = [path for path in directory.iterdir() if is_run_directory(path)]
-    except OSError:
+    # Only a run directory grows while it is watched.
+    newest_first = [run for run in runs_in(directory) if verb == "analyze" or is_run_directory(run)]
+    if len(newest_first) < 2:
         return None
-    if len(runs) < 2:
-        return None
-    written = {run: last_written_ns(run) or 0 for run in runs}
-    newest_first = sorted(runs, key=lambda run: (-written[run], run.name))
     now_ns = time.time_ns()
-    told = [f"{run.name} ({_ago(now_ns - written[run])})" for run in newest_first[:_NAMED]]
-    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    told = [f"{run.name} ({ago(now_ns - recorded_ns(run))})" for run in newest_first[:_NAMED]]
+    more = f" and {len(newest_first) - _NAMED} more" if len(newest_first) > _NAMED else ""
     return UnreadableInputError(
-        f"{directory} holds {len(runs)} runs, and not one alone",
+        f"{directory} holds {len(newest_first)} runs",
         cause=f"last written to: {', '.join(told)}{more}",
         hint=f"profilerkit {verb} {quote(str(newest_first[0]))}",
     )
@@ -105,5 +129,6 @@ def _without(name: str, suffixes: tuple[str, ...]) -> str:
     return next(name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix))
 
 
-def _ago(age_ns: int) -> str:
+def ago(age_ns: int) -> str:
+    """Return how long ago something was, in words: ``now``, ``3 h ago``."""
     return "now" if age_ns < _NOW_NS else f"{format_long_ns(age_ns)} ago"

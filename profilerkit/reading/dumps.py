@@ -47,8 +47,8 @@ def read_dumps(paths: Sequence[Path], found: dict[Path, list[Path]], *, strict: 
     other = next((path for path in paths if path not in found), None)
     if other is not None:
         raise UsageError(
-            "flight recorder dumps are analyzed by themselves",
-            cause=f"{other} was named too, and is none",
+            "flight recorder dumps cannot be combined with other inputs",
+            cause=f"{other} is not a dump",
             hint="name the dumps of all ranks, or the directory that holds them",
         )
     dumps, left_out = [], []

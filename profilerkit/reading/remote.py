@@ -176,10 +176,10 @@ def listed(url: str) -> list[RemoteFile]:
     found, place = _asked(url, lambda: _found(url, filesystem, path))
     files = {name: about for name, about in found.items() if about.get("type") != "directory"}
     if not files:
-        raise UnreadableInputError(f"{told} holds no file", cause="nothing there matches", hint="check the spelling")
+        raise UnreadableInputError(f"{told} holds no file", cause="nothing matches", hint="check the spelling")
     if len(files) > _MOST_FILES:
         raise UnreadableInputError(
-            f"{told} holds too many files", cause=f"{len(files):,} files", hint="name a directory further down"
+            f"{told} holds too many files", cause=f"{len(files):,} files", hint="name a directory with fewer files"
         )
     if list(files) == [path]:
         return [RemoteFile(filesystem, path, told, _size(files[path]))]
@@ -223,7 +223,7 @@ def _open(url: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise UsageError(
-            f"{shown(url)} lies elsewhere", cause="fsspec is not installed", hint="pip install 'profilerkit[remote]'"
+            f"{shown(url)} is remote", cause="fsspec is not installed", hint="pip install fsspec"
         ) from error
     filesystem, path = url_to_fs(url)
     return filesystem, path
@@ -244,7 +244,7 @@ def _asked(url: str, question: Callable[[], Any]) -> Any:
         ) from error
     except FileNotFoundError as error:
         raise UnreadableInputError(
-            f"{shown(url)} does not exist", cause="no file is there", hint="check the spelling"
+            f"{shown(url)} does not exist", cause="no such file", hint="check the spelling"
         ) from error
     except Exception as error:
         said = " ".join(str(error).split())[:300]
@@ -301,9 +301,9 @@ def _usable_bytes(room: Path) -> int:
 
 def _too_large(url: str, size: int, most: int) -> UnreadableInputError:
     return UnreadableInputError(
-        f"{url} is too large to be fetched",
+        f"{url} is too large to fetch",
         cause=f"it has {format_bytes(size)} or more; {tempfile.gettempdir()} takes {format_bytes(most)}",
-        hint="set TMPDIR to a larger disk, or run profilerkit map where the traces lie",
+        hint="set TMPDIR to a larger disk, or run profilerkit map on the storage host",
     )
 
 

@@ -139,7 +139,7 @@ def require_evidence(report: Report, wanted: str) -> Evidence:
     raise UsageError(
         f"there is no evidence {inert(wanted, 20)}",
         cause=f"the report has {there}",
-        hint="a number in the report leads to its row of evidence, which has its number",
+        hint="each row of evidence in the report shows its number",
     )
 
 

@@ -64,11 +64,11 @@ def load(text: str | bytes) -> Report:
         ) from error
     except (msgspec.DecodeError, UnicodeError) as error:
         raise UnreadableInputError(
-            "the report cannot be read as JSON", cause=str(error), hint="the file may be cut off: write it again"
+            "the report cannot be read as JSON", cause=str(error), hint="the file may be truncated; write it again"
         ) from error
     raise UnreadableInputError(
         f"the report has schema_version {version}, this profilerkit reads {SCHEMA_VERSION}",
-        cause="it was written by another version of profilerkit",
+        cause="another version of profilerkit wrote it",
         hint="analyze the run again with this version, or install the version that wrote it",
     )
 

@@ -36,7 +36,7 @@ def claim(wanted: Path, launch_id: str, rank: int) -> Path:
             return candidate
         if _read(mark) == launch_id and not rank_directory(candidate, rank).exists():
             return candidate
-    raise RunDirectoryError(f"no free directory beside {wanted}", hint="name another one, or delete old runs")
+    raise RunDirectoryError(f"no free directory name next to {wanted}", hint="name another one, or delete old runs")
 
 
 def candidates(wanted: Path) -> Iterator[Path]:

@@ -35,7 +35,7 @@ def decode(data: bytes, kind: type[_R]) -> _R:
     except zlib.error as error:
         raise ValueError(f"it cannot be unpacked: {error}") from error
     if unpacking.unconsumed_tail or not unpacking.eof:
-        raise ValueError("it is cut off, or larger than any summary")
+        raise ValueError("it is truncated, or larger than any summary")
     try:
         record: _R = _decoder(cast("Any", kind)).decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # text that is no UTF-8 is a ValueError

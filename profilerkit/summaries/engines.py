@@ -63,9 +63,7 @@ def dask(scheduler: str | None) -> Engine:
     try:
         from distributed import Client
     except ImportError as error:
-        raise UsageError(
-            "--engine dask needs Dask", cause=str(error), hint="pip install 'profilerkit[dask]'"
-        ) from error
+        raise UsageError("--engine dask needs Dask", cause=str(error), hint="pip install distributed") from error
 
     @contextmanager
     def made(workers: int) -> Iterator[Executor]:
@@ -79,7 +77,7 @@ def dask(scheduler: str | None) -> Engine:
             raise UsageError(
                 f"no Dask scheduler answers at {scheduler or 'this machine'}",
                 cause=str(error),
-                hint="check --scheduler, or leave it out for workers on this machine",
+                hint="check --scheduler, or omit it to use workers on this machine",
             ) from error
         with client:
             yield client.get_executor()

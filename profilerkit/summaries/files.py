@@ -125,9 +125,9 @@ def place_of(trace: Path | RemoteFile, directory: Path | None) -> Path:
     if isinstance(trace, RemoteFile):
         if directory is None:
             raise UsageError(
-                "no place for the summaries",
-                cause=f"{trace.url} lies elsewhere, where nothing is written",
-                hint="name a directory of this machine: -o summaries/",
+                "no directory for the summaries",
+                cause=f"{trace.url} is remote, and remote storage is read-only",
+                hint="name a local directory: -o summaries/",
             )
         within = trace.identity.encode("utf-8", "surrogateescape")
     elif directory is None:
@@ -289,5 +289,5 @@ def _record(summary: Summary, at: int, length: int) -> TraceFacts:
 
 def _broken(path: Path, cause: str) -> UnreadableInputError:
     return UnreadableInputError(
-        f"{path} is no summary that can be read", cause=cause, hint="make it again with profilerkit map"
+        f"{path} is not a readable summary", cause=cause, hint="make it again with profilerkit map"
     )

@@ -1,4 +1,4 @@
-"""What any executor maps over the traces of a run: a path in, the path of a summary out."""
+"""Give any executor a function for the traces of a run: a path in, the path of a summary out."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,20 +18,20 @@ def summarise(
     device: str | None = None,
     communication_kernels: Sequence[str] = (),
 ) -> Path:
-    """Summarise one trace into a file of at most 120 kB, for ``reduce``; one that is there already is left alone.
+    """Summarise one trace into a file of at most 120 kB, for ``reduce``; an existing summary is kept.
 
-    It is a plain function of a path, so that any ``concurrent.futures`` executor can map it over a run:
+    A plain function of a path: any ``concurrent.futures`` executor can map it over a run:
     ``list(executor.map(profilerkit.summarise, paths))``.
 
     Args:
         path: the trace; a URL is fetched through fsspec.
-        output: directory of the summary; beside the trace unless given. What lies elsewhere needs one.
+        output: directory of the summary; default beside the trace. Remote traces need one.
         device: device name, where the trace does not name it.
         communication_kernels: regular expressions of kernel names that are communication beside the known ones.
 
     Raises:
         UsageError: there is no such file, or the summary cannot be written.
-        UnreadableInputError: it is no trace that can be read.
+        UnreadableInputError: it is not a readable trace.
     """
     trace, directory = _trace(path), None if output is None else Path(output)
     reading = Reading(device=device, registry=with_patterns(communication_kernels))
@@ -54,6 +54,6 @@ def _trace(path: str | Path) -> Path | RemoteFile:
     found = listed(str(path))
     if len(found) > 1:
         raise UsageError(
-            f"{shown(str(path))} is no trace", cause=f"{len(found):,} files are there", hint="name one of them"
+            f"{shown(str(path))} is not a trace", cause=f"{len(found):,} files are there", hint="name one of them"
         )
     return found[0]

@@ -183,9 +183,9 @@ def whole(path: Path, most_bytes: int) -> bytes:
         size += len(block)
         if size > most_bytes:
             raise UnreadableInputError(
-                f"{path} is too large to be read as a whole",
+                f"{path} is too large to read as a whole",
                 cause=f"it has more than {format_bytes(most_bytes)}",
-                hint="record less of the run",
+                hint="record fewer steps",
             )
         pieces.append(block)
     if source.truncated:

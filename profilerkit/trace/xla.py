@@ -87,9 +87,9 @@ def of_xla(columns: TraceColumns, places: Sequence[tuple[str, str]]) -> TraceCol
     works = _work(role, device) & (columns.dur_ns > 0)
     if not works.any():
         raise UnreadableInputError(
-            f"{columns.meta.path} holds no work of a device",
-            cause=f"it is a profile of {FRAMEWORK} in which no GPU and no TPU did anything",
-            hint="record while the device works; a run on processors alone is not understood yet",
+            f"{columns.meta.path} holds no device work",
+            cause=f"it is a profile of {FRAMEWORK} without GPU or TPU work",
+            hint="record while the device works; CPU-only runs are not supported yet",
         )
     busy = np.bincount(device[works], weights=columns.dur_ns[works], minlength=len(known))
     chosen = int(busy.argmax())

@@ -26,8 +26,11 @@ NO_OWN_RULES = {"rules_path": None, "options": {}, "suppress": (), "gpu_hour_pri
 
 @pytest.fixture(autouse=True)
 def no_opener(monkeypatch):
-    """What this machine opens pages with is not what the tests are about."""
+    """What this machine opens pages with, and where it shows them, is not what the tests are about."""
     monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setenv("DISPLAY", ":0")
+    for name in ("SSH_CONNECTION", "JPY_PARENT_PID"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -217,10 +220,10 @@ def test_a_device_is_written_to_not_replaced(trace, analysis):
         (["-o", "-", "-f", "md,json"], ("-o - needs one format", "2 formats")),
         (["--open", "-f", "json"], ("--open has nothing to open", "add -f html")),
         (["--device", "h100-smx"], ("unknown device", "did you mean h100-sxm?")),
-        (["-o", "x.pdf"], ("cannot tell the format of x.pdf", ".pdf is none of .html", "-f html")),
+        (["-o", "x.pdf"], ("the format of x.pdf is unknown", ".pdf is none of .html", "-f html")),
         (["-o", "out/"], ("out/ does not exist", "ends in a slash", "create it first")),
-        (["-o", "x.html", "-f", "json"], ("x.html is no name for json", "write to x.json")),
-        (["-o", "x.md", "-f", "html,json"], ("x.md is no name for html and json", "write to x.html")),
+        (["-o", "x.html", "-f", "json"], ("x.html is not a name for json", "write to x.json")),
+        (["-o", "x.md", "-f", "html,json"], ("x.md is not a name for html and json", "write to x.html")),
     ],
 )
 def test_what_cannot_be_done_is_said_before_the_analysis(trace, analysis, capsys, options, words):
@@ -308,6 +311,25 @@ def test_the_page_is_opened_by_what_this_system_has(monkeypatch, system, found, 
     monkeypatch.setattr("sys.platform", system)
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if found else None)
     assert opening("trace.report.html") == said
+
+
+@pytest.mark.parametrize("elsewhere", ["SSH_CONNECTION", "JPY_PARENT_PID", "no DISPLAY"])
+def test_no_program_is_named_where_its_window_would_not_be_seen(monkeypatch, elsewhere):
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False) if elsewhere == "no DISPLAY" else None
+    monkeypatch.setenv(elsewhere.replace(" ", "_"), "1")
+    monkeypatch.setattr("sys.platform", "linux")
+    assert opening("trace.report.html") == "open trace.report.html in a browser"
+
+
+def test_open_without_a_display_prints_the_path_and_starts_nothing(trace, analysis, capsys, monkeypatch):
+    analysis(samples.balanced())
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(webbrowser, "open", lambda url: pytest.fail("a browser was started"))
+    assert main(["analyze", "trace.json", "--open"]) == 0
+    assert "open trace.report.html by hand" in capsys.readouterr().err
 
 
 def test_an_unwritable_directory_hints_at_another_place(trace, analysis, capsys, monkeypatch):

@@ -69,7 +69,7 @@ def test_a_saved_report_has_the_row_and_says_where_the_events_are(trace, capsys)
     api.analyze(trace).to_json("kept.json")
     said = " ".join(shown(capsys, "kept.json", "--show", "E1").split())
     assert said.startswith("E1 ")
-    assert said.endswith("name the run directory or the trace that it was made from.")
+    assert said.endswith("Name the run directory or the trace instead.")
 
 
 def test_an_unknown_number_is_bad_usage(trace, capsys):

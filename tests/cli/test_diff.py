@@ -160,10 +160,10 @@ def test_outside_of_actions_both_are_there_on_demand(saved, capsys):
     [
         (["before.json"], "cannot be run as given", "see profilerkit diff --help"),
         (["before.json", "missing"], "missing does not exist", "check the spelling"),
-        (["before.json", "after.json", "--fail-if", "step_time:5%"], "is no gate", "write for example step_time:+5%"),
+        (["before.json", "after.json", "--fail-if", "step_time:5%"], "is not a gate", "write step_time:+5%"),
         (["before.json", "after.json", "--fail-if", "stp_time:+5%"], "unknown metric", "did you mean step_time?"),
         (["before.json", "after.json", "-o", "-"], "-o - needs one format", "add -f json"),
-        (["before.json", "after.json", "-o", "x.pdf"], "cannot tell the format of x.pdf", "-f"),
+        (["before.json", "after.json", "-o", "x.pdf"], "the format of x.pdf is unknown", "-f"),
         (["before.json", "after.json", "-o", "no/x.md"], "cannot write no/x.md", "create it first"),
         (["before.json", "after.json", "-f", "junit"], "junit would be empty", "add --fail-if step_time:+5%"),
         (["before.json", "after.json", "-o", "x.xml"], "junit would be empty", "profilerkit check"),

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +30,7 @@ def verb_that_ends(monkeypatch):
 def test_help_lists_the_verbs_and_the_exit_codes(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for word in (*cli.VERBS, "130  interrupted", "3    the verdict is inconclusive"):
+    for word in (*cli.VERBS, "130  interrupted", "3    inconclusive, or not judged"):
         assert word in shown
     assert max(map(len, shown.splitlines())) <= 80
 
@@ -58,6 +59,12 @@ def test_no_verb_is_bad_usage_and_shows_the_help(capsys):
     [
         (["analyse", "x"], "unknown verb 'analyse'", "did you mean analyze?"),
         (["rnu"], "unknown verb 'rnu'", "did you mean run?"),
+        (["train.py", "--lr", "1"], "unknown verb 'train.py'", "did you mean profilerkit run train.py?"),
+        (["my train.py"], "unknown verb 'my train.py'", "did you mean profilerkit run 'my train.py'?"),
+        (["trace.json"], "unknown verb 'trace.json'", "did you mean profilerkit analyze trace.json?"),
+        (["rank0.json.gz"], "unknown verb 'rank0.json.gz'", "did you mean profilerkit analyze rank0.json.gz?"),
+        ([str(Path(__file__).parent)], "unknown verb", f"did you mean profilerkit analyze {Path(__file__).parent}?"),
+        (["help"], "unknown verb 'help'", "see profilerkit --help"),
         (["analyze", "x", "--formt", "html"], "unknown option --formt", "did you mean --format?"),
         (["analyze", "x", "--outptu=y"], "unknown option --outptu=y", "did you mean --output?"),
         (["analyze", "x", "-f", "htm"], "unknown value for --format: 'htm'", "did you mean html?"),

@@ -125,7 +125,7 @@ def test_every_ending_python_survives_is_recorded_and_reported(start, tmp_path, 
     assert report["run"]["ended"] == named
     first, *_, last = [line for line in done.stderr.splitlines() if line.startswith("profilerkit: ")]
     assert first == (
-        "profilerkit: recording to runs/train; at any time, also after a kill: profilerkit analyze runs/train"
+        "profilerkit: recording to runs/train; for a report before it ends: profilerkit analyze runs/train"
     )
     verdict = report["verdict"]
     assert last.startswith(f"profilerkit: {verdict['bound']}: {verdict['headline']}")
@@ -405,11 +405,12 @@ def test_a_program_gets_back_the_signals_python_ignores(start):
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [
-        ([], "profilerkit run has no command", "profilerkit run train.py"),
-        (["--"], "profilerkit run has no command", "profilerkit run train.py"),
+        ([], "there is no command to run", "profilerkit run train.py"),
+        (["--"], "there is no command to run", "profilerkit run train.py"),
         (["missing.py"], "no such script: missing.py", "check the path"),
         (["pkg.train"], "no such script or program: pkg.train", "a module needs -m"),
         (["-m"], "-m names no module", "-m package.train"),
+        (["python train.py"], "no such script or program: python train.py", "profilerkit run python train.py"),
         (["--trace-steps", "0", "x.py"], "--trace-steps is 0", "--no-deep"),
         (["--trace-every", "0", "x.py"], "--trace-every is 0", "--no-deep"),
         (["--no-depe", "x.py"], "unknown option --no-depe", "did you mean --no-deep?"),

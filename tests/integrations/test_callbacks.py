@@ -214,16 +214,21 @@ def test_what_is_no_accelerator_is_refused(prof):
 
 
 @pytest.mark.parametrize(
-    ("module", "packages"),
-    [("lightning", ("lightning.pytorch", "pytorch_lightning")), ("huggingface", ("transformers",))],
+    ("name", "packages"),
+    [
+        ("lightning.ProfilerkitCallback", ("lightning.pytorch", "pytorch_lightning")),
+        ("lightning.ProfilerkitProfiler", ("lightning.pytorch.profilers", "pytorch_lightning.profilers")),
+        ("huggingface.ProfilerkitCallback", ("transformers",)),
+    ],
 )
-def test_a_missing_framework_is_a_usage_error(monkeypatch, module, packages):
+def test_a_missing_framework_is_a_usage_error(monkeypatch, name, packages):
+    module, _, wanted = name.partition(".")
     integration = __import__(f"profilerkit.integrations.{module}", fromlist=["x"])
-    monkeypatch.delitem(vars(integration), "ProfilerkitCallback", raising=False)
+    monkeypatch.delitem(vars(integration), wanted, raising=False)
     for package in packages:
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UsageError) as caught:
-        _ = integration.ProfilerkitCallback
+        getattr(integration, wanted)
     assert "pip install" in caught.value.hint
     with pytest.raises(AttributeError):
         _ = integration.Callback

@@ -93,6 +93,19 @@ def test_lightning_under_its_older_name_takes_the_same_callback(tmp_path):
     assert read_run(tmp_path / "run").ranks[0].end.steps == KINDS["lightning_fit"].steps
 
 
+@pytest.mark.parametrize(("package", "words"), [("lightning", []), ("pytorch_lightning", ["old-name"])])
+def test_lightnings_profiler_records_what_the_callback_does(tmp_path, package, words):
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    train(tmp_path, str(PROGRAMS / "lightning_fit.py"), "profile", "run", *words)
+    program = KINDS["lightning_fit"]
+    for name in ("run", "run-2"):
+        rank = read_run(tmp_path / name).ranks[0]
+        assert verdict(tmp_path / name)["bound"] == "input-bound"
+        assert (rank.end.reason, rank.end.steps, rank.meta.steps_found_by) == ("finished", program.steps, "step()")
+        assert phases(rank) == program.phases
+
+
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
 def test_accelerate_launch_carries_the_order_to_the_training(tmp_path):
     launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"]

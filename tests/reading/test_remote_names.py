@@ -19,7 +19,7 @@ from profilerkit.summaries.files import SUFFIX, place_of
 from tests.recipes import training
 from tests.report import samples
 
-fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'profilerkit[remote]'")
+fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install fsspec")
 
 SECRET = "hunter2"
 
@@ -134,7 +134,7 @@ def test_errors_of_summaries_tell_no_credentials(memory):
     for rank in (0, 1):
         memory.pipe(f"/jo:{SECRET}@bucket/rank{rank}.json", b"{}")
     for url in (f"memory://jo:{SECRET}@bucket", f"memory://jo:{SECRET}@bucket/*.json"):
-        with pytest.raises(UsageError, match="is no trace") as raised:
+        with pytest.raises(UsageError, match="is not a trace") as raised:
             profilerkit.summarise(url, Path())
         assert SECRET not in str(raised.value)
     assert SECRET not in repr(listed(f"memory://jo:{SECRET}@bucket"))

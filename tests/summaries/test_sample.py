@@ -162,6 +162,6 @@ def test_a_summary_with_more_than_is_kept_is_refused(facts, tmp_path, monkeypatc
     summary = open_summary(next(tmp_path.glob(f"*{SUFFIX}")))
     assert len(summary.outline().collectives) == KEPT
     monkeypatch.setattr(files, "MOST_COLLECTIVES", KEPT - 1)
-    with pytest.raises(UnreadableInputError, match="no summary that can be read") as caught:
+    with pytest.raises(UnreadableInputError, match="not a readable summary") as caught:
         summary.outline()
     assert "more collectives than a summary keeps" in caught.value.cause

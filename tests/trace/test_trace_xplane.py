@@ -164,7 +164,7 @@ def test_how_much_a_copy_moves_may_be_the_name_of_a_stat(tmp_path):
     ids=["host alone", "no line", "no time"],
 )
 def test_a_profile_without_work_of_a_device_is_refused_with_the_reason(tmp_path, content):
-    assert "no work of a device" in refused(tmp_path, content).what
+    assert "no device work" in refused(tmp_path, content).what
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_json_of_jax_is_told_by_its_processes_and_threads(tmp_path, packed):
 
 def test_json_of_jax_without_a_device_is_refused(tmp_path):
     (tmp_path / "host.trace.json").write_bytes(jax_json(2, device="/host:python-tracer"))
-    with pytest.raises(UnreadableInputError, match="no work of a device"):
+    with pytest.raises(UnreadableInputError, match="no device work"):
         read_trace(tmp_path / "host.trace.json")
 
 

@@ -89,19 +89,19 @@ def _compiled(text: str) -> tuple[str, re.Pattern[str]]:
         pattern = re.compile(expression, re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(
-            f"{shown} is no regular expression", cause=str(error), hint="see the syntax of Python's module re"
+            f"{shown} is not a regular expression", cause=str(error), hint="see the syntax of Python's module re"
         ) from error
     if pattern.search(""):
         raise UsageError(
             f"{shown} would make every kernel communication",
             cause="it matches an empty name",
-            hint='write what the name holds: communication-kernels = ["all_reduce=^my_all_reduce"]',
+            hint='write part of the name: communication-kernels = ["all_reduce=^my_all_reduce"]',
         )
     if why := _costly(expression):
         raise UsageError(
             f"{shown} could take very long on some names",
             cause=why,
-            hint="write a simpler expression: the beginning of the kernel's name is usually enough",
+            hint="write a simpler expression, for example the beginning of the name",
         )
     return kind, pattern
 

@@ -75,6 +75,6 @@ def relabelled(parts: Partition, steps: Spans, log: CollectiveLog, split: Split,
     if not np.array_equal(per_step.sum(axis=1), parts.per_step.sum(axis=1)):
         raise InvariantError(
             "dividing the communication changed the sum of a step's parts",
-            hint="this is a defect of profilerkit; please report it with the traces",
+            hint="this is a bug in profilerkit; please report it with the traces",
         )
     return revise(parts, segments=divided, per_step=per_step)

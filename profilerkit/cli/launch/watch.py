@@ -87,5 +87,5 @@ def _record() -> None:
     if os.environ.get("RANK", "0") == "0" and recording.directory is not None and not in_kernel():
         name = min(str(recording.directory), os.path.relpath(recording.directory), key=len)
         Console(quiet=order.quiet).note(
-            f"profilerkit: recording to {name}; at any time, also after a kill: profilerkit analyze {name}"
+            f"profilerkit: recording to {name}; for a report before it ends: profilerkit analyze {name}"
         )

@@ -81,8 +81,8 @@ def read_trace(
     if not path.is_file():
         raise UnreadableInputError(
             f"{path} is not a file",
-            cause="it is a pipe or a device, and a trace is read more than once",
-            hint="save it as a file, and name that",
+            cause="it is a pipe or a device, and traces are read twice",
+            hint="save it to a file and name that file",
         )
     source = BlockSource(path)
     try:

@@ -81,7 +81,7 @@ def read(path: Path) -> FlightDump:
         return _dump(found, path.name)
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise UnreadableInputError(
-            f"{path} is no flight recorder dump that can be read", cause=_cause(error), hint=_HINT
+            f"{path} is not a readable flight recorder dump", cause=_cause(error), hint=_HINT
         ) from error
 
 
@@ -106,7 +106,7 @@ def _dump(found: Mapping[Any, Any], origin: str) -> FlightDump:
         else:
             calls.append(call)
     if len({tuple(call.process_group[:2]) for call in calls}) > MOST_GROUPS:
-        raise NotPlainError(f"its entries are of more than {MOST_GROUPS} process groups")
+        raise NotPlainError(f"its entries name more than {MOST_GROUPS} process groups")
     groups = _groups(found.get("pg_config"))
     sizes = [size for group in groups.values() if (size := group_size(group.ranks))]
     notes = (f"{damaged:,} of its entries are damaged and were left out.",) if damaged else ()

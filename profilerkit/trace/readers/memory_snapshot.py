@@ -53,12 +53,10 @@ def read(path: Path) -> SnapshotLog:
     try:
         found = _Reading().snapshot(plain_data(whole(path, MOST_BYTES)), path.name)
     except NotPlainError as error:
-        raise UnreadableInputError(
-            f"{path} is no memory snapshot that can be read", cause=str(error), hint=_HINT
-        ) from error
+        raise UnreadableInputError(f"{path} is not a readable memory snapshot", cause=str(error), hint=_HINT) from error
     if found is None:
         raise UnreadableInputError(
-            f"{path} is no memory snapshot", cause="it is a pickle without segments and device_traces", hint=_HINT
+            f"{path} is not a memory snapshot", cause="it is a pickle without segments and device_traces", hint=_HINT
         )
     return found
 

@@ -71,7 +71,7 @@ def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> Trac
         if not database.tables:
             raise UnreadableInputError(
                 f"{path} is not an export of Nsight Systems",
-                cause="it is an SQLite database, but has none of the tables of one",
+                cause="it is an SQLite database without the tables of an export",
                 hint=_TRACE_HINT,
             )
         found = _read_events(database)
@@ -110,7 +110,7 @@ def _require_plain(path: Path) -> None:
         if file.read(len(GZIP_MAGIC)) == GZIP_MAGIC:
             raise UnreadableInputError(
                 f"{path} is compressed",
-                cause="it is an SQLite database within gzip",
+                cause="it is an SQLite database inside gzip",
                 hint="unpack it with gunzip first",
             )
 

@@ -87,7 +87,7 @@ def read(path: Path) -> SamplerLog:
             break
         reading.line(line, is_torn=is_torn and number == len(lines) - 1)
     if not reading.rows:
-        raise UnreadableInputError(f"{path} cannot be read as a log of nvidia-smi", cause=_cause(lines), hint=_HINT)
+        raise UnreadableInputError(f"{path} is not a readable nvidia-smi log", cause=_cause(lines), hint=_HINT)
     return reading.log(path.name)
 
 

@@ -1,4 +1,4 @@
-"""A fit with Lightning. ``record``: with profilerkit's callback."""
+"""A fit with Lightning. ``record``: with profilerkit's callback. ``profile``: with its profiler, and two fits."""
 
 import sys
 from importlib import import_module
@@ -24,18 +24,23 @@ class Model(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters())
 
 
-callbacks = []
+callbacks, profiler = [], None
 if "record" in sys.argv:
     import profilerkit
     from profilerkit.integrations.lightning import ProfilerkitCallback
 
     callbacks.append(ProfilerkitCallback(profilerkit.profile(sys.argv[2])))
+if "profile" in sys.argv:
+    from profilerkit.integrations.lightning import ProfilerkitProfiler
+
+    profiler = ProfilerkitProfiler(sys.argv[2])
 
 trainer = lightning.Trainer(
     max_epochs=1,
     accumulate_grad_batches=2,
     accelerator="cpu",
     callbacks=callbacks,
+    profiler=profiler,
     limit_val_batches=3,
     logger=False,
     enable_progress_bar=False,
@@ -44,3 +49,8 @@ trainer = lightning.Trainer(
 trainer.fit(Model(), loader(), loader())
 if callbacks:
     assert callbacks[0].prof.report is not None
+if profiler:
+    assert profiler.prof.report is not None
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(Model(), loader(), loader())
+    assert profiler.prof.directory.name == f"{sys.argv[2]}-2"

@@ -1,0 +1,135 @@
+"""``trace_handler``: keep the windows of the user's own ``torch.profiler`` in a directory, and report on them."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from profilerkit.capture import handoff
+from profilerkit.capture.environment import in_kernel, script_name
+from profilerkit.capture.guard import Guard, announce
+from profilerkit.capture.place import Place, place
+from profilerkit.capture.settings import path_of
+from profilerkit.errors import UsageError
+from profilerkit.rundir.claim import claim
+from profilerkit.rundir.layout import PART_SUFFIX
+
+if TYPE_CHECKING:
+    from profilerkit.model.report import Report
+
+#: How long the report may take after the loop, and after an exception that ends it (as after a ``profile`` block).
+_REPORT_SECONDS, _FAILED_SECONDS = 120.0, 20.0
+
+
+class TraceHandler:
+    """Write each window of a ``torch.profiler.profile`` into one directory; made by ``trace_handler()``.
+
+    Attributes:
+        directory: the directory of the latest traces; ``None`` before the first window.
+        report: the analysed windows of the profiler that stopped last; ``None`` before, with ``analyze=False``, on
+            every rank but the first, and when the analysis failed.
+    """
+
+    _handlers = 0
+
+    def __init__(self, wanted: Path, *, analyze: bool) -> None:
+        self._wanted = Path.cwd() / wanted
+        self._analyze = analyze
+        self._place: Place | None = None
+        self._windows = 0
+        self._guard = Guard("profilerkit.trace_handler")
+        self.directory: Path | None = None
+        self.report: Report | None = None
+
+    def __call__(self, profiler: Any) -> None:
+        """Write the window that ``profiler`` has just closed. Never raises an error of its own."""
+        if self._guard.failure is None:
+            self._guard.call(self._take, profiler)
+
+    def _take(self, profiler: Any) -> None:
+        here, directory = self._placed()
+        rank = f"rank{here.rank}." if here.world_size > 1 else ""  # a lone process named so passes for one of several
+        name = f"{rank}pid{os.getpid()}.{self._windows:04d}.pt.trace.json"
+        part = directory / (name + PART_SUFFIX)
+        profiler.export_chrome_trace(str(part))
+        part.replace(directory / name)
+        self._windows += 1
+        if _is_stopping(profiler):
+            self._finish()
+        else:
+            self._finish_after_stop(profiler)
+
+    def _placed(self) -> tuple[Place, Path]:
+        """Return the place of this rank and the directory that all ranks share, found at a profiler's first window."""
+        if self._place is None or self.directory is None:
+            TraceHandler._handlers += 1
+            self._place = place(os.environ, TraceHandler._handlers)
+            # The ranks of a launch share its id. A profile block of the job has the same one, and its own directory.
+            self.directory = claim(self._wanted, f"{self._place.launch_id}:traces", self._place.rank)
+        return self._place, self.directory
+
+    def _finish_after_stop(self, profiler: Any) -> None:
+        """Make the report once ``profiler.stop()`` is over: torch calls no handler where no window is open then."""
+        if "stop" in vars(profiler):
+            return
+        stop = profiler.stop
+
+        def stop_and_report() -> None:
+            vars(profiler).pop("stop", None)
+            stop()
+            if self._windows:  # else the handler was called for one more window, and has made the report
+                self._guard.call(self._finish)
+
+        profiler.stop = stop_and_report
+
+    def _finish(self) -> None:
+        """Make the report of what was written; the next window begins a directory of its own."""
+        (here, directory), windows = self._placed(), self._windows
+        self._place, self._windows = None, 0
+        if not self._analyze or here.rank:
+            return
+
+        def is_complete(directory: Path, rank: int) -> bool:
+            return not rank or len(list(directory.glob(f"rank{rank}.*.json"))) >= windows
+
+        missing = handoff.wait_for_ranks(directory, here.world_size, is_complete)
+        if missing:
+            announce(f"{len(missing)} of {here.world_size} ranks have not written all of their windows to {directory}")
+        seconds = _REPORT_SECONDS if sys.exc_info()[1] is None else _FAILED_SECONDS
+        self.report = handoff.analyze(directory, seconds, quiet=in_kernel())
+
+
+def trace_handler(path: str | os.PathLike[str] | None = None, *, analyze: bool = True) -> TraceHandler:
+    """Return an ``on_trace_ready`` for ``torch.profiler.profile`` that writes its windows into a directory.
+
+    The report is made when the profiler stops. ``profilerkit analyze`` on the directory makes it too.
+
+        with torch.profiler.profile(
+            schedule=torch.profiler.schedule(wait=5, warmup=2, active=5, repeat=2),
+            on_trace_ready=profilerkit.trace_handler("runs/resnet50"),
+        ) as prof:
+            for batch in loader:
+                train_step(batch)
+                prof.step()
+
+    Args:
+        path: the directory; ``runs/<script name>`` when not given. If it is taken, the next free number is used. All
+            ranks of one job write into the same directory.
+        analyze: make the report when the profiler stops.
+
+    Raises:
+        UsageError: ``path`` is empty, not a path, or a file.
+    """
+    wanted = path_of(path) or Path("runs") / script_name()
+    if wanted.is_file():
+        raise UsageError(f"{wanted} is a file", hint="name a directory; it is made if it does not exist")
+    return TraceHandler(wanted, analyze=analyze)
+
+
+def _is_stopping(profiler: Any) -> bool:
+    """Return whether ``profiler.stop()`` is what called: then no later call says that the profiler stopped."""
+    code = getattr(type(profiler).stop, "__code__", None)
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
