@@ -10,6 +10,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.step import PARTS, QUEUE, Part, StepTimes
 from profilerkit.model.workers import Workers
 
+UNKNOWN = "idle.unknown"
 #: Less of a step in the queue for a processor is what every host takes (a choice: no rule speaks below it either).
 _LEAST = 0.02
 #: Less of the work on a batch in that queue leaves the replay of the loader as it is (a choice).
@@ -22,7 +23,8 @@ def contended(facts: Facts) -> Facts:
     """The facts in which time in the queue for a processor is a part of its own, where others hold the processors.
 
     Known are the queue of the training thread in its steps and in its waits, and that of the loader's workers, which
-    the training waits for. A device works meanwhile, and ranks of one host wait for each other: of neither is it told.
+    the training waits for, and of the threads that share its operators. A device works meanwhile, and ranks of one
+    host wait for each other: of neither is it told.
     """
     taken = _taken(facts)
     share = sum(taken.values())
@@ -104,7 +106,19 @@ def _taken(facts: Facts) -> Mapping[str, float]:
         in_waits = in_rest = min(whole, _MOST)
     left = opening + _left_to_wait(facts, ran * (1.0 - in_rest), usual * (1.0 - in_waits))
     kept = {True: max(left / waits, 1.0 - _MOST) if waits else 1.0, False: 1.0 - in_rest}
-    return {part.part: part.share * (1.0 - kept[part.part in WAITS]) for part in facts.parts}
+    taken = {part.part: part.share * (1.0 - kept[part.part in WAITS]) for part in facts.parts}
+    if unexplained := facts.share(UNKNOWN):
+        taken[UNKNOWN] += min(_queue_of_pool(facts, whole), max(_MOST * unexplained - taken[UNKNOWN], 0.0))
+    return taken
+
+
+def _queue_of_pool(facts: Facts, own: float) -> float:
+    """Return the share of the step in which a thread of the operators' pool queues while the training thread does not.
+
+    The training thread spins for it meanwhile. A calm traced step does not show that, so it is in the unexplained time.
+    """
+    pool = facts.series("host.pool_queue")
+    return pool.mean * (1.0 - own) if pool is not None else 0.0
 
 
 def _left_to_wait(facts: Facts, ran: float, waits: float) -> float:

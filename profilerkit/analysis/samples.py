@@ -63,6 +63,7 @@ _HOST_FIELDS = (
     ("running_tasks", "host.running_tasks", "count"),
     ("process_cpu_cores", "host.process_cores", "cores"),
     ("thread_queue_ratio", "host.thread_queue", "ratio"),
+    ("pool_queue_ratio", "host.pool_queue", "ratio"),
     ("thread_preemptions_per_s", "host.thread_preemptions", "per_s"),
     ("memory_used_bytes", "host.memory_used", "bytes"),
     ("swap_used_bytes", "host.swap_used", "bytes"),

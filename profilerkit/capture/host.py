@@ -30,6 +30,7 @@ class HostSource:
         if not self._machine.is_there:
             self._machine = _Portable()
         self._process = _Process(files, self._tid)
+        self._pool = _Pool(files, self._tid)
         self._pressure = [(files.open(f"proc/pressure/{name}"), Growth()) for name in ("cpu", "io", "memory")]
         self._cgroup = Cgroup(files)
         self._traffic = Traffic(files)
@@ -80,6 +81,7 @@ class HostSource:
             thread_cpu_ratio=process.thread_cpu_ratio,
             process_file_bytes=process.file_bytes,
             worker_pages=self._children.pages(now_ns),
+            pool_queue_ratio=self._pool.read(now_ns),
         )
         return Sample(t_ns=now_ns, host=host)
 
@@ -222,6 +224,39 @@ class _Process:
             thread_cpu_ratio=self._on_core.ratio(thread.cpu_ns if thread.is_known else None, now_ns),
             file_bytes=None if of_files is None else of_files * 1024,
         )
+
+
+class _Pool:
+    """The threads that operators share their work with: the busiest one, beside the training and Python's own threads.
+
+    The training thread spins until the last of them is done, and is on a processor while that one waits for another.
+    """
+
+    #: They are all alike: so many tell of all of them, 10 µs each.
+    _MOST = 16
+
+    def __init__(self, files: ProcFiles, tid: int) -> None:
+        self._files, self._tid = files, tid
+        self._last: dict[str, tuple[int, int]] = {}
+        self._last_ns = 0
+
+    def read(self, now_ns: int) -> float | None:
+        """Return the share of the time since the last reading in which it waited for a processor."""
+        pythons = {str(thread.native_id) for thread in threading.enumerate()}
+        names = [name for name in self._files.names("proc/self/task") if name not in pythons and name != str(self._tid)]
+        found = {name: self._ran_and_queued(name) for name in names[: self._MOST]}
+        grown = [
+            (ran + queued - sum(self._last[name]), queued - self._last[name][1])
+            for name, (ran, queued) in found.items()
+            if name in self._last
+        ]
+        took_ns = now_ns - self._last_ns
+        self._last, self._last_ns = found, now_ns
+        return min(rounded(max(grown)[1] / took_ns), 1.0) if grown and took_ns > 0 else None
+
+    def _ran_and_queued(self, name: str) -> tuple[int, int]:
+        words = [*self._files.once(f"proc/self/task/{name}/schedstat").split(), "", ""]
+        return number(words[0]) or 0, number(words[1]) or 0
 
 
 def _us(value: int | None) -> int | None:

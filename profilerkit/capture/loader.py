@@ -62,12 +62,11 @@ class FetchTimer:
     Which loader feeds the training shows in what follows: its batch is fetched last before a backward pass.
 
     Attributes:
-        armed: false outside the block and in forked children; fetches then pass straight through.
-        fetches: fetches seen on the training thread.
+        armed: false outside the block and in forked children. ``fetches``: those seen on the training thread.
         here: what the calling thread is doing.
         trace: what may be recording a trace.
-        settings: of the loader that feeds the steps, the last one iterated before the first step was recorded. The
-            loader itself is not held: its persistent workers die with its last name.
+        settings: of the loader iterated last before the first backward pass. The loader is not held: its persistent
+            workers die with its last name.
         meter, plain_meter: what fetches on the training thread cost beside the wait, the ``not_plain`` and the others.
         not_plain: fetches on the training thread that had to ask.
         reads_cpu: the CPU time of fetches is read.
@@ -173,8 +172,9 @@ class FetchTimer:
         return iterator
 
     def describe(self, loader: object) -> None:
-        """Note the settings of the loader that feeds the first steps, from itself or from its iterator."""
-        if self.tracker.count == 0 and get_ident() == self.tracker.thread:
+        """Note the settings of the loader that feeds the first step, from itself or from its iterator."""
+        is_aside = self.settings is not None and self.tracker.backwards  # an evaluation after the first optimizer step
+        if self.tracker.count == 0 and not is_aside and get_ident() == self.tracker.thread:
             self.settings = self._guard.call(loader_settings, loader)
 
     def fetch(

@@ -305,6 +305,10 @@ class Session:
         if self._leaves_analysis:
             handoff.leave_analysis(self.run)
             return None
+        tracker = self._tracker  # a parent of ranks that only evaluates has seen none of these
+        if wait and self.until_exit and not (tracker.count or tracker.backwards or tracker.optimizer_seen):
+            announce(f"this process trained nothing, and no report is made; `profilerkit analyze {self.run}` makes one")
+            return None
         if wait:
             handoff.wait_for_ranks(self.run, self._place.world_size)
         quiet = self._settings.quiet or in_kernel()  # ``prof.report`` shows it in the cell that asks

@@ -8,11 +8,13 @@ what was sent to the whole process group (``timeout``, a launcher), and stands b
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -93,6 +95,11 @@ def run(arguments: argparse.Namespace, console: Console) -> NoReturn:
         )
     _check_steps(arguments)
     command = _command(words)
+    if _replaces_path(words):
+        console.note(
+            "profilerkit: the command sets PYTHONPATH, by which run records; a Python without it records nothing. "
+            "Write PYTHONPATH=DIR:$PYTHONPATH there, or set it before profilerkit run"
+        )
     variables = _variables(arguments, console)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -141,6 +148,25 @@ def _command(words: Sequence[str]) -> list[str]:
             hint="a Python script ends in .py; a module needs -m before its name",
         )
     return list(words)
+
+
+#: Sets the variable without what it was; a shell has ``$PYTHONPATH`` for that.
+_OTHER_PATH = re.compile(r"\bPYTHONPATH=(?!\S*\$\{?PYTHONPATH)")
+_START_OF_SCRIPT = 1 << 16
+
+
+def _replaces_path(words: Sequence[str]) -> bool:
+    """Whether the command, or the shell script that it runs, gives its Python another search path.
+
+    >>> _replaces_path(["sh", "-c", "PYTHONPATH=. python x.py"]), _replaces_path(["PYTHONPATH=.:$PYTHONPATH"])
+    (True, False)
+    """
+    texts = list(words)
+    for path in (Path(word) for word in words[:2]):
+        with suppress(OSError, ValueError):
+            start = path.read_bytes()[:_START_OF_SCRIPT] if path.is_file() else b""
+            texts += [start.decode("utf-8", "replace")] if start.startswith(b"#!") or path.suffix == ".sh" else []
+    return any(_OTHER_PATH.search(text) for text in texts)
 
 
 #: Options of Python whose value may be the next word.

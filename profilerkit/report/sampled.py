@@ -59,6 +59,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "host.sibling_cores": "The run's other ranks on this host, with workers",
         "host.workers": "Workers",
         "host.thread_queue": "Training thread waits for a core",
+        "host.pool_queue": "Operators' threads wait for a core",
         "host.thread_system": "Training thread in the kernel",
         "host.thread_preemptions": "Training thread taken off its core",
         "host.running_tasks": "Threads that run or wait",

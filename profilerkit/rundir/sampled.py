@@ -150,6 +150,7 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         thread_system_ratio: time of the training thread in the kernel, and ``thread_cpu_ratio`` on a processor at all.
         process_file_bytes: of ``process_rss_bytes``, pages of files, which the kernel takes back when it needs them.
         worker_pages: of one of ``workers``; seldom read.
+        pool_queue_ratio: time the busiest thread of the operators' pool waited for a processor.
     """
 
     cpu_ratio: float | None = None
@@ -187,6 +188,7 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     thread_cpu_ratio: float | None = None
     process_file_bytes: SizeBytes | None = None
     worker_pages: WorkerPages | None = None
+    pool_queue_ratio: float | None = None
 
 
 class AllocatorSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

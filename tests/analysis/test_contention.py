@@ -92,6 +92,23 @@ def test_a_thread_that_waits_for_a_processor_is_not_blocked_on_reading():
     assert ready_ratio(0.9, 0.6) == 1.0
 
 
+@pytest.mark.parametrize(("pool", "left"), [(None, 0.45), (0.2, 0.27), (0.9, 0.025)])
+def test_unexplained_time_in_which_the_pool_queues_is_the_machines(pool, left):
+    """The calm traced steps explain the rest: the training thread spins until a thread of the pool is on a core."""
+    queue = (
+        ()
+        if pool is None
+        else (Series(name="host.pool_queue", unit="ratio", n=9, mean=pool, p10=0.0, p90=1.0, maximum=1.0),)
+    )
+    parts = {"compute.math": 0.5, "idle.unknown": 0.5}
+    known = on_host(parts, steps=steps(queued_ratio=0.1), usable_cores=4.0, world_size=1, samples=(*cores(0.4), *queue))
+    assert contended(known).share("idle.unknown") == pytest.approx(left)
+    assert contended(known).share("compute.math") == pytest.approx(0.45)
+    bound = judged(known).bound
+    assert bound == ("inconclusive" if pool is None else bound)
+    assert bound == ("compute-bound" if pool == 0.9 else bound)
+
+
 @pytest.mark.parametrize("seen", [None, 0.1])
 def test_a_queue_that_the_waits_do_not_tell_is_borne_by_all_parts_alike(seen):
     known = beside_others(0.6, input=replace(INPUT, single_process=True, queue_ratio=seen))

@@ -98,6 +98,23 @@ def test_the_training_thread_waits_for_a_processor(readings):
     assert (second.thread_faults_per_s, second.thread_system_ratio, second.thread_cpu_ratio) == (0, 0.09, 0.29)
 
 
+def test_the_busiest_thread_of_the_pool_waits_for_a_processor(readings):
+    def state(ran, queued, idle):
+        files = {
+            f"proc/self/task/{TID}/schedstat": f"0 {queued * 3} 4\n",
+            "proc/self/task/1/schedstat": f"{idle} 0 1\n",
+        }
+        return proc(more={**files, "proc/self/task/2/schedstat": f"{ran} {queued} 4\n"})
+
+    first, second = readings(state(5, 7, 0), state(5 + SECOND // 2, 7 + SECOND // 4, SECOND // 10))
+    assert (first.pool_queue_ratio, second.pool_queue_ratio) == (None, 0.25)
+
+
+def test_without_a_pool_nothing_is_said_of_its_queue(readings):
+    alone = proc(more={f"proc/self/task/{TID}/schedstat": "0 9 4\n"})
+    assert [sample.pool_queue_ratio for sample in readings(alone, alone)] == [None, None]
+
+
 def test_pressure_is_a_share_of_the_time_between_two_samples(readings):
     def state(total_us):
         return proc(more={"proc/pressure/io": f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total_us}\n"})

@@ -61,6 +61,24 @@ def test_unedited_loop_is_understood(toy, light, recorded, workers):
     assert run.rank.meta.threads == toy.torch.get_num_threads()
 
 
+@pytest.mark.parametrize("checks_first", [False, True])
+def test_the_loader_of_an_evaluation_is_not_taken_for_the_one_that_feeds_the_steps(toy, light, recorded, checks_first):
+    """As a callback of the first iteration, and as a check before training, do."""
+
+    def evaluate():
+        for batch in toy.loader(16):
+            toy.model(batch[0])
+
+    with light() as prof:
+        if checks_first:
+            evaluate()
+        for number, batch in enumerate(toy.loader(8)):
+            toy.train(batch)
+            if number == 0 and not checks_first:
+                evaluate()
+    assert recorded(prof.directory).rank.meta.loader.batch_size == 8
+
+
 def test_step_groups_accumulated_micro_batches(toy, light, recorded):
     with light() as prof:
         for number, batch in enumerate(prof.wrap(toy.loader()), 1):

@@ -210,6 +210,49 @@ def test_ranks_a_script_spawns_itself_write_one_recording(start, tmp_path):
     assert [rank.end.steps for rank in read_run(tmp_path / "runs" / "train").ranks] == [20, 20]
 
 
+EVALUATES = textwrap.dedent("""
+    def child():
+        train()
+
+    if __name__ == "__main__":
+        process = torch.multiprocessing.get_context("spawn").Process(target=child)
+        process.start()
+        process.join()
+        for batch in torch.utils.data.DataLoader(Data(), 4):
+            pass
+""")
+
+
+@pytest.mark.torch
+def test_a_parent_that_only_evaluates_makes_no_report(start, tmp_path):
+    pytest.importorskip("torch")
+    done = start(TRAINING + EVALUATES, options=LIGHT)
+    assert done.returncode == 0, done.stderr
+    reported = sorted(path.parent.name for path in (tmp_path / "runs").glob("*/report.json"))
+    assert reported == ["train"]
+    assert done.stderr.count("RuntimeWarning: this process trained nothing") == 1
+    assert read_run(tmp_path / "runs" / "train").ranks[0].end.steps == 20
+
+
+SETS_A_PATH = f"PYTHONPATH=. {sys.executable} train.py"
+
+
+@pytest.mark.parametrize(
+    ("command", "is_told"),
+    [
+        (("sh", "-c", SETS_A_PATH), True),
+        (("sh", "train.sh"), True),
+        (("sh", "-c", SETS_A_PATH.replace("=.", "=.:$PYTHONPATH")), False),
+    ],
+)
+def test_a_command_that_replaces_the_search_path_is_told_so(start, tmp_path, command, is_told):
+    (tmp_path / "train.sh").write_text(SETS_A_PATH, encoding="utf-8")
+    done = start("print('trained')", "--", *command)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert ("the command sets PYTHONPATH" in done.stderr) is is_told
+    assert start("", "-q", "--", *command).stderr == ""
+
+
 FAILING = textwrap.dedent("""
     torch.distributed.init_process_group("gloo")
     train()
