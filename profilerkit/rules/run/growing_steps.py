@@ -81,8 +81,8 @@ class GrowingSteps(Rule):
             busy = " while other programs take the processors" if grown < found.ratio - 1.0 else ""
             return Passed(f"the last steps take {format_ratio(found.ratio - 1.0)} more than the first ones{busy}")
         own = grown / (found.ratio - 1.0)
-        least, most = (max(1.0 - base / found.mean_ns, 0.0) * own for base in (found.first_ns, found.base_ns))
-        expected = (least + most) / 2.0
+        low, high = (max(1.0 - base / found.mean_ns, 0.0) * own for base in (found.first_ns, found.base_ns))
+        expected = (low + high) / 2.0
         if not self.worth_saying(facts, expected):
             return Passed(f"the growth adds {format_ratio(expected)} to the mean step, which varies as much")
         family = family_of(found.part.part) if found.part is not None else "compute"
@@ -96,7 +96,7 @@ class GrowingSteps(Rule):
                     why=self._why(facts, found),
                     evidence=_evidence(facts, found),
                     at_most="medium",
-                    saving=saving(expected, most),
+                    saving=saving(expected, high),
                     fix=_FIXES.get(family) or (_KEPT if _memory_grows(facts) else _GROWING),
                     confirm="The last steps must take as long as the first ones.",
                 ),
