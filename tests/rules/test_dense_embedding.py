@@ -1,13 +1,11 @@
 """CP013: dense gradients of embedding tables of which a step looks up few rows."""
 
-from dataclasses import replace
-
 import pytest
 
 from profilerkit.analysis.host.host_facts import HostFacts
 from profilerkit.analysis.waste.records import DenseTables
 from profilerkit.rules.rule import Fired, MissingData, Passed
-from tests.recipes import STEP_NS, Trace
+from tests.recipes import STEP_NS, Trace, replace
 from tests.rules.test_compute_rules import wasting
 from tests.rules.test_rules import ended, finding, on_host, timers_only
 
