@@ -309,7 +309,7 @@ def input_part(log: StepLog, record: RankRecord | None, workers: Workers | None 
     if workers is not None:
         return named_wait(workers, ratio)
     if ratio is not None:
-        ratio = ready_ratio(ratio, _ratio_of_waits(log, log.wait_queue) or 0.0)
+        ratio = ready_ratio(ratio, _queue_ratio(log) or 0.0)
     if ratio is None or (loader is not None and loader.num_workers not in (0, None)):
         return "input.wait"
     return "input.prep" if ratio >= COMPUTING_RATIO else "input.fetch" if ratio <= BLOCKED_RATIO else "input.wait"
@@ -320,6 +320,18 @@ def _ratio_of_waits(log: StepLog, spent: I64) -> float | None:
     known = log.steady & (spent >= 0)
     waited = int(log.wait[known].sum())
     return min(float(spent[known].sum()) / waited, 1.0) if waited else None
+
+
+def _queue_ratio(log: StepLog) -> float | None:
+    """Share of the waits of the steady steps in which their thread queued for a processor; ``None`` if none tells.
+
+    Few waits tell it, and all tell their CPU time: so it is the queue's share of what was not computed.
+    """
+    known = log.steady & (log.wait_queue >= 0) & (log.wait_cpu >= 0)
+    off_ns, computed = int((log.wait - log.wait_cpu)[known].sum()), _ratio_of_waits(log, log.wait_cpu)
+    if off_ns <= 0 or computed is None:
+        return None if computed is None or not known.any() else 0.0
+    return min(int(log.wait_queue[known].sum()) / off_ns, 1.0) * (1.0 - computed)
 
 
 def _input(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | None) -> InputFacts | None:
@@ -334,7 +346,7 @@ def _input(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | N
     steady_ns = int(log.time[log.steady].sum())
     return InputFacts(
         cpu_ratio=_ratio_of_waits(log, log.wait_cpu),
-        queue_ratio=_ratio_of_waits(log, log.wait_queue),
+        queue_ratio=_queue_ratio(log),
         fetches=log.fetches,
         single_process=single,
         source="derived" if on_device and not by_clock else "measured",

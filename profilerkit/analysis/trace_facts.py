@@ -62,10 +62,11 @@ from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
 from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
+from profilerkit.analysis.waste.embeddings import host_tables
 from profilerkit.analysis.waste.find import kernel_waste
 from profilerkit.analysis.waste.judged import Judged
 from profilerkit.analysis.waste.optimizer import optimizer_kernels
-from profilerkit.analysis.waste.records import Waste
+from profilerkit.analysis.waste.records import DenseTables, Waste
 from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Parallelism
@@ -116,6 +117,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     small_copies: SmallCopyFacts | None = None
     python: PythonFacts | None = None
     held: tuple[HeldFacts, ...] | None = None
+    tables: DenseTables | None = None
     compiles: CompileFacts | None = None
     recording: RecordingFacts | None = None
     phases: tuple[PhaseFacts, ...] = ()
@@ -275,12 +277,12 @@ def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
 def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFacts:
     """The facts with what is made of single steps, whatever ran them."""
     columns, parts, steps = seen.columns, seen.parts, seen.steps
+    on_host = parts.mode != "gpu" and not facts.device_events_missing
     return revise(
         facts,
         python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
-        held=None
-        if parts.mode == "gpu" or facts.device_events_missing
-        else held_by(columns, seen.names, seen.kinds, main_thread(columns), steps.steady),
+        held=held_by(columns, seen.names, seen.kinds, main_thread(columns), steps.steady) if on_host else None,
+        tables=host_tables(columns, seen.kinds.math, steps.steady) if on_host else None,
         compiles=compiles_of_trace(columns, seen.names.compiles, steps, parts.per_step),
         recording=recording_facts(columns, seen.names, parts.segments, steps.steady, steps.by_host.steady),
         phases=phase_facts(columns, optimizer_rows(columns), parts.segments, steps.steady),

@@ -58,6 +58,11 @@ def at_most(bound: float, expected: float = 1.0) -> Saving:
     return Saving(low=0.0, expected=min(max(expected, 0.0), EVEN_ODDS * bound), high=bound, method="bound")
 
 
+def half_sure(value: Saving) -> Saving:
+    """The saving with a low end half as high, where too few applied fixes tell how much is won (a choice)."""
+    return revise(value, low=0.5 * value.low)
+
+
 def slowed(value: Saving, ratio: float) -> Saving:
     """The saving where a profiler may have slowed the host by this much: the low end is of a host that quick.
 

@@ -13,6 +13,8 @@ MOST = 64
 #: Counting a worker's pages walks through all of its memory: 12 ms of CPU time for 1 GiB (on a two-core machine).
 #: The n-th count is followed by n times so many times what it took: 0.6 % of a core in the first 10 s, less later.
 _REST = 50
+#: Pages of larger processes are not counted: one count would hold them up for 0.1 s.
+_MOST_BYTES = 8 << 30
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 10_000_000
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -51,7 +53,13 @@ class ProcessStat:
 
 
 class ChildProcesses:
-    """Processes started through ``multiprocessing``, which is how a DataLoader starts its workers."""
+    """Processes started through ``multiprocessing``, which is how a DataLoader starts its workers.
+
+    Attributes:
+        is_too_large: the process started last holds too much memory to count its pages.
+    """
+
+    is_too_large = False
 
     def __init__(self, files: ProcFiles) -> None:
         self._files = files
@@ -78,6 +86,10 @@ class ChildProcesses:
         """Those of the process started last; ``None`` while it is too early to count them again, or without any."""
         pid = max(self._known, default=0)
         if not pid or now_ns < self._count_at_ns:
+            return None
+        stat = ProcessStat(self._known[pid][0].text())
+        self.is_too_large = stat.is_known and stat.rss_bytes > _MOST_BYTES
+        if self.is_too_large:
             return None
         began_ns = thread_time_ns()
         text = self._files.once(f"proc/{pid}/smaps_rollup")

@@ -46,6 +46,7 @@ class CompileWatch:
         self._start_ns = perf_counter_ns()
         handler = sys.modules[_CALLBACK].callback_handler
         self._hung = [(handler.start_callbacks, self._started), (handler.end_callbacks, self._ended)]
+        asked(self._guard)  # what failed before the watch is of no compilation that it sees
         self.beat()
         patches.later(self._leave)
 

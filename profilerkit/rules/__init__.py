@@ -14,6 +14,7 @@ from profilerkit.rules.comm.unhidden_collectives import UnhiddenCollectives
 from profilerkit.rules.comm.wrong_engine import WrongEngine
 from profilerkit.rules.compute.algorithm_search import AlgorithmSearch
 from profilerkit.rules.compute.channels_first import ChannelsFirst
+from profilerkit.rules.compute.dense_embedding import DenseEmbedding
 from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
 from profilerkit.rules.compute.hollow_utilisation import HollowUtilisation
 from profilerkit.rules.compute.hot_device import HotDevice
@@ -96,6 +97,7 @@ RULES: tuple[Rule, ...] = (
     AlgorithmSearch(),
     SmallBatch(),
     HotDevice(),
+    DenseEmbedding(),
     StarvedDevice(),
     NoWorkers(),
     TooFewWorkers(),

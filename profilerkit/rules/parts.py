@@ -14,7 +14,7 @@ PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
     "ME001": ("mem.alloc",),
     **dict.fromkeys(("CO001", "CO002", "CO004", "CO005", "CO006", "CO007", "CO010"), TRANSFER),
     "CO003": ("comm.skew",),
-    **dict.fromkeys(("CP001", "CP002", "CP003", "CP004", "CP005", "CP006", "CP007", "CP009", "CP010"), ()),
+    **dict.fromkeys(("CP001", "CP002", "CP003", "CP004", "CP005", "CP006", "CP007", "CP009", "CP010", "CP013"), ()),
     "CO009": TRANSFER,
     "CO011": (*TRANSFER, "comm.skew"),
     "CO012": (),

@@ -22,7 +22,7 @@ def queued_evidence(facts: Facts, label: str) -> Evidence | None:
     if series is None:
         return None
     judged_s = facts.steps.steady * (facts.mean_step_ns or 0.0) / 1e9
-    of_steps = facts.steps.queued_ratio if judged_s >= _ENOUGH_S else None
+    of_steps = facts.steps.queued_ratio if facts.taken or judged_s >= _ENOUGH_S else None
     found = sampled_evidence(facts, series, label, ORIGIN)
     return found if of_steps is None else revise(found, value=of_steps, source="derived", n=None, low=None, high=None)
 

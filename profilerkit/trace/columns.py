@@ -201,13 +201,14 @@ class MemoryInstants(msgspec.Struct, frozen=True):
 
 def kept(function: Callable[["TraceColumns"], T]) -> Callable[["TraceColumns"], T]:
     """Decorate a function of a trace alone: what it returns is computed once and kept beside the trace's fields."""
+    key = f"{function.__module__}.{function.__qualname__}"
 
     @wraps(function)
     def once(columns: "TraceColumns") -> T:
         known = columns.__dict__
-        if function.__qualname__ not in known:
-            known[function.__qualname__] = function(columns)
-        found: T = known[function.__qualname__]
+        if key not in known:
+            known[key] = function(columns)
+        found: T = known[key]
         return found
 
     return once

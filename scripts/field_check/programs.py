@@ -2,9 +2,10 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from measured_processes import environment
 
 from profilerkit import analyze
 from profilerkit.errors import ProfilerkitError
+from profilerkit.model.finding import Finding
 
 _MOST_SECONDS = 300
 #: Records a program that does not know profilerkit in a ``profile()`` block: arguments are the run directory, the
@@ -31,7 +33,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         bounds: verdicts that are right.
-        causes: rules one of which must be among the first two findings; empty where nothing can be named.
+        causes: rules one of which must be in the first two places; empty where nothing can be named. Findings that
+            overlap take one place: they are ways to the same end.
         ranks: processes.
         arguments: the program's own; ``None`` for those that take ``OUT [--fixed] [--mode …]``.
         fixed: arguments that apply the fix, for programs that print their training time after ``TRAIN``.
@@ -82,11 +85,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         name: the program.
         way: how it was recorded.
         busy: processes that kept a core busy beside it.
-        said: verdict, and rules of the first two findings; or what failed.
+        said: verdict, and rules in the first two places; or what failed.
         headline: of the verdict.
         machine: other work was said to take processor time.
         family: the verdict is right.
-        cause: the true cause is among the first two findings.
+        cause: the true cause is in the first two places.
         saving: lowest, expected and highest saving of the finding of the cause, ratio of the time; ``None`` unpriced.
     """
 
@@ -114,19 +117,31 @@ def recorded(name: str, way: str, busy: int, programs: Path, place: Path) -> Row
         return Row(name=name, way=way, busy=busy, said=f"error: {error.cause}")
     # What takes processor time from the run is the other statement: it stands beside the findings of the program.
     found = [(outcome.rule, finding) for outcome, finding in report.findings() if outcome.rule != "RU005"]
-    verdict, first = report.verdict, found[:FOUND_FIRST]
+    verdict, first = report.verdict, places(found)[:FOUND_FIRST]
     saving = next((finding.saving for rule, finding in found if rule in program.causes), None)
     return Row(
         name=name,
         way=way,
         busy=busy,
-        said=" · ".join([f"{verdict.bound} {verdict.detail}".strip(), *(rule for rule, _ in first)]),
+        said=" · ".join([f"{verdict.bound} {verdict.detail}".strip(), *("=".join(rules) for rules in first)]),
         headline=verdict.headline,
         machine=any(outcome.rule == "RU005" for outcome, _ in report.findings()),
         family=verdict.bound in program.bounds and program.late in (None, verdict.rank),
-        cause=not program.causes or any(rule in program.causes for rule, _ in first),
+        cause=not program.causes or any(rule in program.causes for rules in first for rule in rules),
         saving=saving and (saving.low, saving.expected, saving.high),
     )
+
+
+def places(found: Sequence[tuple[str, Finding]]) -> list[list[str]]:
+    """Rules of the findings in their order, each beside the one that its finding overlaps: two ways to one end."""
+    taken: list[list[str]] = []
+    for rule, finding in found:
+        beside = next((rules for rules in taken if finding.overlaps in rules), None)
+        if beside is None:
+            taken.append([rule])
+        elif rule not in beside:
+            beside.append(rule)
+    return taken
 
 
 def measured_saving(name: str, programs: Path, place: Path, rounds: int) -> tuple[float, float] | None:
@@ -151,7 +166,8 @@ def _time(program: Program, fixed: bool, script: Path, programs: Path, place: Pa
     done = _completed([sys.executable, *launcher, str(script), *arguments], programs, place)
     done.check_returncode()
     if program.arguments is None:
-        return max(json.loads(line)["mean_ms"] for line in done.stdout.splitlines() if line.startswith("{"))
+        # Ranks that print at once share a line.
+        return max(json.loads(told)["mean_ms"] for told in re.findall(r"\{[^{}]*\}", done.stdout))
     return float(done.stdout.split("TRAIN")[1].split()[0])
 
 

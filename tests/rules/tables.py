@@ -3,6 +3,7 @@
 from tests.rules import (
     test_comm_rules,
     test_compute_rules,
+    test_dense_embedding,
     test_input_rules,
     test_memory_rules,
     test_overhead_rules,
@@ -10,7 +11,7 @@ from tests.rules import (
     test_run_rules,
 )
 
-_BY_FILE = (test_comm_rules, test_compute_rules, test_memory_rules, test_rules, test_run_rules)
+_BY_FILE = (test_comm_rules, test_compute_rules, test_dense_embedding, test_memory_rules, test_rules, test_run_rules)
 _BY_CASES = (test_input_rules, test_overhead_rules)
 
 

@@ -448,11 +448,18 @@ def test_less_work_on_a_batch_saves_what_the_workers_that_have_data_save():
 
 @pytest.mark.parametrize(("beyond", "fix"), [(0.15, "longest"), (0.14, "about one length")])
 def test_padding_beyond_the_longest_sequence_is_a_matter_of_the_batchs_length(beyond, fix):
-    found = finding("IN015", padded(0.5, beyond=beyond))
+    found = finding("IN015", padded(0.5, beyond=beyond, host=HostFacts(held=())))
     assert fix in found.fix.text
     assert found.title == "50 % of the tokens in a batch are padding"
     assert found.saving.expected == pytest.approx(0.8 * (beyond + 0.8 * (0.5 - beyond)))
     assert found.saving.high == pytest.approx(0.8 * 0.75)
+
+
+def test_the_optimizer_does_not_grow_with_the_length_of_a_batch():
+    optimizer = HeldFacts("optimizer", "Adam", 6.0, 0.3, 0.3)
+    found = finding("IN015", padded(0.5, beyond=0.5, host=HostFacts(held=(optimizer,))))
+    assert found.saving.expected == pytest.approx(0.5 * (0.8 - 0.3))
+    assert finding("IN015", padded(0.5, beyond=0.5)).saving.method == "bound"  # nothing tells the optimizer
 
 
 def test_on_a_processor_the_hosts_work_may_be_that_of_each_token():

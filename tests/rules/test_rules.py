@@ -1370,7 +1370,7 @@ def test_memory_of_the_host_that_grows_in_the_first_epoch_may_be_a_cache(of, epo
     )
 
 
-def page_copies(copied, at_once, *, late=0.0, shared=2 * GB, **changes):
+def page_copies(copied, at_once, *, shared=2 * GB, **changes):
     """A worker that copied so much of what it shared within 100 steps."""
     pages = CopiedPages(
         counts=5,
@@ -1378,26 +1378,29 @@ def page_copies(copied, at_once, *, late=0.0, shared=2 * GB, **changes):
         shared_bytes=shared,
         copied_bytes=copied,
         at_once_bytes=at_once,
-        late_bytes_per_step=late,
         first_step=1,
         last_step=101,
     )
     return facts(memory_use=MemoryUse(copied=pages), **changes)
 
 
-def test_workers_that_copy_what_they_share_are_told_with_what_they_take_as_the_epoch_ends():
+def test_workers_that_copy_what_they_share_are_told_with_what_they_can_still_copy():
     loader = Loader(kind="DataLoader", num_workers=4, batch_size=10, dataset_len=3_000)
-    found = finding("ME004", page_copies(250_000_000, 100_000_000, late=1e6, loader=loader))
+    found = finding("ME004", page_copies(250_000_000, 100_000_000, loader=loader))
     assert found.title == "Each worker copied 238 MiB of memory that it shared with the training process"
-    assert [row.value for row in found.evidence] == [250_000_000, 300_000_000, 2 * GB, 500_000_000]
-    assert "the workers will hold 1.86 GiB of private memory" in found.why
+    assert [row.value for row in found.evidence] == [250_000_000, 300_000_000, 2 * GB]
+    assert "The workers can still copy 7.45 GiB." in found.why
     assert "array" in found.fix.text
-    full = finding("ME004", page_copies(250_000_000, 100_000_000, late=1e6, shared=1_000, loader=loader))
-    assert full.evidence[-1].value == 300_001_000
-    assert len(finding("ME004", page_copies(250_000_000, 100_000_000, late=1e6)).evidence) == 3
+    assert "still" not in finding("ME004", page_copies(250_000_000, 100_000_000, shared=0)).why
 
 
-@pytest.mark.parametrize(("copied", "at_once"), [(99_999_999, 0), (150_000_000, 101_000_000)])
+def test_copies_between_two_counts_are_told_where_they_are_more_than_a_collection_touches():
+    assert finding("ME004", page_copies(250_000_000, 250_000_000)).fix is not None
+
+
+@pytest.mark.parametrize(
+    ("copied", "at_once"), [(49_999_999, 0), (150_000_000, 101_000_000), (169_000_000, 169_000_000)]
+)
 def test_a_collection_that_touches_all_objects_once_is_no_copying_without_end(copied, at_once):
     assert ended("ME004", page_copies(copied, at_once)) is MissingData
 

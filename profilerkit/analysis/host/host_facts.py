@@ -2,6 +2,7 @@
 
 import msgspec
 
+from profilerkit.analysis.waste.records import DenseTables
 from profilerkit.model.finding import Source
 from profilerkit.trace.phases import Phase
 
@@ -142,6 +143,7 @@ class HostFacts(msgspec.Struct, frozen=True):
         phases: those of the step that are marked in a trace; empty without any.
         switches: of those made for debugging the ones that were on, as ``NAME`` or ``NAME=value``.
         held: what holds the steps of a run without a device, largest first; ``None`` without such a trace.
+        tables: those of a run without a device; ``None`` as in ``Waste``.
         between_ratio: share of the Python between operators in gaps below 1 ms; 0 without a trace.
     """
 
@@ -153,4 +155,5 @@ class HostFacts(msgspec.Struct, frozen=True):
     phases: tuple[PhaseFacts, ...] = ()
     switches: tuple[str, ...] | None = None
     held: tuple[HeldFacts, ...] | None = None
+    tables: DenseTables | None = None
     between_ratio: float = 0.0

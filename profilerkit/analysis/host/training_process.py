@@ -21,5 +21,6 @@ def host_facts(record: RankRecord | None, log: StepLog | None, trace: TraceFacts
         between_ratio=between_ratio(trace.partition.segments, trace.window) if trace is not None else 0.0,
         threads=record.meta.threads if record is not None and record.meta is not None else None,
         held=trace.held if trace is not None else None,
+        tables=trace.tables if trace is not None else None,
         switches=record.meta.switches if record is not None and record.meta is not None else None,
     )

@@ -81,7 +81,6 @@ class CopiedPages(msgspec.Struct, frozen=True):
         shared_bytes: what it may still copy.
         copied_bytes: between the first count and the last.
         at_once_bytes: of that, the most between two counts. One garbage collection writes to every object of Python's.
-        late_bytes_per_step: copied between the last two counts.
         first_step: step of the first count.
         last_step: step of the last one.
     """
@@ -91,7 +90,6 @@ class CopiedPages(msgspec.Struct, frozen=True):
     shared_bytes: int
     copied_bytes: int
     at_once_bytes: int
-    late_bytes_per_step: float
     first_step: int
     last_step: int
 
@@ -108,7 +106,7 @@ class MemoryUse(msgspec.Struct, frozen=True):
         allocator_settings: of the environment, empty for torch's own; ``None`` where the environment is not known.
         oom: how the memory of the rank ran out; ``None`` where it did not, or nobody could tell.
         faults: ``None`` where they were not sampled in the judged steps.
-        copied: by a loader's worker; ``None`` where its pages were counted in fewer than three samples.
+        copied: by a loader's worker; ``None`` where its pages were counted in fewer than two samples.
     """
 
     zeroed: ZeroedGradients | None = None

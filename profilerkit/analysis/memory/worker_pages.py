@@ -9,9 +9,6 @@ from profilerkit.analysis.memory.use import CopiedPages
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.rundir.sampled import Sample, WorkerPages
 
-#: Counts of one worker: the largest rise between two of them is set aside, and others are needed.
-_FEWEST_COUNTS = 3
-
 
 def counted_pages(samples: Sequence[Sample], workers: Collection[int]) -> list[tuple[int, WorkerPages]]:
     """When the pages of a worker were counted, ns, and what was found: of the one that was counted most often.
@@ -25,9 +22,9 @@ def counted_pages(samples: Sequence[Sample], workers: Collection[int]) -> list[t
 
 
 def copied_pages(samples: Sequence[Sample], log: StepLog, workers: Collection[int]) -> CopiedPages | None:
-    """What a worker copied between the first and the last count of its pages; ``None`` for fewer than three."""
+    """What a worker copied between the first and the last count of its pages; ``None`` for fewer than two."""
     counted = counted_pages(samples, workers)
-    if len(counted) < _FEWEST_COUNTS:
+    if len(counted) < 2:
         return None
     private = np.array([pages.private_bytes for _, pages in counted], dtype=np.int64)
     own = np.array([pages.anonymous_bytes for _, pages in counted], dtype=np.int64)
@@ -35,15 +32,12 @@ def copied_pages(samples: Sequence[Sample], log: StepLog, workers: Collection[in
     copied = np.diff(private) - np.maximum(np.diff(own), 0)
     at_ns = np.array([t_ns for t_ns, _ in counted], dtype=np.int64)
     step = np.interp(at_ns, log.start, log.index)
-    # By time: a count after the last step lies at no step of its own.
-    steps = (at_ns[-1] - at_ns[-2]) / log.time[log.steady].mean() if log.steady.any() else 0.0
     return CopiedPages(
         counts=len(counted),
         private_bytes=int(private[-1]),
         shared_bytes=max(int(own[-1] - private[-1]), 0),
         copied_bytes=int(copied.sum()),
         at_once_bytes=int(copied.max()),
-        late_bytes_per_step=float(max(int(copied[-1]), 0) / steps) if steps > 0 else 0.0,
         first_step=round(float(step[0])),
         last_step=round(float(step[-1])),
     )

@@ -18,17 +18,20 @@ class StepGrowth(msgspec.Struct, frozen=True):
 
     Attributes:
         slope: ns per step, with its 99 % interval, above 0.
+        base_ns: the line of growth at the run's first step: a step as long as nothing has grown, at least 0.
         first_ns: the typical step of the first tenth.
         last_ns: the typical step of the last tenth.
         mean_ns: the mean step.
         part: the part that holds most of the growth; ``None`` where none does, or steps are not split.
-        computed_ratio: CPU time of the process in the last third over that in the first; ``None`` where not known.
+        computed_ratio: growth of the CPU time of the process over that of the steps, from the first third to the last,
+            at most 1; ``None`` where not known.
         crowding: share of the last third in which the training thread waits for a processor, less that of the first;
             0 where it is not known.
         steps: first and last judged step.
     """
 
     slope: Slope
+    base_ns: float
     first_ns: float
     last_ns: float
     mean_ns: float
@@ -60,14 +63,16 @@ def step_growth(series: StepSeries) -> StepGrowth | None:
     if slope is None or slope.low <= 0 or not goes_on:
         return None
     tenth = max(len(rows) // 10, 3)
+    centre = median(series.index[rows[:tenth]]) - int(series.index[0])
     first, last = (np.isin(np.arange(len(series.time)), third) for third in (early, late))
     return StepGrowth(
         slope=slope,
+        base_ns=max(median(time[:tenth]) - slope.value * centre, 0.0),
         first_ns=median(time[:tenth]),
         last_ns=median(time[-tenth:]),
         mean_ns=float(time.mean()),
         part=what_grew(series, last, first),
-        computed_ratio=_computed_ratio(recorded, early, late),
+        computed_ratio=_computed_ratio(series, early, late),
         crowding=_crowding(recorded, early, late),
         steps=(int(series.index[rows[0]]), int(series.index[rows[-1]])),
     )
@@ -77,7 +82,8 @@ def _computed_ratio(series: StepSeries, early: I64, late: I64) -> float | None:
     computed = series.computed
     if computed is None or min(computed[early].min(), computed[late].min()) <= 0:
         return None
-    return float(computed[late].mean() / computed[early].mean())
+    more, longer = (float(of[late].mean() / of[early].mean()) - 1.0 for of in (computed, series.time))
+    return min(max(more, 0.0) / longer, 1.0) if longer > 0 else None
 
 
 def _crowding(series: StepSeries, early: I64, late: I64) -> float:

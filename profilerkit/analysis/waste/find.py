@@ -2,6 +2,7 @@
 
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.waste.alignment import misaligned
+from profilerkit.analysis.waste.embeddings import dense_tables
 from profilerkit.analysis.waste.grids import grids
 from profilerkit.analysis.waste.judged import Judged
 from profilerkit.analysis.waste.layout import layout
@@ -30,5 +31,8 @@ def kernel_waste(work: Judged, optimizer_step: I64, properties: DeviceProperties
         optimizer=optimizer_work(work, optimizer_step),
         layout=layout(work),
         searches=searches(work),
+        tables=dense_tables(
+            work.columns, work.kinds.math, work.issuing, work.operator, work.dur_ns, work.window.total_ns
+        ),
         has_operators=work.columns.meta.no_operators is None,
     )

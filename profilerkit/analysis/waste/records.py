@@ -64,6 +64,26 @@ class Scores(msgspec.Struct, frozen=True):
     peak_share: float | None
 
 
+class DenseTables(msgspec.Struct, frozen=True):
+    """Embedding tables with a dense gradient, of which a step looks up few rows.
+
+    Attributes:
+        count: how many.
+        rows: of the one that takes most time.
+        width: elements of each of its rows.
+        looked_up: its rows that a step looks up, at most.
+        share: time of what goes over whole tables: their gradients and the optimizer.
+        unused_share: of it, what rows take that the step does not look up.
+    """
+
+    count: int
+    rows: int
+    width: int
+    looked_up: float
+    share: float
+    unused_share: float
+
+
 class OptimizerWork(msgspec.Struct, frozen=True):
     """What the optimizer steps put on the device.
 
@@ -138,6 +158,7 @@ class Waste(msgspec.Struct, frozen=True):
         layout: of the convolutions.
         searches: ``None`` where nothing is searched for.
         has_operators: whether the trace may hold operators, within which is searched.
+        tables: ``None`` where no embedding gets a dense gradient of rows that are not looked up.
     """
 
     has_shapes: bool
@@ -150,3 +171,4 @@ class Waste(msgspec.Struct, frozen=True):
     layout: Layout
     searches: Searches | None
     has_operators: bool = True
+    tables: DenseTables | None = None

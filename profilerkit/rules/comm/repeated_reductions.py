@@ -6,6 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.communication.whatif import exposed, exposed_time, share_of_step
 from profilerkit.analysis.communication.wire import Accumulation
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import half_sure
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Fix, Saving
 from profilerkit.rules.comm.transfers import confirm, divides, doubt, evidence, surest, transfer_saving, untold
@@ -19,10 +20,6 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
 )
-
-#: On a host the low end lies so much lower, and the high end higher (a choice: of two ranks on two cores 34 to 38 % of
-#: the CPU time and 48 to 63 % of the time were saved where 31 to 39 % were expected, as the model just fits a cache).
-_UNSURE = 0.5
 
 
 @dataclass(frozen=True)
@@ -108,8 +105,10 @@ def _saving(facts: Facts, found: Accumulation, expected: float, bound: float) ->
     value = transfer_saving(facts, expected, bound)
     if facts.mode != "cpu" or value.method == "bound":
         return value
+    # Of two ranks on two cores 34 to 38 % of the CPU time and 48 to 63 % of the time were saved where 31 to 39 % were
+    # expected, as the model just fits a cache.
     slowed = (1.0 - 1.0 / found.passes) * facts.share("compute.")
-    return revise(value, low=_UNSURE * value.low, high=min(value.high + slowed, 1.0))
+    return revise(half_sure(value), high=min(value.high + slowed, 1.0))
 
 
 def _copied(facts: Facts, found: Accumulation) -> float:

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.steps.skipped import SkippedBatches
-from profilerkit.analysis.whatif import saving
+from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.analysis.workers.loading import PaddingFacts
-from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.finding import Evidence, Finding, Fix, Saving
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, evidence_of, finding_for
 from profilerkit.units import format_count, format_long_ns, format_ratio
 
@@ -35,9 +35,10 @@ class UnneededBatches(Rule):
         took 5 % of the time from there to the end, or a minute.
     Fix: Pad to the longest sequence where that is a third of the padding, else batches of like lengths. A sampler that
         starts where the run ended.
-    Saving: Expected: the share of padding of what the device computes: tokens beyond the longest sequence, and
-        ``avoidable_ratio`` of the others. Bound: all padding, by the square of the length, on a processor of the host's
-        work as well. None for dropped batches, which are paid for once in each start.
+    Saving: Expected: the share of padding of what the device computes beside the optimizer: tokens beyond the longest
+        sequence, and ``avoidable_ratio`` of the others. Bound: all padding, by the square of the length, on a processor
+        of the host's work as well. Only the bound is known without a trace that marks the optimizer. None for dropped
+        batches, which are paid for once in each start.
     Traps: Kernels for sequences of unlike length skip padding. A loop that looks at all data once before it trains
         drops nothing.
     Confidence: Medium: what a step takes is not all by its tokens.
@@ -74,7 +75,9 @@ class UnneededBatches(Rule):
     def _padded(self, facts: Facts, padding: PaddingFacts) -> list[Finding]:
         within = padding.padded_ratio - padding.beyond_ratio
         spared = padding.beyond_ratio + self.avoidable_ratio * within
-        computes = facts.share("compute.")
+        optimizer = _optimizer_share(facts)
+        # Parameters and their updates are as many however long the batch is.
+        computes = max(facts.share("compute.") - (optimizer or 0.0), 0.0)
         expected = spared * computes
         if padding.looks < self.fewest_looks or padding.padded_ratio < self.smallest_padding:
             return []
@@ -101,11 +104,25 @@ class UnneededBatches(Rule):
                     row("Beyond the longest sequence, of the tokens", padding.beyond_ratio),
                 ),
                 at_most="medium",
-                saving=saving(expected, max(bound, expected)) if computes else None,
+                saving=_saving(expected, max(bound, expected), is_split=optimizer is not None) if computes else None,
                 fix=_TO_THE_LONGEST if is_fixed_length else _BY_LENGTH,
                 confirm="Tokens per second stay the same, and steps get shorter.",
             )
         ]
+
+
+def _optimizer_share(facts: Facts) -> float | None:
+    """Share of the step in the optimizer; ``None`` where no trace marks it."""
+    if facts.waste is not None:
+        return facts.waste.optimizer.share if facts.waste.optimizer is not None else None
+    if facts.host.held is None:
+        return None
+    return next((one.share for one in facts.host.held if one.place == "optimizer"), 0.0)
+
+
+def _saving(expected: float, bound: float, *, is_split: bool) -> Saving:
+    """A saving of what grows with the batch's length; a bound where nothing tells the optimizer from it."""
+    return saving(expected, bound) if is_split else at_most(bound, expected)
 
 
 def _dropped(facts: Facts, skipped: SkippedBatches) -> Finding:

@@ -44,7 +44,6 @@ _MOST_OF_A_STEP = 0.95
 _OPERATOR = "Call it less often, or on less data; else look for a form of it that does less."
 #: What replaces operators that are known to do more than they must.
 _INSTEAD = (
-    (re.compile("embedding.*backward"), "nn.Embedding(…, sparse=True): only the rows of the batch get a gradient."),
     (re.compile("nonzero"), "Keep the mask: torch.where or a product with it needs no list of places."),
     (re.compile("unique"), "Keep the result between steps, or compute it where the data is prepared."),
 )

@@ -31,8 +31,8 @@ class ContendedHost(Rule):
         control group, means over the samples; and time the training thread waited for a processor, in the judged
         steps where the samples tell it of them.
     Threshold: Steal above 2 %, PSI above 20 %, more than 1 % held by a quota, or the training thread waiting 10 % of
-        the time; each over 5 samples. PSI and the training thread's wait count only where the run itself is known to
-        use less than 80 % of its cores.
+        the time; each over 5 samples, or 10 % of the judged steps in the queue. PSI and the training thread's wait
+        count only where the run itself is known to use less than 80 % of its cores.
     Fix: Move the other work, or the run; raise the quota.
     Saving: None: it is the machine's, and no change of the program. What the program's own fixes save is told of the
         step without that wait.
@@ -59,7 +59,7 @@ class ContendedHost(Rule):
         """Fires for what is taken from the run by others, by the hypervisor or by a quota."""
         known = [series for name in _SIGNALS if (series := facts.series(name)) is not None]
         most = max((series.n for series in known), default=0)
-        if most < self.fewest_samples:
+        if most < self.fewest_samples and facts.taken <= self.queue_ratio:
             few = f"{most} samples are too few" if known else "the host's processors were not sampled"
             return MissingData(few, "let the run go on for some seconds on Linux: profilerkit.profile(..., host=True)")
         taken = [
@@ -87,7 +87,9 @@ class ContendedHost(Rule):
 
     def _above(self, facts: Facts, name: str, limit: float) -> list[Evidence]:
         series = facts.series(name)
-        if series is None or series.n < self.fewest_samples:
+        # The kernel counts the queue of each nanosecond: what is taken of the steps needs no more samples.
+        is_known = name == SIGNAL and facts.taken > self.queue_ratio
+        if series is None or (series.n < self.fewest_samples and not is_known):
             return []
         label, origin = _SIGNALS[name]
         found = queued_evidence(facts, label) if name == SIGNAL else sampled_evidence(facts, series, label, origin)

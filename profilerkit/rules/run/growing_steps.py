@@ -54,8 +54,9 @@ class GrowingSteps(Rule):
         of the processors. Waiting of the training thread for a processor is left out. Where that is 10 % of the step,
         or grows by as much, the CPU time of the process must have grown as well.
     Fix: By the part that grows; where memory grows as well, a graph or tensors are kept from step to step.
-    Saving: Bound: all that the mean step takes beyond the first ones, or the part of it that is the program's.
-        Expected: the same, for as many steps as these.
+    Saving: Bound: all that the mean step takes beyond the line of growth at the run's first step, or the part of it
+        that is the program's. Expected: as many steps without growth take as long as halfway from that line to the
+        first ones.
     Traps: A curriculum of longer sequences grows on purpose. A chip that gets hotter slows by less than this.
     Confidence: Medium: that it grows is certain, not why.
     """
@@ -79,7 +80,9 @@ class GrowingSteps(Rule):
         if grown < max(self.smallest_growth, facts.taken):
             busy = " while other programs take the processors" if grown < found.ratio - 1.0 else ""
             return Passed(f"the last steps take {format_ratio(found.ratio - 1.0)} more than the first ones{busy}")
-        expected = max(1.0 - found.first_ns / found.mean_ns, 0.0) * grown / (found.ratio - 1.0)
+        own = grown / (found.ratio - 1.0)
+        low, high = (max(1.0 - base / found.mean_ns, 0.0) * own for base in (found.first_ns, found.base_ns))
+        expected = (low + high) / 2.0
         if not self.worth_saying(facts, expected):
             return Passed(f"the growth adds {format_ratio(expected)} to the mean step, which varies as much")
         family = family_of(found.part.part) if found.part is not None else "compute"
@@ -93,7 +96,7 @@ class GrowingSteps(Rule):
                     why=self._why(facts, found),
                     evidence=_evidence(facts, found),
                     at_most="medium",
-                    saving=saving(expected, expected),
+                    saving=saving(expected, high),
                     fix=_FIXES.get(family) or (_KEPT if _memory_grows(facts) else _GROWING),
                     confirm="The last steps must take as long as the first ones.",
                 ),
@@ -120,7 +123,7 @@ def _of_program(facts: Facts, found: StepGrowth) -> float:
         return grown
     if found.computed_ratio is None or (found.part is not None and found.part.part in WAITS):
         return 0.0
-    return min(grown, found.computed_ratio - 1.0)
+    return grown * found.computed_ratio
 
 
 def _memory_grows(facts: Facts) -> bool:

@@ -89,20 +89,15 @@ def forked(second, private, anonymous=GIB, *, pid=9):
     return Sample(t_ns=round((second + 0.5) * 1_000 * MS), host=revise(seen, memory_used_bytes=8 * GIB))
 
 
-def test_pages_that_a_worker_shared_and_copied_are_counted_with_their_pace():
+def test_pages_that_a_worker_shared_and_copied_are_counted():
     counts = [(2, 50), (4, 150), (6, 200), (10, 220)]
     samples = [forked(s, mib * MIB) for s, mib in counts] + [forked(s, 5 * MIB, pid=4) for s in (20, 21)]
     copied = copied_pages(samples, log(), {9, 4})
     assert (copied.counts, copied.first_step, copied.last_step) == (4, 2, 10)
     assert (copied.private_bytes, copied.copied_bytes, copied.at_once_bytes) == (220 * MIB, 170 * MIB, 100 * MIB)
-    assert (copied.shared_bytes, copied.late_bytes_per_step) == (GIB - 220 * MIB, 5 * MIB)
-    assert copied_pages(samples[:2], log(), {9}) is None
+    assert copied.shared_bytes == GIB - 220 * MIB
+    assert copied_pages(samples[:1], log(), {9}) is None
     assert with_samples(Memory(), samples, log()).growth == ()
-
-
-def test_the_pace_of_copies_is_told_by_time_where_the_last_count_comes_after_the_last_step():
-    samples = [forked(s, mib * MIB) for s, mib in ((2, 50), (9, 150), (19, 200))]
-    assert copied_pages(samples, log(10), {9}).late_bytes_per_step == pytest.approx(5 * MIB)
 
 
 def test_what_a_worker_asks_for_anew_was_never_shared_and_is_its_growth():

@@ -1,0 +1,87 @@
+"""CP013 (R21): an embedding gets a gradient for every row, and a step looks up few."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    each,
+    evidence_of,
+    finding_for,
+    unsure,
+)
+from profilerkit.units import format_count, format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class DenseEmbedding(Rule):
+    """Dense gradients of sparse lookups (R21).
+
+    Claim: An embedding gets a gradient for every row of its table, and a step looks up few of them.
+    Evidence: From a trace with shapes: time of what goes over whole tables, which is their gradient and their part of
+        the optimizer; rows that a step looks up.
+    Threshold: A step looks up less than half of the rows, and the saving is above the general floor.
+    Fix: `sparse=True` and an optimizer for sparse gradients, or a smaller table.
+    Saving: Bound: that time. Expected: ``avoidable_ratio`` of it for the rows that are not looked up.
+    Traps: A table that the output layer shares gets a dense gradient from there: it is left out. Weight decay and
+        clipping of gradients want dense ones.
+    Confidence: Medium.
+    """
+
+    code: ClassVar[str] = "CP013"
+    name: ClassVar[str] = "dense_embedding"
+    family: ClassVar[str] = "compute"
+    summary: ClassVar[str] = "An embedding gets a gradient for rows that no step looks up"
+
+    #: Looking up the rows, sorting them and updating them takes the rest (measured on a processor, Adam and SGD).
+    avoidable_ratio: float = 0.9
+
+    def check(self, facts: Facts) -> Result:
+        """Fires for tables that cost more than the general floor."""
+        found = facts.waste.tables if facts.waste is not None else facts.host.tables
+        if found is None and not facts.trace_read:
+            return MissingData("shapes of lookups are only seen in a trace", "profilerkit.profile(..., deep=True)")
+        if found is None:
+            return Passed("no embedding with a dense gradient was seen of which a step looks up few rows")
+        expected = self.avoidable_ratio * found.unused_share
+        if not self.worth_saying(facts, expected):
+            return unsure(f"whole embedding tables take {format_ratio(found.share)} of the step", expected)
+
+        def row(label: str, value: float, unit: str) -> Evidence:
+            return evidence_of(facts, label, value, unit, "operators of the traced steps", "derived", n=None)
+
+        time = format_ns(found.share * (facts.mean_step_ns or 0.0))
+        more = f" {format_count(found.count)} tables are like this." if found.count > 1 else ""
+        finding = finding_for(
+            facts,
+            bound="memory-bound",
+            title=f"Gradients of embedding rows that are not looked up take {time} of {each(facts)}",
+            why=f"A step looks up at most {format_count(round(found.looked_up))} of {format_count(found.rows)} rows. "
+            f"The gradient and the optimizer go over all of them.{more}",
+            evidence=(
+                row("Work on whole embedding tables, share of the step", found.share, "ratio"),
+                row("Rows that a step looks up, at most", found.looked_up, "count"),
+                row("Rows of the table", found.rows, "count"),
+                row("Width of the table", found.width, "count"),
+            ),
+            at_most="medium",
+            detail="bandwidth",
+            saving=saving(expected, found.share),
+            fix=_FIX,
+            confirm="The optimizer's time must fall, and the loss must not change.",
+        )
+        return Fired((finding,))
+
+
+_FIX = Fix(
+    text="Make the gradient sparse and give the table an optimizer for it, or take a smaller table.",
+    code="table = torch.nn.Embedding(rows, width, sparse=True)\n"
+    "optimizer = torch.optim.SparseAdam(table.parameters())  # the other parameters keep theirs",
+)
