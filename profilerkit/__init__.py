@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from profilerkit.api import diff as diff
     from profilerkit.api import load as load
     from profilerkit.api import reduce as reduce
-    from profilerkit.capture import profile as profile
     from profilerkit.errors import ProfilerkitError as ProfilerkitError
-    from profilerkit.model.diff import Diff as Diff
-    from profilerkit.model.report import Report as Report
+    from profilerkit.results import Diff as Diff
+    from profilerkit.results import Report as Report
+    from profilerkit.results import profile as profile
     from profilerkit.summaries.one import summarise as summarise
 
 # Public names and where they live. They are imported on first use: `import profilerkit` must not load numpy.
@@ -23,10 +23,10 @@ _PUBLIC = {
     "load": "profilerkit.api",
     "reduce": "profilerkit.api",
     "summarise": "profilerkit.summaries.one",
-    "profile": "profilerkit.capture",
+    "profile": "profilerkit.results",
     "ProfilerkitError": "profilerkit.errors",
-    "Diff": "profilerkit.model.diff",
-    "Report": "profilerkit.model.report",
+    "Diff": "profilerkit.results",
+    "Report": "profilerkit.results",
 }
 
 __all__ = [

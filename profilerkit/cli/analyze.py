@@ -13,6 +13,7 @@ from profilerkit.cli.outputs import SUFFIXES, Output, opening, plan, render, wri
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.config import SEVERITIES, Settings, load_settings, unknown_word
 from profilerkit.errors import UsageError
+from profilerkit.model.finding import in_order
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -159,13 +160,13 @@ def publish(
         if arguments.brief:
             console.note(brief(report, ()))
         elif not console.quiet:
-            _print_verdict(report, console)
+            _print_verdict(report, console, verbose=getattr(arguments, "verbose", False))
         raise
     if arguments.brief:
         console.note(f"{brief(report, outputs)}{_next(report, outputs, arguments)}")
         console.quiet = True
     elif all(output.path for output in outputs) and not console.quiet:
-        _print_verdict(report, console)
+        _print_verdict(report, console, verbose=getattr(arguments, "verbose", False))
     code = _judge(report, settings.fail_on, arguments.strict, console)
     if arguments.open:
         _open([output.path for output in outputs if output.format == "html"], console)
@@ -265,15 +266,18 @@ def _write_all(documents: Iterable[tuple[Path | None, str]], console: Console) -
     return written
 
 
-def _print_verdict(report: "Report", console: Console) -> None:
+def _print_verdict(report: "Report", console: Console, *, verbose: bool) -> None:
     from profilerkit.report import terminal
 
-    console.out(terminal.render(report, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
+    text = terminal.render(
+        report, width=console.width, colour=console.colour, ascii_only=console.ascii_only, verbose=verbose
+    )
+    console.out(text)
 
 
 def brief(report: "Report", outputs: Iterable[Output]) -> str:
     """Bound, headline, what cut the run or its trace short, and the first file written."""
-    from profilerkit.report.wording import limits_of
+    from profilerkit.report.limits import limits_of
 
     files = [_shortest(output.path) for output in outputs if output.path]
     headline = f"{report.verdict.bound}: {report.verdict.headline}"
@@ -296,7 +300,7 @@ def _as_given(place: str | Path) -> str:
 def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console) -> int:
     if fail_on is not None:
         severe = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
-        failing = [outcome.rule for outcome, finding in report.findings() if finding.severity in severe]
+        failing = [outcome.rule for outcome, finding in in_order(report.outcomes) if finding.severity in severe]
         if failing:
             console.note(f"gate failed: --fail-on {fail_on}, findings: {', '.join(failing)}")
             return GATE_FAILED
@@ -324,7 +328,7 @@ def _next(report: "Report", outputs: Sequence[Output], arguments: argparse.Names
     from profilerkit.rules.rule import RECORD_ENOUGH
 
     pages = [output.path for output in outputs if output.format == "html" and output.path]
-    changes = [outcome.rule for outcome, finding in report.findings() if finding.fix]
+    changes = [outcome.rule for outcome, finding in in_order(report.outcomes) if finding.fix]
     if report.verdict.bound == "inconclusive":
         advice = " ".join(report.verdict.refuted_by.split()) or RECORD_ENOUGH
         said = f"{advice[0].lower()}{advice[1:].rstrip('.')}"

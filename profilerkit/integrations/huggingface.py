@@ -9,8 +9,8 @@ program, or at once where the training runs in a block, ``with profilerkit.profi
 from contextlib import ExitStack
 from typing import Any
 
-from profilerkit.capture.profiler import Profile, profile
 from profilerkit.errors import UsageError
+from profilerkit.results import Profile, profile
 
 
 class TrainerHooks:

@@ -243,6 +243,11 @@ class Finding(msgspec.Struct, frozen=True):
     probed: str = ""
     others: tuple["Finding", ...] = ()
 
+    @property
+    def reasons(self) -> tuple[tuple[str, str], ...]:
+        """Its sentences with their labels; one may be empty."""
+        return (("Why", self.why), ("Change", self.fix), ("Probed", self.probed), ("Confirm", self.confirm))
+
 
 Block = Text | Heading | Facts | Table | Bar | Code | Chart | Figure | Finding
 

@@ -14,8 +14,8 @@ from profilerkit.model.diff import (
 )
 from profilerkit.model.finding import Saving
 from profilerkit.model.gate import Gate, GateStatus
+from profilerkit.report.blocks import Table
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
-from profilerkit.report.records import Table
 from profilerkit.report.wording import part_label, plural, share_text
 from profilerkit.units import format_change, format_ns, format_ratio, format_saving
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from io import StringIO
 
 from profilerkit.model.step import Family
+from profilerkit.report.blocks import Segment, Tone
 from profilerkit.report.inert import to_ascii
-from profilerkit.report.records import Segment, Tone
 
 MIN_WIDTH = 40
 #: In fewer columns a table with sentences in it cannot be read.

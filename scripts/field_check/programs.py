@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 from measured_processes import environment
 
+from profilerkit.model.finding import in_order
 from profilerkit import analyze
 from profilerkit.errors import ProfilerkitError
 
@@ -113,7 +114,7 @@ def recorded(name: str, way: str, busy: int, programs: Path, place: Path) -> Row
     except ProfilerkitError as error:
         return Row(name=name, way=way, busy=busy, said=f"error: {error.cause}")
     # What takes processor time from the run is the other statement: it stands beside the findings of the program.
-    found = [(outcome.rule, finding) for outcome, finding in report.findings() if outcome.rule != "RU005"]
+    found = [(outcome.rule, finding) for outcome, finding in in_order(report.outcomes) if outcome.rule != "RU005"]
     verdict, first = report.verdict, found[:FOUND_FIRST]
     saving = next((finding.saving for rule, finding in found if rule in program.causes), None)
     return Row(
@@ -122,7 +123,7 @@ def recorded(name: str, way: str, busy: int, programs: Path, place: Path) -> Row
         busy=busy,
         said=" · ".join([f"{verdict.bound} {verdict.detail}".strip(), *(rule for rule, _ in first)]),
         headline=verdict.headline,
-        machine=any(outcome.rule == "RU005" for outcome, _ in report.findings()),
+        machine=any(outcome.rule == "RU005" for outcome, _ in in_order(report.outcomes)),
         family=verdict.bound in program.bounds and program.late in (None, verdict.rank),
         cause=not program.causes or any(rule in program.causes for rule, _ in first),
         saving=saving and (saving.low, saving.expected, saving.high),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from profilerkit.model.finding import in_order
 from profilerkit import analyze
 from profilerkit.analysis.replay.joint import savings
 from profilerkit.analysis.trace_facts import trace_facts
@@ -87,7 +88,7 @@ def foretell(code: str, index: int, count: int) -> Foretold:
 
 def _promised(rule: str, report: Report) -> float | None:
     """The expected saving of a rule's finding; ``None`` without one."""
-    return next((f.saving.expected for outcome, f in report.findings() if outcome.rule == rule and f.saving), None)
+    return next((f.saving.expected for outcome, f in in_order(report.outcomes) if outcome.rule == rule and f.saving), None)
 
 
 def summary(code: str, draws: Sequence[Foretold]) -> dict[str, Any]:

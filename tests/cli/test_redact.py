@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from profilerkit.model.finding import in_order
 from profilerkit import api
 from profilerkit.cli import main, redact
 from profilerkit.model.change import revise
@@ -74,7 +75,7 @@ def test_a_report_is_compared_with_what_it_wrote_itself(saved, tmp_path):
 
 
 def test_check_tells_no_paths_unless_told_to(saved, capsys):
-    outcome, finding = saved.findings()[0]
+    outcome, finding = in_order(saved.outcomes)[0]
     told = revise(finding, title=f"Rank 0 waits in {SECRET}(12)")
     report = revise(saved, outcomes=(revise(outcome, findings=(told,)),))
     report.to_json("run.json", redact=False)

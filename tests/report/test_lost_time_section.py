@@ -4,6 +4,7 @@ import doctest
 
 import pytest
 
+from profilerkit.model.finding import in_order
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.model.change import revise
 from profilerkit.model.cost import Cost, LostTime
@@ -129,7 +130,7 @@ def with_pages(report):
 def test_a_finding_holds_the_page_of_its_rule_closed():
     report = with_pages(samples.input_bound())
     page = spaces(html.render(report, explorer=False))
-    outcome, _ = report.findings()[0]
+    outcome, _ = in_order(report.outcomes)[0]
     assert f'<details class="page"><summary>About {outcome.rule}</summary>' in page
     assert "<details open" not in page
     for heading in outcome.page:

@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from profilerkit.model.finding import Saving
+from profilerkit.model.finding import Saving, in_order
 from profilerkit.model.step import StepTimes
 from profilerkit.model.verdict import RuledOut
 from profilerkit.report import html, markdown, terminal, view, wording
@@ -146,7 +146,7 @@ def test_shape_and_tone_follow_the_verdict(name, shape, tone):
 
 def test_a_compute_bound_verdict_with_a_severe_finding_is_as_severe_as_that_finding():
     report = SAMPLES["compute_bound"]()
-    _, found = report.findings()[0]
+    _, found = in_order(report.outcomes)[0]
     grave = msgspec.structs.replace(found, severity="high", bound="compute-bound")
     outcomes = (msgspec.structs.replace(report.outcomes[0], status="fired", findings=(grave,)),)
     saving = Saving(low=0.2, expected=0.44, high=0.5, method="analytic")

@@ -9,6 +9,7 @@ from simulator.parallel import simulate
 from simulator.truth import done_step_ns
 from simulator.whatifs import WHATIFS
 
+from profilerkit.model.finding import in_order
 from profilerkit import analyze
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.rank_facts import rank_facts
@@ -288,7 +289,7 @@ def test_promised_intervals_hold_what_the_simulator_saves(tmp_path):
             path.write_text(text_of(job, rank), "utf-8")
         place = max(job.late.rank, 0)
         saved = 1.0 - done_step_ns(row.better(job), better[place]) / done_step_ns(job, ranks[place])
-        for outcome, finding in analyze(*paths).findings():
+        for outcome, finding in in_order(analyze(*paths).outcomes):
             if outcome.rule == row.rule and finding.saving is not None:
                 held.append(finding.saving.low - 0.002 <= saved <= finding.saving.high + 0.002)
                 widths.append(finding.saving.high - finding.saving.low)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from profilerkit.model.finding import in_order
 from profilerkit.analysis.host.collections import collection_facts
 from profilerkit.analysis.host.compiles import compiles_of_log
 from profilerkit.analysis.host.training_process import host_facts
@@ -110,7 +111,7 @@ def test_without_ranges_of_phases_none_is_told():
 
 def test_launching_is_told_by_phase(tmp_path):
     report = analyze(phased().write(tmp_path / "trace.json"))
-    found = next(finding for outcome, finding in report.findings() if outcome.rule == "OV001")
+    found = next(finding for outcome, finding in in_order(report.outcomes) if outcome.rule == "OV001")
     told = {entry.label: entry.value for entry in found.evidence if entry.label.startswith("Waiting for the host")}
     assert told == {
         "Waiting for the host in the optimizer step": pytest.approx(0.15),
