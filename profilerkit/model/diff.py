@@ -309,7 +309,6 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
         return f"<Diff {self.verdict}: {headline}>"
 
 
-
 def diff_json_schema() -> dict[str, Any]:
     """The JSON Schema of ``Diff``, generated from the types."""
     schema = msgspec.json.schema(Diff)

@@ -11,8 +11,8 @@ from device_loops.kinds import UNSEEN, Kind
 from device_loops.loop import Loop
 from device_loops.program import WINDOW_FIRST, WINDOW_STEPS, Recorded, simulate
 from device_loops.recording import device_steps_ns, write_run, write_traces
-from profilerkit.model.finding import in_order
 from profilerkit import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.model.report import Report
 
 Mode = Literal["light", "drained", "queued", "drained alone", "queued alone"]

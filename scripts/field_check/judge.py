@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from profilerkit.model.finding import in_order
 from profilerkit import analyze, diff
 from profilerkit.errors import ProfilerkitError
+from profilerkit.model.finding import in_order
 from profilerkit.model.report import Report
 
 #: A step may differ by this ratio from how often the device completes one, and so may a change of it (a choice).

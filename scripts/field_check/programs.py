@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 from measured_processes import environment
 
-from profilerkit.model.finding import in_order
 from profilerkit import analyze
 from profilerkit.errors import ProfilerkitError
+from profilerkit.model.finding import in_order
 
 _MOST_SECONDS = 300
 #: Records a program that does not know profilerkit in a ``profile()`` block: arguments are the run directory, the

@@ -104,7 +104,7 @@ def _named(of: classes.Class, case: Case, report: Report) -> bool | None:
         return report.verdict.rank == case.job.late.rank
     if not of.bound:
         return None
-    return report.verdict.bound == of.bound or any(finding.bound == of.bound for _, finding in in_order(report.outcomes))
+    return report.verdict.bound == of.bound or any(finding.bound == of.bound for finding in report.findings)
 
 
 def _saved(of: classes.Class, job: Job, ranks: Sequence[Rank]) -> float | None:

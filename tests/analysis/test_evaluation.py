@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.live import live_of
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.rundir.follow import FollowedRun
 from profilerkit.rundir.layout import EventFlag, EventKind, Feature
 from profilerkit.rundir.reader import read_run

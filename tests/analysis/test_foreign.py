@@ -2,8 +2,8 @@
 
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from tests.xplane_recipes import Plane, gpu, host, jax_json, space, tpu
 
 OF_TORCH = ("torch", "ProfilerStep", "ProfilerActivity", "prof.", "DataLoader", "record_shapes", "profilerkit.profile")

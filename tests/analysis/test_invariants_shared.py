@@ -1,6 +1,5 @@
 """The invariants of §4.5 on real traces, where they lie beside the repository."""
 
-from profilerkit.model.finding import in_order
 import functools
 import gzip
 import json
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from profilerkit.model.finding import in_order
 from tests.analysis import changes
 from tests.analysis.changes import analyzed, told
 

@@ -19,10 +19,10 @@ from simulator.right import Case, total
 from simulator.score import job_of
 from speed_benchmark import growth
 
-from profilerkit.model.finding import in_order
 from profilerkit import analyze
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import ProfilerkitError
+from profilerkit.model.finding import in_order
 from profilerkit.trace.readers import read_trace
 from tests.analysis import changes
 from tests.analysis.changes import analyzed, told

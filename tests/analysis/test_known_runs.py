@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.rundir.layout import EventFlag, EventKind
 from tests.recipes import ELEMENTWISE, LOADER, Log, Trace, host_training, training, write_run
 

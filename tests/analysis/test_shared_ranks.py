@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.report import html, markdown, terminal
-from tests.report.test_view import spaces
+from tests.report.pages import spaces
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 MANIFEST = TRACES / "MANIFEST.json"
@@ -29,7 +29,7 @@ def report_of(name):
 def told(report):
     """What every format says, in one line each."""
     texts = (
-        html.render(report, explorer=False),
+        html.render(report),
         terminal.render(report, width=120),
         markdown.render(report).replace("\\", ""),
     )

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit.api import analyze
 from profilerkit.errors import UnreadableInputError
+from profilerkit.model.finding import in_order
 
 
 def hook(number, cat="forward", **fields):

@@ -10,9 +10,9 @@ import weakref
 import pytest
 
 import profilerkit
-from profilerkit.model.finding import in_order
 from profilerkit.capture import flight
 from profilerkit.capture.flight import dump
+from profilerkit.model.finding import in_order
 from profilerkit.rundir.reader import read_run
 from tests.capture.two_ranks import TORCHRUN, finished
 

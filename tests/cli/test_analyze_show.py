@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit import api
 from profilerkit.cli import main
+from profilerkit.model.finding import in_order
 from tests.recipes import WORKERS, Log, training, write_run
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit import api
 from profilerkit.cli import main, redact
 from profilerkit.model.change import revise
+from profilerkit.model.finding import in_order
 from profilerkit.report.redaction import redacted
 from profilerkit.rundir.identity import Identity
 from tests.report.samples import SAMPLES

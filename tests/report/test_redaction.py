@@ -97,10 +97,10 @@ def test_what_was_not_private_is_still_there(shown):
 
 
 def test_the_page_says_that_names_are_left_out_and_how_to_keep_them(shown):
-    section = html(shown, explorer=False).partition('id="run-heading"')[2]
+    section = html(shown).partition('id="run-heading"')[2]
     assert "left out" in section
     assert "--no-redact" in section
-    assert "--no-redact" not in html(leaking(), explorer=False)
+    assert "--no-redact" not in html(leaking())
 
 
 @pytest.mark.parametrize("name", SAMPLES)

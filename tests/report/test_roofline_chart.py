@@ -93,7 +93,7 @@ def test_without_the_peaks_there_is_no_figure(report, compute):
     compute = None if compute is None else changed(report.compute, **compute)
     bare = changed(report, compute=compute)
     assert roofline_chart(bare) is None
-    assert 'id="roofline"' not in html.render(bare, explorer=False)
+    assert 'id="roofline"' not in html.render(bare)
 
 
 def test_without_priced_kernels_there_is_no_figure(report):
@@ -101,5 +101,5 @@ def test_without_priced_kernels_there_is_no_figure(report):
 
 
 def test_the_page_shows_it_between_the_facts_and_the_kernels(report):
-    page = html.render(report, explorer=False)
+    page = html.render(report)
     assert page.index('id="kernels"') < page.index('id="roofline"') < page.index("Kernels by total time")

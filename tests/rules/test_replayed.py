@@ -9,7 +9,6 @@ from simulator.parallel import simulate
 from simulator.truth import done_step_ns
 from simulator.whatifs import WHATIFS
 
-from profilerkit.model.finding import in_order
 from profilerkit import analyze
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.rank_facts import rank_facts
@@ -19,6 +18,7 @@ from profilerkit.diagnosis.best import best_per_bound
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.model.change import revise
+from profilerkit.model.finding import in_order
 from profilerkit.rules import RULES
 from profilerkit.rules.replayed import priced, with_replay
 from profilerkit.rules.runner import run_rules

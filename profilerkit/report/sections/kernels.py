@@ -8,7 +8,6 @@ from profilerkit.report.wording import plural, share_text
 from profilerkit.units import format_bytes, format_count, format_decimal, format_ratio
 
 _TOP_ROWS = 200
-_TOP_RANKS = 20
 _PLACE = 40
 _KINDS = {"membw": "bandwidth", "comm": "communication"}
 _UNKNOWN = "not known"
@@ -18,9 +17,9 @@ _ROOF = "the least time their shapes allow on this device / the time taken, deri
 
 def section(report: Report) -> Section | None:
     """Kernels, the roofline and copies; ``None`` without any."""
-    facts, table, windows = _compute_facts(report), _kernel_table(report), _window_table(report)
+    facts, table = _compute_facts(report), _kernel_table(report)
     chart = roofline_chart(report)
-    blocks: list[Block] = [*((Facts(facts),) if facts else ()), *(block for block in (table, chart, windows) if block)]
+    blocks: list[Block] = [*((Facts(facts),) if facts else ()), *(block for block in (table, chart) if block)]
     if not blocks:
         return None
     top = sorted((kernel.share for kernel in report.kernels), reverse=True)[:3]
@@ -160,36 +159,3 @@ def _rate(kernel: Kernel) -> str:
     if kernel.kind == "math" and kernel.flops:
         return format_decimal(kernel.flops * per_s, "FLOP/s")
     return format_decimal(kernel.bytes * per_s, "B/s") if kernel.bytes else _UNKNOWN
-
-
-def _window_table(report: Report) -> Table | None:
-    """Exact interval arithmetic per rank, for comparison with other tools."""
-    known = [rank for rank in report.ranks if rank.device_window is not None]
-    if not known:
-        return None
-    rows: list[tuple[Cell, ...]] = []
-    for rank in known[:_TOP_RANKS]:
-        w = rank.device_window
-        if w is None:
-            continue
-        spans = (
-            w.window_ns,
-            w.busy_ns,
-            w.idle_ns,
-            w.compute_ns,
-            w.comm_ns,
-            w.exposed_comm_ns,
-            w.copy_ns,
-            w.exposed_copy_ns,
-        )
-        label = inert(rank.origin, 40) if rank.rank is None else f"Rank {rank.rank}"
-        rows.append((label, *(Value(span, "ns") for span in spans)))
-    columns = ("Rank", "Window", "Busy", "Idle", "Compute", "Comm.", "Exposed comm.", "Copy", "Exposed copy")
-    caption = "From the first to the last device event, overlaps counted once."
-    return Table(
-        caption,
-        columns,
-        tuple(rows),
-        1,
-        f"{plural(len(known) - len(rows), 'rank')} more in the JSON." if len(known) > len(rows) else "",
-    )

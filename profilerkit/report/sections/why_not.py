@@ -35,7 +35,7 @@ def section(report: Report) -> Section | None:
     if rows:
         blocks.append(Table("", ("Bound", "State", "Why", "Share", "Saving"), tuple(rows), 3))
     if verdict.refuted_by:
-        blocks.append(Text.of("This verdict changes if: ", inert(verdict.refuted_by, SENTENCE_LIMIT)))
+        blocks.append(Text.of(f"To check this verdict: {inert(verdict.refuted_by, SENTENCE_LIMIT)}"))
     summary = f"also: {listed(list(verdict.contenders))}" if verdict.contenders else "the number that decides each"
     return Section("why-not", "Why not the others", summary, tuple(blocks))
 

@@ -1,8 +1,8 @@
 """How much of the device's work is joined to its launch."""
 
-from profilerkit.model.finding import in_order
 from profilerkit.analysis.device.records import LaunchFacts
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from tests.recipes import Trace, host_training
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit import analyze
 from profilerkit.analysis.facts import BETWEEN_STEPS
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.model.finding import in_order
 from profilerkit.trace.readers import read_trace
 from tests.recipes import named
 from tests.trace.nsys_exports import Export

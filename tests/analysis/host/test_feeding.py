@@ -2,9 +2,9 @@
 
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit.analysis.facts import BEFORE_THE_COPY
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.rundir.layout import INPUT_SPAN
 from tests.recipes import (
     AUTOGRAD,

@@ -2,7 +2,6 @@
 
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit.analysis.host.collections import collection_facts
 from profilerkit.analysis.host.compiles import compiles_of_log
 from profilerkit.analysis.host.training_process import host_facts
@@ -10,6 +9,7 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.rundir.layout import EventKind
 from tests.analysis.workers.test_anatomy import rank
 from tests.recipes import MS, Log, Trace, training

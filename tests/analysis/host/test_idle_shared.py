@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.intervals import Segments, Spans, paint, subtract, union, with_label
 from profilerkit.analysis.leaves import LEAVES, WAITS
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.trace.columns import ANALYZED, Category
 from profilerkit.trace.readers import read_trace
 from tests.recipes import cut

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from profilerkit.model.finding import in_order
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.model.step import WHOLE_TRACE
 from tests.recipes import US, Trace
 
