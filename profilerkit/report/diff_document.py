@@ -50,7 +50,7 @@ def document_of_diff(diff: Diff) -> Document:
         headline=inert(diff.headline, SENTENCE_LIMIT),
         confidence="",
         bars=_bars(diff),
-        lines=(_different(diff),),
+        lead=_different(diff),
     )
     return Document(f"{word.lower()}: {names}", first, tuple(_sections(diff)))
 
@@ -135,7 +135,7 @@ def _numbers(diff: Diff) -> Table:
         )
         if was or now
     ]
-    return Table("Intervals hold with 99 %.", ("", "Before", "After", "Change"), tuple(rows), 1)
+    return Table("Intervals hold with 99 %.", ("Number", "Before", "After", "Change"), tuple(rows), 4)
 
 
 def _is_timed(diff: Diff) -> bool:

@@ -81,7 +81,11 @@ def _home(number: int, pairs: list[tuple[Outcome, Finding]]) -> int | None:
     at, seen = number, {number}
     while wanted := pairs[at][1].overlaps:
         found = next((other for other, (outcome, _) in enumerate(pairs) if outcome.rule == wanted), None)
-        if found is None or found in seen:
+        if found is None:
+            break
+        if found in seen:
+            # Each of them names another: the one with the largest saving holds them all.
+            at = min(seen)
             break
         at = found
         seen.add(at)

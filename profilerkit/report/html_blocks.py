@@ -279,6 +279,7 @@ def first_screen(first: b.First, *, is_page: bool = True) -> Markup:
     lead = Markup("h1") if is_page else Markup("div")
     parts = [
         Markup('<div class="top"><span>{}</span><span>{}</span></div>').format(first.about, first.made),
+        Markup('<div class="lead">{}</div>').format(words(first.lead)) if first.lead else "",
         Markup('<div class="word tone-{}"><span aria-hidden="true">{}</span> {}</div>').format(
             first.tone, first.shape, first.word
         ),

@@ -18,7 +18,7 @@ from profilerkit.report.wording import cell_text, share_text
 LIMIT_BYTES = 6_000
 #: Each finds the comment to update on the next run.
 REPORT_MARKER, DIFF_MARKER, GATES_MARKER = (f"<!-- profilerkit-{kind} -->" for kind in ("report", "diff", "check"))
-_FIXES, _ROWS, _CELL, _LINE = 3, 12, 90, 300
+_FIXES, _ROWS, _CELL, _LINE, _SHORT, _CODE = 3, 12, 90, 300, 160, 300
 _BAR_CELLS = 20
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "@": "@\u200b"}
 _ESCAPED = re.compile(r"[\\`*_\[\]~#$]")
@@ -32,7 +32,7 @@ def render(report: Report, *, page: str = "") -> str:
     lines = [REPORT_MARKER, *_first(first)]
     for number, found in enumerate(advised(report)[:_FIXES] if first.fix else (), start=1):
         saves = f" ({found.saves})" if found.saves else ""
-        lines += ["", f"{number}. **{prose(brief_fix(found), _LINE)}**{plain(saves)}", *_fence(found.code)]
+        lines += ["", f"{number}. **{prose(brief_fix(found), _SHORT)}**{plain(saves)}", *_fence(found.code)]
     if not first.fix and first.advice:
         lines += ["", f"**{prose(first.advice, _LINE)}**", *_fence(b.Code(first.command) if first.command else None)]
     link = f"[{_PAGE}]({plain(page)})" if page else f"{_PAGE}: `profilerkit analyze RUN -f html`"
@@ -82,18 +82,19 @@ def _fence(code: b.Code | None) -> list[str]:
     if code is None:
         return []
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall(r"`+", code.text))) if "`" in code.text else "```"
-    return ["", fence + "python", *clip(code.text, 600).splitlines(), fence]
+    return ["", fence + "python", *clip(code.text, _CODE).splitlines(), fence]
 
 
 def _first(first: b.First) -> list[str]:
     sure = f" · confidence {first.confidence}" if first.confidence else ""
-    lines = [f"### {first.shape} {first.word}{sure}", "", f"**{prose(first.headline, _LINE)}**", ""]
+    lines = [plain(clip(first.lead, _LINE)), ""] if first.lead else []
+    lines += [f"### {first.shape} {first.word}{sure}", "", f"**{prose(first.headline, _SHORT)}**", ""]
     for bar in first.bars:
         before = f"{plain(bar.caption)}: " if len(first.bars) > 1 else ""
         names = " · ".join(f"{segment.label} {share_text(segment.ratio)}" for segment in bar.segments)
         lines.append(f"{before}{_bar(bar)} {names}")
         lines.append("")
-    lines += [f"{plain(clip(line, _LINE))}\n" for line in first.lines[:_FIXES]]
+    lines += [f"{plain(clip(line, _LINE))}\n" for line in first.lines[:2]]
     return lines
 
 

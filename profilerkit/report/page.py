@@ -97,7 +97,14 @@ class Page:
 
         table: Table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for name, is_number in columns:
-            table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+            least = None if is_number else 8
+            table.add_column(
+                name,
+                justify="right" if is_number else "left",
+                no_wrap=is_number,
+                overflow="fold",
+                min_width=least,
+            )
         for row in rows:
             table.add_row(*(Text(self.clean(text), style, overflow="fold") for text, style in row))
         self.console.print(table)

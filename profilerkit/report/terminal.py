@@ -9,6 +9,7 @@ from profilerkit.report import blocks as b
 from profilerkit.report.diff_document import document_of_diff
 from profilerkit.report.diff_tables import gate_table
 from profilerkit.report.findings import advised, brief_fix
+from profilerkit.report.inert import clip
 from profilerkit.report.page import NARROW, STYLES, Page, bar
 from profilerkit.report.sections import document
 from profilerkit.report.wording import cell_text, share_text
@@ -44,7 +45,7 @@ def render(
             (f" ({found.saves})" if found.saves else "", ""),
         )
         for line in (found.code.text.splitlines() if found.code else [])[:_CODE_LINES]:
-            page.line((line, "cyan"), indent=3)
+            page.line((clip(line, 2 * page.width - 8), "cyan"), indent=3)
     if not fixes and made.first.advice:
         page.line((_plain(made.first.advice, 300), "bold"))
         if made.first.command:
@@ -58,7 +59,7 @@ def render_diff(diff: Diff, *, width: int = 80, colour: bool = False, ascii_only
     """The comparison as text; its arguments are those of ``render``."""
     made = document_of_diff(diff)
     page = Page(width, colour, ascii_only)
-    _first(page, made.first, most=len(made.first.lines))
+    _first(page, made.first)
     _sections(page, made)
     return page.text()
 
@@ -77,8 +78,10 @@ def _plain(text: str, limit: int = 4_000) -> str:
     return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
 
 
-def _first(page: Page, first: b.First, most: int = _LIMITS) -> None:
+def _first(page: Page, first: b.First) -> None:
     page.line((_plain(first.about, page.width), "dim"))
+    if first.lead:
+        page.line((_plain(first.lead), ""))
     sure = f" · confidence {first.confidence}" if first.confidence else ""
     page.line((f"{first.shape} {first.word}", STYLES[first.tone]), (sure, ""))
     page.line((_plain(first.headline, _TITLE), "bold"))
@@ -91,7 +94,7 @@ def _first(page: Page, first: b.First, most: int = _LIMITS) -> None:
         page.line((" · ".join(names), "dim"))
     if first.missing:
         page.line((first.missing, "dim"))
-    for line in first.lines[:most]:
+    for line in first.lines[:_LIMITS]:
         page.line((_plain(line, 2 * page.width), "yellow"))
 
 

@@ -194,4 +194,5 @@ def cell_text(cell: Cell, limit: int = NAME_LIMIT) -> str:
         return inert(cell.text, limit)
     if isinstance(cell, Bar):
         return ", ".join(f"{segment.label} {share_text(segment.ratio)}" for segment in cell.segments)
-    return inert(cell, _LONGEST)
+    # The blanks at its ends stand between it and its neighbours.
+    return f"{cell[:1] if cell[:1] == ' ' else ''}{inert(cell, _LONGEST)}{' ' if cell[-1:] == ' ' else ''}"

@@ -106,7 +106,7 @@ def test_the_terminal_says_verdict_prediction_and_limits(diffs):
 
 
 def test_the_timed_step_is_named_so_where_the_verdict_rests_on_another(diffs):
-    assert "Mean step, as timed" in terminal.render_diff(diffs["same"])
+    assert "Mean step, as timed" in terminal.render_diff(diffs["same"], width=120)
     assert "as timed" not in terminal.render_diff(diffs["faster"])
 
 

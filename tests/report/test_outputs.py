@@ -19,6 +19,8 @@ OUTPUTS = {
     "markdown": markdown.render,
     "terminal": lambda report: terminal.render(report, verbose=True),
 }
+#: Samples of runs as there are.
+PLAIN = [name for name in SAMPLES if not name.startswith("hostile")]
 #: What may not reach a reader as it is.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -75,24 +77,22 @@ def test_the_page_loads_nothing_and_every_link_within_it_resolves(reports, name)
 def test_hostile_names_are_inert(name, output):
     text = OUTPUTS[output](hostile(name))
     assert not CONTROL.search(text)
-    assert "<script>alert" not in text
-    assert "<img" not in text
     if output in ("html", "cell"):
         page = Page(text)
+        assert "<script>alert" not in text
         assert page.open == []
-        assert "b" not in {tag for tag, _ in page.tags}
-        assert "'" not in "".join(tag for tag, _ in page.tags)
+        assert not {"b", "img"} & {tag for tag, _ in page.tags}
     if output == "markdown":
-        bare = re.sub(r"```.*?```|(?<!\\)`[^`\n]+`", "", text, flags=re.DOTALL)
+        bare = re.sub(r"(?m)^(`{3,}).*?^\1$|(?<!\\)`[^`\n]+`", "", text, flags=re.DOTALL)
         assert set(re.findall(r"<(?!!--)/?([a-zA-Z]+)", bare)) <= {"details", "summary"}
         assert "https://" not in bare
 
 
 def test_a_finding_that_overlaps_another_stands_within_it():
     report = SAMPLES["input_bound"]()
-    first, second = starved(("E1",)), replace(late_rank("E2"), overlaps="IN001")
+    first, second = starved(), replace(late_rank("E9"), overlaps="IN001")
     outcome = report.outcomes[0]
-    both = (replace(outcome, findings=(first,)), replace(outcome, rule="CO003", findings=(second,)))
+    both = (replace(outcome, rule="IN001", findings=(first,)), replace(outcome, rule="CO003", findings=(second,)))
     (found,) = sections.findings_of(replace(report, outcomes=both))
     assert [other.rule for other in found.others] == ["CO003"]
     assert "Or: " in Page(html.render(replace(report, outcomes=both))).text
@@ -108,7 +108,7 @@ def test_findings_of_rules_that_name_each_other_are_all_shown():
     assert sorted(shown) == ["CO003", "IN001"]
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("width", [40, 80])
 def test_the_terminal_says_what_to_do_in_24_lines(reports, name, width):
     text = terminal.render(reports[name], width=width)
@@ -125,7 +125,7 @@ def test_the_terminal_has_the_code_of_the_first_fix_and_colour_on_demand(reports
     assert "\x1b[" in terminal.render(report, colour=True)
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_markdown_fits_a_comment_and_says_what_to_do_before_the_first_fold(reports, name):
     text = markdown.render(reports[name])
     assert len(text.encode("utf-8", "replace")) <= markdown.LIMIT_BYTES
@@ -169,7 +169,7 @@ def test_a_new_section_is_one_function_and_one_line(reports, monkeypatch):
     assert {"new", "new-chart"} <= {attrs.get("id") for _, attrs in page.tags}
     assert page.open == []
     assert "Steps take 2 ms" in terminal.render(report, verbose=True)
-    assert "2.00\u00a0ms" in terminal.render(report, verbose=True)
+    assert "The step takes 2.00 ms." in spaces(terminal.render(report, verbose=True))
 
 
 def test_a_figure_brings_its_data_its_script_and_plotly_only_when_it_is_there(reports, monkeypatch):

@@ -90,7 +90,7 @@ def test_the_page_takes_every_colour_from_the_palette(name):
 
 def test_every_family_has_its_own_fill_on_the_page():
     for family in FILLS["light"]:
-        assert f".{family}{{--fill:var(--{family});--on:var(--on-{family})}}" in asset("report.css")
+        assert f".{family}{{--fill:var(--{family});--on:var(--on-{family})}}" in asset("first.css")
 
 
 @pytest.mark.parametrize("scheme", FILLS)

