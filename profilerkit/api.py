@@ -40,6 +40,7 @@ from profilerkit.model.finding import Evidence, Outcome
 from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report as Record
 from profilerkit.model.run import Run
+from profilerkit.model.step_events import StepEvents
 from profilerkit.plugins import all_rules
 from profilerkit.reading.remote import fetched
 from profilerkit.reading.traces import Reading
@@ -110,11 +111,18 @@ class Analysis(msgspec.Struct, frozen=True):
         report: without what lost time costs.
         ranks: everything that was read, by rank number.
         judged: whose numbers they are that name no rank.
+        detailed: the rank whose steps the report shows.
     """
 
     report: Record
     ranks: tuple[RankFacts, ...]
     judged: RankFacts
+    detailed: RankFacts
+
+    @property
+    def step_events(self) -> tuple[StepEvents, ...]:
+        """Events of the median and the slowest step of that rank; empty unless they were asked for."""
+        return self.detailed.trace.step_events if self.detailed.trace else ()
 
     def raw_events(self, evidence: Evidence) -> tuple[RawEvents, ...]:
         """What the recording holds behind a number, a table for each file; empty where that cannot be told."""
@@ -131,12 +139,20 @@ class Analysis(msgspec.Struct, frozen=True):
 
 
 def analysis(
-    paths: Sequence[str | Path], settings: Settings, *, rank: int | None = None, strict: bool = False
+    paths: Sequence[str | Path],
+    settings: Settings,
+    *,
+    rank: int | None = None,
+    strict: bool = False,
+    events: bool = False,
 ) -> Analysis:
-    """Analyse as ``analyze`` does, and keep what was read; arguments and errors are those of ``analyze``."""
+    """Analyse as ``analyze`` does, and keep what was read; arguments and errors are those of ``analyze``.
+
+    ``events`` keeps those of two steps too, for the timeline of the HTML.
+    """
     rules = _rules(settings.rules_path, settings.rules, settings.suppress, settings.select, settings.ignore)
     registry = with_patterns(settings.communication_kernels)
-    reading = Reading(strict=strict, device=settings.device, registry=registry)
+    reading = Reading(strict=strict, device=settings.device, registry=registry, events=events)
     return _analyzed([Path(path) for path in paths], reading, rules, rank)
 
 
@@ -232,7 +248,8 @@ def _told(
         snapshots=facts.logs.snapshots if facts.logs else (),
         waterfall=waterfall(program, outcomes),
     )
-    return Analysis(report, tuple(ranks), ranks[facts.judged_rank])
+    detailed = ranks[facts.judged_rank if told is None else told]
+    return Analysis(report, tuple(ranks), ranks[facts.judged_rank], detailed)
 
 
 class _Rules(msgspec.Struct, frozen=True):

@@ -58,6 +58,7 @@ from profilerkit.analysis.partition import (
 from profilerkit.analysis.replay.build import Material
 from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
 from profilerkit.analysis.replay.scope import MOST_EVENTS
+from profilerkit.analysis.steps.events import step_events
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
@@ -72,6 +73,7 @@ from profilerkit.model.communication import Parallelism
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute, HostCopy, Kernel
 from profilerkit.model.step import DeviceWindow, Warmup
+from profilerkit.model.step_events import StepEvents
 from profilerkit.trace.columns import Bools, Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.distinct import distinct
 from profilerkit.trace.links import launch_of
@@ -124,6 +126,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     wire: Wire | None = None
     replay: ReplayFacts | None = None
     lanes: StepLanes | None = None
+    step_events: tuple[StepEvents, ...] = ()
 
     @property
     def totals(self) -> I64:
@@ -150,6 +153,7 @@ def trace_facts(
     device: str | None = None,
     registry: Registry | None = None,
     replay_events: int = MOST_EVENTS,
+    events: bool = False,
 ) -> TraceFacts:
     """Analyse one trace. Steps outside the steady window are partitioned too, for the step table.
 
@@ -161,6 +165,7 @@ def trace_facts(
         device: a device name that overrides the one in the trace.
         registry: which names are communication; the built-in one unless given.
         replay_events: device events that are kept for replaying some of the steps; fewer where many ranks are read.
+        events: keep the longest events of two steps too, for a timeline.
     """
     columns, registry = distinct(columns), registry or built_in()
     names, kinds = HostNames.of(columns), KernelNames.of(columns, registry)
@@ -202,6 +207,8 @@ def trace_facts(
     )
     material = Material(columns, names, kinds, launches, steps, roof, work, ran, host, parts, replay_events)
     facts = _with_steps(facts, seen, material)
+    if events:
+        facts = revise(facts, step_events=step_events(material))
     return _with_device(facts, seen, spec) if on_gpu else facts
 
 

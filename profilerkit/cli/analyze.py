@@ -18,6 +18,7 @@ from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
     from profilerkit.model.report import Report
+    from profilerkit.model.step_events import StepEvents
     from profilerkit.reading.remote import Copies
 
 _EPILOG = (
@@ -135,8 +136,10 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     _check_device(settings.device)
 
     with Progress(console):
-        full = copies.told(_read(paths, rerender, arguments, settings))
-    return publish(full, outputs, paths, arguments, settings, console)
+        has_page = any(output.format == "html" for output in outputs)
+        read, events = _read(paths, rerender, arguments, settings, events=has_page)
+        full = copies.told(read)
+    return publish(full, outputs, paths, arguments, settings, console, events=events)
 
 
 def publish(
@@ -146,14 +149,20 @@ def publish(
     arguments: argparse.Namespace,
     settings: Settings,
     console: Console,
+    *,
+    events: "Sequence[StepEvents]" = (),
 ) -> int:
-    """Write the report, print its verdict, judge the gates; return the exit code."""
+    """Write the report, print its verdict, judge the gates; return the exit code.
+
+    ``events`` of two steps are for the timeline of the page alone.
+    """
     from profilerkit.cli.progress import Progress
 
     with Progress(console) as progress:
         progress.begin("writing the report")
         (report,) = redact.shown([full], paths, arguments)
-        documents = [(output.path, _rendered(report, output, console)) for output in outputs]
+        known = redact.shown_step_events(events, paths, arguments)
+        documents = [(output.path, _rendered(report, output, console, known)) for output in outputs]
     try:
         written = _write_all(documents, console)
     except UsageError:  # a full disk: what was found is told all the same
@@ -227,32 +236,21 @@ def _check_device(name: str | None) -> None:
         raise unknown_word(name, known_names(), what="device", hint=hint)
 
 
-def _read(paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings) -> "Report":
+def _read(
+    paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings, *, events: bool
+) -> "tuple[Report, Sequence[StepEvents]]":
     from profilerkit import api
     from profilerkit.diagnosis.cost import with_cost
 
     if rerender:
         report = api.load(paths[0])
-        return report if settings.gpu_hour_price is None else with_cost(report, settings.gpu_hour_price)
-    return api.analyze(
-        *paths,
-        rank=arguments.rank,
-        select=settings.select,
-        ignore=settings.ignore,
-        device=settings.device,
-        strict=arguments.strict,
-        communication_kernels=settings.communication_kernels,
-        rules_path=settings.rules_path,
-        options=settings.rules,
-        suppress=settings.suppress,
-        gpu_hour_price=settings.gpu_hour_price,
-    )
+        return (report if settings.gpu_hour_price is None else with_cost(report, settings.gpu_hour_price)), ()
+    made = api.analysis(paths, settings, rank=arguments.rank, strict=arguments.strict, events=events)
+    return with_cost(made.report, settings.gpu_hour_price), made.step_events
 
 
-def _rendered(report: "Report", output: Output, console: Console) -> str:
-    if output.path is None:
-        return render(report, output.format, width=console.width)
-    return render(report, output.format)
+def _rendered(report: "Report", output: Output, console: Console, events: "Sequence[StepEvents]") -> str:
+    return render(report, output.format, width=80 if output.path else console.width, events=events)
 
 
 def _write_all(documents: Iterable[tuple[Path | None, str]], console: Console) -> list[str]:
