@@ -19,6 +19,7 @@ VERBS = {
     "reduce": "say what bounds a run of any size, from its summaries",
     "check": "hold a run against its budgets",
     "demo": "train a small slow model for real, apply the fix, compare",
+    "export": "write a recorded run for another viewer: Perfetto",
     "rules": "list the rules, or explain one",
     "doctor": "check what this machine can record",
 }

@@ -1,7 +1,7 @@
 """``--no-redact``: reports are told without names, paths and secrets unless it is given."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,3 +57,13 @@ def shown_step_events(
     from profilerkit.rundir.identity import identity_of
 
     return redacted_step_events(events, identity_of(paths))
+
+
+def mask(paths: Sequence[Path], arguments: argparse.Namespace) -> "Callable[[str], str]":
+    """Return what is done to each text that is shown: nothing with ``--no-redact``."""
+    if arguments.no_redact:
+        return str
+    from profilerkit.report.redaction import masking
+    from profilerkit.rundir.identity import identity_of
+
+    return masking(identity_of(paths))
