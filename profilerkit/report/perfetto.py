@@ -14,7 +14,7 @@ from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.finding import Finding
 from profilerkit.model.report import Report
-from profilerkit.report.wording import part_label
+from profilerkit.report.wording import STATE_WORDS, part_label
 from profilerkit.trace.columns import Category, TraceColumns
 from profilerkit.trace.distinct import distinct
 from profilerkit.trace.links import launch_of
@@ -130,12 +130,9 @@ def _write_rank(out: _Writer, name: str, trace: TraceFacts) -> None:
     steps = trace.steps
     out.name_process(name)
     out.name_track(_STEPS, "Steps")
-    out.put(
-        f'"tid":{_STEPS},"ph":"X","ts":{out.clock(start)},"dur":{_micros(end - start)},"name":"Step {index}, {state}"'
-        for index, start, end, state in zip(
-            steps.index.tolist(), steps.start.tolist(), steps.end.tolist(), steps.state, strict=True
-        )
-    )
+    words = [f"Step {index}, {STATE_WORDS[state]}" for index, state in zip(steps.index, steps.state, strict=True)]
+    in_order = steps.start.argsort(kind="stable")  # 0, 1, 2: they are sorted
+    out.pieces(_STEPS, Segments(steps.start, steps.end, in_order), words)
     labels = [part_label(leaf) for leaf in LEAVES]
     out.name_track(_PARTS, "Parts of the step")
     out.pieces(_PARTS, trace.partition.segments, labels)

@@ -175,16 +175,18 @@ def _track(seen: Material, label: str, kind: TrackKind, rows: I64, family: I64) 
 
 
 def _longest(tracks: list[_Track]) -> list[_Track]:
-    """The tracks with the longest events of each sort."""
-    sorts = [track.kind if track.kind in MOST_EVENTS else "device" for track in tracks]
+    """The tracks with the longest events of each sort, those of Python functions last."""
     chosen = []
-    for track, sort in zip(tracks, sorts, strict=True):
-        alike = np.concatenate([other.dur for other, its in zip(tracks, sorts, strict=True) if its == sort])
-        most = MOST_EVENTS[sort]
-        least = np.partition(alike, -most)[-most] if len(alike) > most else 0
-        keep = track.dur >= least if len(alike) <= most else track.dur > least
-        arrays = (track.start, track.dur, track.name, track.family)
-        chosen.append(_Track(track.label, track.kind, *(each[keep] for each in arrays)))
+    for sort, most in MOST_EVENTS.items():
+        alike = [track for track in tracks if sort == (track.kind if track.kind in MOST_EVENTS else "device")]
+        dur = np.concatenate([np.empty(0, np.int64), *(track.dur for track in alike)])
+        keep = np.zeros(len(dur), dtype=bool)
+        keep[np.argsort(-dur, kind="stable")[:most]] = True
+        for track, mask in zip(
+            alike, np.split(keep, np.cumsum([len(track.dur) for track in alike])[:-1]), strict=False
+        ):
+            arrays = (track.start, track.dur, track.name, track.family)
+            chosen.append(_Track(track.label, track.kind, *(each[mask] for each in arrays)))
     return chosen
 
 

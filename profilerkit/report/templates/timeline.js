@@ -4,6 +4,7 @@
   "use strict";
   const root = document.getElementById("step-timeline");
   const source = document.getElementById("step-timeline-data");
+  const twin = root?.closest("figure").nextElementSibling;
   if (!root || !source || !window.loadPlotly || !("DecompressionStream" in window)) return;
 
   const SHADES = 4, ROW_PX = 15, GAP = 0.4, HEAD = 1.6, MOST_LABELS = 40;
@@ -141,7 +142,7 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: ink.muted },
       xaxis: { range, tickvals: ticks(), ticktext: ticks().map(time), gridcolor: ink.rule, zeroline: false, title: { text: "since the start of the step", standoff: 4 } },
-      yaxis: { range: [height, 0], fixedrange: true, showgrid: false, zeroline: false, tickvals: labels.map(([y]) => y), ticktext: labels.map(([, name]) => plain(cut(name, narrow ? 13 : 26))) },
+      yaxis: { range: [height, 0], fixedrange: true, showgrid: false, zeroline: false, tickvals: labels.map(([y]) => y), tickfont: { size: narrow ? 11 : 12 }, ticks: "", ticktext: labels.map(([, name]) => plain(cut(name, narrow ? 11 : 26))) },
       annotations: [
         ...heads.map(([y, text]) => ({ x: 0, xref: "paper", y, text: plain(text), showarrow: false, xanchor: "left", font: { color: ink.text, size: 13 } })),
         ...names(spec.on[scheme]),
@@ -203,12 +204,14 @@
     [, Plotly] = await Promise.all([unpack(), window.loadPlotly()]);
     data.steps.forEach((step, n) => choice.append(element("option", { value: String(n), textContent: step.title })));
     if (data.steps.length > 1) choice.append(element("option", { value: "all", textContent: "Both, one above the other" }));
+    const used = new Set(data.steps.flatMap((step) => step.family));
+    const legend = element("ul", { className: "legend" }, ...spec.families.flatMap(({ key, name }, n) => (used.has(n) ? [element("li", {}, element("span", { className: `swatch ${key}`, ariaHidden: "true" }), name)] : [])));
     const buttons = [["←", "Move left", () => move(-0.5)], ["→", "Move right", () => move(0.5)], ["+", "Zoom in", () => zoom(0.4)], ["−", "Zoom out", () => zoom(2.5)], ["Whole step", "Show the whole step", () => go(...whole())], ["Next match", "Go to the next match", () => next(1)]];
     plot = element("div", {});
     stage.append(plot, tip);
-    root.replaceChildren(element("div", { className: "timeline-tools" }, choice, search, ...buttons.map((each) => button(...each))), stage, status);
+    root.replaceChildren(element("div", { className: "timeline-tools" }, choice, search, ...buttons.map((each) => button(...each))), legend, stage, status);
     root.hidden = false;
-    document.getElementById("step-timeline-static")?.classList.add("print-only");
+    twin.classList.add("print-only");
     arrange();
     range = whole();
     status.textContent = notes();
@@ -230,6 +233,6 @@
   new IntersectionObserver((entries, observer) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
     observer.disconnect();
-    start().catch(() => { root.hidden = true; document.getElementById("step-timeline-static")?.classList.remove("print-only"); });
-  }, { rootMargin: "400px" }).observe(document.getElementById("step-timeline-static") ?? root);
+    start().catch(() => { root.hidden = true; twin.classList.remove("print-only"); });
+  }, { rootMargin: "400px" }).observe(root.closest("figure"));
 })();
