@@ -116,7 +116,7 @@
     const width = (range[1] - range[0]) / columns;
     return wide.sort((a, b) => b[0] - a[0]).slice(0, MOST_LABELS).map(([length, from, y, step, i]) => ({
       x: range[0] + from * width, y, xanchor: "left", xshift: 2, showarrow: false, captureevents: false,
-      text: plain(cut(data.names[step.name[i]], Math.floor(length / 6.5))), font: { size: 10, color: on[spec.families[step.family[i]].key] },
+      text: plain(cut(data.names[step.name[i]], Math.floor(length / 7))), font: { size: 10, color: on[spec.families[step.family[i]].key] },
     }));
   }
 
