@@ -110,8 +110,7 @@ class Analysis(msgspec.Struct, frozen=True):
     Attributes:
         report: without what lost time costs.
         ranks: everything that was read, by rank number.
-        judged: whose numbers they are that name no rank.
-        detailed: the rank whose steps the report shows.
+        judged: whose numbers they are that name no rank; ``detailed`` is whose steps the report shows.
     """
 
     report: Record
@@ -146,10 +145,7 @@ def analysis(
     strict: bool = False,
     events: bool = False,
 ) -> Analysis:
-    """Analyse as ``analyze`` does, and keep what was read; arguments and errors are those of ``analyze``.
-
-    ``events`` keeps those of two steps too, for the timeline of the HTML.
-    """
+    """Analyse as ``analyze`` does, and keep what was read; ``events`` keeps those of two steps, for the timeline."""
     rules = _rules(settings.rules_path, settings.rules, settings.suppress, settings.select, settings.ignore)
     registry = with_patterns(settings.communication_kernels)
     reading = Reading(strict=strict, device=settings.device, registry=registry, events=events)
@@ -248,8 +244,7 @@ def _told(
         snapshots=facts.logs.snapshots if facts.logs else (),
         waterfall=waterfall(program, outcomes),
     )
-    detailed = ranks[facts.judged_rank if told is None else told]
-    return Analysis(report, tuple(ranks), ranks[facts.judged_rank], detailed)
+    return Analysis(report, tuple(ranks), ranks[facts.judged_rank], ranks[facts.judged_rank if told is None else told])
 
 
 class _Rules(msgspec.Struct, frozen=True):
@@ -364,17 +359,7 @@ def _read_report(place: Path, used: Settings) -> Record:
     saved = saved_report(place)
     if saved is not None:
         return load(saved)
-    return analyze(
-        place,
-        select=used.select,
-        ignore=used.ignore,
-        device=used.device,
-        communication_kernels=used.communication_kernels,
-        rules_path=used.rules_path,
-        options=used.rules,
-        suppress=used.suppress,
-        gpu_hour_price=used.gpu_hour_price,
-    )
+    return with_cost(analysis([place], used).report, used.gpu_hour_price)
 
 
 def saved_report(place: Path) -> Path | None:

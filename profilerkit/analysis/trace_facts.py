@@ -160,8 +160,7 @@ def trace_facts(
     Args:
         columns: the trace.
         whole: first and last step number that capture knows to be whole.
-        steps_are_given: the step markers stand where the user put them, not where capture saw an optimizer step, after
-            which a loop may do more than get a batch.
+        steps_are_given: the user placed the step marks; after an optimizer step a loop may do more than get a batch.
         device: a device name that overrides the one in the trace.
         registry: which names are communication; the built-in one unless given.
         replay_events: device events that are kept for replaying some of the steps; fewer where many ranks are read.
@@ -173,10 +172,9 @@ def trace_facts(
     steps = find_steps(columns, names, whole, launches)
     all_steps = Spans(steps.start, steps.end)
     properties = _properties(columns, all_steps)
-    spec = device_spec(properties, device)
     on_gpu = ran_on_a_device(columns)
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
-    roof, work = compute_leaves(columns, kinds, launches, ran, spec)
+    roof, work = compute_leaves(columns, kinds, launches, ran, device_spec(properties, device))
     between = steps.between if steps_are_given else None
     parts, host = partition_and_host(
         columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, between=between
@@ -206,10 +204,8 @@ def trace_facts(
         wire=_wire(seen, collectives),
     )
     material = Material(columns, names, kinds, launches, steps, roof, work, ran, host, parts, replay_events)
-    facts = _with_steps(facts, seen, material)
-    if events:
-        facts = revise(facts, step_events=step_events(material))
-    return _with_device(facts, seen, spec) if on_gpu else facts
+    facts = revise(_with_steps(facts, seen, material), step_events=step_events(material) if events else ())
+    return _with_device(facts, seen, roof.spec) if on_gpu else facts
 
 
 class _Seen(msgspec.Struct, frozen=True):

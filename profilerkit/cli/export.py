@@ -18,11 +18,11 @@ _EPILOG = (
     """\
 Writes every event of the traced steps in Chrome's trace format, each rank as a
 process. Tracks of their own show the steps, their parts, and why the device was
-idle; findings are marks. Drop the file onto https://ui.perfetto.dev, which reads
-it in your browser. Without -o it is written beside its input, as .perfetto.json.gz.
+idle; findings are marks. Drop the file onto https://ui.perfetto.dev: your
+browser reads it there. Without -o it is written beside its input.
 
   profilerkit export runs/resnet50 -f perfetto
-  profilerkit export rank0.json.gz rank1.json.gz -f perfetto -o job.json.gz
+  profilerkit export rank0.json.gz rank1.json.gz -o job.perfetto.json.gz
 
 """
     + REMOTE_HELP

@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,14 @@ import msgspec
 
 from profilerkit.model.diff import Diff
 from profilerkit.model.report import Report
+from profilerkit.model.step_events import StepEvents
 from profilerkit.report import json as report_json
 from profilerkit.report.blocks import Document, Figure
 from profilerkit.report.diff_document import document_of_diff
 from profilerkit.report.html_blocks import first_screen, section
 from profilerkit.report.palette import css_variables
 from profilerkit.report.sections import document
+from profilerkit.report.sections.timeline import with_events
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ def page_css() -> str:
     return (
         f":root{{color-scheme:light dark;{css_variables('light')}}}\n"
         f"@media screen and (prefers-color-scheme:dark){{:root{{{css_variables('dark')}}}}}\n"
-        f"{asset('first.css')}{asset('report.css')}"
+        f"{asset('first.css')}{asset('report.css')}{asset('timeline.css')}"
     )
 
 
@@ -165,9 +168,9 @@ _PAGE = """<!doctype html>
 """
 
 
-def render(report: Report) -> str:
-    """The report as one offline HTML document."""
-    made = document(report)
+def render(report: Report, events: Sequence[StepEvents] = ()) -> str:
+    """The report as one offline HTML document; ``events`` of two steps make its timeline zoom."""
+    made = with_events(document(report), events)
     whole = page(made, _download(report))
     packed = len(_plotly()[0]) if 'id="plotly"' in whole else 0
     if len(whole.encode("utf-8")) - packed > _MOST_PAGE_BYTES:

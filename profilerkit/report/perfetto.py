@@ -54,7 +54,7 @@ def write(path: Path, report: Report, ranks: Sequence[RankFacts], mask: Mask) ->
         for place, ((entry, trace), origin) in enumerate(zip(traced, origins, strict=True)):
             pid = place if entry.rank is None else entry.rank
             _write_rank(out.of(pid, origin), f"Rank {pid}", trace)
-            _write_findings(out, trace, [found for _, found in report.findings() if found.rank in (None, entry.rank)])
+            _write_findings(out, trace, [found for found in report.findings if found.rank in (None, entry.rank)])
         out.close()
     return out.count
 

@@ -4,7 +4,7 @@
   "use strict";
   const root = document.getElementById("step-timeline");
   const source = document.getElementById("step-timeline-data");
-  const twin = root?.closest("figure").nextElementSibling;
+  const figure = root?.closest("figure"), twin = figure?.nextElementSibling.querySelector("figure");
   if (!root || !source || !window.loadPlotly || !("DecompressionStream" in window)) return;
 
   const SHADES = 4, ROW_PX = 15, GAP = 0.4, HEAD = 1.6, MOST_LABELS = 40;
@@ -19,6 +19,7 @@
     return made;
   };
   const time = (ns) => {
+    if (!ns) return "0";
     const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]].find(([each]) => Math.abs(ns) >= each) ?? [1, "ns"];
     return `${+(ns / size).toPrecision(4)} ${unit}`;
   };
@@ -174,10 +175,10 @@
     found = words ? new Set(data.names.flatMap((name, n) => (name.toLowerCase().includes(words) ? [n] : []))) : null;
     current = -1;
     const hits = matches();
-    status.textContent = found ? `${hits.length.toLocaleString("en")} matching events, ${time(hits.reduce((sum, [step, i]) => sum + step.dur[i], 0))} in all.` : notes();
+    status.textContent = found ? `${hits.length.toLocaleString("en")} matching event${hits.length === 1 ? "" : "s"}, ${time(hits.reduce((sum, [step, i]) => sum + step.dur[i], 0))} in all.` : notes();
     return draw();
   }
-  const notes = () => shown().map((step) => `${step.title}. ${step.note}`.trim()).join(" ");
+  const notes = () => ["Drag to zoom, double-click for the whole step."].concat(shown().map((step) => `${step.title}. ${step.note}`.trim())).join(" ");
   const matches = () => (found ? shown().flatMap((step) => step.name.flatMap((n, i) => (found.has(n) ? [[step, i]] : []))) : []);
   const words = (step, i) => `${data.names[step.name[i]]} · ${time(step.dur[i])} · begins at ${time(step.start[i])}`;
   function next(by) {
@@ -211,7 +212,8 @@
     stage.append(plot, tip);
     root.replaceChildren(element("div", { className: "timeline-tools" }, choice, search, ...buttons.map((each) => button(...each))), legend, stage, status);
     root.hidden = false;
-    twin.classList.add("print-only");
+    figure.querySelector(".figure-title").textContent = twin?.querySelector(".figure-title").textContent ?? data.steps[0].title;
+    twin?.classList.add("print-only");
     arrange();
     range = whole();
     status.textContent = notes();
@@ -233,6 +235,6 @@
   new IntersectionObserver((entries, observer) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
     observer.disconnect();
-    start().catch(() => { root.hidden = true; twin.classList.remove("print-only"); });
-  }, { rootMargin: "400px" }).observe(root.closest("figure"));
+    start().catch(() => { root.hidden = true; twin?.classList.remove("print-only"); });
+  }, { rootMargin: "400px" }).observe(figure);
 })();
