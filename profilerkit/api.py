@@ -98,10 +98,10 @@ def analyze(
             set.
     """
     rules = _rules(rules_path, options or {}, suppress, select, ignore)
-    reading = Reading(strict=strict, device=device, registry=with_patterns(communication_kernels))
+    reading = Reading(strict=strict, device=device, registry=with_patterns(communication_kernels), events=True)
     with fetched(paths) as copies:
-        report = copies.told(_analyzed(copies.paths, reading, rules, rank).report)
-    return as_report(with_cost(report, gpu_hour_price))
+        made = _analyzed(copies.paths, reading, rules, rank)
+        return as_report(with_cost(copies.told(made.report), gpu_hour_price), made.step_events)
 
 
 class Analysis(msgspec.Struct, frozen=True):

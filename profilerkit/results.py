@@ -1,5 +1,6 @@
 """The report and the comparison as users hold them: the records, and their documents."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 from profilerkit.capture.profiler import Profile, profile
 from profilerkit.model import diff as compared
 from profilerkit.model import report as analysed
+from profilerkit.model.step_events import StepEvents
 
 __all__ = ["Diff", "Profile", "Report", "as_diff", "as_report", "profile"]
 
@@ -18,7 +20,8 @@ def _saved(text: str, path: str | Path | None) -> str:
     return text
 
 
-class Report(analysed.Report, frozen=True, kw_only=True):
+# Without slots: the events of its timeline are kept beside the fields, and so out of its JSON.
+class Report(analysed.Report, frozen=True, kw_only=True, dict=True):
     """One analysed run. ``None`` anywhere below means not measured, never zero."""
 
     def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
@@ -35,9 +38,12 @@ class Report(analysed.Report, frozen=True, kw_only=True):
     def to_html(self, path: str | Path | None = None, *, redact: bool = True) -> str:
         """Return the report as one offline HTML document, and write it to ``path`` when given; see ``to_json``."""
         from profilerkit.report.html import render
-        from profilerkit.report.redaction import told
+        from profilerkit.report.redaction import redacted_step_events, told
+        from profilerkit.rundir.identity import identity_of
 
-        return _saved(render(told(self, redact=redact)), path)
+        events: Sequence[StepEvents] = self.__dict__.get("step_events", ())
+        shown = redacted_step_events(events, identity_of()) if redact else events
+        return _saved(render(told(self, redact=redact), shown), path)
 
     def to_markdown(self, path: str | Path | None = None, *, redact: bool = True) -> str:
         """Return the report as Markdown of at most 6 kB, and write it to ``path`` when given; see ``to_json``."""
@@ -86,9 +92,12 @@ class Diff(compared.Diff, frozen=True, kw_only=True):
         return render_diff_verdict(told_diff(self, redact=True))
 
 
-def as_report(record: analysed.Report) -> Report:
-    """Return the record with its documents."""
-    return record if isinstance(record, Report) else Report(**_fields(record))
+def as_report(record: analysed.Report, events: Sequence[StepEvents] = ()) -> Report:
+    """Return the record with its documents; ``events`` of two steps are for the timeline of the HTML."""
+    made = record if isinstance(record, Report) else Report(**_fields(record))
+    if events:
+        made.__dict__["step_events"] = events
+    return made
 
 
 def as_diff(record: compared.Diff) -> Diff:

@@ -8,6 +8,7 @@ from array import array
 import pytest
 from report_check.chromium import CHROMIUM, Mode, browser
 
+import profilerkit
 from profilerkit.model.change import revise
 from profilerkit.model.step_events import EventTrack, StepEvents
 from profilerkit.report import html
@@ -16,6 +17,7 @@ from profilerkit.report.redaction import redacted_step_events
 from profilerkit.report.sections import document
 from profilerkit.report.sections.timeline import with_events
 from profilerkit.rundir.identity import Identity
+from tests.recipes import training
 from tests.report.samples import HOSTILE, MS, input_bound
 from tests.report.test_median_step import with_step
 
@@ -90,6 +92,19 @@ def test_the_static_figure_stays_for_those_without_script():
     assert isinstance(without, Figure)
     assert without.static is None
     assert 'id="step-timeline"' in html.render(input_bound(), [events()])
+
+
+def test_a_report_of_the_library_has_it_in_its_html_alone(tmp_path):
+    path = training().write(tmp_path / "trace.json")
+    report = profilerkit.analyze(path)
+    assert 'id="step-timeline"' in report.to_html()
+    assert 'id="step-timeline"' not in profilerkit.load(_saved(report, tmp_path)).to_html()
+    assert "step_events" not in report.to_json()
+
+
+def _saved(report, place):
+    report.to_json(place / "report.json")
+    return place / "report.json"
 
 
 def test_names_lose_homes():
