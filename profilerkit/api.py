@@ -143,12 +143,11 @@ def analysis(
     *,
     rank: int | None = None,
     strict: bool = False,
-    events: bool = False,
 ) -> Analysis:
-    """Analyse as ``analyze`` does, and keep what was read; ``events`` keeps those of two steps, for the timeline."""
+    """Analyse as ``analyze`` does, and keep what was read; arguments and errors are those of ``analyze``."""
     rules = _rules(settings.rules_path, settings.rules, settings.suppress, settings.select, settings.ignore)
     registry = with_patterns(settings.communication_kernels)
-    reading = Reading(strict=strict, device=settings.device, registry=registry, events=events)
+    reading = Reading(strict=strict, device=settings.device, registry=registry)
     return _analyzed([Path(path) for path in paths], reading, rules, rank)
 
 

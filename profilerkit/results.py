@@ -41,7 +41,7 @@ class Report(analysed.Report, frozen=True, kw_only=True, dict=True):
         from profilerkit.report.redaction import redacted_step_events, told
         from profilerkit.rundir.identity import identity_of
 
-        events: Sequence[StepEvents] = self.__dict__.get("step_events", ())
+        events = events_of(self)
         shown = redacted_step_events(events, identity_of()) if redact else events
         return _saved(render(told(self, redact=redact), shown), path)
 
@@ -98,6 +98,12 @@ def as_report(record: analysed.Report, events: Sequence[StepEvents] = ()) -> Rep
     if events:
         made.__dict__["step_events"] = events
     return made
+
+
+def events_of(report: analysed.Report) -> Sequence[StepEvents]:
+    """Return the events of the median and the slowest step; empty where the report was not made just now."""
+    events: Sequence[StepEvents] = getattr(report, "__dict__", {}).get("step_events", ())
+    return events
 
 
 def as_diff(record: compared.Diff) -> Diff:

@@ -118,6 +118,7 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     from profilerkit.cli.progress import Progress
     from profilerkit.inputs import require_existing
     from profilerkit.plugins import loaded_from, without_unloaded
+    from profilerkit.results import events_of
 
     paths: Sequence[Path] = copies.paths
     settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
@@ -136,9 +137,8 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     _check_device(settings.device)
 
     with Progress(console):
-        has_page = any(output.format == "html" for output in outputs)
-        read, events = _read(paths, rerender, arguments, settings, events=has_page)
-        full = copies.told(read)
+        read = _read(paths, rerender, arguments, settings)
+        full, events = copies.told(read), events_of(read)
     return publish(full, outputs, paths, arguments, settings, console, events=events)
 
 
@@ -236,17 +236,26 @@ def _check_device(name: str | None) -> None:
         raise unknown_word(name, known_names(), what="device", hint=hint)
 
 
-def _read(
-    paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings, *, events: bool
-) -> "tuple[Report, Sequence[StepEvents]]":
+def _read(paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings) -> "Report":
     from profilerkit import api
     from profilerkit.diagnosis.cost import with_cost
 
     if rerender:
         report = api.load(paths[0])
-        return (report if settings.gpu_hour_price is None else with_cost(report, settings.gpu_hour_price)), ()
-    made = api.analysis(paths, settings, rank=arguments.rank, strict=arguments.strict, events=events)
-    return with_cost(made.report, settings.gpu_hour_price), made.step_events
+        return report if settings.gpu_hour_price is None else with_cost(report, settings.gpu_hour_price)
+    return api.analyze(
+        *paths,
+        rank=arguments.rank,
+        select=settings.select,
+        ignore=settings.ignore,
+        device=settings.device,
+        strict=arguments.strict,
+        communication_kernels=settings.communication_kernels,
+        rules_path=settings.rules_path,
+        options=settings.rules,
+        suppress=settings.suppress,
+        gpu_hour_price=settings.gpu_hour_price,
+    )
 
 
 def _rendered(report: "Report", output: Output, console: Console, events: "Sequence[StepEvents]") -> str:
