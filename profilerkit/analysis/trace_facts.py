@@ -170,8 +170,7 @@ def trace_facts(
     names, kinds = HostNames.of(columns), KernelNames.of(columns, registry)
     columns = aligned(columns, launches := launch_of(columns))
     steps = find_steps(columns, names, whole, launches)
-    all_steps = Spans(steps.start, steps.end)
-    properties = _properties(columns, all_steps)
+    properties = _properties(columns, all_steps := Spans(steps.start, steps.end))
     on_gpu = ran_on_a_device(columns)
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     roof, work = compute_leaves(columns, kinds, launches, ran, device_spec(properties, device))
