@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from profilerkit.api import diff as diff
     from profilerkit.api import load as load
     from profilerkit.api import reduce as reduce
-    from profilerkit.capture import profile as profile
-    from profilerkit.capture.profiler import Profile as Profile
-    from profilerkit.capture.trace_handler import TraceHandler as TraceHandler
-    from profilerkit.capture.trace_handler import trace_handler as trace_handler
     from profilerkit.config import Settings as Settings
     from profilerkit.config import Suppression as Suppression
     from profilerkit.errors import ProfilerkitError as ProfilerkitError
-    from profilerkit.model.diff import Diff as Diff
     from profilerkit.model.finding import Finding as Finding
     from profilerkit.model.finding import Fix as Fix
     from profilerkit.model.finding import Outcome as Outcome
     from profilerkit.model.finding import Saving as Saving
-    from profilerkit.model.report import Report as Report
     from profilerkit.model.verdict import Verdict as Verdict
+    from profilerkit.results import Diff as Diff
+    from profilerkit.results import Profile as Profile
+    from profilerkit.results import Report as Report
+    from profilerkit.results import TraceHandler as TraceHandler
+    from profilerkit.results import profile as profile
+    from profilerkit.results import trace_handler as trace_handler
     from profilerkit.summaries.one import summarise as summarise
 
 # Public names by where they live. They are imported on first use: `import profilerkit` must not load numpy.
@@ -31,15 +31,11 @@ _PUBLIC = {
     name: module
     for module, names in {
         "profilerkit.api": "analyze diff load reduce",
-        "profilerkit.capture": "profile",
-        "profilerkit.capture.profiler": "Profile",
-        "profilerkit.capture.trace_handler": "TraceHandler trace_handler",
         "profilerkit.config": "Settings Suppression",
         "profilerkit.errors": "ProfilerkitError",
-        "profilerkit.model.diff": "Diff",
         "profilerkit.model.finding": "Finding Fix Outcome Saving",
-        "profilerkit.model.report": "Report",
         "profilerkit.model.verdict": "Verdict",
+        "profilerkit.results": "Diff Profile Report TraceHandler profile trace_handler",
         "profilerkit.summaries.one": "summarise",
     }.items()
     for name in names.split()

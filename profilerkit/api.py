@@ -36,15 +36,16 @@ from profilerkit.inputs import (
     require_one_job,
 )
 from profilerkit.model.change import revise
-from profilerkit.model.diff import Diff
 from profilerkit.model.finding import Evidence, Outcome
 from profilerkit.model.raw import RawEvents
-from profilerkit.model.report import Report
+from profilerkit.model.report import Report as Record
 from profilerkit.model.run import Run
+from profilerkit.model.step_events import StepEvents
 from profilerkit.plugins import all_rules
 from profilerkit.reading.directories import named_as_traces
 from profilerkit.reading.remote import fetched
 from profilerkit.reading.traces import Reading
+from profilerkit.results import Diff, Report, as_diff, as_report
 from profilerkit.rules.rule import Rule
 from profilerkit.rules.runner import run_rules
 from profilerkit.rules.tuning import in_force, with_options
@@ -96,10 +97,10 @@ def analyze(
         UnreadableInputError: a path is missing, nothing is readable, or a trace is damaged under ``strict``.
     """
     rules = _rules(rules_path, options or {}, suppress, select, ignore)
-    reading = Reading(strict=strict, device=device, registry=with_patterns(communication_kernels))
+    reading = Reading(strict=strict, device=device, registry=with_patterns(communication_kernels), events=True)
     with fetched(paths) as copies:
-        report = copies.told(_analyzed(copies.paths, reading, rules, rank).report)
-    return with_cost(report, gpu_hour_price)
+        made = _analyzed(copies.paths, reading, rules, rank)
+        return as_report(with_cost(copies.told(made.report), gpu_hour_price), made.step_events)
 
 
 class Analysis(msgspec.Struct, frozen=True):
@@ -109,11 +110,18 @@ class Analysis(msgspec.Struct, frozen=True):
         report: the report, without the cost of lost time.
         ranks: everything that was read, by rank number.
         judged: the rank that unlabelled numbers describe.
+        detailed: the rank whose steps the report shows.
     """
 
-    report: Report
+    report: Record
     ranks: tuple[RankFacts, ...]
     judged: RankFacts
+    detailed: RankFacts
+
+    @property
+    def step_events(self) -> tuple[StepEvents, ...]:
+        """Events of the median and the slowest step of that rank; empty unless they were asked for."""
+        return self.detailed.trace.step_events if self.detailed.trace else ()
 
     def raw_events(self, evidence: Evidence) -> tuple[RawEvents, ...]:
         """Return the raw events of a number, a table for each file; empty if it has none of its own."""
@@ -130,7 +138,11 @@ class Analysis(msgspec.Struct, frozen=True):
 
 
 def analysis(
-    paths: Sequence[str | Path], settings: Settings, *, rank: int | None = None, strict: bool = False
+    paths: Sequence[str | Path],
+    settings: Settings,
+    *,
+    rank: int | None = None,
+    strict: bool = False,
 ) -> Analysis:
     """Analyze as ``analyze`` does and keep the recording; arguments and errors are the same."""
     rules = _rules(settings.rules_path, settings.rules, settings.suppress, settings.select, settings.ignore)
@@ -139,7 +151,7 @@ def analysis(
     return _analyzed([Path(path) for path in paths], reading, rules, rank)
 
 
-def so_far(run: RunRecord, settings: Settings) -> Report:
+def so_far(run: RunRecord, settings: Settings) -> Record:
     """Return the report on what a job has recorded so far, from timers and samples alone.
 
     Raises:
@@ -170,10 +182,10 @@ def reduce(
     """
     rules = _rules(rules_path, options or {}, suppress, select, ignore)
     with fetched(paths) as copies:
-        return copies.told(_reduced(copies.paths, device, rules, gpu_hour_price))
+        return as_report(copies.told(_reduced(copies.paths, device, rules, gpu_hour_price)))
 
 
-def _reduced(places: Sequence[Path], device: str | None, rules: "_Rules", gpu_hour_price: float | None) -> Report:
+def _reduced(places: Sequence[Path], device: str | None, rules: "_Rules", gpu_hour_price: float | None) -> Record:
     reduced = read_summaries(found_in(places))
     require_one_job(reduced.ranks)
     crowd, size = reduced.crowd, reduced.world_size
@@ -229,7 +241,7 @@ def _told(
         snapshots=facts.logs.snapshots if facts.logs else (),
         waterfall=waterfall(program, outcomes),
     )
-    return Analysis(report, tuple(ranks), ranks[facts.judged_rank])
+    return Analysis(report, tuple(ranks), ranks[facts.judged_rank], ranks[facts.judged_rank if told is None else told])
 
 
 class _Rules(msgspec.Struct, frozen=True):
@@ -263,9 +275,9 @@ def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) ->
     return revise(alone, parts=facts.ranks[position].breakdown)
 
 
-def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Report:
+def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Record:
     """The verdict on the job, with one of its ranks in detail."""
-    return Report(
+    return Record(
         verdict=diagnose(facts, outcomes),
         steps=detail.steps,
         breakdown=detail.parts,
@@ -288,12 +300,12 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
 
 
 def diff(
-    before: str | Path | Report,
-    after: str | Path | Report,
+    before: str | Path | Record,
+    after: str | Path | Record,
     *,
     fail_if: Sequence[str] = (),
-    also_before: Sequence[str | Path | Report] = (),
-    also_after: Sequence[str | Path | Report] = (),
+    also_before: Sequence[str | Path | Record] = (),
+    also_after: Sequence[str | Path | Record] = (),
     settings: Settings | None = None,
 ) -> Diff:
     """Compare two runs: what changed, whether it is real, and whether predicted savings were reached.
@@ -317,12 +329,12 @@ def diff(
     for text in fail_if:
         parse_limit(text)  # before minutes of analysis
     sides = (before, *also_before, after, *also_after)
-    reports = _alike([side if isinstance(side, Report) else read_report(side, settings) for side in sides])
+    reports = _alike([side if isinstance(side, Record) else read_report(side, settings) for side in sides])
     first, second = reports[: 1 + len(also_before)], reports[1 + len(also_before) :]
-    return compare(first[0], second[0], fail_if, also_before=first[1:], also_after=second[1:])
+    return as_diff(compare(first[0], second[0], fail_if, also_before=first[1:], also_after=second[1:]))
 
 
-def _alike(reports: Sequence[Report]) -> list[Report]:
+def _alike(reports: Sequence[Record]) -> list[Record]:
     """All redacted where one is, or every path would count as a difference: what was left out does not come back."""
     if not any(report.run.redacted for report in reports):
         return list(reports)
@@ -337,25 +349,15 @@ def read_report(path: str | Path, settings: Settings | None = None) -> Report:
     A saved report keeps the settings it was made with.
     """
     with fetched([path]) as copies:
-        return copies.told(_read_report(copies.paths[0], settings or Settings()))
+        return as_report(copies.told(_read_report(copies.paths[0], settings or Settings())))
 
 
-def _read_report(place: Path, used: Settings) -> Report:
+def _read_report(place: Path, used: Settings) -> Record:
     require_existing([place])
     saved = saved_report(place)
     if saved is not None:
         return load(saved)
-    return analyze(
-        place,
-        select=used.select,
-        ignore=used.ignore,
-        device=used.device,
-        communication_kernels=used.communication_kernels,
-        rules_path=used.rules_path,
-        options=used.rules,
-        suppress=used.suppress,
-        gpu_hour_price=used.gpu_hour_price,
-    )
+    return with_cost(analysis([place], used).report, used.gpu_hour_price)
 
 
 def saved_report(place: Path) -> Path | None:
@@ -380,7 +382,7 @@ def load(path: str | Path) -> Report:
         raise UnreadableInputError(
             f"cannot read {path}", cause=error.strerror or str(error), hint="name a report saved as JSON"
         ) from error
-    return decode(text)
+    return as_report(decode(text))
 
 
 def _position(ranks: Sequence[RankFacts], rank: int) -> int:

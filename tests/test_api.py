@@ -10,13 +10,13 @@ import pytest
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.api import analyze, load
 from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageError
+from profilerkit.report.limits import limits_of
 from profilerkit.report.terminal import render
-from profilerkit.report.view import build
 from profilerkit.rules import RULES
 from profilerkit.rundir.layout import END, META, RankEnd, rank_directory
 from profilerkit.rundir.sampled import HostSample, Sample
 from tests.recipes import ALL_REDUCE, Log, S, Trace, host_training, training, write_run
-from tests.report.test_view import spaces
+from tests.report.pages import spaces
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
@@ -236,7 +236,7 @@ def test_a_run_that_was_killed_is_read_and_says_so(tmp_path):
     assert report.run.failure.startswith(
         "The run left no word of its end: it was killed, or still runs. Its last record"
     )
-    assert report.run.failure in build(report).limits
+    assert report.run.failure in limits_of(report)
     assert any("end.json is missing" in note for note in report.trust.notes)
 
 
@@ -266,7 +266,6 @@ def test_a_rank_that_died_before_its_first_step_is_not_asked_to_call_step(tmp_pa
     report = analyze(run)
     assert report.verdict.headline == "The run ended before its first step did"
     assert "prof.step()" not in report.verdict.consequence
-    assert "say what to record" not in build(report).no_change
     signals = {signal.name: signal.reason for signal in report.trust.signals}
     assert signals["step timers, every step"] == signals["unprofiled step time"] == "no step was recorded"
     assert signals["device events"] == "there is not a trace"
@@ -279,7 +278,7 @@ def test_a_run_that_may_still_be_under_way_has_not_ended(tmp_path):
     report = analyze(run)
     assert report.verdict.headline == "No step was recorded yet"
     assert "Mend" not in report.verdict.consequence
-    assert build(report).no_change == "No change can be recommended: no step was recorded."
+    assert "profilerkit run -- train.py" in render(report)
 
 
 def test_a_disk_that_took_nothing_is_told_and_not_a_run_under_way(tmp_path):

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from profilerkit.compare import compare
 from profilerkit.compare.spans import VISIBLE_RATIO
 from profilerkit.model.step import WHOLE_TRACE, DeviceWindow, Rank
-from profilerkit.report import diff_html, diff_markdown, diff_terminal
+from profilerkit.report import html, markdown, terminal
 from tests.comparisons import MS, report_of
 
 
@@ -49,7 +49,7 @@ def test_of_traces_without_steps_the_device_is_compared_as_a_whole_and_up_to_its
 
 def test_every_form_has_the_spans_and_says_that_they_have_no_interval():
     diff = compare(whole(300, 240), whole(299.4, 170.4))
-    for text in (diff_terminal.render(diff, width=100), diff_markdown.render(diff), diff_html.render(diff)):
+    for text in (terminal.render_diff(diff, width=100), markdown.render_diff(diff), html.render_diff(diff)):
         assert "−29 %" in text
         assert "no interval" in text
         assert "no real change" in text

@@ -27,7 +27,7 @@ from report_check.chromium import CHROMIUM
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence
 from profilerkit.model.step import Family
-from profilerkit.report.records import Tone
+from profilerkit.report.blocks import Tone
 from tests.test_architecture import machine_paths
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from profilerkit.report.logs import logs_view
 
 from profilerkit.api import analyze, diff
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
-from profilerkit.report import diff_terminal, terminal
+from profilerkit.report import terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
-from profilerkit.report.logs import logs_view
 from profilerkit.rundir.layout import SAMPLES
 from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import Log, training, write_run
@@ -526,7 +526,7 @@ def test_two_snapshots_are_compared_by_their_peaks(tmp_path):
     )
     assert found.headline == "The memory peak is 38 % lower: 1.00 GiB → 640 MiB, 384 MiB less activations"
     assert (found.memory.kinds[0].name, found.memory.kinds[0].bytes) == ("activations", -384 * MIB)
-    for text in (diff_terminal.render(found), found.to_markdown(), found.to_html()):
+    for text in (terminal.render_diff(found), found.to_markdown(), found.to_html()):
         assert "What holds the memory" in text
         assert "model.py:21 forward" in text
     assert diff(after, before).verdict == "more memory"

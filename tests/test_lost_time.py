@@ -8,6 +8,7 @@ from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.diagnosis.cost import cost_of, with_cost
 from profilerkit.model.change import revise
+from profilerkit.model.finding import in_order
 from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, RankWall
 from profilerkit.model.step import Rank
 from tests.recipes import training
@@ -144,7 +145,7 @@ def test_a_fix_gives_back_its_saving_of_the_steps_of_all_ranks():
     run = ledger(step_forward=8 * HOUR_NS, start_inside=2 * HOUR_NS)
     known = revise(samples.input_bound(), ledger=run)
     known = revise(known, run=revise(known.run, world_size=4))
-    (outcome, finding), *_ = known.findings()
+    (outcome, finding), *_ = in_order(known.outcomes)
     cost = cost_of(known, 2.0)
     first = cost.fixes[0]
     assert (first.rule, first.title, first.method) == (outcome.rule, finding.title, finding.saving.method)
@@ -152,7 +153,7 @@ def test_a_fix_gives_back_its_saving_of_the_steps_of_all_ranks():
         [32 * end for end in (finding.saving.low, finding.saving.expected, finding.saving.high)]
     )
     assert first.cost == pytest.approx(2.0 * first.expected)
-    assert len(cost.fixes) == sum(found.saving is not None for _, found in known.findings())
+    assert len(cost.fixes) == sum(found.saving is not None for _, found in in_order(known.outcomes))
 
 
 def test_without_a_device_it_is_the_ranks_hours():

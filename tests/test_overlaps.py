@@ -6,7 +6,7 @@ from profilerkit.api import analyze
 from profilerkit.diagnosis.overlaps import with_overlaps
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
-from profilerkit.model.finding import Saving
+from profilerkit.model.finding import Saving, in_order
 from profilerkit.report.findings import cards_of
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
@@ -130,7 +130,7 @@ def test_without_the_rule_that_has_the_fix_the_wait_is_told_all_the_same():
 
 def test_the_report_of_a_recording_says_a_wait_for_data_once(tmp_path):
     report = analyze(training(12, fetch=20_000, kernels=100, loader=SINGLE).write(tmp_path / "trace.json"))
-    overlaps = {outcome.rule: finding.overlaps for outcome, finding in report.findings()}
+    overlaps = {outcome.rule: finding.overlaps for outcome, finding in in_order(report.outcomes)}
     assert (overlaps["IN002"], "IN001" in overlaps) == ("", False)
 
 

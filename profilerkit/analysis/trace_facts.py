@@ -58,6 +58,7 @@ from profilerkit.analysis.partition import (
 from profilerkit.analysis.replay.build import Material
 from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
 from profilerkit.analysis.replay.scope import MOST_EVENTS
+from profilerkit.analysis.steps.events import step_events
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
@@ -73,6 +74,7 @@ from profilerkit.model.communication import Parallelism
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute, HostCopy, Kernel
 from profilerkit.model.step import DeviceWindow, Warmup
+from profilerkit.model.step_events import StepEvents
 from profilerkit.trace.columns import Bools, Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.distinct import distinct
 from profilerkit.trace.links import launch_of
@@ -126,6 +128,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     wire: Wire | None = None
     replay: ReplayFacts | None = None
     lanes: StepLanes | None = None
+    step_events: tuple[StepEvents, ...] = ()
 
     @property
     def totals(self) -> I64:
@@ -152,28 +155,27 @@ def trace_facts(
     device: str | None = None,
     registry: Registry | None = None,
     replay_events: int = MOST_EVENTS,
+    events: bool = False,
 ) -> TraceFacts:
     """Analyse one trace. Steps outside the steady window are partitioned too, for the step table.
 
     Args:
         columns: the trace.
         whole: first and last step number that capture knows to be whole.
-        steps_are_given: the step markers stand where the user put them, not where capture saw an optimizer step, after
-            which a loop may do more than get a batch.
+        steps_are_given: the user placed the step marks; after an optimizer step a loop may do more than get a batch.
         device: a device name that overrides the one in the trace.
         registry: which names are communication; the built-in one unless given.
         replay_events: device events that are kept for replaying some of the steps; fewer where many ranks are read.
+        events: keep the longest events of two steps too, for a timeline.
     """
     columns, registry = distinct(columns), registry or built_in()
     names, kinds = HostNames.of(columns), KernelNames.of(columns, registry)
     columns = aligned(columns, launches := launch_of(columns))
     steps = find_steps(columns, names, whole, launches)
-    all_steps = Spans(steps.start, steps.end)
-    properties = _properties(columns, all_steps)
-    spec = device_spec(properties, device)
+    properties = _properties(columns, all_steps := Spans(steps.start, steps.end))
     on_gpu = ran_on_a_device(columns)
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
-    roof, work = compute_leaves(columns, kinds, launches, ran, spec)
+    roof, work = compute_leaves(columns, kinds, launches, ran, device_spec(properties, device))
     between = steps.between if steps_are_given else None
     parts, host = partition_and_host(
         columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, between=between
@@ -202,8 +204,8 @@ def trace_facts(
         wire=_wire(seen, collectives),
     )
     material = Material(columns, names, kinds, launches, steps, roof, work, ran, host, parts, replay_events)
-    facts = _with_steps(facts, seen, material)
-    return _with_device(facts, seen, spec) if on_gpu else facts
+    facts = revise(_with_steps(facts, seen, material), step_events=step_events(material) if events else ())
+    return _with_device(facts, seen, roof.spec) if on_gpu else facts
 
 
 class _Seen(msgspec.Struct, frozen=True):

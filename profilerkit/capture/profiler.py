@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
 from profilerkit.capture.settings import Settings, budget_of, path_of, probes_of
 from profilerkit.errors import UsageError
@@ -33,6 +33,9 @@ class Profile:
         report: the report after the block. ``None`` before its end, with ``analyze=False``, on all ranks but the
             first, and when the analysis failed.
     """
+
+    #: Turns the record of a report into what the user holds; set by a row above.
+    shown: ClassVar[Callable[["Report"], "Report"]] = staticmethod(lambda report: report)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -100,7 +103,8 @@ class Profile:
         """
         session, self._session = self._session, None
         if session is not None and self._owns_session:
-            self.report = session.close(error)
+            report = session.close(error)
+            self.report = None if report is None else Profile.shown(report)
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
         """Record every call of ``function`` into a run directory of its own.

@@ -9,6 +9,7 @@ from profilerkit.capture import handoff
 from profilerkit.capture.environment import in_kernel, script_name
 from profilerkit.capture.guard import Guard, announce
 from profilerkit.capture.place import Place, place
+from profilerkit.capture.profiler import Profile
 from profilerkit.capture.settings import path_of
 from profilerkit.errors import UsageError
 from profilerkit.rundir.claim import claim
@@ -96,7 +97,8 @@ class TraceHandler:
         if missing:
             announce(f"{len(missing)} of {here.world_size} ranks have not written all of their windows to {directory}")
         seconds = _REPORT_SECONDS if sys.exc_info()[1] is None else _FAILED_SECONDS
-        self.report = handoff.analyze(directory, seconds, quiet=in_kernel())
+        report = handoff.analyze(directory, seconds, quiet=in_kernel())
+        self.report = None if report is None else Profile.shown(report)
 
 
 def trace_handler(path: str | os.PathLike[str] | None = None, *, analyze: bool = True) -> TraceHandler:

@@ -21,6 +21,7 @@ VERBS = {
     "reduce": "make one report of many summaries",
     "check": "check a run against its budgets",
     "demo": "train a small slow model, apply the fix, compare",
+    "export": "write a recorded run for another viewer, such as Perfetto",
     "rules": "list the rules, or explain one",
     "guide": "show the guide, or one of its pages",
     "doctor": "check what this machine can record",

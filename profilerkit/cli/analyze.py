@@ -13,10 +13,12 @@ from profilerkit.cli.outputs import SUFFIXES, Output, has_screen, opening, plan,
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.config import SEVERITIES, Settings, load_settings, unknown_word
 from profilerkit.errors import UsageError
+from profilerkit.model.finding import in_order
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
     from profilerkit.model.report import Report
+    from profilerkit.model.step_events import StepEvents
     from profilerkit.reading.remote import Copies
 
 _EPILOG = (
@@ -121,6 +123,7 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     from profilerkit.inputs import require_existing
     from profilerkit.plugins import loaded_from, without_unloaded
     from profilerkit.reading.directories import runs_in
+    from profilerkit.results import events_of
 
     paths: Sequence[Path] = copies.paths
     settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
@@ -141,8 +144,9 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     _check_device(settings.device)
 
     with Progress(console):
-        full = copies.told(_read(paths, rerender, arguments, settings))
-    return publish(full, outputs, paths, arguments, settings, console)
+        read = _read(paths, rerender, arguments, settings)
+        full, events = copies.told(read), events_of(read)
+    return publish(full, outputs, paths, arguments, settings, console, events=events)
 
 
 def publish(
@@ -152,27 +156,33 @@ def publish(
     arguments: argparse.Namespace,
     settings: Settings,
     console: Console,
+    *,
+    events: "Sequence[StepEvents]" = (),
 ) -> int:
-    """Write the report, print its verdict, judge the gates; return the exit code."""
+    """Write the report, print its verdict, judge the gates; return the exit code.
+
+    ``events`` of two steps are for the timeline of the page alone.
+    """
     from profilerkit.cli.progress import Progress
 
     with Progress(console) as progress:
         progress.begin("writing the report")
         (report,) = redact.shown([full], paths, arguments)
-        documents = [(output.path, _rendered(report, output, console)) for output in outputs]
+        known = redact.shown_step_events(events, paths, arguments)
+        documents = [(output.path, _rendered(report, output, console, known)) for output in outputs]
     try:
         written = _write_all(documents, console)
     except UsageError:  # a full disk: what was found is told all the same
         if arguments.brief:
             console.note(brief(report, ()))
         elif not console.quiet:
-            _print_verdict(report, console)
+            _print_verdict(report, console, verbose=getattr(arguments, "verbose", False))
         raise
     if arguments.brief:
         console.note(f"{brief(report, outputs)}{_next(report, outputs, arguments)}")
         console.quiet = True
     elif all(output.path for output in outputs) and not console.quiet:
-        _print_verdict(report, console)
+        _print_verdict(report, console, verbose=getattr(arguments, "verbose", False))
     code = _judge(report, settings.fail_on, arguments.strict, console)
     if arguments.open:
         _open([output.path for output in outputs if output.format == "html"], console)
@@ -255,10 +265,8 @@ def _read(paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, 
     )
 
 
-def _rendered(report: "Report", output: Output, console: Console) -> str:
-    if output.path is None:
-        return render(report, output.format, width=console.width)
-    return render(report, output.format)
+def _rendered(report: "Report", output: Output, console: Console, events: "Sequence[StepEvents]") -> str:
+    return render(report, output.format, width=80 if output.path else console.width, events=events)
 
 
 def _write_all(documents: Iterable[tuple[Path | None, str]], console: Console) -> list[str]:
@@ -272,15 +280,18 @@ def _write_all(documents: Iterable[tuple[Path | None, str]], console: Console) -
     return written
 
 
-def _print_verdict(report: "Report", console: Console) -> None:
+def _print_verdict(report: "Report", console: Console, *, verbose: bool) -> None:
     from profilerkit.report import terminal
 
-    console.out(terminal.render(report, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
+    text = terminal.render(
+        report, width=console.width, colour=console.colour, ascii_only=console.ascii_only, verbose=verbose
+    )
+    console.out(text)
 
 
 def brief(report: "Report", outputs: Iterable[Output]) -> str:
     """Bound, headline, what cut the run or its trace short, and the first file written."""
-    from profilerkit.report.wording import limits_of
+    from profilerkit.report.limits import limits_of
 
     files = [_shortest(output.path) for output in outputs if output.path]
     headline = f"{report.verdict.bound}: {report.verdict.headline}"
@@ -303,7 +314,7 @@ def _as_given(place: str | Path) -> str:
 def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console) -> int:
     if fail_on is not None:
         severe = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
-        failing = [outcome.rule for outcome, finding in report.findings() if finding.severity in severe]
+        failing = [outcome.rule for outcome, finding in in_order(report.outcomes) if finding.severity in severe]
         if failing:
             console.note(f"gate failed: --fail-on {fail_on}, findings: {', '.join(failing)}")
             return GATE_FAILED
@@ -331,7 +342,7 @@ def _next(report: "Report", outputs: Sequence[Output], arguments: argparse.Names
     from profilerkit.rules.rule import RECORD_ENOUGH
 
     pages = [output.path for output in outputs if output.format == "html" and output.path]
-    changes = [outcome.rule for outcome, finding in report.findings() if finding.fix]
+    changes = [outcome.rule for outcome, finding in in_order(report.outcomes) if finding.fix]
     if report.verdict.bound == "inconclusive":
         advice = " ".join(report.verdict.refuted_by.split()) or RECORD_ENOUGH
         said = f"{advice[0].lower()}{advice[1:].rstrip('.')}"

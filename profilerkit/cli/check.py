@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from profilerkit.cli import redact, results
 from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
+from profilerkit.model.finding import in_order
 
 if TYPE_CHECKING:
     from profilerkit.model.finding import Finding
@@ -88,21 +89,21 @@ def _budget(text: str) -> tuple[str, str]:
 
 def render(report: "Report", gates: "Sequence[Gate]", format_name: str, location: str) -> str:
     """The gates in one of the formats."""
-    from profilerkit.report import diff_markdown, diff_terminal, junit, sarif
+    from profilerkit.report import junit, markdown, sarif, terminal
 
     if format_name == "md":
-        return diff_markdown.render_gates(report.run.name, report.verdict.headline, gates)
+        return markdown.render_gates(report.run.name, report.verdict.headline, gates)
     if format_name == "junit":
         return junit.render(report.run.name, gates)
     if format_name == "sarif":
         return sarif.render(gates, alerts_of(report), version=report.run.profilerkit_version, location=location)
-    return diff_terminal.render_gates(gates)
+    return terminal.render_gates(gates)
 
 
 def _text(report: "Report", gates: "Sequence[Gate]", console: Console) -> str:
-    from profilerkit.report import diff_terminal
+    from profilerkit.report import terminal
 
-    shown = diff_terminal.render_gates(gates, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
+    shown = terminal.render_gates(gates, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
     return f"{report.verdict.bound}: {report.verdict.headline}\n\n{shown}"
 
 
@@ -112,7 +113,7 @@ def alerts_of(report: "Report") -> "list[Alert]":
 
     return [
         Alert(rule=outcome.rule, summary=outcome.summary, severity=finding.severity, message=_message(finding))
-        for outcome, finding in report.findings()
+        for outcome, finding in in_order(report.outcomes)
         if finding.fix is not None or finding.severity in ("high", "medium")
     ]
 

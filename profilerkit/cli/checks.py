@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from profilerkit import __version__
 from profilerkit.units import format_bytes
 
-_DEPENDENCIES = ("isal", "jinja2", "msgspec", "numpy", "nvidia-ml-py", "plotly", "psutil", "rich")
+_DEPENDENCIES = ("isal", "markupsafe", "msgspec", "numpy", "nvidia-ml-py", "plotly", "psutil", "rich")
 _OLDEST_TORCH = (2, 4)
 _GIB = 1 << 30
 

@@ -12,9 +12,9 @@ from profilerkit.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from profilerkit.model.diff import Diff
     from profilerkit.model.report import Report
     from profilerkit.report.sarif import Alert
+    from profilerkit.results import Diff
 
 _FORMATS = ("html", "md", "json", "text", "junit", "sarif")
 _EPILOG = (
@@ -92,10 +92,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if to_standard_output:
         results.tell_gates(diff.gates, console)
     elif not console.quiet:
-        from profilerkit.report import diff_terminal
+        from profilerkit.report import terminal
 
         console.out(
-            diff_terminal.render(diff, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
+            terminal.render_diff(diff, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
         )
     results.tell_github(arguments, lambda: diff.to_markdown(redact=False), diff.gates, alerts, console)
     return results.exit_code(diff.gates, strict=arguments.strict, judged=diff.verdict != "not comparable")
@@ -114,7 +114,7 @@ def _read(places: "Sequence[str | Path]", arguments: argparse.Namespace, console
 
 def render(diff: "Diff", format_name: str, location: str) -> str:
     """The comparison in one of the formats; its sides were redacted before they were compared."""
-    from profilerkit.report import diff_terminal, junit, sarif
+    from profilerkit.report import junit, sarif, terminal
 
     if format_name == "html":
         return diff.to_html(redact=False)
@@ -126,7 +126,7 @@ def render(diff: "Diff", format_name: str, location: str) -> str:
         return junit.render(f"{diff.before.name} to {diff.after.name}", diff.gates)
     if format_name == "sarif":
         return sarif.render(diff.gates, alerts_of(diff), version=diff.profilerkit_version, location=location)
-    return diff_terminal.render(diff)
+    return terminal.render_diff(diff)
 
 
 def alerts_of(diff: "Diff") -> "list[Alert]":

@@ -11,6 +11,7 @@ from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
     from profilerkit.model.report import Report
+    from profilerkit.model.step_events import StepEvents
 
 #: Format to the ending of its file.
 SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt"}
@@ -74,12 +75,15 @@ def plan(
     return outputs
 
 
-def render(report: "Report", format_name: str, *, width: int = 80) -> str:
-    """The document in one of the formats of ``SUFFIXES``, or in one of another package; ``width`` is for text."""
+def render(report: "Report", format_name: str, *, width: int = 80, events: "Sequence[StepEvents]" = ()) -> str:
+    """Return the document in one of the formats of ``SUFFIXES``, or in one of another package.
+
+    ``width`` is for text, ``events`` are for the timeline of HTML.
+    """
     if format_name == "html":
         from profilerkit.report import html
 
-        return html.render(report)
+        return html.render(report, events)
     if format_name == "md":
         from profilerkit.report import markdown
 

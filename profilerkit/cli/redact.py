@@ -1,13 +1,14 @@
 """``--no-redact``: reports are told without names, paths and secrets unless it is given."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from profilerkit.model.raw import RawEvents
     from profilerkit.model.report import Report
+    from profilerkit.model.step_events import StepEvents
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
@@ -44,3 +45,25 @@ def shown_events(
     from profilerkit.rundir.identity import identity_of
 
     return redacted_events(tables, identity_of(paths))
+
+
+def shown_step_events(
+    events: "Sequence[StepEvents]", paths: Sequence[Path], arguments: argparse.Namespace
+) -> "Sequence[StepEvents]":
+    """Return the events of steps as they are shown: redacted unless ``--no-redact``."""
+    if arguments.no_redact or not events:
+        return events
+    from profilerkit.report.redaction import redacted_step_events
+    from profilerkit.rundir.identity import identity_of
+
+    return redacted_step_events(events, identity_of(paths))
+
+
+def mask(paths: Sequence[Path], arguments: argparse.Namespace) -> "Callable[[str], str]":
+    """Return what is done to each text that is shown: nothing with ``--no-redact``."""
+    if arguments.no_redact:
+        return str
+    from profilerkit.report.redaction import masking
+    from profilerkit.rundir.identity import identity_of
+
+    return masking(identity_of(paths))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Hashable
 
 from profilerkit.model.diff import FindingChange, FindingState, Judgement
-from profilerkit.model.finding import Finding, Outcome, Saving, Severity
+from profilerkit.model.finding import Finding, Outcome, Saving, Severity, in_order
 from profilerkit.model.report import Report
 
 #: Severities from the least on.
@@ -32,7 +32,7 @@ def finding_changes(before: Report, after: Report, verdict: Judgement) -> tuple[
 
 
 def _findings(report: Report) -> list[_Entry]:
-    return [(outcome.rule, finding) for outcome, finding in report.findings()]
+    return [(outcome.rule, finding) for outcome, finding in in_order(report.outcomes)]
 
 
 def _pairs(before: list[_Entry], after: list[_Entry]) -> list[_Pair]:

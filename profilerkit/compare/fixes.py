@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from profilerkit.compare.differences import loader_settings
 from profilerkit.model.change import revise
 from profilerkit.model.diff import AppliedFix, FindingChange, PartChange, Range, StepChange
-from profilerkit.model.finding import Bound, Finding
+from profilerkit.model.finding import Bound, Finding, in_order
 from profilerkit.model.report import Report
 from profilerkit.rules.parts import PARTS_OF_RULE
 
@@ -90,7 +90,7 @@ def applied_fixes(
     set_now: list[_Settled] = []
     went: list[_Settled] = []
     left: list[_Settled] = []
-    for outcome, finding in before.findings():
+    for outcome, finding in in_order(before.outcomes):
         if finding.fix is None or outcome.rule in _OF_OTHERS:
             continue
         named = _now(finding.fix.text, before, after)

@@ -11,7 +11,7 @@ from profilerkit.compare.parts import doubt
 from profilerkit.config import SEVERITIES, unknown_word
 from profilerkit.errors import UsageError
 from profilerkit.model.diff import Diff, FindingChange, StepChange
-from profilerkit.model.finding import Severity
+from profilerkit.model.finding import Severity, in_order
 from profilerkit.model.gate import Gate, GateStatus
 from profilerkit.model.report import Report
 from profilerkit.units import format_change, format_ratio
@@ -156,7 +156,7 @@ def judge_budget(limit: Limit, report: Report) -> Gate:
         asked = f"no finding of severity {limit.severity} or above"
         found = [
             (outcome.rule, finding.title)
-            for outcome, finding in report.findings()
+            for outcome, finding in in_order(report.outcomes)
             if ORDER.index(finding.severity) >= ORDER.index(limit.severity)
         ]
         if not found:

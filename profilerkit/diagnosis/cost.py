@@ -6,7 +6,7 @@ from typing import Literal
 from profilerkit.analysis.leaves import NAMED_PAUSES
 from profilerkit.model.change import revise
 from profilerkit.model.cost import Cost, CostSource, FixValue, LostTime
-from profilerkit.model.finding import SOURCES_BY_STRENGTH, Source
+from profilerkit.model.finding import SOURCES_BY_STRENGTH, Source, in_order
 from profilerkit.model.ledger import Ledger, LedgerEntry
 from profilerkit.model.report import Report
 from profilerkit.model.step import Part, taken_share
@@ -142,6 +142,6 @@ def _fixes(report: Report, step_hours: float, price: float | None) -> tuple[FixV
             high=finding.saving.high * step_hours,
             cost=_priced(finding.saving.expected * step_hours, price),
         )
-        for outcome, finding in report.findings()
+        for outcome, finding in in_order(report.outcomes)
         if finding.saving is not None
     )

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from profilerkit.capture.profiler import Profile
 from profilerkit.errors import UsageError
 from profilerkit.integrations.replaced import Replaced, TimedSave
+from profilerkit.results import Profile
 
 _SAVES = ("save", "save_model", "save_state")
 

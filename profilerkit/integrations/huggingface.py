@@ -8,8 +8,8 @@ program. To end it at once, train inside ``with profilerkit.profile() as prof`` 
 from contextlib import ExitStack
 from typing import Any
 
-from profilerkit.capture.profiler import Profile, profile
 from profilerkit.errors import UsageError
+from profilerkit.results import Profile, profile
 
 
 class TrainerHooks:

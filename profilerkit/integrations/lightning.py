@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
-from profilerkit.capture.profiler import Profile, profile
 from profilerkit.errors import UsageError
 from profilerkit.integrations.replaced import TimedSave
+from profilerkit.results import Profile, profile
 
 #: Two distributions of one framework, whose classes do not know each other.
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")

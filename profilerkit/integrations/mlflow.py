@@ -5,6 +5,7 @@ from typing import Any
 from profilerkit.integrations.tracked import scalars
 from profilerkit.model.report import Report
 from profilerkit.report.redaction import told
+from profilerkit.results import as_report
 
 
 def log_report(report: Report, client: Any, run_id: str, *, redact: bool = True) -> None:
@@ -16,7 +17,7 @@ def log_report(report: Report, client: Any, run_id: str, *, redact: bool = True)
         run_id: of the run, for example ``mlflow.active_run().info.run_id``.
         redact: leave out names of users and hosts, absolute paths and secrets.
     """
-    shown = told(report, redact=redact)
+    shown = as_report(told(report, redact=redact))
     for name, value in scalars(shown).items():
         client.log_metric(run_id, name, value)
     client.log_text(run_id, shown.to_html(redact=False), "profilerkit/report.html")

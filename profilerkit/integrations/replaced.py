@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from profilerkit.capture.profiler import Profile
+from profilerkit.results import Profile
 
 
 class Replaced:

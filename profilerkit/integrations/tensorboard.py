@@ -5,6 +5,7 @@ from typing import Any
 from profilerkit.integrations.tracked import scalars
 from profilerkit.model.report import Report
 from profilerkit.report.redaction import told
+from profilerkit.results import as_report
 
 
 def log_report(report: Report, writer: Any, step: int = 0, *, redact: bool = True) -> None:
@@ -16,7 +17,7 @@ def log_report(report: Report, writer: Any, step: int = 0, *, redact: bool = Tru
         step: the global step at which they are shown.
         redact: leave out names of users and hosts, absolute paths and secrets.
     """
-    shown = told(report, redact=redact)
+    shown = as_report(told(report, redact=redact))
     for name, value in scalars(shown).items():
         writer.add_scalar(name, value, step)
     writer.add_text("profilerkit/report", shown.to_markdown(redact=False), step)

@@ -7,6 +7,7 @@ from typing import Any
 from profilerkit.integrations.tracked import scalars
 from profilerkit.model.report import Report
 from profilerkit.report.redaction import told
+from profilerkit.results import as_report
 
 
 def log_report(report: Report, run: Any, *, redact: bool = True) -> None:
@@ -19,7 +20,7 @@ def log_report(report: Report, run: Any, *, redact: bool = True) -> None:
         run: what ``wandb.init()`` gave; it stays open.
         redact: leave out names of users and hosts, absolute paths and secrets.
     """
-    shown = told(report, redact=redact)
+    shown = as_report(told(report, redact=redact))
     run.summary.update(scalars(shown))
     with TemporaryDirectory(prefix="profilerkit-") as directory:
         place = Path(directory)

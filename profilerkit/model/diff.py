@@ -1,6 +1,5 @@
 """The Diff: two reports compared, and its JSON schema."""
 
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -305,43 +304,9 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     created: str = ""
 
     def __repr__(self) -> str:
-        """The verdict in one line: ``<Diff slower: The step takes …>``; ``to_json`` has everything."""
+        """The verdict in one line: ``<Diff slower: The step takes …>``; the JSON has everything."""
         headline = "".join(char if char.isprintable() else "?" for char in self.headline)
         return f"<Diff {self.verdict}: {headline}>"
-
-    def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the comparison as JSON; write it to ``path`` if given.
-
-        Names of users and hosts, absolute paths, variables and secrets are left out unless ``redact`` is false, as of a
-        report.
-        """
-        from profilerkit.report import save
-        from profilerkit.report.json import render_diff
-        from profilerkit.report.redaction import told_diff
-
-        return save(render_diff(told_diff(self, redact=redact)), path)
-
-    def to_html(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the comparison as one offline HTML page; write it to ``path`` if given.
-
-        ``redact`` as in ``to_json``.
-        """
-        from profilerkit.report import save
-        from profilerkit.report.diff_html import render
-        from profilerkit.report.redaction import told_diff
-
-        return save(render(told_diff(self, redact=redact)), path)
-
-    def to_markdown(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the comparison as Markdown of at most 6 kB; write it to ``path`` if given.
-
-        ``redact`` as in ``to_json``.
-        """
-        from profilerkit.report import save
-        from profilerkit.report.diff_markdown import render
-        from profilerkit.report.redaction import told_diff
-
-        return save(render(told_diff(self, redact=redact)), path)
 
 
 def diff_json_schema() -> dict[str, Any]:

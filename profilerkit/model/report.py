@@ -1,6 +1,5 @@
 """The Report: everything a renderer may know, and its JSON schema."""
 
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -209,55 +208,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """The times of a steady step: over all ranks where several were recorded; ``None`` without steps."""
         return self.job_steps.time_ns if self.job_steps else self.steps.time_ns
 
-    def findings(self) -> list[tuple[Outcome, Finding]]:
-        """Return all findings with their outcomes, largest expected saving first."""
-        return in_order(self.outcomes)
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return all findings, largest expected saving first."""
+        return tuple(finding for _, finding in in_order(self.outcomes))
 
     def __repr__(self) -> str:
-        """The verdict in one line: ``<Report input-bound: Training waits …>``; ``to_json`` has everything."""
+        """The verdict in one line: ``<Report input-bound: Training waits …>``; the JSON has everything."""
         headline = "".join(char if char.isprintable() else "?" for char in self.verdict.headline)
         return f"<Report {self.verdict.bound}: {headline}>"
-
-    def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the report as JSON; write it to ``path`` if given.
-
-        Names of users and hosts, absolute paths, variables and secrets are left out unless ``redact`` is false. Hosts
-        that recorded the run are known by address alone; ``profilerkit analyze`` also knows the names a run has kept.
-        """
-        from profilerkit.report import save
-        from profilerkit.report.json import render
-        from profilerkit.report.redaction import told
-
-        return save(render(told(self, redact=redact)), path)
-
-    def to_html(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the report as one offline HTML page; write it to ``path`` if given.
-
-        ``redact`` as in ``to_json``.
-        """
-        from profilerkit.report import save
-        from profilerkit.report.html import render
-        from profilerkit.report.redaction import told
-
-        return save(render(told(self, redact=redact)), path)
-
-    def to_markdown(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the report as Markdown of at most 6 kB; write it to ``path`` if given.
-
-        ``redact`` as in ``to_json``.
-        """
-        from profilerkit.report import save
-        from profilerkit.report.markdown import render
-        from profilerkit.report.redaction import told
-
-        return save(render(told(self, redact=redact)), path)
-
-    def _repr_html_(self) -> str:
-        """The verdict for a notebook cell, without script; names and paths are left out, as notebooks are shared."""
-        from profilerkit.report.html import render_verdict
-        from profilerkit.report.redaction import told
-
-        return render_verdict(told(self, redact=True))
 
 
 def json_schema() -> dict[str, Any]:

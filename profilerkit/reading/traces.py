@@ -25,11 +25,13 @@ class Reading(msgspec.Struct, frozen=True):
         strict: the first damage of a trace is an error.
         device: a device name that overrides those in the traces.
         registry: which kernels are communication; ``None`` means the built-in table.
+        events: keep the longest events of two steps of each trace, for a timeline.
     """
 
     strict: bool = False
     device: str | None = None
     registry: Registry | None = None
+    events: bool = False
 
 
 class SlowJob(msgspec.Struct, frozen=True):
@@ -126,4 +128,5 @@ def _facts(job: TraceJob, columns: TraceColumns, whole: tuple[int, int] | None) 
         device=job.reading.device,
         registry=job.reading.registry,
         replay_events=job.replay_events,
+        events=job.reading.events,
     )

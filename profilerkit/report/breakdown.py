@@ -1,13 +1,12 @@
-"""The parts of a step as a bar by family, as rows, and per rank."""
+"""The parts of a step as a bar by family, and whose step it is."""
 
 from collections.abc import Sequence
 
 from profilerkit.model.report import Report
-from profilerkit.model.step import Family, Part, Rank
+from profilerkit.model.step import Family, Part
+from profilerkit.report.blocks import Bar, Segment, Value
 from profilerkit.report.inert import inert
-from profilerkit.report.records import PartRow, RankRow, Segment
-from profilerkit.report.wording import FAMILY_LABELS, judged_steps, marks_none, part_label, plural, share_text, weakest
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.report.wording import FAMILY_LABELS, judged_steps, marks_none, part_label, plural, weakest
 
 #: A table of more ranks than this is no longer read row by row.
 RANK_ROWS = 128
@@ -22,37 +21,22 @@ def families_of(parts: Sequence[Part]) -> dict[Family, list[Part]]:
     return {family: sorted(own, key=lambda part: -part.time_ns) for family, own in grouped.items() if own}
 
 
-def _detail(parts: Sequence[Part]) -> str:
-    """The largest part of a family and how many there are besides."""
-    label = part_label(parts[0].part)
-    return f"{label} and {len(parts) - 1} more" if len(parts) > 1 else label
-
-
-def bar_of(parts: Sequence[Part]) -> tuple[Segment, ...]:
-    """One segment per family; the ratios sum to 1."""
+def bar_of(parts: Sequence[Part], label: str = "Shares of the step", caption: str = "") -> Bar:
+    """One segment per family, named by its largest part."""
     grouped = families_of(parts)
     total_ns = sum(part.time_ns for own in grouped.values() for part in own)
-    return tuple(
+    segments = (
         Segment(
             family=family,
             label=FAMILY_LABELS[family],
-            time=format_ns(sum(part.time_ns for part in own)),
-            share=share_text(sum(part.share for part in own)),
             ratio=sum(part.time_ns for part in own) / total_ns,
+            time=Value(sum(part.time_ns for part in own), "ns"),
+            detail=part_label(own[0].part),
             source=weakest(part.source for part in own),
-            detail=_detail(own),
         )
         for family, own in grouped.items()
     )
-
-
-def part_rows(parts: Sequence[Part]) -> tuple[PartRow, ...]:
-    """Every part that took time, by family in the order of the bar, largest first within it."""
-    return tuple(
-        PartRow(family, part_label(part.part), format_ns(part.time_ns), share_text(part.share), part.source)
-        for family, own in families_of(parts).items()
-        for part in own
-    )
+    return Bar(label, tuple(segments), caption)
 
 
 def judged_rank(report: Report) -> int | None:
@@ -101,50 +85,7 @@ def parts_missing(report: Report) -> str:
     return "Only the length of each step is known. Record a trace window to see what it is made of."
 
 
-def _one_device(report: Report) -> str:
+def one_device(report: Report) -> str:
     """The device name when all ranks share it; then it is said once."""
     names = {rank.device for rank in report.ranks}
     return inert(names.pop() or "", 60) if len(names) == 1 else ""
-
-
-def _rank_row(rank: Rank, report: Report) -> RankRow:
-    blamed = rank.rank is not None and rank.rank == report.verdict.rank
-    return RankRow(
-        label=inert(rank.origin) if rank.rank is None else f"Rank {rank.rank}",
-        step="not found" if rank.step_ns is None else format_ns(rank.step_ns),
-        busy="not measured" if rank.device_busy_ratio is None else format_ratio(rank.device_busy_ratio),
-        device="" if _one_device(report) else inert(rank.device or "", 60),
-        mark="cause" if blamed else "",
-        bar=bar_of(rank.breakdown),
-    )
-
-
-def rank_rows(report: Report) -> tuple[RankRow, ...]:
-    """One row per rank, by rank number; of very many ranks the slowest and the cause; empty for a single rank."""
-    if len(report.ranks) < 2:
-        return ()
-    slowest = sorted(report.ranks, key=lambda rank: (rank.rank != report.verdict.rank, -(rank.step_ns or 0)))
-    shown = sorted(slowest[:RANK_ROWS], key=lambda rank: (rank.rank is None, rank.rank or 0, rank.origin))
-    return tuple(_rank_row(rank, report) for rank in shown)
-
-
-def ranks_more(report: Report) -> str:
-    """What the table of ranks leaves out; empty when it has all of them."""
-    if len(report.ranks) <= RANK_ROWS:
-        return ""
-    return f"The {RANK_ROWS} ranks with the longest steps. The JSON has all {len(report.ranks)}."
-
-
-def ranks_caption(report: Report) -> str:
-    """How far the ranks differ, and how many are missing."""
-    times = [rank.step_ns for rank in report.ranks if rank.step_ns is not None]
-    pieces = []
-    if times:
-        pieces.append(f"Median steps run from {format_ns(min(times))} to {format_ns(max(times))}.")
-    if report.run.missing_ranks:
-        pieces.append(f"{plural(report.run.missing_ranks, 'rank')} of the job could not be read.")
-    if _one_device(report):
-        pieces.append(f"All on {_one_device(report)}.")
-    if report.verdict.rank is not None:
-        pieces.append(f"Rank {report.verdict.rank} is the cause.")
-    return " ".join(pieces)

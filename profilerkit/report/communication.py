@@ -3,9 +3,9 @@
 from profilerkit.model.communication import Communication, LateRank, Parallelism
 from profilerkit.model.report import Collective, Report
 from profilerkit.model.step import Rank
+from profilerkit.report.blocks import Fact, Table
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.recorded import matched_in_words
-from profilerkit.report.records import Fact, Table
 from profilerkit.report.wording import listed, part_label, plural, share_text
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
 
@@ -107,7 +107,7 @@ def _same(rank: Rank, late: LateRank) -> bool:
     return rank.rank == late.rank and rank.origin == late.origin
 
 
-def ledger_table(report: Report) -> Table | None:
+def waiting_table(report: Report) -> Table | None:
     """Waiting by the rank that caused it, most first; ``None`` where nothing was matched."""
     known = [rank for rank in report.ranks if rank.caused_ns is not None]
     if not known:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from profilerkit.model.crowd import Condition, Crowd, GroupRow, Groups, Spread
 from profilerkit.model.report import Report
+from profilerkit.report.blocks import Table
 from profilerkit.report.inert import inert
-from profilerkit.report.records import Table
 from profilerkit.report.wording import part_label, plural
 from profilerkit.units import format_count, format_ns, format_ratio, format_value
 

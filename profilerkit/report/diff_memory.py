@@ -1,24 +1,13 @@
 """What the memory of two snapshots holds, side by side."""
 
 from profilerkit.model.diff import HolderChange, MemoryChange
+from profilerkit.report.blocks import Table
 from profilerkit.report.inert import inert
-from profilerkit.report.logs import KINDS
 from profilerkit.report.paths import short_paths
-from profilerkit.report.records import Fact, Table
+from profilerkit.report.sections.logs import KINDS
 from profilerkit.units import format_bytes, format_change
 
 _NAMES: dict[str, str] = {str(kind): name for kind, name in KINDS.items()}
-
-
-def memory_tiles(change: MemoryChange) -> tuple[Fact, ...]:
-    """Both sides and the change, for snapshots that have no step to compare."""
-    what = "Peak" if change.at_peak else "In use"
-    note = "or more" if change.is_lower_bound else ""
-    return (
-        Fact(f"{what} before", format_bytes(change.before_bytes), note),
-        Fact(f"{what} after", format_bytes(change.after_bytes), note),
-        Fact("Change of the memory", format_change(change.change)),
-    )
 
 
 def memory_table(change: MemoryChange | None) -> Table | None:

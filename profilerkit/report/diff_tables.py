@@ -14,8 +14,8 @@ from profilerkit.model.diff import (
 )
 from profilerkit.model.finding import Saving
 from profilerkit.model.gate import Gate, GateStatus
+from profilerkit.report.blocks import Name, Table
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
-from profilerkit.report.records import Table
 from profilerkit.report.wording import part_label, plural, share_text
 from profilerkit.units import format_change, format_ns, format_ratio, format_saving
 
@@ -44,8 +44,6 @@ KERNELS = "Kernels and operators that changed most"
 _NOTHING = "none"
 UNKNOWN = "not measured"
 _UNLISTED = "not listed"
-# Characters of a kernel's name, its beginning and its end.
-_NAME = 90
 # Below this share of waiting for a processor the timed step and the judged one read the same.
 WAITED = 0.02
 
@@ -133,7 +131,7 @@ def kernels_table(kernels: Sequence[KernelChange]) -> Table | None:
     """The kernels and operators that changed by more than noise; ``None`` without any."""
     rows = tuple(
         (
-            inert(row.name, _NAME),
+            Name(row.name, "kernel"),
             row.of,
             _listed_ns(row.before_ns),
             _listed_ns(row.after_ns),

@@ -5,15 +5,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from profilerkit.errors import UsageError
-from profilerkit.model.finding import Evidence, Finding, Outcome
+from profilerkit.model.finding import Evidence, Finding, Outcome, in_order
 from profilerkit.model.raw import RawEvent, RawEvents
 from profilerkit.model.report import Report
 from profilerkit.model.step import WHOLE_TRACE, as_judged
+from profilerkit.report.blocks import EvidenceRow
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.page import Page
-from profilerkit.report.records import EvidenceRow
-from profilerkit.report.stated import savings_of, stated_of
-from profilerkit.report.wording import listed, share_text, step_ns
+from profilerkit.report.wording import listed, share_text
 from profilerkit.units import format_count, format_ns, format_value
 
 # Their clock is not a trace's: no timeline viewer knows the time.
@@ -75,7 +74,6 @@ def evidence_row(evidence: Evidence, anchors: Anchors, mean_ns: int | None = Non
         basis=_basis(evidence),
         source=evidence.source,
         origin=inert(evidence.origin),
-        scope="" if evidence.rank is None else f"rank {evidence.rank}",
         also=as_judged(_as_time(evidence, mean_ns), found_by),
     )
 
@@ -108,21 +106,20 @@ def _value(value: float | None, unit: str) -> str:
 
 
 class Backing(NamedTuple):
-    """A piece of evidence and what it backs; a number that the report states itself backs no finding."""
+    """A piece of evidence and what it backs."""
 
-    outcome: Outcome | None
-    finding: Finding | None
+    outcome: Outcome
+    finding: Finding
     evidence: Evidence
 
 
 def numbered(report: Report) -> dict[str, Backing]:
-    """Every piece of evidence by its number: that of the findings, what their fixes save, what the report states."""
-    pairs, mean_ns = report.findings(), step_ns(report)
-    found = [Backing(outcome, finding, evidence) for outcome, finding in pairs for evidence in finding.evidence]
-    found += [
-        Backing(outcome, finding, evidence) for outcome, finding in pairs for evidence in savings_of(finding, mean_ns)
+    """Every piece of evidence of the findings by its number."""
+    found = [
+        Backing(outcome, finding, evidence)
+        for outcome, finding in in_order(report.outcomes)
+        for evidence in finding.evidence
     ]
-    found += [Backing(None, None, evidence) for evidence in stated_of(report)]
     anchors = Anchors()
     return {anchors.evidence(backing.evidence.id): backing for backing in found}
 
@@ -134,12 +131,12 @@ def require_evidence(report: Report, wanted: str) -> Evidence:
     if found is not None:
         return found.evidence
     names = sorted(known, key=lambda name: int(name[1:]))
-    is_whole = names[-1] == f"E{len(names)}"
-    there = f"{names[0]} to {names[-1]}" if is_whole else listed(names)
+    is_whole = names[-1:] == [f"E{len(names)}"]
+    there = "no evidence" if not names else f"{names[0]} to {names[-1]}" if is_whole else listed(names)
     raise UsageError(
         f"there is no evidence {inert(wanted, 20)}",
         cause=f"the report has {there}",
-        hint="each row of evidence in the report shows its number",
+        hint="each finding in the report lists its evidence with these numbers",
     )
 
 
@@ -177,9 +174,8 @@ def render(
     page.line((" · ".join(piece for piece in (row.source, row.basis) if piece), "dim"), indent=4)
     if row.origin:
         page.line((f"taken from {row.origin}", "dim"), indent=4)
-    if backing.outcome and backing.finding:
-        title = inert(backing.finding.title, SENTENCE_LIMIT).replace("`", "")
-        page.line((f"backs {inert(backing.outcome.rule, 24)}: {title}", "dim"), indent=4)
+    title = inert(backing.finding.title, SENTENCE_LIMIT).replace("`", "")
+    page.line((f"backs {inert(backing.outcome.rule, 24)}: {title}", "dim"), indent=4)
     if not tables and unknown:
         page.blank()
         page.line((inert(unknown, SENTENCE_LIMIT), ""))

@@ -6,11 +6,10 @@ from textwrap import wrap
 
 from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
 from profilerkit.model.report import Report
-from profilerkit.report.breakdown import bar_caption, bar_of, part_rows
+from profilerkit.report.breakdown import bar_caption, bar_of, families_of
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.page import NARROW, STYLES, Page, bar
-from profilerkit.report.records import Kind
-from profilerkit.report.wording import kind_of, plural
+from profilerkit.report.wording import DETAIL_WORDS, SHAPES, part_label, plural, share_text, verdict_tone
 from profilerkit.units import format_bytes, format_count, format_long_ns, format_ns, format_ratio, format_value
 
 #: Judged steps from which a verdict is told: what every report asks for, "at least 10 steps after the first 5".
@@ -74,9 +73,10 @@ def line(live: Live, report: Report | None, *, ascii_only: bool = False) -> str:
     quiet = _quiet(live)
     pieces += [quiet] if quiet else []
     if recent is not None:
-        kind = _kind(report)
+        known_of = _judged(report)
         so_far = f"so far{_age(live, ', judged')}"
-        pieces.append(f"{kind.word.lower()} ({kind.confidence}) {so_far}" if kind else "no verdict yet")
+        said = f"{known_of.verdict.bound} ({known_of.verdict.confidence}) {so_far}" if known_of else "no verdict yet"
+        pieces.append(said)
     return Page(80, False, ascii_only).clean(" · ".join(pieces))
 
 
@@ -128,24 +128,30 @@ def _long(time_ns: int) -> str:
     return format_long_ns(time_ns) if time_ns >= 10**9 else format_ns(time_ns)
 
 
-def _kind(report: Report | None) -> Kind | None:
-    """The verdict in words; ``None`` where too few steps were judged."""
-    if report is None or report.steps.steady < FEWEST_JUDGED:
-        return None
-    return kind_of(report.verdict, report.findings())
+def _judged(report: Report | None) -> Report | None:
+    """The report, where enough steps were judged for a verdict."""
+    return report if report is not None and report.steps.steady >= FEWEST_JUDGED else None
+
+
+def _sure(report: Report) -> str:
+    """The detail of the verdict and how sure it is."""
+    verdict = report.verdict
+    rank = "" if verdict.rank is None else f"rank {verdict.rank}"
+    detail = " on ".join(piece for piece in (DETAIL_WORDS.get(verdict.detail, inert(verdict.detail)), rank) if piece)
+    return "".join(f" · {piece}" for piece in (detail, f"confidence {verdict.confidence}") if piece)
 
 
 def _verdict(out: Page, name: str, live: Live, report: Report | None) -> None:
     """What bounds the job so far, how sure that is, and what it rests on."""
-    kind = _kind(report)
-    if report is None or kind is None:
+    if report is None or _judged(report) is None:
         judged = report.steps.steady if report is not None else 0
         word = "◇ NO VERDICT" if live.is_over else "◇ NO VERDICT YET"
         out.line((word, STYLES["info"]), (f" · {judged} of the {FEWEST_JUDGED} steps that it takes", ""))
         return
+    tone = verdict_tone(report)
     out.line(
-        (f"{kind.shape} {kind.word}", STYLES[kind.tone]),
-        (kind.text[len(kind.word) :] + ("" if live.is_over else " · so far"), ""),
+        (f"{SHAPES[tone]} {report.verdict.bound.upper()}", STYLES[tone]),
+        (_sure(report) + ("" if live.is_over else " · so far"), ""),
     )
     out.line((inert(report.verdict.headline, 200).replace("`", ""), "bold"))
     rest = f"the latest {format_count(report.steps.steady)} judged{_age(live, '')}"
@@ -306,29 +312,25 @@ def _span(values: Sequence[float], told: Callable[[float], str]) -> str:
 
 def _parts(out: Page, report: Report) -> None:
     """The bar of the report, and its largest parts."""
-    segments = bar_of(report.breakdown)
+    segments = bar_of(report.breakdown).segments
     if not segments:
         return
     out.blank()
     out.line(("Where the step goes", "bold"), (f" · {bar_caption(report)[:1].lower()}{bar_caption(report)[1:]}", "dim"))
     bar(out, segments)
     fills = out.fills
-    rows = part_rows(report.breakdown)
+    rows = [part for own in families_of(report.breakdown).values() for part in own]
     shown = rows[:_MOST_PARTS]
+    told = [(f"{fills[p.family]} {part_label(p.part)}", format_ns(p.time_ns), share_text(p.share)) for p in shown]
     if out.width < NARROW:
-        for row in shown:
-            out.line((f"{fills[row.family]} {row.label} ", ""), (f"{row.time} · {row.share}", "dim"))
+        for label, time, share in told:
+            out.line((f"{label} ", ""), (f"{time} · {share}", "dim"))
     else:
         columns = (("Part", False), ("Time", True), ("Share", True), ("Source", False))
-        cells = [
-            ((f"{fills[row.family]} {row.label}", ""), (row.time, ""), (row.share, ""), (row.source, "dim"))
-            for row in shown
-        ]
-        out.table(columns, cells)
+        pairs = zip(shown, told, strict=True)
+        out.table(columns, [[*((cell, "") for cell in cells), (part.source, "dim")] for part, cells in pairs])
     if len(rows) > len(shown):
         out.line((f"{len(rows) - len(shown)} more.", "dim"))
-    if any(part.part == "idle.unknown" and part.share >= _NOTED_UNKNOWN for part in report.breakdown):
-        out.line(("Not explained is what no timer sees: computing, launching work, communication.", "dim"))
 
 
 def _late(out: Page, live: Live) -> None:

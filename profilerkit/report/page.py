@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from io import StringIO
 
 from profilerkit.model.step import Family
+from profilerkit.report.blocks import Segment, Tone
 from profilerkit.report.inert import to_ascii
-from profilerkit.report.records import Segment, Tone
 
 MIN_WIDTH = 40
 #: In fewer columns a table with sentences in it cannot be read.
@@ -97,7 +97,14 @@ class Page:
 
         table: Table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for name, is_number in columns:
-            table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+            least = None if is_number else 8
+            table.add_column(
+                name,
+                justify="right" if is_number else "left",
+                no_wrap=is_number,
+                overflow="fold",
+                min_width=least,
+            )
         for row in rows:
             table.add_row(*(Text(self.clean(text), style, overflow="fold") for text, style in row))
         self.console.print(table)

@@ -4,8 +4,8 @@ from profilerkit.model.finding import Finding
 from profilerkit.model.probe import Agreement, Probed
 from profilerkit.model.probe_names import PROBE_WORDS
 from profilerkit.model.report import Report
+from profilerkit.report.blocks import Block, Fact, Facts, Text
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
-from profilerkit.report.records import Fact, ProbesView
 from profilerkit.report.wording import plural, saving_range
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
@@ -35,7 +35,7 @@ def probed_words(finding: Finding) -> str:
     return " ".join(piece for piece in (f"{_gain(probe)}, {predicted}. {_how(probe)}.", agreement) if piece)
 
 
-def probes_view(report: Report) -> ProbesView:
+def probe_blocks(report: Report) -> tuple[Block, ...]:
     """Every probe that was asked for, with its result or why there is none."""
     facts = tuple(
         Fact(
@@ -45,7 +45,8 @@ def probes_view(report: Report) -> ProbesView:
         )
         for probe in report.probes
     )
-    return ProbesView(facts, _caption(report))
+    caption = _caption(report)
+    return (Facts(facts), *((Text.of(caption, style="note"),) if caption else ())) if facts else ()
 
 
 def _caption(report: Report) -> str:

@@ -2,8 +2,8 @@
 
 from profilerkit.model.communication import Communication, DistributedModel, FlightRecorder, RecordedCollective
 from profilerkit.model.report import Report
+from profilerkit.report.blocks import Fact, Table
 from profilerkit.report.inert import inert
-from profilerkit.report.records import Fact, Table
 from profilerkit.report.wording import plural
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
 

@@ -11,6 +11,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff
 from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report
+from profilerkit.model.step_events import StepEvents
 from profilerkit.report.paths import short_paths, without_homes
 from profilerkit.rundir.identity import Identity, identity_of
 from profilerkit.secrets import ALLOWED_VARIABLES, MASK, is_secret, masked, masked_arguments
@@ -158,6 +159,24 @@ def redacted_events(tables: Sequence[RawEvents], identity: Identity) -> tuple[Ra
     """Raw events without what ``redacted`` takes out of a report."""
     mask = _Mask(identity)
     return tuple(revise(_rewritten(table, mask.text), origin=mask.part(table.origin)) for table in tables)
+
+
+def masking(identity: Identity) -> Callable[[str], str]:
+    """Return what takes out of any text what ``redacted`` takes out of a report."""
+    return _Mask(identity).text
+
+
+def redacted_step_events(events: Sequence[StepEvents], identity: Identity) -> tuple[StepEvents, ...]:
+    """Events of steps without what ``redacted`` takes out of a report."""
+    text = masking(identity)
+    return tuple(
+        revise(
+            each,
+            names=tuple(map(text, each.names)),
+            tracks=tuple(revise(track, name=text(track.name)) for track in each.tracks),
+        )
+        for each in events
+    )
 
 
 class _Mask:

@@ -1,257 +1,178 @@
-"""Report to text for a terminal: at most ``width`` columns, plain ASCII when asked, colour never the only carrier."""
+"""Document to text for a terminal: at most ``width`` columns, plain ASCII when asked, colour never the only carrier."""
 
+from collections.abc import Sequence
+
+from profilerkit.model.diff import Diff
+from profilerkit.model.gate import Gate
 from profilerkit.model.report import Report
-from profilerkit.report.findings import evidence_in_words, evidence_numbers
+from profilerkit.report import blocks as b
+from profilerkit.report.diff_document import document_of_diff
+from profilerkit.report.diff_tables import gate_table
+from profilerkit.report.findings import advised, brief_fix
+from profilerkit.report.inert import clip
 from profilerkit.report.page import NARROW, STYLES, Page, bar
-from profilerkit.report.records import Card, View
-from profilerkit.report.view import build
+from profilerkit.report.sections import document
+from profilerkit.report.wording import cell_text, share_text
 
-# Ranks shown of those that cause waiting.
-_LEDGER_ROWS = 8
-# Causes of lost time shown, and findings beside them.
-_COST_ROWS = 4
-# Findings named of those that are not among the top changes.
-_OTHER_FINDINGS = 8
-# Devices and snapshots shown of logs.
-_LOG_ROWS = 16
-# Lines of Python shown of what was in use at the peak.
-_LIVE_ROWS = 4
+#: Fixes on the first screen, the lines of code of each, and the lines against the headline.
+_FIXES, _CODE_LINES, _LIMITS = 3, 2, 2
+#: Rows of a table, and characters of a name in it.
+_ROWS, _NAME = 12, 35
+#: Characters of a title that fits into a line or two.
+_TITLE = 150
 
 
-def _verdict(page: Page, view: View) -> None:
-    page.line((view.run_name, "dim"))
-    page.line(
-        (f"{view.kind.shape} {view.kind.word}", STYLES[view.kind.tone]), (view.kind.text[len(view.kind.word) :], "")
-    )
-    page.line((view.headline.replace("`", ""), "bold"))
-    for limit in view.limits:
-        page.line((limit, "yellow"))
-    page.line((view.consequence.replace("`", ""), ""))
-    page.blank()
-    if page.width < NARROW:
-        for tile in view.tiles:
-            page.line((f"{tile.label}: ", ""), (tile.value, "bold"), (f" · {tile.note}" if tile.note else "", "dim"))
-        return
-    columns = (("Number", False), ("Value", True), ("Note", False))
-    page.table(columns, [((t.label, ""), (t.value, "bold"), (t.note, "dim")) for t in view.tiles])
-
-
-def _parts(page: Page, view: View) -> None:
-    page.blank()
-    page.line(("Where the step goes", "bold"))
-    if not view.bar:
-        page.line((view.parts_missing, ""))
-        return
-    bar(page, view.bar)
-    page.line((view.bar_caption, "dim"))
-    fills = page.fills
-    rows = [
-        ((f"{fills[part.family]} {part.label}", ""), (part.time, ""), (part.share, ""), (part.source, "dim"))
-        for part in view.parts
-    ]
-    page.table((("Part", False), ("Time", True), ("Share", True), ("Source", False)), rows)
-    if view.input_missing:
-        page.line((view.input_missing, "yellow"))
-
-
-def _wall(page: Page, view: View) -> None:
-    """The whole run by stage."""
-    if not view.wall.title:
-        return
-    page.blank()
-    page.line(("The whole run", "bold"))
-    page.line((view.wall.title, ""))
-    bar(page, view.wall.bar)
-    page.line((view.wall.caption, "dim"))
-    fills = page.fills
-    columns = [("Stage", False), ("Time", True), ("Share", True), ("Source", False)]
-    rows = [
-        [(f"{fills[s.family]} {s.label}", ""), (s.time, ""), (s.share, ""), (s.source, "dim")] for s in view.wall.bar
-    ]
-    if page.width >= NARROW:
-        columns.append(("What", False))
-        rows = [[*row, (s.detail, "dim")] for row, s in zip(rows, view.wall.bar, strict=True)]
-    page.table(columns, rows)
-
-
-def _measured(page: Page, view: View) -> None:
-    """What the figures of the HTML report say, in a sentence each."""
-    titles = [("Steps", view.steps.title), ("Memory", view.memory.title)]
-    known = [(name, title) for name, title in titles if title]
-    if known:
-        page.blank()
-    for name, title in known:
-        page.line((f"{name}: ", "bold"), (title, ""))
-
-
-def _change(page: Page, number: int, card: Card) -> None:
-    page.line(
-        (f"{number}. {card.shape} ", STYLES[card.tone]),
-        (card.title.replace("`", ""), "bold"),
-        (f"  {card.rule}", "dim"),
-    )
-    saving = f"Est. saving {card.saving} · " if card.saving else f"Est. {card.throughput} · " if card.throughput else ""
-    method = f" · {card.method}" if card.method else ""
-    scope = f" · {card.scope}" if card.scope else ""
-    page.line((f"{saving}confidence {card.confidence}{method}{scope}", "dim"), indent=3)
-    page.line((card.fix.replace("`", ""), ""), indent=3)
-    if card.probed:
-        page.line(("Probed: ", "bold"), (card.probed.replace("`", ""), ""), indent=3)
-    page.line((f"Evidence: {evidence_in_words(card)}", "dim"), indent=3)
-
-
-def _logs(page: Page, view: View) -> None:
-    """The devices of samplers' logs, and memory snapshots."""
-    for title, table in (("GPUs in the logs", view.logs.devices), ("Memory snapshots", view.logs.snapshots)):
-        if table is None:
-            continue
-        page.blank()
-        page.line((title, "bold"))
-        if page.width >= NARROW:
-            columns = [(name, index >= table.text_columns) for index, name in enumerate(table.columns)]
-            page.table(columns, [[(cell, "") for cell in row] for row in table.rows[:_LOG_ROWS]])
-        else:
-            for row in table.rows[:_LOG_ROWS]:
-                told = [f"{name.lower()} {cell}" for name, cell in zip(table.columns[1:], row[1:], strict=True) if cell]
-                page.line((f"{row[0]}: ", ""), (", ".join(told), "dim"))
-        page.line((table.caption, "dim"))
-    for name, table in view.logs.live if len(view.logs.live) == 1 else ():
-        page.blank()
-        page.line((name, "bold"))
-        for line, kind, _, size, share in table.rows[:_LIVE_ROWS]:
-            page.line((f"{size}, {share}, {kind}: ", ""), (line, "dim"))
-
-
-def _ranks(page: Page, view: View) -> None:
-    if not view.waiting:
-        return
-    page.blank()
-    page.line(("Who waits for whom", "bold"))
-    for line in view.waiting:
-        page.line((line.replace("`", ""), ""))
-    if view.ledger is not None and page.width >= NARROW:
-        names = view.ledger.columns
-        rows = [[(cell, "") for cell in row] for row in view.ledger.rows[:_LEDGER_ROWS]]
-        page.table([(name, index >= view.ledger.text_columns) for index, name in enumerate(names)], rows)
-
-
-def _changes(page: Page, view: View) -> None:
-    page.blank()
-    page.line((view.change_heading, "bold"))
-    for number, card in enumerate(view.changes, 1):
-        _change(page, number, card)
-    if view.no_change:
-        page.line((view.no_change, ""))
-    rest = [card for card in view.cards if card not in view.changes]
-    if rest:
-        page.blank()
-        page.line(("Other findings" if view.changes else "Findings", "bold"))
-    for card in rest[:_OTHER_FINDINGS]:
-        gain = f", saving {card.gain}" if card.gain else f", {card.throughput}" if card.throughput else ""
-        title = card.title.replace("`", "")
-        page.line(
-            (f"{card.shape} ", STYLES[card.tone]), (title, ""), (f"{gain}  {card.rule} {evidence_numbers(card)}", "dim")
-        )
-    if len(rest) > _OTHER_FINDINGS:
-        page.line((f"{len(rest) - _OTHER_FINDINGS} more.", "dim"))
-
-
-def _probes(page: Page, view: View) -> None:
-    """What probes in the run measured, whatever it is beside."""
-    if not view.probes.facts:
-        return
-    page.blank()
-    page.line(("Probes in the run", "bold"))
-    for fact in view.probes.facts:
-        page.line((f"{fact.label.replace('`', '')}: {fact.value}", ""), (f" · {fact.note}", "dim"))
-    if view.probes.caption:
-        page.line((view.probes.caption, "dim"))
-
-
-def _waterfall(page: Page, view: View) -> None:
-    table = view.waterfall.table
-    if table is None:
-        return
-    page.blank()
-    page.line((view.waterfall.title, "bold"))
-    for row in table.rows:
-        saved = f", {row[3]} saved" if row[3] else ""
-        page.line((f"{row[0]}: {row[2]}{saved}", ""))
-    page.line((view.waterfall.caption, "dim"))
-
-
-def _cost(page: Page, view: View) -> None:
-    """Lost time by cause, and what each finding gives back."""
-    if not view.cost.title:
-        return
-    page.blank()
-    page.line(("Lost time", "bold"))
-    page.line((view.cost.title, ""))
-    page.line((view.cost.caption, "dim"))
-    for table in (view.cost.lost, view.cost.fixes):
-        if table is not None and page.width >= NARROW:
-            columns = [(name, index >= table.text_columns) for index, name in enumerate(table.columns)]
-            page.table(columns, [[(cell, "") for cell in row] for row in table.rows[:_COST_ROWS]])
-
-
-def _others(page: Page, view: View) -> None:
-    if not view.others:
-        return
-    page.blank()
-    page.line(("Why not the others", "bold"))
-    if page.width < NARROW:
-        for row in view.others:
-            page.line((f"{row.bound}: share {row.share}, saving {row.saving}", ""))
-            page.line((row.reason.replace("`", ""), "dim"), indent=2)
-        return
-    rows = [
-        ((row.bound, ""), (row.share, ""), (row.saving, ""), (row.reason.replace("`", ""), "dim"))
-        for row in view.others
-    ]
-    page.table((("Bound", False), ("Share", True), ("Saving", True), ("Reason", False)), rows)
-
-
-def _kernels(page: Page, view: View) -> None:
-    if view.top_kernels is None or page.width < NARROW:
-        return
-    page.blank()
-    page.line(("Largest kernels", "bold"))
-    table = view.top_kernels
-    if table.caption:
-        page.line((table.caption, "dim"))
-    columns = [(name, index >= table.text_columns) for index, name in enumerate(table.columns)]
-    page.table(columns, [[(cell, "") for cell in row] for row in table.rows])
-
-
-def _scope(page: Page, view: View) -> None:
-    page.blank()
-    page.line((view.rule_count, ""), (f" {view.other_outcomes}", "dim"))
-    for note in view.notes[:3]:
-        page.line((note.replace("`", ""), "dim"))
-
-
-def render(report: Report, *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:
-    """The report as text.
+def render(
+    report: Report, *, width: int = 80, colour: bool = False, ascii_only: bool = False, verbose: bool = False
+) -> str:
+    """The report as text of at most 24 lines of 80 columns; with ``verbose`` all its sections.
 
     Args:
         report: what to show.
         width: columns; below 40 the text is set for 40.
-        colour: add ANSI colours; shapes, words and fills carry the same meaning.
+        colour: add ANSI colours; shapes and words carry the same meaning.
         ascii_only: print nothing outside ASCII.
+        verbose: add the sections of the page.
     """
-    view = build(report)
+    made = document(report)
     page = Page(width, colour, ascii_only)
-    _verdict(page, view)
-    _parts(page, view)
-    _wall(page, view)
-    _kernels(page, view)
-    _measured(page, view)
-    _logs(page, view)
-    _ranks(page, view)
-    _changes(page, view)
-    _probes(page, view)
-    _waterfall(page, view)
-    _cost(page, view)
-    _others(page, view)
-    _scope(page, view)
+    _first(page, made.first)
+    fixes = advised(report)[:_FIXES] if made.first.fix else ()
+    for number, found in enumerate(fixes, start=1):
+        page.line(
+            (f"{number}. ", "bold"),
+            (_plain(brief_fix(found), 110), "bold"),
+            (f" ({found.saves})" if found.saves else "", ""),
+        )
+        for line in (found.code.text.splitlines() if found.code else [])[:_CODE_LINES]:
+            page.line((clip(line, 2 * page.width - 8), "cyan"), indent=3)
+    if not fixes and made.first.advice:
+        page.line((_plain(made.first.advice, 300), "bold"))
+        if made.first.command:
+            page.line((made.first.command, "cyan"), indent=3)
+    if verbose:
+        _sections(page, made)
     return page.text()
+
+
+def render_diff(diff: Diff, *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:
+    """The comparison as text; its arguments are those of ``render``."""
+    made = document_of_diff(diff)
+    page = Page(width, colour, ascii_only)
+    _first(page, made.first)
+    _sections(page, made)
+    return page.text()
+
+
+def render_gates(gates: Sequence[Gate], *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:
+    """Only the gates, as text: what ``profilerkit check`` prints."""
+    page, table = Page(width, colour, ascii_only), gate_table(gates)
+    if table is not None:
+        _table(page, table, len(gates))
+    return page.text()
+
+
+def _plain(text: str, limit: int = 4_000) -> str:
+    """Text without its backticks."""
+    plain = cell_text(text).replace("`", "")
+    return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
+
+
+def _first(page: Page, first: b.First) -> None:
+    page.line((_plain(first.about, page.width), "dim"))
+    if first.lead:
+        page.line((_plain(first.lead), ""))
+    sure = f" · confidence {first.confidence}" if first.confidence else ""
+    page.line((f"{first.shape} {first.word}", STYLES[first.tone]), (sure, ""))
+    page.line((_plain(first.headline, _TITLE), "bold"))
+    for one in first.bars:
+        if len(first.bars) > 1:
+            page.line((one.caption, ""))
+        bar(page, one.segments, max(round(page.width * one.width), 1))
+    for one in first.bars[-1:]:
+        names = [f"{page.fills[s.family]} {s.label} {share_text(s.ratio)}" for s in one.segments]
+        page.line((" · ".join(names), "dim"))
+    if first.missing:
+        page.line((first.missing, "dim"))
+    for line in first.lines[:_LIMITS]:
+        page.line((_plain(line, 2 * page.width), "yellow"))
+
+
+def _sections(page: Page, made: b.Document) -> None:
+    for section in made.sections:
+        page.blank()
+        page.line((_plain(section.title), "bold"), (f" · {_plain(section.summary)}" if section.summary else "", "dim"))
+        for block in section.blocks:
+            _block(page, block)
+
+
+def _block(page: Page, block: b.Block) -> None:
+    """Any block; a chart is told by its title and table."""
+    if isinstance(block, b.Text):
+        page.line(
+            (
+                " ".join("".join(_plain(cell_text(piece)) for piece in block.pieces).split()),
+                "dim" if block.style == "note" else "",
+            )
+        )
+    elif isinstance(block, b.Heading):
+        page.line((_plain(block.text), "bold"))
+    elif isinstance(block, b.Facts):
+        for fact in block.rows:
+            note = f" · {fact.note}" if fact.note else ""
+            page.line((f"{fact.label}: ", ""), (cell_text(fact.value), "bold"), (note, "dim"))
+    elif isinstance(block, b.Table):
+        _table(page, block, _ROWS)
+    elif isinstance(block, b.Bar):
+        bar(page, block.segments, max(round(page.width * block.width), 1))
+        page.line((cell_text(block), "dim"))
+    elif isinstance(block, b.Code):
+        for line in block.text.splitlines():
+            page.line((line, "cyan"), indent=3)
+    elif isinstance(block, b.Chart):
+        page.line((_plain(block.title), ""))
+        _table(page, block.table, _ROWS)
+    elif isinstance(block, b.Figure):
+        page.line((_plain(block.title), ""))
+        if block.static:
+            _block(page, block.static)
+    else:
+        _finding(page, block)
+
+
+def _finding(page: Page, found: b.Finding, also: str = "") -> None:
+    page.line((f"{also}{_plain(found.title)} ", "bold"), (found.rule, "dim"))
+    facts = (found.saves, f"confidence {found.confidence}", found.scope, found.method)
+    page.line((" · ".join(fact for fact in facts if fact), "dim"), indent=3)
+    for label, text in (
+        ("Why", found.why),
+        ("Change", found.fix),
+        ("Probed", found.probed),
+        ("Confirm", found.confirm),
+    ):
+        if text:
+            page.line((f"{label}: {_plain(text)}", ""), indent=3)
+        if label == "Change" and found.code:
+            for line in found.code.text.splitlines():
+                page.line((line, "cyan"), indent=6)
+    for row in found.evidence:
+        page.line((f"{row.id} {row.label}: {row.value}", "dim"), indent=3)
+    for other in found.others:
+        _finding(page, other, "Or: ")
+
+
+def _table(page: Page, table: b.Table, limit: int) -> None:
+    """A table, or in few columns each row as a sentence."""
+    if table.title:
+        page.line((table.title, "bold"))
+    rows = [
+        [cell_text(cell, _NAME).replace("`", "").replace("\u00a0", " ") for cell in row] for row in table.rows[:limit]
+    ]
+    if page.width < NARROW:
+        for row in rows:
+            page.line((" · ".join(cell for cell in row if cell), ""))
+    else:
+        columns = [(name, index >= table.text_columns) for index, name in enumerate(table.columns)]
+        page.table(columns, [[(cell, "") for cell in row] for row in rows])
+    if len(table.rows) > limit:
+        page.line((f"{len(table.rows) - limit} more.", "dim"))

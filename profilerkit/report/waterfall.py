@@ -3,46 +3,41 @@
 from profilerkit.model.report import Report
 from profilerkit.model.step import as_judged
 from profilerkit.model.waterfall import Waterfall
+from profilerkit.report.blocks import Bar, Block, Cell, Fact, Segment, Table, Text, Value
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
-from profilerkit.report.records import Bar, Fact, Table, WaterfallView
 from profilerkit.report.wording import plural
 from profilerkit.units import format_ns, format_ratio
 
 _TITLE_LIMIT = 120
-NO_WATERFALL = WaterfallView(title="", caption="", table=None, bars=())
 
 
-def waterfall_view(report: Report) -> WaterfallView:
-    """The waterfall in words; empty where no fix was replayed."""
+def waterfall_blocks(report: Report) -> tuple[Block, ...]:
+    """A bar for each fix, set one after another; empty where no fix was replayed."""
     found = report.waterfall
     if found is None or not found.fixes:
-        return NO_WATERFALL
+        return ()
     last = found.fixes[-1]
     # The largest finding may be none that a replay tells.
     these = f"the fix of {inert(last.rule, 40)}" if len(found.fixes) == 1 else f"these {len(found.fixes)} fixes"
-    title = f"With {these} the step takes {format_ns(last.step_ns)} instead of {format_ns(found.now_ns)}"
-    title = as_judged(title, report.steps.found_by)
-    rows = [("Now", "", format_ns(found.now_ns), "", "")]
-    bars = [Bar("Now", 1.0)]
+    title = f"With {these} the step takes {format_ns(last.step_ns)} instead of {format_ns(found.now_ns)}."
+    rows: list[tuple[Cell, ...]] = [("Now", "", _bar("Now", found.now_ns, found), Value(found.now_ns, "ns"), "")]
     for number, fix in enumerate(found.fixes, start=1):
-        label = f"After {fix.rule}" if number == 1 else f"and {fix.rule}"
-        cells = (inert(fix.title, _TITLE_LIMIT), format_ns(fix.step_ns), format_ratio(fix.saving))
-        rows.append((inert(label, 40), *cells, format_ratio(fix.alone)))
-        bars.append(Bar(inert(label, 40), _ratio(fix.step_ns, found)))
+        label = inert(f"After {fix.rule}" if number == 1 else f"and {fix.rule}", 40)
+        bar, time = _bar(label, fix.step_ns, found), Value(fix.step_ns, "ns")
+        rows.append((label, inert(fix.title, _TITLE_LIMIT), bar, time, Value(fix.saving, "ratio")))
     if found.floor_ns is not None:
-        rows.append(("Floor", "no fix named here gets below that", format_ns(found.floor_ns), "", ""))
-        bars.append(Bar("Floor", _ratio(found.floor_ns, found)))
-    columns = ("Step", "Fix", "Time", "Saved so far", "Alone")
-    return WaterfallView(
-        title=title,
-        caption=f"Replayed together, never added; what no replay knows takes its part of the rest. {_basis(found)}",
-        table=Table("The step after each fix, and those before it", columns, tuple(rows), 2),
-        bars=tuple(bars),
+        bar, time = _bar("Floor", found.floor_ns, found), Value(found.floor_ns, "ns")
+        rows.append(("Floor", "no fix named here gets below that", bar, time, ""))
+    caption = f"Replayed together, never added. {_basis(found)}"
+    table = Table(
+        caption, ("Step", "Fix", "Length", "Time", "Saved so far"), tuple(rows), 3, title="The step after each fix"
     )
+    return (Text.of(as_judged(title, report.steps.found_by)), table)
 
 
-def _ratio(step_ns: float, found: Waterfall) -> float:
-    return min(max(step_ns / found.now_ns, 0.0), 1.0) if found.now_ns else 0.0
+def _bar(label: str, step_ns: float, found: Waterfall) -> Bar:
+    ratio = min(max(step_ns / found.now_ns, 0.0), 1.0) if found.now_ns else 0.0
+    return Bar(label, (Segment("compute", label, 1.0, Value(step_ns, "ns")),), width=ratio)
 
 
 def _basis(found: Waterfall) -> str:

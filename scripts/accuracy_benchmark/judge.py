@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from accuracy_benchmark.scenario import Fix, Scenario
-from profilerkit.model.finding import Finding, Saving
+from profilerkit.model.finding import Finding, Saving, in_order
 from profilerkit.model.report import Report
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 
@@ -35,7 +35,7 @@ def family_of(verdict: Verdict, wanted: Sequence[str] = ()) -> str:
 def judge(scenario: Scenario, report: Report, truths: Sequence[dict[str, float]]) -> dict[str, Any]:
     """What was said, whether it is right, and each fix as it was predicted and measured; ``truths`` has one per fix."""
     verdict = report.verdict
-    fired = sorted({outcome.rule for outcome, _ in report.findings()})
+    fired = sorted({outcome.rule for outcome, _ in in_order(report.outcomes)})
     said = family_of(verdict, scenario.bounds if scenario.family == "mixed" else ())
     right = said == scenario.family if scenario.family == "mixed" else verdict.bound in scenario.bounds
     right = right and not (scenario.family == "healthy" and said != "healthy")
@@ -69,7 +69,7 @@ def proposed_workers(report: Report) -> int | None:
     """Worker processes that the report tells to use, by the finding that saves most; ``None`` where none does."""
     found = [
         (_expected(finding), int(match[1]))
-        for _, finding in report.findings()
+        for _, finding in in_order(report.outcomes)
         if finding.fix is not None and (match := _WORKERS.search(finding.fix.text)) is not None
     ]
     return max(found)[1] if found else None
@@ -79,13 +79,13 @@ def _advises(report: Report) -> bool:
     """Whether any finding tells to change something for a saving worth having."""
     return any(
         finding.fix is not None and finding.saving is not None and finding.saving.expected >= ALARM
-        for _, finding in report.findings()
+        for _, finding in in_order(report.outcomes)
     )
 
 
 def fix_record(fix: Fix, report: Report, truth: dict[str, float]) -> dict[str, Any]:
     """A fix, what it really saves, and what the best finding that proposes it promised."""
-    about = [(outcome.rule, finding) for outcome, finding in report.findings() if outcome.rule in fix.rules]
+    about = [(outcome.rule, finding) for outcome, finding in in_order(report.outcomes) if outcome.rule in fix.rules]
     best = max(about, key=lambda entry: _expected(entry[1]), default=None)
     predicted = saving_record(best[1].saving, best[0]) if best else None
     advised = any(finding.fix is not None for _, finding in about)

@@ -12,6 +12,7 @@ from device_loops.loop import Loop
 from device_loops.program import WINDOW_FIRST, WINDOW_STEPS, Recorded, simulate
 from device_loops.recording import device_steps_ns, write_run, write_traces
 from profilerkit import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.model.report import Report
 
 Mode = Literal["light", "drained", "queued", "drained alone", "queued alone"]
@@ -114,7 +115,7 @@ def _wrong_step(step: float | None, truth: float) -> tuple[str, ...]:
 def _alarms(kind: Kind, mode: Mode, report: Report) -> tuple[str, ...]:
     found = [
         f"{outcome.rule} saves {finding.saving.expected:.0%}"
-        for outcome, finding in report.findings()
+        for outcome, finding in in_order(report.outcomes)
         if finding.saving is not None and finding.saving.expected >= LEAST_SAVING
     ]
     return (*_wrong_verdict(kind, mode, report), *found)

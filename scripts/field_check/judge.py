@@ -8,6 +8,7 @@ import msgspec
 
 from profilerkit import analyze, diff
 from profilerkit.errors import ProfilerkitError
+from profilerkit.model.finding import in_order
 from profilerkit.model.report import Report
 
 #: A step may differ by this ratio from how often the device completes one, and so may a change of it (a choice).
@@ -86,8 +87,8 @@ def _claims(name: str, entry: dict[str, Any], report: Report) -> Iterator[Check]
         expected = verdict.saving.expected if verdict.saving else None
         yield _number(name, "saving", expected, measured, allowed, "{:.0%}")
     if name in FINDINGS:
-        said = [f"{outcome.rule} {finding.detail}".strip() for outcome, finding in report.findings()]
-        passed = any(finding.detail == FINDINGS[name] for _, finding in report.findings())
+        said = [f"{outcome.rule} {finding.detail}".strip() for outcome, finding in in_order(report.outcomes)]
+        passed = any(finding.detail == FINDINGS[name] for _, finding in in_order(report.outcomes))
         text = ", ".join(said) or NOTHING
         yield Check(name=name, what="finding", truth=FINDINGS[name], said=text, passed=passed)
 
@@ -123,7 +124,7 @@ def _allowed(entry: dict[str, Any]) -> str:
 
 def _late_rank(report: Report) -> int | None:
     """The rank of the largest finding about a late rank."""
-    return next((finding.rank for outcome, finding in report.findings() if outcome.name == "late_rank"), None)
+    return next((finding.rank for outcome, finding in in_order(report.outcomes) if outcome.name == "late_rank"), None)
 
 
 def _same(name: str, what: What, said: int | None, true: int) -> Check:

@@ -13,7 +13,7 @@ from measured_processes import environment
 
 from profilerkit import analyze
 from profilerkit.errors import ProfilerkitError
-from profilerkit.model.finding import Finding
+from profilerkit.model.finding import Finding, in_order
 
 _MOST_SECONDS = 300
 #: Records a program that does not know profilerkit in a ``profile()`` block: arguments are the run directory, the
@@ -116,7 +116,7 @@ def recorded(name: str, way: str, busy: int, programs: Path, place: Path) -> Row
     except ProfilerkitError as error:
         return Row(name=name, way=way, busy=busy, said=f"error: {error.cause}")
     # What takes processor time from the run is the other statement: it stands beside the findings of the program.
-    found = [(outcome.rule, finding) for outcome, finding in report.findings() if outcome.rule != "RU005"]
+    found = [(outcome.rule, finding) for outcome, finding in in_order(report.outcomes) if outcome.rule != "RU005"]
     verdict, first = report.verdict, places(found)[:FOUND_FIRST]
     saving = next((finding.saving for rule, finding in found if rule in program.causes), None)
     return Row(
@@ -125,7 +125,7 @@ def recorded(name: str, way: str, busy: int, programs: Path, place: Path) -> Row
         busy=busy,
         said=" · ".join([f"{verdict.bound} {verdict.detail}".strip(), *("=".join(rules) for rules in first)]),
         headline=verdict.headline,
-        machine=any(outcome.rule == "RU005" for outcome, _ in report.findings()),
+        machine=any(outcome.rule == "RU005" for outcome, _ in in_order(report.outcomes)),
         family=verdict.bound in program.bounds and program.late in (None, verdict.rank),
         cause=not program.causes or any(rule in program.causes for rules in first for rule in rules),
         saving=saving and (saving.low, saving.expected, saving.high),

@@ -2,7 +2,7 @@
 
 from profilerkit.model.finding import Confidence
 from profilerkit.model.step import Family
-from profilerkit.report.records import Tone
+from profilerkit.report.blocks import Tone
 from profilerkit.report.wording import FAMILY_LABELS, SHAPES
 from profilerkit.rules.rule import STEPS_FOR_HIGH
 from profilerkit.rules.runner import HIGH_SAVING, MEDIUM_SAVING

@@ -7,14 +7,17 @@ from pathlib import Path
 import msgspec
 from markupsafe import Markup
 from overhead_benchmark.method import earlier
+from page_templates import environment
 
 from gallery import legend
 from gallery.document import contention, load
 from gallery.samples import GROUPS, SAMPLES, Sample
 from profilerkit.model.diff import Diff
-from profilerkit.report import diff_html, diff_view, html, view
-from profilerkit.report.records import Segment
-from profilerkit.report.templating import environment, page_css
+from profilerkit.report import html
+from profilerkit.report.blocks import Bar, First
+from profilerkit.report.diff_document import document_of_diff
+from profilerkit.report.html import page_css
+from profilerkit.report.sections import document
 
 #: Below the directory of the reports.
 JSON_DIRECTORY = "samples"
@@ -53,7 +56,7 @@ class Entry:
     shape: str
     kind: str
     headline: str
-    bars: tuple[tuple[str, float, tuple[Segment, ...]], ...]
+    bars: tuple[Bar, ...]
 
 
 def render(reports: Path) -> Iterator[tuple[str, str]]:
@@ -72,14 +75,13 @@ def _rendered(sample: Sample, text: bytes) -> tuple[str, Entry]:
     found = load(text)
     about = (sample.name, sample.shows, contention(found))
     if isinstance(found, Diff):
-        compared = diff_view.build(found)
-        bars = tuple((side.label, side.ratio, side.segments) for side in compared.bars)
-        entry = Entry(*about, compared.tone, compared.shape, compared.word, compared.headline, bars)
-        return diff_html.render(found), entry
-    shown = view.build(found)
-    bars = (("Shares of the step", 1.0, shown.bar),) if shown.bar else ()
-    entry = Entry(*about, shown.kind.tone, shown.kind.shape, shown.kind.text, shown.headline, bars)
-    return html.render(found, explorer=False), entry
+        return html.render_diff(found), _entry(about, document_of_diff(found).first)
+    return html.render(found), _entry(about, document(found).first)
+
+
+def _entry(about: tuple[str, str, str], first: First) -> Entry:
+    sure = f" · confidence {first.confidence}" if first.confidence else ""
+    return Entry(*about, first.tone, first.shape, f"{first.word}{sure}", first.headline, first.bars)
 
 
 def _told(page: Path) -> str:

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from page_templates import environment
 
-from profilerkit.report.records import Table
-from profilerkit.report.templating import environment, page_css
+from profilerkit.report.blocks import Table
+from profilerkit.report.html import page_css
 
 _TEMPLATE = Path(__file__).with_name("page.html.j2")
 _CPU = "CPU"

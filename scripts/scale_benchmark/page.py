@@ -6,11 +6,12 @@ from typing import Any
 
 from markupsafe import Markup
 from page_policy import sealed
+from page_templates import environment
 
+from profilerkit.report.blocks import Table
 from profilerkit.report.charts.axes import Scale, decades
 from profilerkit.report.charts.chart import Axis, Chart, Label, Shape, Tick, point, polyline
-from profilerkit.report.records import Table
-from profilerkit.report.templating import environment, page_css
+from profilerkit.report.html import page_css
 from profilerkit.units import format_bytes, format_count, format_ns
 
 _TEMPLATE = Path(__file__).with_name("page.html.j2")

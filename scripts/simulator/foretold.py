@@ -15,6 +15,7 @@ from profilerkit import analyze
 from profilerkit.analysis.replay.joint import savings
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.model.change import revise
+from profilerkit.model.finding import in_order
 from profilerkit.model.report import Report
 from profilerkit.trace.readers import read_trace
 from simulator.kineto import text_of
@@ -87,7 +88,8 @@ def foretell(code: str, index: int, count: int) -> Foretold:
 
 def _promised(rule: str, report: Report) -> float | None:
     """The expected saving of a rule's finding; ``None`` without one."""
-    return next((f.saving.expected for outcome, f in report.findings() if outcome.rule == rule and f.saving), None)
+    found = in_order(report.outcomes)
+    return next((one.saving.expected for outcome, one in found if outcome.rule == rule and one.saving), None)
 
 
 def summary(code: str, draws: Sequence[Foretold]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ would call the same number.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from profilerkit.model.finding import in_order
 from profilerkit.model.report import Report
 from simulator.job import Job
 from simulator.kernels import Kernel
@@ -134,7 +135,7 @@ def no_alarm(case: Case, report: Report) -> str:
     """A run with nothing wrong is called compute-bound or balanced, and no fix is promised 5 % or more."""
     if report.verdict.bound not in _HEALTHY:
         return f"called {report.verdict.bound}: {report.verdict.headline}"
-    for outcome, finding in report.findings():
+    for outcome, finding in in_order(report.outcomes):
         if finding.saving and finding.saving.expected >= ALARM_SAVING:
             return f"{outcome.rule} promises {finding.saving.expected:.1%}"
     return ""
@@ -144,7 +145,7 @@ def finds(rule: str, detail: str = "") -> Check:
     """The rule fires, with that detail; what it may leave alone are draws below ``SEEN_FROM``, which do not count."""
 
     def check(case: Case, report: Report) -> str:
-        for outcome, finding in report.findings():
+        for outcome, finding in in_order(report.outcomes):
             if outcome.rule == rule and (not detail or finding.detail == detail):
                 return ""
         outcome_of = {outcome.rule: outcome for outcome in report.outcomes}

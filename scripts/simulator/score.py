@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit import analyze
-from profilerkit.model.finding import Saving
+from profilerkit.model.finding import Saving, in_order
 from profilerkit.model.report import Report
 from simulator import classes, healthy
 from simulator.job import Job
@@ -104,7 +104,7 @@ def _named(of: classes.Class, case: Case, report: Report) -> bool | None:
         return report.verdict.rank == case.job.late.rank
     if not of.bound:
         return None
-    return report.verdict.bound == of.bound or any(finding.bound == of.bound for _, finding in report.findings())
+    return report.verdict.bound == of.bound or any(finding.bound == of.bound for finding in report.findings)
 
 
 def _saved(of: classes.Class, job: Job, ranks: Sequence[Rank]) -> float | None:
@@ -115,7 +115,7 @@ def _saved(of: classes.Class, job: Job, ranks: Sequence[Rank]) -> float | None:
 
 
 def _promised(of: classes.Class, report: Report) -> tuple[float, float, float] | None:
-    about = [f.saving for _, f in report.findings() if f.bound == of.bound and f.saving is not None]
+    about = [f.saving for _, f in in_order(report.outcomes) if f.bound == of.bound and f.saving is not None]
     best: Saving | None = max(about, key=lambda saving: saving.expected, default=None)
     return (best.low, best.expected, best.high) if best else None
 

@@ -8,6 +8,7 @@ from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.live import live_of
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.rundir.follow import FollowedRun
 from profilerkit.rundir.layout import EventFlag, EventKind, Feature
 from profilerkit.rundir.reader import read_run
@@ -236,7 +237,7 @@ def test_the_live_view_takes_no_evaluation_for_a_wait(tmp_path):
 def test_the_report_counts_one_batch_per_step(tmp_path):
     report = analyze(write_run(tmp_path / "run", [epochs(8)]))
     assert report.run.batches_per_step == pytest.approx(1.0)
-    assert "RU002" in {outcome.rule for outcome, _ in report.findings()}
+    assert "RU002" in {outcome.rule for outcome, _ in in_order(report.outcomes)}
     entry = next(entry for entry in report.ledger.entries if entry.entry == "evaluation")
     assert (entry.count, entry.source) == (7, "inferred")
 

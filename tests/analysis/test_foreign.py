@@ -3,6 +3,7 @@
 import pytest
 
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from tests.xplane_recipes import Plane, gpu, host, jax_json, space, tpu
 
 OF_TORCH = ("torch", "ProfilerStep", "ProfilerActivity", "prof.", "DataLoader", "record_shapes", "profilerkit.profile")
@@ -23,7 +24,7 @@ def said(report):
     signals = [text for signal in trust.signals for text in (signal.name, signal.reason, signal.hint) if text]
     return "\n".join(
         [verdict.headline, verdict.consequence, verdict.refuted_by, report.steps.found_by, *trust.notes, *signals]
-        + [text for _, finding in report.findings() for text in (finding.title, finding.why, finding.confirm)]
+        + [text for _, finding in in_order(report.outcomes) for text in (finding.title, finding.why, finding.confirm)]
         + [outcome.reason for outcome in report.verdict.ruled_out]
     )
 

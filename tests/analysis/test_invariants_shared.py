@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from profilerkit.model.finding import in_order
 from tests.analysis import changes
 from tests.analysis.changes import analyzed, told
 
@@ -60,7 +61,7 @@ def test_parts_sum_to_the_step_and_savings_to_no_more(name):
         assert sum(part.share for part in rank.breakdown) == pytest.approx(1.0, abs=1e-6)
     for row in report.steps.rows:
         assert sum(row.parts.values()) == row.time_ns
-    for _, finding in report.findings():
+    for _, finding in in_order(report.outcomes):
         if finding.saving is not None:
             saving = finding.saving
             assert 0.0 <= saving.low <= saving.expected <= saving.high <= 1.0

@@ -22,6 +22,7 @@ from speed_benchmark import growth
 from profilerkit import analyze
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import ProfilerkitError
+from profilerkit.model.finding import in_order
 from profilerkit.trace.readers import read_trace
 from tests.analysis import changes
 from tests.analysis.changes import analyzed, told
@@ -216,7 +217,7 @@ def test_more_of_a_cause_never_lowers_its_part(code):
 
 def promised(report, rule):
     """Low, expected and high saving of the rule's largest finding, zeros where it is silent."""
-    found = [f.saving for outcome, f in report.findings() if outcome.rule == rule and f.saving]
+    found = [f.saving for outcome, f in in_order(report.outcomes) if outcome.rule == rule and f.saving]
     return (found[0].low, found[0].expected, found[0].high) if found else (0.0, 0.0, 0.0)
 
 
@@ -246,7 +247,7 @@ BOUNDED_BY = {
 def test_a_saving_lies_between_zero_and_the_share_it_is_about(draw):
     report = drawn(draw)[2]
     shares = {part.part: part.share for part in report.breakdown}
-    for outcome, finding in report.findings():
+    for outcome, finding in in_order(report.outcomes):
         if finding.saving is not None:
             saving = finding.saving
             assert 0.0 <= saving.low <= saving.expected <= saving.high <= 1.0

@@ -5,7 +5,9 @@ import pytest
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.api import analyze
-from profilerkit.report.view import build
+from profilerkit.model.finding import in_order
+from profilerkit.report.communication import waiting_lines
+from profilerkit.report.limits import limits_of
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import HostSample, Sample
 from tests.recipes import MS, Log, S, Trace, host_training, replace, training, write_run
@@ -147,7 +149,7 @@ def test_of_a_job_bound_by_communication_verdict_and_ranks_tell_the_same_late_ra
     report = analyze(write_run(tmp_path / "run", logs, traces=traces))
     assert (report.verdict.bound, report.verdict.rank) == ("comm-bound", None)
     assert "By the timers of 2 ranks rank 1 is late" in report.verdict.consequence
-    assert "only the timers point at a rank: rank 1." in build(report).waiting[0]
+    assert "only the timers point at a rank: rank 1." in waiting_lines(report)[0]
 
 
 def test_a_rank_whose_fetches_nobody_saw_is_not_the_one_that_waits_for_none(tmp_path):
@@ -196,7 +198,7 @@ def test_a_cut_trace_does_not_hide_what_the_timers_of_its_rank_say(tmp_path):
     verdict, report = uneven_run(tmp_path, traces={0: traces[0], 1: whole[: len(whole) // 4]})
     assert (verdict.bound, verdict.rank, verdict.confidence) == ("input-bound", 1, "low")
     assert report.trust.damaged == ("rank_00001",)
-    assert any(limit.startswith("The trace of rank_00001 is cut off") for limit in build(report).limits)
+    assert any(limit.startswith("The trace of rank_00001 is cut off") for limit in limits_of(report))
 
 
 def test_matched_collectives_tell_more_than_timers(tmp_path):
@@ -545,7 +547,7 @@ def test_what_collectives_could_hide_behind_does_not_depend_on_how_slow_the_trac
             12, compute=round(60_000 * slower), comm=round(40_000 * slower), rank=0, world_size=2, backend="gloo"
         )
         report = analyze(write_run(tmp_path / str(slower), [log], traces={0: trace}, world_size=2))
-        (found,) = (finding for outcome, finding in report.findings() if outcome.rule == "CO001")
+        (found,) = (finding for outcome, finding in in_order(report.outcomes) if outcome.rule == "CO001")
         expected.append(found.saving.expected)
     assert expected[1] == pytest.approx(expected[0])
     assert expected[0] == pytest.approx(0.2)

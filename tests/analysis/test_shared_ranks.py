@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.report import html, markdown, terminal
-from tests.report.test_view import spaces
+from tests.report.pages import spaces
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 MANIFEST = TRACES / "MANIFEST.json"
@@ -28,7 +29,7 @@ def report_of(name):
 def told(report):
     """What every format says, in one line each."""
     texts = (
-        html.render(report, explorer=False),
+        html.render(report),
         terminal.render(report, width=120),
         markdown.render(report).replace("\\", ""),
     )
@@ -72,7 +73,7 @@ def test_a_second_of_sleep_is_found_as_python_on_the_host_of_rank_2():
     assert report.verdict.headline.startswith("Rank 2 ")
     assert late.cause_ns == pytest.approx(1.001e9, rel=0.01)
     assert late.coverage == pytest.approx(1.0)
-    finding = next(f for outcome, f in report.findings() if outcome.rule == "CO003")
+    finding = next(f for outcome, f in in_order(report.outcomes) if outcome.rule == "CO003")
     assert (finding.bound, finding.rank) == ("overhead-bound", 2)
     assert finding.saving.expected == pytest.approx(0.91, abs=0.02)
 

@@ -12,6 +12,7 @@ import pytest
 import profilerkit
 from profilerkit.capture import flight
 from profilerkit.capture.flight import dump
+from profilerkit.model.finding import in_order
 from profilerkit.rundir.reader import read_run
 from tests.capture.two_ranks import TORCHRUN, finished
 
@@ -93,7 +94,7 @@ def test_flight_recorders_name_the_rank_that_works_longer(tmp_path, how):
     assert late.share > 0.8
     assert late.cause is None
     assert report.verdict.rank == 1
-    ((outcome, finding),) = [pair for pair in report.findings() if pair[0].rule == "CO003"]
+    ((outcome, finding),) = [pair for pair in in_order(report.outcomes) if pair[0].rule == "CO003"]
     assert outcome.status == "fired"
     assert "rank 1" in finding.title
     assert finding.saving.expected > 0.1

@@ -5,11 +5,11 @@ import time
 import pytest
 
 import profilerkit
-from profilerkit.report import view
 from profilerkit.report.html import render as html
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
 from profilerkit.report.markdown import render as markdown
+from profilerkit.report.sections import whole_run
 from profilerkit.report.terminal import render as terminal
 
 STEPS = 40
@@ -59,13 +59,13 @@ def is_never_zero(report):
     """Whether no number of the report is a wait for data of nothing."""
     back = load(to_json(report))
     other = next((entry for entry in back.verdict.ruled_out if entry.bound == "input-bound"), None)
-    rows = [row for row in view.build(report).wall.rows if row.label == "Waiting for data"]
+    rows = [row for row in whole_run.section(report).blocks[1].rows if "Waiting for data" in row[0]]
     return (
         not any(part.part.startswith("input.") for part in back.breakdown)
         and not any(part.part.startswith("input.") for rank in back.ranks for part in rank.breakdown)
         and (other is None or (other.share is None and other.state == "not measured"))
         and all(rank.timed_ns is None for rank in back.ranks)
-        and [(row.time, row.source) for row in rows] == [("not measured", "no loader seen")]
+        and [(row[3], row[1]) for row in rows] == [("not measured", "no loader seen")]
         and not any(entry.entry == "step.input" for entry in back.ledger.entries)
         and not back.ledger.loader_seen
     )

@@ -7,6 +7,7 @@ import pytest
 
 from profilerkit import api
 from profilerkit.cli import main
+from profilerkit.model.finding import in_order
 from tests.recipes import WORKERS, Log, training, write_run
 
 
@@ -22,7 +23,7 @@ def shown(capsys, *arguments):
 
 
 def test_the_number_of_the_report_leads_to_the_events_of_the_trace(trace, capsys):
-    _, finding = api.analyze(trace).findings()[0]
+    _, finding = in_order(api.analyze(trace).outcomes)[0]
     entry = next(entry for entry in finding.evidence if entry.label.startswith("Input wait,"))
     text = shown(capsys, "trace.json", "--show", entry.id)
     assert text.startswith(f"{entry.id}  {entry.label}: 7")
@@ -34,7 +35,7 @@ def test_the_number_of_the_report_leads_to_the_events_of_the_trace(trace, capsys
 
 def test_numbers_follow_the_order_in_which_the_report_shows_them(trace):
     report = api.analyze(trace)
-    numbers = [entry.id for _, finding in report.findings() for entry in finding.evidence]
+    numbers = [entry.id for _, finding in in_order(report.outcomes) for entry in finding.evidence]
     assert len(numbers) > 3
     assert numbers == [f"E{number}" for number in range(1, len(numbers) + 1)]
     assert f'"id": "{numbers[-1]}"' in report.to_json()
@@ -53,12 +54,12 @@ def test_the_rank_of_a_number_is_the_one_whose_events_are_shown(tmp_path, capsys
     quick, slow = Log().steps(40, 10_000, wait=100), Log().steps(40, 10_000, wait=6_000)
     write_run(tmp_path / "run", [quick, slow])
     report = api.analyze(tmp_path / "run")
-    entry = next(e for _, f in report.findings() for e in f.evidence if e.rank == 1 and e.behind)
+    entry = next(e for _, f in in_order(report.outcomes) for e in f.evidence if e.rank == 1 and e.behind)
     assert "rank_00001/" in shown(capsys, tmp_path / "run", "--show", entry.id)
 
 
 def test_every_number_of_a_report_can_be_shown(trace, capsys):
-    for _, finding in api.analyze(trace).findings():
+    for _, finding in in_order(api.analyze(trace).outcomes):
         for entry in finding.evidence:
             text = shown(capsys, trace, "--show", entry.id)
             assert text.startswith(f"{entry.id}  ")

@@ -10,8 +10,8 @@ from profilerkit import api
 from profilerkit.cli import main
 from tests.comparisons import MS, report_of
 from tests.recipes import training
+from tests.report.pages import Page
 from tests.report.samples import input_bound
-from tests.report.test_html import Page
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ import pytest
 from profilerkit import api
 from profilerkit.cli import main, redact
 from profilerkit.model.change import revise
+from profilerkit.model.finding import in_order
 from profilerkit.report.redaction import redacted
 from profilerkit.rundir.identity import Identity
 from tests.report.samples import SAMPLES
@@ -74,7 +75,7 @@ def test_a_report_is_compared_with_what_it_wrote_itself(saved, tmp_path):
 
 
 def test_check_tells_no_paths_unless_told_to(saved, capsys):
-    outcome, finding = saved.findings()[0]
+    outcome, finding = in_order(saved.outcomes)[0]
     told = revise(finding, title=f"Rank 0 waits in {SECRET}(12)")
     report = revise(saved, outcomes=(revise(outcome, findings=(told,)),))
     report.to_json("run.json", redact=False)

@@ -11,7 +11,7 @@ from report_check.chromium import CHROMIUM, Mode, browser
 
 from profilerkit import api
 from profilerkit.model.change import revise
-from profilerkit.report import diff_html, html
+from profilerkit.report import html
 from tests.report.samples import SAMPLES
 from tests.report.test_diff import hostile
 from tests.report.test_loader_chart import waiting
@@ -59,7 +59,7 @@ def as_it_must_be(page, file, axe):
 
 
 def test_where_axe_is_missing_no_page_passes(page, without_axe, written):
-    text = html.render(SAMPLES["empty"](), explorer=False)
+    text = html.render(SAMPLES["empty"]())
     with pytest.raises(pytest.skip.Exception, match="axe was not asked: not wanted here"):
         as_it_must_be(page, written(text), without_axe)
     with pytest.raises(AssertionError, match="2 elements are h1"):
@@ -71,12 +71,12 @@ def test_where_axe_is_missing_no_page_passes(page, without_axe, written):
     [("input_bound", False), ("hostile", True), ("lengths_only", False), ("inconclusive", False), ("empty", False)],
 )
 def test_a_page_is_as_it_must_be_in_every_window(name, explorer, page, axe, written):
-    as_it_must_be(page, written(html.render(SAMPLES[name](), explorer=explorer)), axe)
+    as_it_must_be(page, written(html.render(SAMPLES[name]())), axe)
 
 
 def test_a_small_phone_is_among_the_windows(page, without_axe, written):
     assert PHONE in MODES
-    text = html.render(SAMPLES["empty"](), explorer=False).replace("</main>", "<div style='width:380px'>x</div></main>")
+    text = html.render(SAMPLES["empty"]()).replace("</main>", "<div style='width:380px'>x</div></main>")
     assert problems(page, written(text), without_axe, modes=[NARROW]) == []
     found = problems(page, written(text), without_axe, modes=[PHONE])
     assert any("px wide in a window of 360 px" in line for line in found), found
@@ -84,7 +84,7 @@ def test_a_small_phone_is_among_the_windows(page, without_axe, written):
 
 def test_paper_is_among_the_windows_and_nobody_opens_a_box_on_it(page, without_axe, written):
     assert PAPER in MODES
-    text = html.render(SAMPLES["input_bound"](), explorer=False)
+    text = html.render(SAMPLES["input_bound"]())
     assert problems(page, written(text), without_axe, modes=[PAPER]) == []
     wide = text.replace("</main>", "<div style='width:700px'>x</div></main>")
     found = problems(page, written(wide), without_axe, modes=[WIDE, PAPER])
@@ -99,7 +99,7 @@ def test_paper_is_among_the_windows_and_nobody_opens_a_box_on_it(page, without_a
 
 
 def test_the_widest_tables_fit_on_paper(page, without_axe, written):
-    file = written(html.render(api.load(REPORTS / "simulated_ranks.json"), explorer=False))
+    file = written(html.render(api.load(REPORTS / "simulated_ranks.json")))
     assert problems(page, file, without_axe, modes=[PAPER]) == []
 
 
@@ -116,7 +116,7 @@ def test_of_the_gaps_a_phone_names_the_longest_alone(page, without_axe, written)
 
 @pytest.mark.parametrize("high_ms", [10, 99])
 def test_the_ticks_below_a_figure_have_room_on_a_small_phone(high_ms, page, without_axe, written):
-    file = written(html.render(waiting([high_ms] * 20), explorer=False))
+    file = written(html.render(waiting([high_ms] * 20)))
     page.open(file, PHONE)
     assert page.evaluate("Boolean(document.querySelector('#loader-wait .ticks-x span:nth-child(2)'))")
     assert problems(page, file, without_axe, modes=[PHONE]) == []
@@ -132,7 +132,7 @@ def with_long_labels():
 
 @pytest.mark.parametrize("width", [360, 320])
 def test_labels_of_the_median_step_stay_in_the_box_of_a_phone(width, page, without_axe, written):
-    file = written(html.render(with_long_labels(), explorer=False))
+    file = written(html.render(with_long_labels()))
     page.open(file, Mode(width, 740, "light"))
     label, box = page.evaluate(
         "['#median-step .label','#median-step .box'].map(at => document.querySelector(at).getBoundingClientRect())"
@@ -142,14 +142,14 @@ def test_labels_of_the_median_step_stay_in_the_box_of_a_phone(width, page, witho
 
 
 def test_a_comparison_is_as_it_must_be_in_every_window(page, axe, written):
-    as_it_must_be(page, written(diff_html.render(hostile())), axe)
+    as_it_must_be(page, written(html.render_diff(hostile())), axe)
 
 
 def test_axe_sees_text_that_cannot_be_read(page, axe, written):
     if axe.missing:
         pytest.skip(f"axe not checked: {axe.missing}")
     planted = '<p style="color:#777;background:#888">faint</p></main>'
-    text = html.render(SAMPLES["empty"](), explorer=False).replace("</main>", planted)
+    text = html.render(SAMPLES["empty"]()).replace("</main>", planted)
     assert any("axe color-contrast" in line for line in problems(page, written(text), axe, modes=[WIDE]))
 
 
@@ -175,7 +175,7 @@ def test_axe_sees_text_that_cannot_be_read(page, axe, written):
     ],
 )
 def test_what_is_planted_is_found(planted, said, page, without_axe, written):
-    text = html.render(SAMPLES["empty"](), explorer=False)
+    text = html.render(SAMPLES["empty"]())
     found = problems(page, written(text.replace("</main>", f"{planted}</main>")), without_axe, modes=[NARROW])
     assert any(said in line for line in found), found
     assert problems(page, written(text), without_axe, modes=[NARROW]) == []
@@ -184,13 +184,13 @@ def test_what_is_planted_is_found(planted, said, page, without_axe, written):
 def test_names_with_digits_and_rows_of_numbers_need_no_link(page, without_axe, written):
     planted = "<p>FP32 on sm_90, ranks 0 and 3 in steps 3 to 5, 2026-11-22T19:51, torch 2.13.0</p>"
     planted += "<dl class='facts'><div><dt>Read</dt><dd>40 ms</dd></div></dl><table><tr><td>40 ms</td></tr></table>"
-    text = html.render(SAMPLES["empty"](), explorer=False).replace("</main>", f"{planted}</main>")
+    text = html.render(SAMPLES["empty"]()).replace("</main>", f"{planted}</main>")
     assert problems(page, written(text), without_axe, modes=[WIDE]) == []
 
 
 @pytest.mark.parametrize("address", ["beside.css", "https://a.example/b.css"])
 def test_what_a_page_without_a_policy_asks_for_is_heard(address, page, without_axe, written):
-    text = html.render(SAMPLES["empty"](), explorer=False).replace("Content-Security-Policy", "x-nothing")
+    text = html.render(SAMPLES["empty"]()).replace("Content-Security-Policy", "x-nothing")
     planted = f"<style>p{{background:url({address})}}</style></head>"
     found = problems(page, written(text.replace("</head>", planted)), without_axe, modes=[WIDE])
     assert any("the page asked for " in line and address in line for line in found), found
@@ -212,7 +212,7 @@ def test_what_a_page_without_a_policy_asks_for_is_heard(address, page, without_a
     ],
 )
 def test_what_is_taken_away_is_missed(old, new, said, page, without_axe, written):
-    text = html.render(SAMPLES["empty"](), explorer=False)
+    text = html.render(SAMPLES["empty"]())
     assert old in text
     found = problems(page, written(text.replace(old, new, 1)), without_axe, modes=[WIDE, DARK])
     assert any(said in line for line in found), found
@@ -229,13 +229,13 @@ def test_what_is_taken_away_is_missed(old, new, said, page, without_axe, written
     ],
 )
 def test_the_file_alone_shows_what_it_would_ask_for(planted, said):
-    text = html.render(SAMPLES["empty"](), explorer=False)
+    text = html.render(SAMPLES["empty"]())
     assert list(source_problems(text)) == []
     assert any(said in line for line in source_problems(text + planted))
 
 
 def test_without_axe_the_script_says_so_and_does_not_pass(written, monkeypatch, capsys):
     monkeypatch.setattr(axe_core.shutil, "which", lambda name: None)
-    monkeypatch.setattr(sys, "argv", ["check_report", str(written(html.render(SAMPLES["empty"](), explorer=False)))])
+    monkeypatch.setattr(sys, "argv", ["check_report", str(written(html.render(SAMPLES["empty"]())))])
     assert runpy.run_path(str(SCRIPT))["main"]() == 3
     assert "axe not checked: npm is not installed" in capsys.readouterr().out

@@ -71,7 +71,7 @@ def test_without_a_known_link_several_points_are_compared_by_rate(report):
 def test_without_sizes_and_bandwidths_there_is_no_figure():
     plain = SAMPLES["input_bound"]()
     assert collective_chart(plain) is None
-    assert 'id="collective-bandwidth"' not in html.render(plain, explorer=False)
+    assert 'id="collective-bandwidth"' not in html.render(plain)
 
 
 @pytest.mark.parametrize("size", [1, 5, 31, 32, 1_000, 1 << 45])

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from profilerkit.errors import UsageError
-from profilerkit.model.finding import STEP_LENGTHS, Evidence, Outcome, Saving
+from profilerkit.model.finding import Evidence
 from profilerkit.model.raw import RawEvent, RawEvents
-from profilerkit.report import evidence, html, markdown, terminal, view
+from profilerkit.report import evidence, markdown, terminal
+from profilerkit.report.findings import findings_of
 from tests.report import samples
 from tests.report.samples import HOSTILE, SAMPLES
-from tests.report.test_html import Page
 
 MANY = RawEvents(
     what="Intervals of the judged steps (Waiting for data)",
@@ -27,66 +27,12 @@ MANY = RawEvents(
 )
 
 
-def page_of(report):
-    text = html.render(report, explorer=False)
-    page = Page(text)
-    return text, page, [attrs["id"] for _, attrs in page.tags if "id" in attrs]
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_every_link_within_the_page_resolves(name):
-    _, page, ids = page_of(SAMPLES[name]())
-    links = [attrs["href"][1:] for _, attrs in page.tags if attrs.get("href", "").startswith("#")]
-    assert links
-    assert set(links) <= set(ids)
-    assert len(ids) == len(set(ids))
-
-
-def test_each_finding_and_the_headline_link_to_the_rows_that_back_them():
-    text, _, ids = page_of(SAMPLES["input_bound"]())
-    built = view.build(SAMPLES["input_bound"]())
-    first = built.cards[0]
-    assert built.headline_evidence == first.evidence
-    headline = text.split('id="headline"')[1].split("</h1>")[0]
-    (wait, step) = re.findall(r'<a class="n" href="#(E\d+)">(.*?)</a>', headline)
-    assert wait == (first.evidence[0].id, "38\u00a0ms")
-    assert step[1] == "176\u00a0ms"
-    assert next(row for row in built.stated if row.id == step[0]).label.startswith("Step time")
-    for card in built.cards:
-        article = text.split(f'id="{card.anchor}"')[1].split("</article>")[0]
-        assert all(f'id="{row.id}"' in article for row in (*card.evidence, *card.savings))
-    assert "IN001" in ids
-
-
-def test_marks_of_evidence_do_not_stand_in_the_text():
-    text, *_ = page_of(SAMPLES["input_bound"]())
-    links = re.findall(r'<a [^>]*href="#E\d+"[^>]*>(.*?)</a>', text)
-    assert links
-    assert not [shown for shown in links if re.fullmatch(r"E\d+", shown)]
-
-
-@pytest.mark.parametrize("name", ["balanced", "inconclusive"])
-def test_a_headline_that_no_finding_makes_has_no_links(name):
-    assert view.build(SAMPLES[name]()).headline_evidence == ()
-
-
-def test_a_headline_that_a_suppressed_finding_makes_is_not_backed_by_another_one():
-    report = SAMPLES["input_bound"]()
-    larger = msgspec.structs.replace(samples.starved(), saving=Saving(low=0.3, expected=0.4, high=0.5, method="replay"))
-    aside = Outcome(rule="IN003", name="x", summary="x", status="suppressed", reason="known", suppressed=(larger,))
-    report = msgspec.structs.replace(report, outcomes=(*report.outcomes, aside))
-    assert view.build(report).headline_evidence == ()
-
-
 def test_numbers_are_the_same_in_every_format():
     report = SAMPLES["input_bound"]()
-    for text in (markdown.render(report), terminal.render(report, width=200)):
+    for text in (markdown.render(report), terminal.render(report, width=200, verbose=True)):
         assert "E1 GPU idle while the loop waits for a batch: 38.1 ms" in text
     known = evidence.numbered(report)
-    built = view.build(report)
-    rows = [row for card in built.cards for row in card.evidence]
-    rows += [row for card in built.cards for row in card.savings]
-    rows += built.stated
+    rows = [row for found in findings_of(report) for row in found.evidence]
     assert [row.id for row in rows] == list(known)
     assert [row.label for row in rows] == [found.evidence.label for found in known.values()]
 
@@ -102,7 +48,7 @@ def test_anchors_tell_the_meaning_of_a_finding_and_not_its_position():
     found = [msgspec.structs.replace(base, detail=detail) for detail in ("slower", "imbalance")]
     other = msgspec.structs.replace(base, rank=3)
     for order in (found, found[::-1]):
-        cards = view.build(with_findings(report, *order, other)).cards
+        cards = findings_of(with_findings(report, *order, other))
         by_detail = {finding.detail: card.anchor for finding, card in zip((*order, other), cards, strict=True)}
         assert by_detail == {"slower": "IN001-rank5-slower", "imbalance": "IN001-rank5-imbalance", "": "IN001-rank3"}
 
@@ -111,17 +57,10 @@ def test_a_rule_named_like_evidence_does_not_take_its_anchor():
     report = samples.input_bound()
     outcome = msgspec.structs.replace(report.outcomes[0], rule="E4")
     report = msgspec.structs.replace(report, outcomes=(outcome,))
-    (card,) = view.build(report).cards
+    (card,) = findings_of(report)
     assert card.anchor == "finding-E4"
     assert card.evidence[0].id == "E4"
     assert next(iter(evidence.numbered(report))) == "E4"
-
-
-def test_steps_have_anchors_by_their_number():
-    report = SAMPLES["input_bound"]()
-    _, _, ids = page_of(report)
-    assert "step-17" in ids
-    assert len([name for name in ids if name.startswith("step-")]) == len(view.build(report).steps.table.rows)
 
 
 def test_what_is_not_known_of_a_number_is_left_out_of_its_row():
@@ -182,22 +121,3 @@ def test_an_unknown_number_is_refused_with_those_there_are(wanted):
     last = len(evidence.numbered(SAMPLES["input_bound"]()))
     assert caught.value.cause == f"the report has E1 to E{last}"
     assert "\x1b" not in str(caught.value)
-
-
-def test_a_report_without_findings_has_the_numbers_that_it_states_itself():
-    found = evidence.require_evidence(with_findings(samples.input_bound()), "E1")
-    assert found.label == "Step time, mean"
-    assert found.behind == (STEP_LENGTHS,)
-
-
-def test_a_number_that_the_report_states_itself_is_shown_without_a_finding():
-    report = SAMPLES["input_bound"]()
-    number = next(row.id for row in view.build(report).stated if row.label == "Step time, mean")
-    text = evidence.render(report, number, (MANY,))
-    assert text.startswith(f"{number}  Step time, mean: 179 ms\n")
-    assert "backs" not in text
-
-
-def test_findings_without_a_change_name_their_evidence_in_the_terminal():
-    report = with_findings(samples.input_bound(), msgspec.structs.replace(samples.starved(), fix=None))
-    assert "The DataLoader cannot feed the GPU, saving 18–20 %  IN001 E1–E3\n" in terminal.render(report, width=120)

@@ -8,8 +8,8 @@ from importlib.resources import files
 def test_importing_the_renderers_loads_no_heavy_library():
     code = (
         "import sys\n"
-        "from profilerkit.report import figures, html, json, markdown, terminal, view\n"
-        "print([m for m in ('plotly', 'jinja2', 'rich', 'numpy', 'pandas', 'torch') if m in sys.modules])"
+        "from profilerkit.report import html, json, markdown, terminal\n"
+        "print([m for m in ('plotly', 'rich', 'numpy', 'pandas', 'torch') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -22,7 +22,7 @@ def test_markdown_and_terminal_do_not_load_plotly():
         "from profilerkit.report import html, markdown, terminal\n"
         "report = input_bound()\n"
         "markdown.render(report), terminal.render(report), html.render_verdict(report)\n"
-        "html.render(report, explorer=False)\n"
+        "html.render(report)\n"
         "print('plotly' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -32,5 +32,5 @@ def test_markdown_and_terminal_do_not_load_plotly():
 def test_templates_and_schema_are_package_data():
     package = files("profilerkit.report")
     names = {item.name for item in package.joinpath("templates").iterdir()}
-    assert {"report.html.j2", "verdict.html.j2", "report.css", "verdict.css", "report.js"} <= names
+    assert {"first.css", "report.css", "report.js"} <= names
     assert package.joinpath("schema.json").is_file()

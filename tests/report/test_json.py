@@ -8,6 +8,7 @@ import pytest
 from profilerkit.errors import UnreadableInputError
 from profilerkit.model.report import Report
 from profilerkit.report import json as report_json
+from profilerkit.results import as_report
 from tests.report.samples import SAMPLES
 
 KINDS = {
@@ -134,5 +135,5 @@ def test_what_is_not_a_report_is_refused_with_cause_and_hint(text, what):
 def test_report_methods_write_files(tmp_path):
     report: Report = SAMPLES["balanced"]()
     path = tmp_path / "report.json"
-    assert report.to_json(path, redact=False) == path.read_text(encoding="utf-8")
+    assert as_report(report).to_json(path, redact=False) == path.read_text(encoding="utf-8")
     assert report_json.load(path.read_bytes()) == report

@@ -7,8 +7,8 @@ import pytest
 import profilerkit
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader
-from profilerkit.report import html
-from profilerkit.report.charts import charts_of
+from profilerkit.report import html, sections
+from profilerkit.report.blocks import Chart
 from profilerkit.report.charts.loader import loader_wait
 from tests.recipes import made
 from tests.report.samples import MS, SAMPLES, parts, step_rows, steps_of
@@ -96,7 +96,8 @@ def test_a_step_without_a_length_is_left_out(time_ns):
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_what_is_drawn_lies_in_the_box(name):
-    for chart in charts_of(SAMPLES[name]())["steps"]:
+    section = sections.steps.section(SAMPLES[name]())
+    for chart in (block for block in section.blocks if isinstance(block, Chart)):
         assert len(chart.legend) <= 7
         for tick in (*chart.x.ticks, *chart.y.ticks):
             assert 0 <= tick.at <= 100
@@ -115,6 +116,6 @@ def test_a_loop_with_a_slow_loader_is_told_from_one_without(tmp_path):
                 time.sleep(compute)
         report = profilerkit.analyze(tmp_path / name)
         titles.append(loader_wait(report).title)
-        assert 'id="loader-wait"' in html.render(report, explorer=False)
+        assert 'id="loader-wait"' in html.render(report)
     assert titles[0].startswith("The loop waits for data in every step, ")
     assert "every step" not in titles[1]

@@ -6,8 +6,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from profilerkit.report.html import asset
 from profilerkit.report.palette import FILLS, INKS, contrast, css_variables, label_on
-from profilerkit.report.templating import asset
 
 # Machado, Oliveira and Fernandes 2009, table 1, severity 1.0, linear RGB.
 MACHADO = {
@@ -90,7 +90,7 @@ def test_the_page_takes_every_colour_from_the_palette(name):
 
 def test_every_family_has_its_own_fill_on_the_page():
     for family in FILLS["light"]:
-        assert f".{family}{{--fill:var(--{family});--on:var(--on-{family})}}" in asset("report.css")
+        assert f".{family}{{--fill:var(--{family});--on:var(--on-{family})}}" in asset("first.css")
 
 
 @pytest.mark.parametrize("scheme", FILLS)

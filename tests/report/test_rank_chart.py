@@ -167,13 +167,13 @@ def test_two_late_ranks_are_told_together(several):
 def test_without_times_of_several_ranks_there_is_no_figure(several):
     assert rank_chart(SAMPLES["input_bound"]()) is None
     assert rank_chart(changed(several, rank_steps=None)) is None
-    assert 'id="rank-steps"' not in html.render(changed(several, rank_steps=None), explorer=False)
+    assert 'id="rank-steps"' not in html.render(changed(several, rank_steps=None))
 
 
 def test_the_page_holds_the_figure_its_table_and_no_markup_from_names(several):
-    page = html.render(several, explorer=False)
+    page = html.render(several)
     assert 'id="rank-steps"' in page
     assert "late ▸ 5" in page
-    hostile = html.render(SAMPLES["hostile"](), explorer=False)
+    hostile = html.render(SAMPLES["hostile"]())
     assert 'id="rank-steps"' in hostile
     assert HOSTILE not in hostile

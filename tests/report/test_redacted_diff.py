@@ -5,9 +5,10 @@ import json
 import pytest
 
 from profilerkit.model.change import revise
-from profilerkit.model.diff import Diff, Difference, FindingChange
+from profilerkit.model.diff import Difference, FindingChange
 from profilerkit.report import redaction
 from profilerkit.report.redaction import redacted_diff
+from profilerkit.results import Diff, as_diff
 from profilerkit.rundir.identity import Identity
 from tests.report.test_diff import hostile
 
@@ -22,19 +23,21 @@ def telling() -> Diff:
     path = "/data/undisclosed/team/net/train.py"
     command, with_token = f"train.py --data {path}", f"train.py --token {TOKEN}"
     reason = f"no {path} on gpu-node-17"
-    return revise(
-        base,
-        verdict="faster",
-        before=revise(base.before, name="gpu-node-17"),
-        after=revise(base.after, name="jdoe"),
-        differences=(
-            Difference(group="work", name="command", before=command, after=with_token),
-            Difference(group="settings", name="WANDB_API_KEY", before=None, after="hunter2hunter2"),
-            Difference(group="settings", name="num_workers", before="2", after="8"),
-        ),
-        findings=(FindingChange(rule="IN001", title=f"Waits in {path}", state="gone", reason=reason),),
-        notes=(f"/scratch/jdoe/run was read on gpu-node-17 with token={TOKEN}",),
-        obstacles=(f"{path} is missing",),
+    return as_diff(
+        revise(
+            base,
+            verdict="faster",
+            before=revise(base.before, name="gpu-node-17"),
+            after=revise(base.after, name="jdoe"),
+            differences=(
+                Difference(group="work", name="command", before=command, after=with_token),
+                Difference(group="settings", name="WANDB_API_KEY", before=None, after="hunter2hunter2"),
+                Difference(group="settings", name="num_workers", before="2", after="8"),
+            ),
+            findings=(FindingChange(rule="IN001", title=f"Waits in {path}", state="gone", reason=reason),),
+            notes=(f"/scratch/jdoe/run was read on gpu-node-17 with token={TOKEN}",),
+            obstacles=(f"{path} is missing",),
+        )
     )
 
 

@@ -93,13 +93,12 @@ def test_without_the_peaks_there_is_no_figure(report, compute):
     compute = None if compute is None else changed(report.compute, **compute)
     bare = changed(report, compute=compute)
     assert roofline_chart(bare) is None
-    assert 'id="roofline"' not in html.render(bare, explorer=False)
+    assert 'id="roofline"' not in html.render(bare)
 
 
 def test_without_priced_kernels_there_is_no_figure(report):
     assert roofline_chart(changed(report, kernels=report.kernels[1:2])) is None
 
 
-def test_the_page_shows_it_between_the_facts_and_the_kernels(report):
-    page = html.render(report, explorer=False)
-    assert page.index('id="kernels"') < page.index('id="roofline"') < page.index("Kernels by total time")
+def test_the_page_shows_it(report):
+    assert 'id="roofline"' in html.render(report)

@@ -6,7 +6,7 @@ from pathlib import Path
 from profilerkit.analysis import samples
 from profilerkit.model.change import revise
 from profilerkit.model.run import Series
-from profilerkit.report.sampled import sample_tables
+from profilerkit.report.sections.samples import section
 from profilerkit.units import format_value
 from tests.report.samples import SAMPLES
 
@@ -14,7 +14,9 @@ from tests.report.samples import SAMPLES
 def tables(*series):
     report = next(iter(SAMPLES.values()))
     report = report() if callable(report) else report
-    return dict(sample_tables(revise(report, run=revise(report.run, samples=series))))
+    found = section(revise(report, run=revise(report.run, samples=series)))
+    blocks = found.blocks if found else ()
+    return {heading.text: table for heading, table in zip(blocks[::2], blocks[1::2], strict=True)}
 
 
 def one(name, unit="ratio", **fields):

@@ -168,7 +168,7 @@ def test_the_judged_rank_is_named():
 @pytest.mark.parametrize("name", [*DEVICE_STRIPS, *HOST_STRIPS])
 def test_a_hostile_unit_is_text(name):
     report = with_samples(signal(name, [0.0] * 3 + [1e300, -5.0], unit=HOSTILE))
-    page = html.render(report, explorer=False)
+    page = html.render(report)
     assert 'id="sampled-strips"' in page
     assert "<script>alert" not in page
     assert "<img" not in page
@@ -190,4 +190,4 @@ def test_a_real_run_has_strips_under_its_own_steps(tmp_path, monkeypatch):
     assert strips["host.process_memory"].at_ns[-1] >= end - S
     chart = sampled_strips(report)
     assert chart.title.startswith(("The host's processors are", "The training thread waits"))
-    assert 'id="sampled-strips"' in html.render(report, explorer=False)
+    assert 'id="sampled-strips"' in html.render(report)

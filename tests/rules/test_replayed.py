@@ -18,6 +18,7 @@ from profilerkit.diagnosis.best import best_per_bound
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.model.change import revise
+from profilerkit.model.finding import in_order
 from profilerkit.rules import RULES
 from profilerkit.rules.replayed import priced, with_replay
 from profilerkit.rules.runner import run_rules
@@ -288,7 +289,7 @@ def test_promised_intervals_hold_what_the_simulator_saves(tmp_path):
             path.write_text(text_of(job, rank), "utf-8")
         place = max(job.late.rank, 0)
         saved = 1.0 - done_step_ns(row.better(job), better[place]) / done_step_ns(job, ranks[place])
-        for outcome, finding in analyze(*paths).findings():
+        for outcome, finding in in_order(analyze(*paths).outcomes):
             if outcome.rule == row.rule and finding.saving is not None:
                 held.append(finding.saving.low - 0.002 <= saved <= finding.saving.high + 0.002)
                 widths.append(finding.saving.high - finding.saving.low)

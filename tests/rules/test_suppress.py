@@ -8,7 +8,7 @@ from profilerkit.config import Settings, Suppression
 from profilerkit.diagnosis import diagnose
 from profilerkit.errors import UsageError
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Fix
+from profilerkit.model.finding import Fix, in_order
 from profilerkit.report import html, markdown, terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as render_json
@@ -18,7 +18,7 @@ from profilerkit.rules.runner import run_rules
 from profilerkit.rules.tuning import in_force
 from tests.recipes import facts
 from tests.report import samples
-from tests.report.test_view import spaces
+from tests.report.pages import spaces
 from tests.rules.test_runner import finding, rule
 
 KNOWN = Suppression(rule="AA001", reason="the storage is a mock", until=date(2026, 12, 31))
@@ -129,21 +129,21 @@ def test_every_format_shows_the_reason_and_what_was_found(report):
     # Why the verdict's own finding is no advice is told right under the headline.
     assert lines[lines.index(report.verdict.headline) + 1] == shown
     assert shown in markdown.render(report)
-    page = spaces(html.render(report, explorer=False))
+    page = spaces(html.render(report))
     assert shown in page
     assert f"Found: {outcome.suppressed[0].title}" in page
     assert load(render_json(report)).outcomes == report.outcomes
 
 
 def test_suppressed_findings_are_no_findings_of_the_report(report):
-    assert "IN001" not in [outcome.rule for outcome, _ in report.findings()]
+    assert "IN001" not in [outcome.rule for outcome, _ in in_order(report.outcomes)]
 
 
 def test_a_hostile_reason_is_text():
     known = facts(WAITING)
     entry = Suppression(rule="IN001", reason=samples.HOSTILE)
     hostile = revise(samples.balanced(), outcomes=run_rules(known, RULES, suppress=[entry]))
-    assert "<script>alert" not in html.render(hostile, explorer=False)
+    assert "<script>alert" not in html.render(hostile)
     assert "<script>" not in markdown.render(hostile)
     assert "\x1b" not in terminal.render(hostile)
 

@@ -66,7 +66,7 @@ def test_the_heat_is_where_the_late_rank_is(report, job):
 
 
 def test_every_form_says_who_is_late(report, job):
-    for text in (html.render(report, explorer=False), markdown.render(report), terminal.render(report, width=80)):
+    for text in (html.render(report), markdown.render(report), terminal.render(report, width=80)):
         assert f"ank {job.late} keeps the median other rank waiting" in " ".join(text.split())
 
 

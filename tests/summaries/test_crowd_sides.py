@@ -139,7 +139,7 @@ def test_the_late_rank_has_its_condition_beside_that_of_the_median_rank(report):
     assert table.rows[0][1:] == ("1,100 MHz", format_ratio(0.5), "88.0 °C", format_ratio(0.4))
     assert table.rows[-1] == (f"Median of {RANKS} ranks", "1,900 MHz", format_ratio(0.0), "55.0 °C", format_ratio(0.1))
     assert "Not measured of any: By heat, At the power limit, Host CPU" in table.more
-    assert "1,100 MHz" in html.render(report, explorer=False)
+    assert "1,100 MHz" in html.render(report)
     assert markdown.render(report)
     assert terminal.render(report, width=80)
 

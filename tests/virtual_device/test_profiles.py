@@ -14,6 +14,7 @@ from time import perf_counter
 import pytest
 
 import profilerkit
+from profilerkit.model.finding import in_order
 from profilerkit.rundir.layout import EVENT, EventKind
 from profilerkit.rundir.reader import read_run
 
@@ -84,7 +85,7 @@ class Loop:
 
     @property
     def savings(self):
-        found = {o.rule: f.saving.expected for o, f in self.report.findings() if f.saving is not None}
+        found = {o.rule: f.saving.expected for o, f in in_order(self.report.outcomes) if f.saving is not None}
         return {rule: saving for rule, saving in found.items() if saving >= 0.05}
 
     def of(self, kind):

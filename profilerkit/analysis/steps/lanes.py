@@ -1,5 +1,7 @@
 """The events of the median step as lanes: each stream, the loader and the host threads, in cells of equal length."""
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +29,10 @@ MOST_STREAMS, MOST_THREADS = 6, 4
 #: Longest name of a lane that is kept.
 _NAME_LIMIT = 60
 
-_FAMILIES: tuple[Family, ...] = tuple(dict.fromkeys(family for family, _ in PARTS.values()))
-_FAMILY: I64 = np.array([_FAMILIES.index(PARTS[name][0]) for name in LEAVES], dtype=np.int64)
+FAMILIES: tuple[Family, ...] = tuple(dict.fromkeys(family for family, _ in PARTS.values()))
+FAMILY: I64 = np.array([FAMILIES.index(PARTS[name][0]) for name in LEAVES], dtype=np.int64)
 #: A host thread that waits for the device does no work of its own.
-_ON_HOST: I64 = np.where([name.startswith("sync.") for name in LEAVES], _FAMILIES.index("other"), _FAMILY)
+ON_HOST: I64 = np.where([name.startswith("sync.") for name in LEAVES], FAMILIES.index("other"), FAMILY)
 _WAITS: I64 = np.array([leaf(name) for name in WAITS], dtype=np.int64)
 
 
@@ -61,7 +63,7 @@ def step_lanes(seen: Material) -> StepLanes | None:
     threads, threads_left_out = _threads(seen, step)
     if not seen.on_gpu:
         return StepLanes(row, None, threads if len(threads) > 1 else (), 0, threads_left_out)
-    rows = _inside(seen.columns, np.flatnonzero(seen.ran), step)
+    rows = inside(seen.columns, np.flatnonzero(seen.ran), step)
     streams, streams_left_out = _streams(seen, rows, step)
     idle = subtract(step, union(seen.columns.ts_ns[rows], seen.columns.end_ns[rows]))
     return StepLanes(row, idle, (*streams, *threads), streams_left_out, threads_left_out)
@@ -79,7 +81,7 @@ def median_row(steps: TraceSteps) -> int | None:
     return int(rows[np.abs(time - np.median(time)).argmin()])
 
 
-def lane_of(name: str, kind: LaneKind, did: Segments, step: Spans, family: I64 = _FAMILY) -> Lane:
+def lane_of(name: str, kind: LaneKind, did: Segments, step: Spans, family: I64 = FAMILY) -> Lane:
     """Labelled time as a lane.
 
     Args:
@@ -94,7 +96,7 @@ def lane_of(name: str, kind: LaneKind, did: Segments, step: Spans, family: I64 =
     tracks = []
     known = did.label >= 0
     of = family[np.maximum(did.label, 0)]
-    for position, name_of_family in enumerate(_FAMILIES):
+    for position, name_of_family in enumerate(FAMILIES):
         own = known & (of == position)
         filled = _filled(Spans(did.start[own], did.end[own]), edges)
         total = int(filled.sum())
@@ -115,13 +117,13 @@ def _filled(spans: Spans, edges: I64) -> I64:
     return filled
 
 
-def _inside(columns: TraceColumns, rows: I64, step: Spans) -> I64:
+def inside(columns: TraceColumns, rows: I64, step: Spans) -> I64:
     """Those of ``rows`` that reach into the step."""
     reach: I64 = rows[(columns.ts_ns[rows] < step.end[0]) & (columns.end_ns[rows] > step.start[0])]
     return reach
 
 
-def _time_by(key: npt.NDArray[np.signedinteger], columns: TraceColumns, rows: I64, step: Spans) -> I64:
+def time_by(key: npt.NDArray[np.signedinteger], columns: TraceColumns, rows: I64, step: Spans) -> I64:
     """Time in the step of the rows with each value of ``key``, which is not negative; nested time counts twice."""
     inside = np.minimum(columns.end_ns[rows], step.end[0]) - np.maximum(columns.ts_ns[rows], step.start[0])
     time = np.zeros(int(key.max(initial=-1)) + 1, dtype=np.int64)
@@ -133,8 +135,8 @@ def _streams(seen: Material, rows: I64, step: Spans) -> tuple[tuple[Lane, ...], 
     """The busiest streams, and how many others there are; ``rows`` are the device's events in the step."""
     columns = seen.columns
     streams, which = np.unique(columns.stream[rows], return_inverse=True)
-    busiest = np.argsort(-_time_by(which, columns, rows, step), kind="stable")
-    leaves = _device_leaves(seen, rows)
+    busiest = np.argsort(-time_by(which, columns, rows, step), kind="stable")
+    leaves = device_leaves(seen, rows)
     lanes = []
     for place in busiest[:MOST_STREAMS].tolist():
         own = which == place
@@ -144,7 +146,7 @@ def _streams(seen: Material, rows: I64, step: Spans) -> tuple[tuple[Lane, ...], 
     return tuple(lanes), len(streams) - len(lanes)
 
 
-def _device_leaves(seen: Material, rows: I64) -> I64:
+def device_leaves(seen: Material, rows: I64) -> I64:
     """``(n,)`` leaf of each of the device's events ``rows``, as the partition has it."""
     columns = seen.columns
     kernel = columns.category[rows] == Category.KERNEL
@@ -160,29 +162,34 @@ def _threads(seen: Material, step: Spans) -> tuple[tuple[Lane, ...], int]:
     columns, main = seen.columns, seen.host.main
     communicates = (columns.category == Category.ANNOTATION) & seen.kinds.communication[columns.name]
     works = columns.is_a(Category.CPU_OP, Category.RUNTIME) | communicates
-    rows = _inside(columns, np.flatnonzero(works), step)
-    time = _time_by(columns.thread[rows], columns, rows, step)
+    rows = inside(columns, np.flatnonzero(works), step)
+    time = time_by(columns.thread[rows], columns, rows, step)
     backward = backward_threads(columns, seen.names, main).tolist()
     busiest = sorted(np.flatnonzero(time).tolist(), key=lambda key: (key != main, key not in backward, -time[key]))
     lanes: list[Lane] = []
     for key in busiest[:MOST_THREADS]:
-        did = _did(seen, key, rows[columns.thread[rows] == key], step)
+        did = did_by_thread(seen, key, rows[columns.thread[rows] == key], step)
         if key == main and seen.on_gpu:
             waits = np.isin(did.label, _WAITS)
             lanes.append(lane_of("Loader", "loader", _only(did, waits), step))
             did = _only(did, ~waits)
-        number = backward.index(key) + 1 if key in backward else 0
-        named = "Main thread" if key == main else f"Thread {columns.threads[key][1]}"
-        name = named if not number else "Backward" if number == 1 else f"Backward {number}"
-        lanes.append(lane_of(name, "thread", did, step, _ON_HOST))
+        name = thread_name(columns, key, main, backward)
+        lanes.append(lane_of(name, "thread", did, step, ON_HOST))
     return tuple(lane for lane in lanes if lane.tracks), max(len(busiest) - MOST_THREADS, 0)
+
+
+def thread_name(columns: TraceColumns, key: int, main: int, backward: Sequence[int]) -> str:
+    """Return what a thread is called: by what it does, else by its number."""
+    number = backward.index(key) + 1 if key in backward else 0
+    named = "Main thread" if key == main else f"Thread {columns.threads[key][1]}"
+    return named if not number else "Backward" if number == 1 else f"Backward {number}"
 
 
 def _only(segments: Segments, keep: npt.NDArray[np.bool_]) -> Segments:
     return Segments(segments.start[keep], segments.end[keep], segments.label[keep])
 
 
-def _did(seen: Material, key: int, rows: I64, step: Spans) -> Segments:
+def did_by_thread(seen: Material, key: int, rows: I64, step: Spans) -> Segments:
     """What one thread did in the step, -1 for nothing that its events show.
 
     Without a device its operators, ``rows``, are the computation.

@@ -22,7 +22,7 @@ from profilerkit.cli.demos.classifier import (
     step_s,
 )
 from profilerkit.cli.demos.trained import Proposal, Trained
-from profilerkit.model.finding import Saving
+from profilerkit.model.finding import Saving, in_order
 
 FAULT = "the DataLoader reads slow storage in the training process (num_workers=0)"
 
@@ -83,7 +83,7 @@ def train(workload: Workload, settings: dict[str, int], directory: Path) -> Trai
 
 def propose(trained: Trained) -> Proposal:
     """The number of workers the report proposes for a loader without any, and what it promises."""
-    for outcome, finding in trained.report.findings() if trained.report else ():
+    for outcome, finding in in_order(trained.report.outcomes) if trained.report else ():
         code = finding.fix.code if finding.fix else ""
         workers = re.search(r"num_workers\s*=\s*(\d+)", code)
         if outcome.rule.startswith("IN") and workers and int(workers[1]) > 0:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from profilerkit.model.finding import Saving
+from profilerkit.model.finding import Saving, in_order
 from profilerkit.model.report import Report
 
 
@@ -44,7 +44,7 @@ class Proposal:
 
 def proposal(trained: Trained, rule: str, settings: dict[str, int], text: str) -> Proposal:
     """The fix ``text`` with the saving that ``rule`` predicts; without one where it is silent."""
-    for outcome, finding in trained.report.findings() if trained.report else ():
+    for outcome, finding in in_order(trained.report.outcomes) if trained.report else ():
         if outcome.rule == rule:
             return Proposal(settings, text, finding.saving, rule)
     return Proposal(settings, text, None, None)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from profilerkit.report.charts.chart import Axis, Tick
+from profilerkit.report.blocks import Axis, Tick
 
 _MOST_TICKS = 6
 #: Characters that fit below the box of a small phone: of 360 px the box has 276, and 10.5 px type needs 6 for each.

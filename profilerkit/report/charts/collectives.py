@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 
 from profilerkit.model.report import Collective, Report
+from profilerkit.report.blocks import Axis, Chart, Label, Shape, Table, Tick
 from profilerkit.report.charts.axes import Scale, below
-from profilerkit.report.charts.chart import Axis, Chart, Label, Shape, Tick, point, polyline
+from profilerkit.report.charts.chart import point, polyline
 from profilerkit.report.charts.numbers import NUMBERED, numbers_of
 from profilerkit.report.inert import inert
-from profilerkit.report.records import Table
 from profilerkit.report.wording import plural
 from profilerkit.units import format_bytes, format_count, format_decimal, format_ns, format_ratio
 

@@ -2,10 +2,10 @@
 
 from profilerkit.model.crowd import Crowd, Heat
 from profilerkit.model.report import Report
+from profilerkit.report.blocks import Axis, Chart, Shape, Table, Tick
 from profilerkit.report.charts.axes import Scale
-from profilerkit.report.charts.chart import Axis, Chart, Shape, Tick, rectangle
+from profilerkit.report.charts.chart import rectangle
 from profilerkit.report.inert import inert
-from profilerkit.report.records import Table
 from profilerkit.report.wording import plural
 from profilerkit.units import format_count, format_ns
 

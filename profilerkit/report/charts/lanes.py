@@ -2,7 +2,8 @@
 
 import msgspec
 
-from profilerkit.report.charts.chart import Label, Tick, rectangle
+from profilerkit.report.blocks import Label, Tick
+from profilerkit.report.charts.chart import rectangle
 
 #: Height of one, and of the words above it.
 _LANE_PX, _WORDS_PX = 76, 24

@@ -7,11 +7,11 @@ from profilerkit.model.finding import Source
 from profilerkit.model.median_step import CELLS, Gap, Lane, MedianStep
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
+from profilerkit.report.blocks import Axis, Chart, Label, Shape, Table, Tick
 from profilerkit.report.charts.axes import Scale
-from profilerkit.report.charts.chart import Axis, Chart, Label, Shape, Tick, polyline
+from profilerkit.report.charts.chart import polyline
 from profilerkit.report.charts.loader import WAITS
 from profilerkit.report.inert import inert
-from profilerkit.report.records import Table
 from profilerkit.report.wording import FAMILY_LABELS, listed, part_label, plural, share_text, weakest
 from profilerkit.units import format_ns
 

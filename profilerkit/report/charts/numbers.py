@@ -5,7 +5,7 @@ from itertools import combinations
 
 import msgspec
 
-from profilerkit.report.charts.chart import Label
+from profilerkit.report.blocks import Label
 
 #: Points that have a number, so that a legend can name them.
 NUMBERED = 5

@@ -8,9 +8,9 @@ import msgspec
 
 from profilerkit.model.report import Report
 from profilerkit.model.step import Rank, RankSteps
-from profilerkit.report.charts.chart import Axis, Chart, Shape, Tick, rectangle
+from profilerkit.report.blocks import Axis, Chart, Shape, Table, Tick
+from profilerkit.report.charts.chart import rectangle
 from profilerkit.report.inert import inert
-from profilerkit.report.records import Table
 from profilerkit.report.wording import listed, plural
 from profilerkit.units import format_count, format_ns
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from profilerkit.model.report import Kernel, Report
+from profilerkit.report.blocks import Chart, Label, Shape, Table
 from profilerkit.report.charts.axes import Scale, below, decades
-from profilerkit.report.charts.chart import Chart, Label, Shape, point, polyline
+from profilerkit.report.charts.chart import point, polyline
 from profilerkit.report.charts.numbers import NUMBERED, numbers_of
 from profilerkit.report.inert import inert
-from profilerkit.report.kernels import short_name
-from profilerkit.report.records import Table
+from profilerkit.report.kernel_names import short_name
 from profilerkit.report.wording import listed, plural
 from profilerkit.units import format_count, format_decimal, format_ns, format_ratio
 

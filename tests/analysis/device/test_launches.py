@@ -2,6 +2,7 @@
 
 from profilerkit.analysis.device.records import LaunchFacts
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from tests.recipes import Trace, host_training
 
 
@@ -62,7 +63,7 @@ def test_a_file_cut_inside_the_device_events_of_all_steps_is_not_judged(tmp_path
     report = analyze(path)
     assert report.verdict.bound == "inconclusive"
     assert "of the device's work is missing" in report.verdict.headline
-    assert not any(finding.saving for _, finding in report.findings())
+    assert not any(finding.saving for _, finding in in_order(report.outcomes))
 
 
 def test_kernels_that_are_damaged_are_no_idle_time(tmp_path):

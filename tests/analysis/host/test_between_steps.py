@@ -6,6 +6,7 @@ from profilerkit import analyze
 from profilerkit.analysis.facts import BETWEEN_STEPS
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.model.finding import in_order
 from profilerkit.trace.readers import read_trace
 from tests.recipes import named
 from tests.trace.nsys_exports import Export
@@ -43,7 +44,7 @@ def parts(export, path):
 def test_a_pause_between_the_ranges_of_steps_is_input(tmp_path):
     report = analyze(waiting([10] * STEPS).write(tmp_path / "a.sqlite"))
     assert (report.verdict.bound, report.verdict.confidence) == ("input-bound", "medium")
-    (finding,) = [finding for outcome, finding in report.findings() if outcome.rule == "IN001"]
+    (finding,) = [finding for outcome, finding in in_order(report.outcomes) if outcome.rule == "IN001"]
     assert BETWEEN_STEPS in {entry.origin for entry in finding.evidence}
     assert finding.saving.expected == pytest.approx(0.5 * 0.9, abs=0.06)
     assert "num_workers × 3" in finding.fix.text
@@ -52,9 +53,9 @@ def test_a_pause_between_the_ranges_of_steps_is_input(tmp_path):
 def test_bursts_of_workers_are_told_and_are_no_noise(tmp_path):
     report = analyze(waiting([1.5, 60] * 14).write(tmp_path / "a.sqlite"))
     assert report.verdict.bound == "input-bound"
-    (finding,) = [finding for outcome, finding in report.findings() if outcome.rule == "IN001"]
+    (finding,) = [finding for outcome, finding in in_order(report.outcomes) if outcome.rule == "IN001"]
     assert "It waits every 2 steps" in finding.why
-    assert not [outcome for outcome, _ in report.findings() if outcome.rule == "RU002"]
+    assert not [outcome for outcome, _ in in_order(report.outcomes) if outcome.rule == "RU002"]
 
 
 @pytest.mark.parametrize(("pause", "seen"), [(QUIET_NS / MS - 0.1, False), (QUIET_NS / MS + 0.1, True)])
@@ -90,5 +91,5 @@ def test_a_stall_inside_a_range_is_not_recorded_and_no_fix_is_made_up_for_it(tmp
         at += 20 * MS + 5_000
     report = analyze(export.write(tmp_path / "a.sqlite"))
     assert {part.part: part.share for part in report.breakdown}["idle.unknown"] == pytest.approx(0.55, abs=0.1)
-    assert not [outcome.rule for outcome, _ in report.findings() if outcome.rule in ("OV005", "IN001")]
+    assert not [outcome.rule for outcome, _ in in_order(report.outcomes) if outcome.rule in ("OV005", "IN001")]
     assert "nsys" in report.verdict.refuted_by

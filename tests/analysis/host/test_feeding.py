@@ -4,6 +4,7 @@ import pytest
 
 from profilerkit.analysis.facts import BEFORE_THE_COPY
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.rundir.layout import INPUT_SPAN
 from tests.recipes import (
     AUTOGRAD,
@@ -217,8 +218,8 @@ def test_plain_python_before_the_batch_copy_may_be_anything(tmp_path, copied_by)
             trace.op(at - 3, at - 2, name="aten::empty_strided")
     report = analyze(trace.write(tmp_path / "trace.json"))
     assert not [part.part for part in report.breakdown if part.part == "input.wait"]
-    assert not [outcome for outcome, _ in report.findings() if outcome.rule == "IN001"]
-    (finding,) = [finding for outcome, finding in report.findings() if outcome.rule == "OV005"]
+    assert not [outcome for outcome, _ in in_order(report.outcomes) if outcome.rule == "IN001"]
+    (finding,) = [finding for outcome, finding in in_order(report.outcomes) if outcome.rule == "OV005"]
     assert "It may be what gets the batch: nothing in the recording tells." in finding.why
 
 
@@ -232,7 +233,7 @@ def test_input_that_is_only_inferred_says_so(tmp_path):
     report = analyze(leading_up(12).write(tmp_path / "trace.json"))
     assert {part.part: part.source for part in report.breakdown}["input.wait"] == "derived"
     assert (report.verdict.bound, report.verdict.confidence) == ("input-bound", "low")
-    (finding,) = [finding for outcome, finding in report.findings() if outcome.rule == "IN001"]
+    (finding,) = [finding for outcome, finding in in_order(report.outcomes) if outcome.rule == "IN001"]
     assert "Nothing recorded names what makes it meanwhile" in finding.why
 
 
@@ -367,7 +368,7 @@ def test_timers_take_the_functions_from_the_trace(tmp_path):
     trace = fetching()
     trace.frame(RESIZE, 1_010, 1_490)
     report = analyze(write_run(tmp_path / "run", [log], traces={0: trace}))
-    labels = [entry.label for _, finding in report.findings() for entry in finding.evidence]
+    labels = [entry.label for _, finding in in_order(report.outcomes) for entry in finding.evidence]
     assert "Of the wait in resize (owlv2/image_processing_owlv2.py:301)" in labels
 
 

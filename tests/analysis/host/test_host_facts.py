@@ -9,6 +9,7 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.rundir.layout import EventKind
 from tests.analysis.workers.test_anatomy import rank
 from tests.recipes import MS, Log, Trace, training
@@ -110,7 +111,7 @@ def test_without_ranges_of_phases_none_is_told():
 
 def test_launching_is_told_by_phase(tmp_path):
     report = analyze(phased().write(tmp_path / "trace.json"))
-    found = next(finding for outcome, finding in report.findings() if outcome.rule == "OV001")
+    found = next(finding for outcome, finding in in_order(report.outcomes) if outcome.rule == "OV001")
     told = {entry.label: entry.value for entry in found.evidence if entry.label.startswith("Waiting for the host")}
     assert told == {
         "Waiting for the host in the optimizer step": pytest.approx(0.15),

@@ -14,6 +14,7 @@ from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.intervals import Segments, Spans, paint, subtract, union, with_label
 from profilerkit.analysis.leaves import LEAVES, WAITS
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.trace.columns import ANALYZED, Category
 from profilerkit.trace.readers import read_trace
 from tests.recipes import cut
@@ -236,7 +237,7 @@ def report_of(name):
 
 
 def evidence_of(report):
-    return {entry.label: entry for _, finding in report.findings() for entry in finding.evidence}
+    return {entry.label: entry for _, finding in in_order(report.outcomes) for entry in finding.evidence}
 
 
 def fired(report):

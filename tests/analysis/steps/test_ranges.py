@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from profilerkit.api import analyze
+from profilerkit.model.finding import in_order
 from profilerkit.model.step import WHOLE_TRACE
 from tests.recipes import US, Trace
 
@@ -120,7 +121,7 @@ def test_a_first_launch_far_slower_than_the_others_is_start_up_and_saves_nothing
     trace = launched_slowly()
     assert trace.parts()["warm.load"] == pytest.approx(30_000 * US, rel=0.01)
     report = analyze(trace.write(tmp_path / "trace.json"))
-    found = {outcome.rule: finding for outcome, finding in report.findings()}
+    found = {outcome.rule: finding for outcome, finding in in_order(report.outcomes)}
     assert "OV001" not in found or found["OV001"].saving.high < 0.1
 
 

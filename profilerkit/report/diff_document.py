@@ -1,0 +1,200 @@
+"""Diff to a page: what is different, before and after side by side, then what moved."""
+
+from collections.abc import Iterator
+
+from profilerkit.model.diff import Diff, Judgement, PartChange, Side
+from profilerkit.model.step import Family
+from profilerkit.report.blocks import Bar, Block, Cell, Document, First, Section, Segment, Table, Text, Tone, Value
+from profilerkit.report.diff_memory import memory_table
+from profilerkit.report.diff_tables import (
+    KERNELS,
+    WAITED,
+    differences_table,
+    findings_table,
+    fixes_table,
+    gate_table,
+    kernels_table,
+    parts_table,
+    spans_table,
+    unchanged,
+)
+from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.wording import DETAIL_WORDS, FAMILY_LABELS, plural
+from profilerkit.units import format_bytes, format_change, format_decimal, format_ns
+
+_TONES: dict[Judgement, Tone] = {
+    "faster": "good",
+    "slower": "high",
+    "less memory": "good",
+    "more memory": "high",
+    "no real change": "info",
+    "not comparable": "low",
+}
+_SHAPES: dict[Tone, str] = {"good": "▼", "high": "▲", "info": "=", "low": "?"}
+# Differences named on the first screen, and the characters of each value there.
+_NAMED, _VALUE = 2, 24
+# An interval that holds 0 and is wider, as a ratio, helps nobody (a choice).
+_TOO_WIDE = 1.0
+
+
+def document_of_diff(diff: Diff) -> Document:
+    """The comparison as a page."""
+    tone, word = _TONES[diff.verdict], _word(diff)
+    names = f"{inert(diff.before.name) or 'before'} → {inert(diff.after.name) or 'after'}"
+    first = First(
+        about=names,
+        made=f"{inert(diff.created, 40)[:10]} · profilerkit {inert(diff.profilerkit_version, 40)}",
+        tone=tone,
+        shape=_SHAPES[tone],
+        word=word,
+        headline=inert(diff.headline, SENTENCE_LIMIT),
+        confidence="",
+        bars=_bars(diff),
+        lead=_different(diff),
+    )
+    return Document(f"{word.lower()}: {names}", first, tuple(_sections(diff)))
+
+
+def _sections(diff: Diff) -> Iterator[Section]:
+    gone = Text.of(text, style="note") if (text := unchanged(diff.findings)) else None
+    notes = tuple(Text.of(inert(note, SENTENCE_LIMIT), style="note") for note in diff.notes)
+    made: tuple[tuple[str, str, str, bool, tuple[Block | None, ...]], ...] = (
+        (
+            "differences",
+            "What is different",
+            plural(len(diff.differences), "difference"),
+            True,
+            (differences_table(diff),),
+        ),
+        ("numbers", "Before and after", "the step, memory and what bounds it", True, (_numbers(diff), *notes)),
+        ("spans", "Spans", "one of each: no interval", True, (spans_table(diff.spans),)),
+        ("memory", "What holds the memory", "largest change first", True, (memory_table(diff.memory),)),
+        ("gates", "Gates", plural(len(diff.gates), "gate"), True, (gate_table(diff.gates),)),
+        ("applied", "Fixes: predicted and measured", "did they hold?", True, (fixes_table(diff),)),
+        ("parts", "What moved", _moved(diff.parts), False, (parts_table(diff.parts),)),
+        ("kernels", KERNELS, "time per traced step", False, (kernels_table(diff.kernels),)),
+        ("findings", "Findings", "new, gone and changed", False, (findings_table(diff.findings), gone)),
+    )
+    for anchor, title, summary, is_open, blocks in made:
+        shown = tuple(block for block in blocks if block is not None)
+        if shown:
+            yield Section(anchor, title, summary, shown, open=is_open)
+
+
+def _word(diff: Diff) -> str:
+    """The verdict as the headline has it: steps that vary too much do not show that nothing changed."""
+    if diff.verdict == "no real change" and diff.step is not None and not diff.step.is_surely_small:
+        return "NO CHANGE THAT CAN BE MEASURED"
+    return diff.verdict.upper()
+
+
+def _different(diff: Diff) -> str:
+    """The first differences in one line, and how many more there are."""
+    if not diff.differences:
+        return "Different: nothing that was recorded"
+    pieces = []
+    for row in diff.differences[:_NAMED]:
+        values = ("not known" if value is None else inert(value, _VALUE) for value in (row.before, row.after))
+        pieces.append(f"{inert(row.name, _VALUE)} {' → '.join(values)}")
+    left = len(diff.differences) - len(pieces)
+    return f"Different: {', '.join(pieces)}{f', and {left} more' if left else ''}"
+
+
+def _numbers(diff: Diff) -> Table:
+    """Both sides as two columns, and the change."""
+    before, after, step = diff.before, diff.after, diff.step
+    rows: list[tuple[str, Cell, Cell, Cell]] = []
+    timed = ", as timed" if _is_timed(diff) else ""
+    change: Cell = "not comparable"
+    if step is not None:
+        judged = step.timed or step.judged
+        change = f"{format_change(judged.expected)} ({format_change(judged.low)} to {format_change(judged.high)})"
+    if before.mean_ns is not None or after.mean_ns is not None:
+        rows.append((f"Mean step{timed}", _ns(before.mean_ns), _ns(after.mean_ns), change))
+    if step is not None and step.typical is not None and before.median_ns is not None and after.median_ns is not None:
+        typical = step.typical
+        interval = f" ({format_change(typical.low)} to {format_change(typical.high)})"
+        if typical.low <= 0 <= typical.high and typical.high - typical.low > _TOO_WIDE:
+            interval = ", the steps vary too much for an interval"
+        rows.append(
+            ("Median step", _ns(before.median_ns), _ns(after.median_ns), f"{format_change(typical.expected)}{interval}")
+        )
+    if step is not None and step.is_taken_out:
+        own, quiet = "Mean step without other programs", "… and without cold caches"
+        rows.append((own, _ns(step.own_before_ns), _ns(step.own_after_ns), ""))
+        judged = step.judged
+        change = f"{format_change(judged.expected)} ({format_change(judged.low)} to {format_change(judged.high)})"
+        rows.append((quiet, _ns(step.quiet_before_ns), _ns(step.quiet_after_ns), change))
+    rows += [
+        (label, was, now, "")
+        for label, was, now in (
+            ("Samples per second", _rate(before), _rate(after)),
+            ("Peak memory", _memory(before), _memory(after)),
+            ("Bound by", _bound(before), _bound(after)),
+            ("Steady steps", f"{before.steady:,}", f"{after.steady:,}"),
+        )
+        if was or now
+    ]
+    return Table("Intervals hold with 99 %.", ("Number", "Before", "After", "Change"), tuple(rows), 4)
+
+
+def _is_timed(diff: Diff) -> bool:
+    waited = max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= WAITED
+    return waited and diff.step is not None and diff.step.is_taken_out
+
+
+def _ns(time_ns: float | None) -> Value:
+    return Value(time_ns, "ns")
+
+
+def _rate(side: Side) -> str:
+    return "" if side.samples_per_s is None else format_decimal(side.samples_per_s, "samples/s")
+
+
+def _memory(side: Side) -> str:
+    return "" if side.peak_memory_bytes is None else format_bytes(side.peak_memory_bytes)
+
+
+def _bound(side: Side) -> str:
+    detail = DETAIL_WORDS.get(side.detail, inert(side.detail, 40))
+    return f"{side.bound} ({detail})" if detail else side.bound
+
+
+def _families(parts: tuple[PartChange, ...], *, after: bool) -> dict[Family, int]:
+    found = dict.fromkeys(FAMILY_LABELS, 0)
+    for part in parts:
+        found[part.family] += (part.after_ns if after else part.before_ns) or 0
+    return found
+
+
+def _bars(diff: Diff) -> tuple[Bar, ...]:
+    """Both steps by family, to the scale of the longer one; nothing where a side was not split."""
+    sides = [_families(diff.parts, after=after) for after in (False, True)]
+    totals = [sum(side.values()) for side in sides]
+    if not all(totals):
+        return ()
+    return tuple(
+        Bar(
+            f"{label} by family",
+            tuple(
+                Segment(family, FAMILY_LABELS[family], time_ns / total, Value(time_ns, "ns"), source="derived")
+                for family, time_ns in side.items()
+                if time_ns > 0
+            ),
+            f"{label}: {format_ns(total)}",
+            total / max(totals),
+        )
+        for label, side, total in zip(("Before", "After"), sides, totals, strict=True)
+    )
+
+
+def _moved(parts: tuple[PartChange, ...]) -> str:
+    """The family that moved most."""
+    before, after = (_families(parts, after=is_after) for is_after in (False, True))
+    moved = {family: after[family] - before[family] for family in before}
+    most = max(moved, key=lambda family: abs(moved[family]))
+    if not any(before.values()) or not any(after.values()):
+        return "part by part"
+    if not moved[most]:
+        return "every family takes as long as before"
+    return f"{FAMILY_LABELS[most]} takes {format_ns(abs(moved[most]))} {'more' if moved[most] > 0 else 'less'} per step"

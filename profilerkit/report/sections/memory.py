@@ -1,0 +1,279 @@
+"""The memory section: numbers, the peak of every step, and what was alive at the peak."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
+from profilerkit.model.report import Report
+from profilerkit.model.snapshot import MemorySnapshot
+from profilerkit.model.step import as_judged
+from profilerkit.report.blocks import (
+    Axis,
+    Bar,
+    Block,
+    Chart,
+    Fact,
+    Facts,
+    Heading,
+    Section,
+    Segment,
+    Shape,
+    Table,
+    Tick,
+    Value,
+)
+from profilerkit.report.charts.chart import LEAST_COLUMNS, rectangle, step_axis
+from profilerkit.report.inert import inert
+from profilerkit.report.out_of_memory import oom_blocks
+from profilerkit.report.wording import plural, share_text
+from profilerkit.units import format_about, format_bytes, format_count, format_long_ns, format_ratio
+
+_MOST_COLUMNS = 200
+_TABLE_ROWS = 20
+#: The capacity is drawn where the memory fills at least this ratio of it; above a lower one it would flatten the steps.
+_DRAWN_RATIO = 0.2
+#: Peaks that differ by less than this ratio are even.
+_EVEN_RATIO = 0.02
+_BY_HISTORY = "derived from the history of a snapshot"
+
+_TRACKED: dict[Tracked, str] = {
+    "allocated": "allocated memory",
+    "device": "memory used on the device by all processes, sampled",
+    "process": "resident memory of the process, sampled",
+    "worker": "memory of one worker, sampled",
+}
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """The peak of each step, of many steps that of the highest of ``group`` neighbours; the scale and the capacity."""
+
+    rows: tuple[MemoryRow, ...]
+    group: int
+    top_bytes: int
+    capacity_bytes: int | None
+
+    @property
+    def capacity_drawn(self) -> bool:
+        """Whether the capacity lies within the scale."""
+        return self.capacity_bytes is not None and self.capacity_bytes <= self.top_bytes
+
+
+def _capacity(memory: Memory) -> int | None:
+    """Of the memory that the rows are about."""
+    on_host = memory.rows_of == "process" or memory.place == "host"
+    return memory.host_capacity_bytes if on_host else memory.capacity_bytes
+
+
+def columns_of(memory: Memory) -> Columns | None:
+    """The steps' peaks, ready to draw; ``None`` below two steps."""
+    rows = memory.rows
+    if len(rows) < 2:
+        return None
+    size = -(-len(rows) // _MOST_COLUMNS)
+    groups = (rows[start : start + size] for start in range(0, len(rows), size))
+    highest = tuple(max(group, key=_height) for group in groups)
+    most, capacity = max(map(_height, highest)), _capacity(memory)
+    near = capacity is not None and most >= _DRAWN_RATIO * capacity
+    return Columns(highest, size, max(most, capacity if near and capacity else 0, 1), capacity)
+
+
+def _height(row: MemoryRow) -> int:
+    return max(row.peak_bytes, row.reserved_bytes or 0)
+
+
+def used_ratio(memory: Memory) -> float | None:
+    """Peak memory / capacity of the device, 0 to 1; ``None`` when either is unknown."""
+    peak = _peak(memory)
+    return min(1.0, peak / memory.capacity_bytes) if peak is not None and memory.capacity_bytes else None
+
+
+def _peak(memory: Memory) -> int | None:
+    """The largest memory known of the device."""
+    own = memory.peak_reserved_bytes or memory.peak_allocated_bytes if memory.place == "device" else None
+    return own if own is not None else memory.peak_device_used_bytes
+
+
+def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot], found_by: str) -> Iterator[Fact]:
+    host = memory.place == "host"
+    by_history = any(one.peak_bytes is not None and one.peak_bytes == memory.peak_allocated_bytes for one in snapshots)
+    if memory.peak_allocated_bytes is not None:
+        note = "measured, on the host, since the recording began" if host else "measured"
+        note = _BY_HISTORY if by_history else note
+        yield Fact("Peak allocated", format_bytes(memory.peak_allocated_bytes), note)
+    if memory.peak_reserved_bytes is not None:
+        yield Fact("Peak reserved", format_bytes(memory.peak_reserved_bytes), _BY_HISTORY if by_history else "measured")
+    if len(snapshots) == 1 and snapshots[0].start_in_use_bytes is not None and snapshots[0].length_ns:
+        ends = f"{format_bytes(snapshots[0].start_in_use_bytes)} → {format_bytes(snapshots[0].in_use_bytes)}"
+        over = f"measured, from the beginning of the history to its end, {format_long_ns(snapshots[0].length_ns)} later"
+        yield Fact("In use", ends, over)
+    if memory.peak_device_used_bytes is not None:
+        yield Fact("Peak use of the device", format_bytes(memory.peak_device_used_bytes), "sampled, all processes")
+    if memory.capacity_bytes is not None:
+        yield Fact("Capacity", format_bytes(memory.capacity_bytes), "measured")
+    peak = _peak(memory)
+    if peak is not None and memory.capacity_bytes:
+        more = peak > memory.capacity_bytes
+        note = "derived, more is taken than there is" if more else "derived"
+        yield Fact("Headroom", "none" if more else format_bytes(memory.capacity_bytes - peak), note)
+    if memory.peak_process_bytes is not None:
+        of = f" of {format_bytes(memory.host_capacity_bytes)}" if memory.host_capacity_bytes else ""
+        note = f"sampled{of} on the host{_kept(memory)}"
+        yield Fact("Peak of the process", format_bytes(memory.peak_process_bytes), note)
+    if memory.traced_process_bytes is not None:
+        note = "sampled, how far the process rose in trace windows"
+        yield Fact("Memory for recording", f"up to {format_bytes(memory.traced_process_bytes)}", note)
+    if memory.fragmentation_ratio is not None:
+        yield Fact("Fragmentation", format_ratio(memory.fragmentation_ratio), "derived, reserved and idle at the peak")
+    if memory.allocator_calls_per_step is not None:
+        calls = format_count(round(memory.allocator_calls_per_step, 1))
+        frees = memory.allocator_frees_per_step
+        note = f"measured, {format_count(round(frees, 1))} of them give memory back" if frees else "measured"
+        yield Fact("Device allocator calls", as_judged(f"{calls} per step", found_by), note)
+    if memory.allocator_retries:
+        note = "derived, memory was given back to make room"
+        yield Fact("Allocations tried again", format_count(memory.allocator_retries), note)
+    for row in memory.growth:
+        yield _growth(row)
+
+
+def _kept(memory: Memory) -> str:
+    """How much of the process's memory trace windows left behind; empty where that is little or not known."""
+    kept = memory.kept_process_bytes
+    return f", up to {format_bytes(kept)} of it kept from recording the trace" if kept is not None else ""
+
+
+def _growth(row: MemoryGrowth) -> Fact:
+    label = f"Growth, {'one worker' if row.of == 'worker' else row.of}"
+    if not row.grows:
+        return Fact(label, "none that lasts", f"derived, {plural(row.n, 'point')}")
+    low, high = format_bytes(row.low_bytes_per_step), format_bytes(row.high_bytes_per_step)
+    value = f"{format_bytes(row.bytes_per_step)} per step"
+    note = f"derived, 99 % interval {low} to {high}"
+    if row.steps_to_full is not None and row.ns_to_full is not None:
+        steps, time = format_about(row.steps_to_full), format_long_ns(row.ns_to_full)
+        note += f"; full in about {steps} steps, {time}, estimated"
+    return Fact(label, value, note)
+
+
+def _alive(memory: Memory) -> Table | None:
+    if not memory.alive or not memory.peak_allocated_bytes:
+        return None
+    with_modules = any(row.module is not None for row in memory.alive)
+    rows = tuple(
+        (
+            inert(row.op) if row.op is not None else "not known",
+            *((inert((row.module or "not known").removeprefix("nn.Module: ")),) if with_modules else ()),
+            format_count(row.count),
+            format_bytes(row.bytes),
+            share_text(row.bytes / memory.peak_allocated_bytes),
+        )
+        for row in memory.alive
+    )
+    columns = ("Operator", *(("Module",) if with_modules else ()), "Blocks", "Size", "Share")
+    caption = "Alive when most was allocated, by the operator that asked for it."
+    if memory.alive_before_bytes:
+        before = format_bytes(memory.alive_before_bytes)
+        caption += f" {before} more are older than the recording, such as parameters and optimizer state."
+    return Table(caption, columns, rows, 2 if with_modules else 1)
+
+
+def _title(memory: Memory, rows: Sequence[MemoryRow]) -> str:
+    grown = next((row for row in memory.growth if row.of == memory.rows_of and row.grows), None)
+    if grown is not None and not grown.lasts:
+        return f"Memory grew by {format_bytes(grown.bytes_per_step)} a step over {plural(grown.steps, 'step')}"
+    if grown is not None:
+        return f"Memory grows by {format_bytes(grown.bytes_per_step)} in every step"
+    highest, lowest = max(rows, key=_height), min(rows, key=_height)
+    capacity = _capacity(memory)
+    of = f" of {format_bytes(capacity)}" if capacity else ""
+    if memory.rows_of == "process" and (kept := _kept(memory)):
+        return f"Steps peak at {format_bytes(_height(highest))}{of}{kept}"
+    if _height(highest) - _height(lowest) <= _EVEN_RATIO * _height(highest):
+        return f"Memory is even: steps peak at {format_bytes(_height(highest))}{of}"
+    return (
+        f"Step {highest.index} needs most memory: {format_bytes(_height(highest))}{of}; "
+        f"the least of a step is {format_bytes(_height(lowest))}"
+    )
+
+
+def _caption(memory: Memory, columns: Columns) -> str:
+    pieces = [f"The most of each step: {_TRACKED[memory.rows_of or 'allocated']}."]
+    if any(row.reserved_bytes is not None for row in columns.rows):
+        pieces.append("Pale: reserved beyond it.")
+    if columns.capacity_bytes is not None and not columns.capacity_drawn:
+        pieces.append(f"The capacity, {format_bytes(columns.capacity_bytes)}, lies far above the scale.")
+    if columns.group > 1:
+        pieces.append(f"Each column is the highest of {columns.group} neighbouring steps.")
+    return " ".join(pieces)
+
+
+def _table(columns: Columns) -> Table:
+    every = -(-len(columns.rows) // _TABLE_ROWS)
+    shown = columns.rows[::every]
+    with_reserved = any(row.reserved_bytes is not None for row in shown)
+    rows = tuple(
+        (
+            format_count(row.index),
+            format_bytes(row.peak_bytes),
+            *((format_bytes(row.reserved_bytes) if row.reserved_bytes is not None else "",) if with_reserved else ()),
+        )
+        for row in shown
+    )
+    caption = "Every column." if every == 1 else f"One of every {every} columns. The JSON has all steps."
+    return Table(caption, ("Step", "Peak", *(("Reserved",) if with_reserved else ())), rows, 1)
+
+
+def section(report: Report) -> Section | None:
+    """Memory, and what a rank that ran out of it held; ``None`` where nothing is known."""
+    memory = report.memory
+    facts, columns = tuple(_facts(memory, report.snapshots, report.steps.found_by)), columns_of(memory)
+    oom = oom_blocks(report)
+    blocks: list[Block] = [Heading("Out of memory"), *oom] if oom else []
+    used = used_ratio(memory)
+    if used is not None:
+        full = Segment("memory", "Peak", used, Value(_peak(memory), "bytes"))
+        rest = Segment(
+            "other", "Headroom", 1.0 - used, Value((memory.capacity_bytes or 0) - (_peak(memory) or 0), "bytes")
+        )
+        blocks.append(Bar("Peak memory as a share of capacity", (full, rest) if used < 1.0 else (full,)))
+    if facts:
+        blocks.append(Facts(facts))
+    if columns is not None:
+        blocks.append(_chart(memory, columns))
+    if alive := _alive(memory):
+        blocks += [Heading("Alive at the peak"), alive]
+    if not blocks:
+        return None
+    peak = report.memory.peak
+    of = f" of {format_bytes(peak.capacity_bytes)}" if peak and peak.capacity_bytes else ""
+    summary = f"peak {format_bytes(peak.bytes)}{of}" if peak else "what is known"
+    return Section("memory", "Memory", summary, tuple(blocks), prints=bool(oom))
+
+
+def _chart(memory: Memory, columns: Columns) -> Chart:
+    """The peak of each step as a column; what is reserved beyond it is pale."""
+    wide = 100.0 / max(len(columns.rows), LEAST_COLUMNS)
+    paths = {"memory": "", "memory pale": ""}
+    for number, row in enumerate(columns.rows):
+        left, right = number * wide, (number + 0.8) * wide
+        top = 100.0 * (1 - row.peak_bytes / columns.top_bytes)
+        paths["memory"] += rectangle(left, top, right, 100.0)
+        if row.reserved_bytes is not None and row.reserved_bytes > row.peak_bytes:
+            paths["memory pale"] += rectangle(left, 100.0 * (1 - row.reserved_bytes / columns.top_bytes), right, top)
+    shapes = [Shape(colour, "area", path) for colour, path in paths.items() if path]
+    if columns.capacity_drawn:
+        height = 100.0 - 100.0 * (columns.capacity_bytes or 0) / columns.top_bytes
+        shapes.append(Shape("mark", "dash", f"M0 {height:.4g}H100", "Capacity"))
+    return Chart(
+        anchor="memory-steps",
+        title=_title(memory, memory.rows),
+        caption=_caption(memory, columns) + (" Dashed: the capacity." if columns.capacity_drawn else ""),
+        height_px=170,
+        shapes=tuple(shapes),
+        x=step_axis([row.index for row in columns.rows]),
+        y=Axis("Memory", (Tick(0.0, "0"), Tick(100.0, format_bytes(columns.top_bytes)))),
+        legend=(),
+        labels=(),
+        table=_table(columns),
+    )

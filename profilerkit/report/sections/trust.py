@@ -1,0 +1,167 @@
+"""How sure: what was recorded, what is missing, and how every rule ended."""
+
+from profilerkit.model.finding import Outcome, Status, in_order
+from profilerkit.model.report import Report
+from profilerkit.model.run import CaptureCost
+from profilerkit.model.step import Steps
+from profilerkit.report.blocks import Block, Fact, Facts, Heading, Section, Table, Text
+from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.waterfall import replay_facts
+from profilerkit.report.wording import STATE_WORDS, STATUS_LABELS, listed, plural, saving_range
+from profilerkit.units import format_count, format_ns, format_ratio
+
+_MODES = {
+    "gpu": "Device events were read.",
+    "cpu": "No device events: the main thread stands for the device.",
+    "steps": "Only step timers exist.",
+    "logs": "Only logs were read, which have no steps.",
+    "dumps": "Only dumps of flight recorders were read.",
+}
+#: Rules that did not fire, by how they ended; those that could not run first.
+_ENDED: tuple[Status, ...] = ("missing_data", "error", "suppressed", "passed", "not_applicable", "off")
+
+
+def section(report: Report) -> Section | None:
+    """What the numbers rest on."""
+    trust, steps = report.trust, report.steps
+    blocks: list[Block] = [Text.of(inert(note, SENTENCE_LIMIT), style="note") for note in trust.notes]
+    blocks.append(Facts((*_trust_facts(report), *replay_facts(report))))
+    if measured := _measured_signals(report):
+        blocks.append(Text.of(f"Measured: {measured}."))
+    if weak := _signals(report):
+        blocks += [Heading("What is missing, and how to record it"), weak]
+    blocks += [Heading("Rules that found nothing"), _rules(report)] if _rules(report).rows else []
+    blind = sum(outcome.status in ("missing_data", "error") for outcome in report.outcomes)
+    used = f"{format_count(steps.steady)} of {plural(steps.count, 'step')} used" if steps.count else "no steps"
+    summary = f"confidence {report.verdict.confidence} · {used}" + (f" · {blind} checks lack data" if blind else "")
+    return Section("trust", "How sure", summary, tuple(blocks), prints=False)
+
+
+def _rules(report: Report) -> Table:
+    """Every rule that did not fire, and why."""
+    rows = tuple(
+        (
+            inert(outcome.rule, 24),
+            inert(outcome.summary or outcome.name, 200),
+            STATUS_LABELS[status],
+            " ".join(piece for piece in (inert(outcome.reason or "", SENTENCE_LIMIT), _hint(outcome)) if piece),
+        )
+        for status in _ENDED
+        for outcome in sorted(report.outcomes, key=lambda outcome: outcome.rule)
+        if outcome.status == status
+    )
+    return Table("", ("Rule", "Looks for", "Result", "Why"), rows, 4, title="Rules", searchable=True)
+
+
+def _hint(outcome: Outcome) -> str:
+    """How to record what a rule lacks, or what a suppressed one found."""
+    found = (f"{one.title}{f', saves {saving_range(one.saving)}' if one.saving else ''}" for one in outcome.suppressed)
+    return inert(outcome.hint or (f"Found: {'; '.join(found)}." if outcome.suppressed else ""), SENTENCE_LIMIT)
+
+
+def _trust_facts(report: Report) -> tuple[Fact, ...]:
+    """How the recording was made and what it cost."""
+    steps, trust = report.steps, report.trust
+    if trust.mode == "logs":
+        return (Fact("Recording", _MODES[trust.mode]),)
+    dropped = [
+        f"{format_count(n)} {STATE_WORDS.get(inert(why, 40), inert(why, 40))}" for why, n in steps.dropped.items() if n
+    ]
+    facts = [
+        Fact("Recording", _MODES[trust.mode]),
+        Fact("Steps judged", f"{format_count(steps.steady)} of {format_count(steps.count)}", _dropped_note(dropped)),
+        *_warmup(report),
+        *_spread(report),
+        Fact("Steps marked by", inert(steps.found_by) or "nothing", "inferred" if steps.inferred else "given"),
+        *_clock(steps),
+    ]
+    if trust.inflation_ratio is None:
+        facts.append(Fact("Profiler inflation", "not measured", "needs step times from outside the traced window"))
+    else:
+        facts.append(Fact("Profiler inflation", f"{trust.inflation_ratio:.2f}×", "traced / untraced step time"))
+    if trust.overhead_ratio is None:
+        facts.append(Fact("Capture overhead", "not measured"))
+    else:
+        facts.append(Fact("Capture overhead", format_ratio(trust.overhead_ratio), _per_step(trust.cost)))
+    facts += _other_cost(trust.cost)
+    damage = [f"{format_count(trust.repaired)} repaired" if trust.repaired else ""]
+    damage.append(f"{format_count(trust.dropped)} could not be read" if trust.dropped else "")
+    damage.append("the end of a file is missing" if trust.truncated else "")
+    note = listed([piece for piece in damage if piece]) or "none damaged"
+    facts.append(Fact("Events read", format_count(trust.events), note))
+    calibrations = sorted({inert(f.saving.calibration) for _, f in in_order(report.outcomes) if f.saving})
+    if calibrations:
+        facts.append(Fact("Saving ranges", "; ".join(calibrations)))
+    return tuple(facts)
+
+
+def _per_step(cost: CaptureCost | None) -> str:
+    """How much of the step capture takes."""
+    own = f", {format_ns(cost.per_step_ns)} per step" if cost and cost.per_step_ns is not None else ""
+    return f"estimated, of the step time{own}"
+
+
+def _other_cost(cost: CaptureCost | None) -> tuple[Fact, ...]:
+    """What capture cost outside the steps."""
+    if cost is None:
+        return ()
+    around = [
+        f"{format_ns(value_ns)} to {what}"
+        for what, value_ns in (("start", cost.start_ns), ("end", cost.close_ns))
+        if value_ns is not None
+    ]
+    facts = [Fact("Start and end of capture", ", ".join(around), "outside the loop")] if around else []
+    if cost.windows_ns is not None:
+        facts.append(
+            Fact("Pauses for trace windows", format_ns(cost.windows_ns), "in total; these steps are not judged")
+        )
+    return tuple(facts)
+
+
+def _warmup(report: Report) -> tuple[Fact, ...]:
+    """What the first steps cost, beside the window that is judged."""
+    warmup = report.steps.warmup
+    if warmup is None:
+        return ()
+    longer = (
+        f"{format_ns(warmup.excess_ns)} longer than steady ones" if warmup.excess_ns else "no longer than the others"
+    )
+    note = f"{longer}: {inert(warmup.cause)}" if warmup.cause else longer
+    return (Fact("Warm-up", f"{plural(warmup.steps, 'step')}, {format_ns(warmup.time_ns)}", note),)
+
+
+def _spread(report: Report) -> tuple[Fact, ...]:
+    """How much the steady steps differ; empty for a single one."""
+    times = report.steps.time_ns
+    if times is None or times.cv_ratio is None:
+        return ()
+    tail = f"99th percentile {format_ns(times.p99)}" if times.p99 is not None else "standard deviation / mean"
+    return (Fact("Steps vary by", format_ratio(times.cv_ratio), tail),)
+
+
+def _clock(steps: Steps) -> tuple[Fact, ...]:
+    """By whose clock steps are timed, where a device's was recorded."""
+    if steps.ahead_ns is None:
+        return ()
+    return (Fact("Steps timed by", "the device's clock", f"the host runs {format_ns(steps.ahead_ns)} ahead of it"),)
+
+
+def _dropped_note(dropped: list[str]) -> str:
+    return f"left out: {', '.join(dropped[:8])}" if dropped else "none left out"
+
+
+def _signals(report: Report) -> Table | None:
+    """Signals that are missing or weak, missing ones first: they are what the reader can act on."""
+    weak = [signal for signal in report.trust.signals if signal.state != "measured" or signal.reason or signal.hint]
+    order = {"missing": 0, "partial": 1, "measured": 2}
+    rows = tuple(
+        (inert(s.name), s.state, inert(s.reason, SENTENCE_LIMIT), inert(s.hint, SENTENCE_LIMIT))
+        for s in sorted(weak, key=lambda signal: order[signal.state])
+    )
+    return Table("", ("Signal", "State", "Why", "How to record it"), rows, 4, title="Signals") if rows else None
+
+
+def _measured_signals(report: Report) -> str:
+    """The names of the signals about which there is nothing more to say."""
+    signals = report.trust.signals
+    return listed([inert(s.name) for s in signals if s.state == "measured" and not s.reason and not s.hint])
