@@ -42,7 +42,7 @@ from profilerkit.rules.recording import slowed_by
 from profilerkit.rules.rule import ENOUGH_STEPS, confidence, each, record_enough, weakest
 from profilerkit.units import format_ns, format_ratio
 
-#: A bound is named from this expected saving (§1.8 of the diagnosis method).
+#: A bound is named from this expected saving.
 NAMED_SAVING = 0.10
 #: Share of the step that compute kernels must own to call a run without savings compute-bound.
 MOST_OF_THE_STEP = 0.5

@@ -1,4 +1,4 @@
-"""CO003 (R36): the other ranks wait for one that comes late."""
+"""CO003: the other ranks wait for one that comes late."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -91,27 +91,27 @@ _SLOWER = _Remedy(
 
 @dataclass(frozen=True)
 class LateRank(Rule):
-    """Late rank (R36).
+    """Find a rank that comes last to the collectives in most steps, while the others wait for it.
 
-    Claim: The other ranks wait for one rank, or two, that come late to the collectives again and again.
-    Evidence: Each collective of all ranks, matched by process group and number or by order, divided at the arrival of
-        the last rank; the waiting is booked on that rank. Without a trace those that torch's flight recorders held:
-        they tell when hosts issued them, which is when ranks arrive where the hosts compute; on devices their times are
-        used if they were taken. Of a step the longest wait counts.
-    Threshold: Exposed waiting of the median other rank is 5 % of the step, and the late rank causes 60 % of all
-        waiting, in most steps, with a probability below 2 % of being an accident. Both speak: how often it is last,
-        and, where it is last in every step, how long after the next rank. It is likely late, not surely, in one step
-        or two, and where its order alone does not exclude an accident, unless that is below 0.1 %. On a host ten times
-        what the ends of one collective lie apart.
-    Fix: By what the late rank does longer than the others before they wait for it, if that explains 60 % of the
-        waiting, or holds 60 % of all that it does longer in the mean step; without such a cause a trace of that rank
-        with stacks.
-    Saving: Bound: the waiting of the median other rank, and the transfers that it has exposed after that and the late
-        rank computes through. Expected: that less the jitter that would be left; where work is to be evened out,
-        without the part of it that the other ranks take over.
-    Traps: A rank that was not recorded may be the late one. Late by turns is jitter, not a late rank. Clocks of several
-        hosts differ; they are aligned by the ends of the collectives, and the residual is stated.
-    Confidence: High; medium where ranks are missing or no cause explains the waiting; low where it is likely late.
+    Why it costs: A collective ends when the slowest rank arrives. All other devices idle until then.
+
+    Example:
+        if torch.distributed.get_rank() == 0:
+            evaluate()
+        torch.distributed.barrier()
+
+    Use instead:
+        evaluate()
+        torch.distributed.barrier()
+
+    How it is measured: Each collective is matched across ranks and split at the arrival of the last rank. The median
+        other rank must wait 5 % of the step, and the late rank must cause 60 % of all waiting. The chance of such an
+        order must be below 2 %. Without traces, flight recorder dumps are used. The cause is what the late rank does
+        longer than the others.
+
+    When it is wrong: A rank that was not recorded may be the late one. Ranks that are late by turns are jitter. Clocks
+        of hosts are aligned by the ends of collectives, and the remaining error is shown. One or two steps make a rank
+        likely late only.
     """
 
     code: ClassVar[str] = "CO003"

@@ -1,4 +1,4 @@
-"""CO002 (R35): there is computing that could hide the communication, and it does not."""
+"""CO002: there is computing that could hide the communication, and it does not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,28 +47,31 @@ _PIECES = 4
 
 @dataclass(frozen=True)
 class UnhiddenCollectives(Rule):
-    """Communication not overlapped (R35).
+    """Find collectives of which less than {overlap_ratio} runs beside computation, though nothing prevents it.
 
-    Claim: There is computation that could hide the communication, and it does not.
-    Evidence: Of the collectives that nothing on the data path waits for: how much of their time runs beside computing,
-        and how much computing runs beside none of them. Reductions have the backward pass, where the trace shows it,
-        everything else the whole step.
-    Threshold: Less than 70 % is hidden (TraceLens' target), the collectives take at least 5 % of the step, and the
-        computing they could run beside is at least half as long as they are.
-    Fix: With DDP smaller buckets, unless these are at the latency already; with FSDP gathering ahead; else starting
-        each collective as soon as its data is there.
-    Saving: Bound: min(exposed, computing that is left to hide behind). Expected: no more than exposed - total / pieces,
-        because the last piece has nothing left to hide behind.
-    Traps: Collectives of tensor, expert and pipeline groups, all-to-all, point-to-point and broadcasts are on the data
-        path and left out; without descriptions of the groups a reduction is taken for one of gradients where a backward
-        pass shows and none comes before it. Smaller buckets cost latency.
-    Confidence: Medium; low where transfer and waiting look the same.
+    Why it costs: A reduction can run while backward computes the next gradients. Here it starts too late.
+
+    Example:
+        ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=500)
+
+    Use instead:
+        ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=25)
+
+    How it is measured: The collectives must take {smallest_share} of the step. The computation they could run beside
+        must be {available_ratio} as long as they are. The last of n pieces stays exposed, so the saving is at most
+        exposed - total / n.
+
+    When it is wrong: Tensor, expert and pipeline groups are on the data path and are left out. Smaller buckets cost
+        latency. Confidence is low where transfer and waiting look the same.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
     code: ClassVar[str] = "CO002"
     name: ClassVar[str] = "unhidden_collectives"
     family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "Computation could hide the communication, and does not"
+    summary: ClassVar[str] = "Collectives could run beside computation, and do not"
 
     overlap_ratio: float = 0.70
     smallest_share: float = 0.05

@@ -1,4 +1,4 @@
-"""IN008 (R08): bringing finished samples to the training process is the cost."""
+"""IN008: bringing finished samples to the training process is the cost."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,22 +25,29 @@ _PIECEWISE_TIMES = 10.0
 
 @dataclass(frozen=True)
 class CostlyHandover(Rule):
-    """Collate, pickle or IPC bound (R08).
+    """Find batches of which collate and hand-over take {smallest_share} of the work, or which arrive late.
 
-    Claim: Joining samples to a batch and moving it to the training process is the cost, not making the samples.
-    Evidence: Collate and hand-over in the work on a batch, time from the end of collating to the training loop, bytes
-        of the batch, share of the wait in which the awaited batch was on its way.
-    Threshold: Collate and hand-over own 20 % of the work on a batch, or the awaited batches are on their way for half
-        of the wait.
-    Fix: One contiguous tensor per batch instead of many objects, smaller types over the queue (uint8 instead of
-        float32), cast on the device; where joining is most of it, a cheaper collate_fn.
-    Saving: Bound: the input share. Expected: the fluid model with half of collate and hand-over; of a wait for batches
-        on their way, half of that. How much of joining goes is not known: its interval is wider. Where joining takes
-        ten times what one copy of the batch's bytes and half a µs for each sample do, all beyond that: then samples
-        are joined object by object.
-    Traps: The thread that pins memory is not seen. A hand-over that waits for room in the queue costs nothing and is
-        not counted.
-    Confidence: High where it owns half of the work on a batch, else medium.
+    Why it costs: The samples are ready, but the batch is copied, pickled and sent before training gets it.
+
+    Example:
+        def collate(samples):
+            return torch.tensor([[float(value) for value in x] for x, _ in samples])
+        batch = collate([dataset[0], dataset[1]])
+
+    Use instead:
+        def collate(samples):
+            return torch.stack([x for x, _ in samples])
+        batch = collate([dataset[0], dataset[1]])
+
+    How it is measured: Workers time collate and hand-over. The rule fires as well when awaited batches are on their way
+        for {on_its_way_share} of the wait. The saving models half of that cost. A collate that takes ten times one copy
+        of its bytes is joined object by object: all beyond one copy counts.
+
+    When it is wrong: The thread that pins memory is not measured. A hand-over that waits for room in the queue costs
+        nothing and is not counted.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/data.html
     """
 
     code: ClassVar[str] = "IN008"

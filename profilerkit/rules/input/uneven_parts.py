@@ -1,4 +1,4 @@
-"""IN014 (R03): workers run out of data before the others, because their parts are of unlike length."""
+"""IN014: workers run out of data before the others, because their parts are of unlike length."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,24 +17,36 @@ from profilerkit.units import format_count, format_ns, format_ratio
 
 @dataclass(frozen=True)
 class UnevenParts(Rule):
-    """Parts of unlike length (R03: too few workers, of those that have data).
+    """Find iterable datasets where, on average, fewer than {with_data} of the workers still have data.
 
-    Claim: Workers of an iterable-style dataset run out of data early, and the others make the rest of the epoch alone.
-    Evidence: Workers that still had data, mean over the batches, against all of them; how fast those make a step's
-        data. From timers in the worker processes.
-    Threshold: A wait of 3 % of the step; less than 75 % of the workers still had data in the mean.
-    Fix: Deal the data out so that all workers end together: many small shards, worker i of n takes every n-th.
-    Saving: Bound: the input share. Expected: the fluid model of the loader with all workers at work to the end,
-        1 - max(compute, producer / workers, CPU / cores) / step.
-    Traps: An epoch of a few batches starts and ends its workers one after the other, however even their parts are.
-        Parts of as many samples may still take unlike time.
-    Confidence: Medium: that the workers keep their pace when all of them work is a model.
+    Why it costs: When the short shards end, the remaining workers feed the rest of the epoch alone.
+
+    Example:
+        class Shards(IterableDataset):
+            def __iter__(self):
+                if torch.utils.data.get_worker_info().id == 0:
+                    yield from range(1000)
+
+    Use instead:
+        class Shards(IterableDataset):
+            def __iter__(self):
+                info = torch.utils.data.get_worker_info()
+                yield from range(info.id, 1000, info.num_workers)
+
+    How it is measured: Timers count the workers that still have data at each batch. The saving models all workers at
+        work to the end, at the pace of those that have data.
+
+    When it is wrong: An epoch of a few batches starts and ends its workers one after the other. Shards with equal
+        counts may still take unequal time.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/data.html
     """
 
     code: ClassVar[str] = "IN014"
     name: ClassVar[str] = "uneven_parts"
     family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "Workers run out of data: their parts are of unlike length"
+    summary: ClassVar[str] = "Workers finish early: shards have unequal sizes"
 
     with_data: float = WITH_DATA
 

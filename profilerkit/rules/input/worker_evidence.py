@@ -11,7 +11,7 @@ from profilerkit.units import format_ratio
 
 #: Where the workers' numbers come from.
 ORIGIN = "timers in the worker processes"
-#: Share of the step below which a wait is not worth dividing (R02's threshold).
+#: Share of the step below which a wait is not worth dividing.
 SMALLEST_WAIT = 0.03
 
 _LABELS: dict[WorkerPartName, str] = {

@@ -1,4 +1,4 @@
-"""OV005 (R50): the user's own Python keeps the device waiting."""
+"""OV005: the user's own Python keeps the device waiting."""
 
 import re
 from dataclasses import dataclass
@@ -35,26 +35,33 @@ _SHOW_THE_HOST = "run the loop within torch.autograd.profiler.emit_nvtx() under 
 
 @dataclass(frozen=True)
 class PythonWork(Rule):
-    """Python work per step (R50).
+    """Find Python between operators, longer than 1 ms at a time, that takes {smallest_share} of the step.
 
-    Claim: User Python keeps the device waiting.
-    Evidence: Share of the step in which no operator runs on the launching thread and the device is idle, in stretches
-        longer than 1 ms; shorter gaps between operators are the price of issuing them (OV001). Untraced steps tell how
-        long it is without the profiler. With sampled or recorded stacks, the function that holds most of it.
-    Threshold: 5 % of the step, and on a busy machine a tenth of what others took of it: a thread that loses its
-        processor between two operators looks like Python (a choice; beside two busy processes a loop without such
-        Python showed 7 %).
-    Fix: Move logging, metrics and progress bars off the loop, vectorise, or use a thread.
-    Saving: Bound: all Python in which the device is idle. Expected: the longer stretches.
-    Traps: A wait that leaves no event looks alike: a lock, a socket, a batch that no loader gives. The profiler slows
-        Python: without untraced steps the low end is that of Python twice as fast.
-    Confidence: Medium: the line is only named with stacks.
+    Why it costs: Logging, metrics and loops over elements run on the thread that has to issue the next kernel.
+
+    Example:
+        scores = torch.randn(1000)
+        best = max(float(score) for score in scores)
+
+    Use instead:
+        scores = torch.randn(1000)
+        best = scores.max()
+
+    How it is measured: Time without an operator on the launching thread counts while the GPU is idle. Stacks name the
+        function that holds most of it. The saving is the longer stretches. On a busy machine {queued_ratio} of what
+        other programs took is added to the threshold.
+
+    When it is wrong: A lock, a socket or a batch without a loader looks the same. The profiler slows Python: without an
+        untraced step time, {unmeasured_inflation_ratio} is taken off the low end.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code: ClassVar[str] = "OV005"
     name: ClassVar[str] = "python_work"
     family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "The user's own Python keeps the device waiting"
+    summary: ClassVar[str] = "Your own Python keeps the GPU waiting"
 
     smallest_share: float = 0.05
     #: Part of the time in the queue for a processor that may look like Python.
