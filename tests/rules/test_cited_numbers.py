@@ -15,7 +15,7 @@ from tests.recipes import STEP_NS
 from tests.rules.contract import RULE
 from tests.rules.tables import tables
 
-FIRES = [case for table in tables("fires") for case in (table.items() if isinstance(table, dict) else table)]
+FIRED = [case for table in tables("fires") for case in (table.items() if isinstance(table, dict) else table)]
 #: The report states it, and a headline may call it the whole of a part: 40.0 ms of 100 ms.
 STEP = EvidenceRow("E99", "Step time, mean", format_ns(STEP_NS), "", "", "measured", "x")
 
@@ -26,7 +26,7 @@ def uncited(text, rows, stated=()):
     return shown if "#all-of-it" in shown else ""
 
 
-@pytest.mark.parametrize(("code", "known"), FIRES, ids=[f"{code}-{index}" for index, (code, _) in enumerate(FIRES)])
+@pytest.mark.parametrize(("code", "known"), FIRED, ids=[f"{code}-{index}" for index, (code, _) in enumerate(FIRED)])
 def test_each_number_of_a_headline_is_in_the_evidence_of_its_rule(code, known):
     result = RULE[code].check(known)
     assert isinstance(result, Fired)
