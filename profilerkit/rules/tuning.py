@@ -61,7 +61,7 @@ def _checked(rule: Rule, name: str, value: Any, where: str) -> Any:
     known = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
     if name not in known:
         hint = did_you_mean(name, list(known)) or (f"its options: {', '.join(known)}" if known else "it has no options")
-        raise ConfigError(f"{rule.code} has no option {name!r}", cause=f"it stands in {where}", hint=hint)
+        raise ConfigError(f"{rule.code} has no option {name!r}", cause=f"it is in {where}", hint=hint)
     default = known[name]
     if isinstance(default, float) and type(value) is int:
         return float(value)

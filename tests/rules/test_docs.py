@@ -4,14 +4,16 @@ import functools
 import inspect
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
 from profilerkit.rules import RULES
 from profilerkit.rules.docs import CODE, SOURCES, render_text, sections, spoken, table_of, thresholds
 from profilerkit.rules.rule import HEADINGS
-from tests.plain_english import Text, faults
+from tests.plain_english import Text, faults, strings_of
 
+PACKAGE = Path(__file__).parents[2] / "profilerkit"
 FAMILIES = {"CO": "comm", "CP": "compute", "IN": "input", "ME": "memory", "OV": "overhead", "RU": "run"}
 #: Words of an example that needs a GPU or other ranks, or changes the process for good: it is compiled and not run.
 NEEDS = re.compile(r"cuda|cudnn|distributed|\bddp\b|dist\.|torch\.compile|set_num_threads|gc\.|set_detect|DataParallel")
@@ -144,3 +146,11 @@ def test_an_example_runs(rule, heading, tmp_path, monkeypatch):
         pytest.importorskip("torch")
         monkeypatch.chdir(tmp_path)
         exec(compiled, {**prelude(), "__name__": "example"})
+
+
+TEXTS = [path for folder in ("rules", "diagnosis") for path in sorted((PACKAGE / folder).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_what_a_rule_or_the_verdict_says_is_plain_english(path):
+    assert [fault for text in strings_of(path) for fault in faults(text)] == []

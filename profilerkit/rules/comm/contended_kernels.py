@@ -66,7 +66,7 @@ class ContendedKernels(Rule):
         found = facts.wire.contention
         if found is None:
             if not facts.measured("operator shapes"):
-                return MissingData("kernels of one shape cannot be told", "torch.profiler: record_shapes=True")
+                return MissingData("kernels of one shape cannot be distinguished", "torch.profiler: record_shapes=True")
             return NotApplicable("no kernel of one shape ran both beside a collective and alone")
         slower = found.excess_ns / found.usual_ns if found.usual_ns else 0.0
         if slower < self.slower_ratio:

@@ -84,14 +84,14 @@ class ExposedCollectives(Rule):
         else:
             is_hidden = comm.small_ratio is not None and comm.overlap_ratio >= self.overlap_ratio
             expected = min(share, alone_compute(facts)) if is_hidden else overlapped(facts, share)
-            reason = "but there is no computation to hide it behind"
+            reason = "but no computation could overlap it"
         if not self.worth_saying(facts, expected):
             return Passed(f"{format_ratio(share)} is exposed, {reason}")
         first = to_divide(facts)
         finding = finding_for(
             facts,
             bound="comm-bound",
-            title=f"{format_ns(share * step)} of communication in {each(facts)} is not hidden",
+            title=f"{format_ns(share * step)} of communication in {each(facts)} is exposed",
             why=_why(comm, unknown),
             evidence=_evidence(facts, comm),
             at_most="low" if unknown else "medium" if facts.mode == "cpu" else "high",
@@ -101,7 +101,7 @@ class ExposedCollectives(Rule):
             confirm=f"{first or 'Record every rank'}: if one rank's collectives are much shorter, it is late and the "
             "others wait for it."
             if unknown or first
-            else "Record again: the communication that is not hidden must fall, and the step with it.",
+            else "Record again: the exposed communication must fall, and the step with it.",
         )
         return Fired((finding,))
 
@@ -185,10 +185,10 @@ def to_divide(facts: Facts) -> str:
 def _why(comm: CommFacts, unknown: str) -> str:
     text = f"{format_ratio(comm.overlap_ratio)} of the communication overlaps with computation; the rest is exposed."
     if unknown:
-        text += f" {unknown}: transfer and waiting for a late rank cannot be told apart."
+        text += f" {unknown}: transfer and waiting for a late rank look the same."
         if comm.surplus_ratio >= _NOTED_SURPLUS:
             surplus = format_ratio(comm.surplus_ratio)
-            text += f" {surplus} of the time is what some take beyond the median of their like: probably waiting."
+            text += f" {surplus} of the time is what some take beyond the median of their kind: probably waiting."
     return text
 
 

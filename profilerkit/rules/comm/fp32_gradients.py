@@ -109,21 +109,21 @@ class Fp32Gradients(Rule):
         # FP16 overflows where gradients are summed; bf16 has the range of FP32.
         left = format_bytes(moved * self.left_ratio)
         fix = Fix(
-            text=f"Gradients on the wire fp32 → bf16: {format_bytes(moved)} → {left} a step. Watch the loss: sums lose "
-            "digits.",
+            text=f"Transferred gradients fp32 → bf16: {format_bytes(moved)} → {left} a step. Watch the loss: sums "
+            "lose digits.",
             code=_SHARDED if divides(facts, "sharded data") else _REPLICATED,
         )
         found = finding_for(
             facts,
             bound="comm-bound",
             title=f"{format_bytes(moved)} of FP32 gradients travel in {each(facts)} of a {precision} run",
-            why=f"Most arithmetic is in {precision}, whose gradients have no more digits than half of these bytes."
-            f"{doubt(facts)}",
+            why=f"Most arithmetic is in {precision}: half of these bytes can hold all digits of its "
+            f"gradients.{doubt(facts)}",
             evidence=(
-                evidence(facts, "FP32 gradients on the wire per step", moved, "bytes", kinds(chosen), "measured"),
+                evidence(facts, "FP32 gradients transferred per step", moved, "bytes", kinds(chosen), "measured"),
                 evidence(facts, "Their transfer", sum(row.transfer_ns for row in chosen), "ns", kinds(chosen)),
                 evidence(
-                    facts, "Casts that come instead", _casts(facts, chosen), "ratio", "memory bandwidth", "estimated"
+                    facts, "Casts needed instead", _casts(facts, chosen), "ratio", "memory bandwidth", "estimated"
                 ),
             ),
             at_most=surest(facts, "high"),

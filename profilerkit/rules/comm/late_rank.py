@@ -61,7 +61,7 @@ _REMEDIES = (
         "over.python",
         "overhead-bound",
         "python",
-        "Look for what only this rank runs: logging, metrics, a progress bar or a save behind a test of the rank.",
+        "Look for what only this rank runs: logging, metrics, a progress bar, or a save under `if rank == 0`.",
     ),
     _Remedy("over.gc", "overhead-bound", "gc", "gc.disable(), then gc.collect() in the same step on all ranks."),
     _Remedy(
@@ -128,11 +128,11 @@ class LateRank(Rule):
         if found is None or not found.late or waited is None:
             if found is not None and found.steps_needed is not None:
                 steps = f"{found.steps} judged step{'' if found.steps == 1 else 's'}"
-                return Passed(f"no rank is clearly late in {steps}: {found.steps_needed} may tell more")
+                return Passed(f"no rank is clearly late in {steps}: record at least {found.steps_needed}")
             if found is not None and found.blurred:
                 clocks = found.matched_in == "flight recorders"
                 why = "the hosts' clocks may be too far apart" if clocks else "the host is too busy"
-                return Passed(f"{why} to tell by how much a rank is late")
+                return Passed(f"{why} to measure how late a rank is")
             return Passed("no rank causes more of the waiting than chance does, or little of it is exposed")
         longer = waited + (facts.shown_share or 0.0)
         expected = max(longer - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
@@ -181,7 +181,7 @@ def _unable(facts: Facts) -> Result | None:
         return MissingData("one rank's trace does not show who comes last", "analyze the traces of all ranks together")
     if not found.matched and found.flight is not None and not facts.trace_read:
         return MissingData(
-            "the flight recorders do not tell when the ranks arrived",
+            "the flight recorders do not show when the ranks arrived",
             "TORCH_NCCL_ENABLE_TIMING=1, or profilerkit.profile(..., deep=True)",
         )
     if not found.matched:
@@ -233,7 +233,7 @@ def _why(late: Late) -> str:
     if late.coverage is None:
         return f"{text} What makes it late was not measured."
     if late.cause is None or late.cause_ns is None:
-        return f"{text} What makes it late is not explained: nothing it does longer takes enough of the waiting."
+        return f"{text} What makes it late is not explained: nothing that it does longer covers enough of the waiting."
     part = PARTS[late.cause][1] if late.cause in PARTS else late.cause
     left = (
         f"; that explains {format_ratio(late.coverage)} of it, the rest is not explained"

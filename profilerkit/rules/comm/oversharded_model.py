@@ -84,7 +84,7 @@ class OvershardedModel(Rule):
         expected = exposed_time(facts, facts.wire.second_gathers_exposed_ns if facts.wire else 0.0)
         bound = max(less(facts, gathers, 1.0 - scattered / gathered)[1], expected)
         if not self.worth_saying(facts, expected):
-            return Passed("the second gathering is hidden, or hardly any of the step")
+            return Passed("the second gathering is overlapped, or takes little of the step")
         found = finding_for(
             facts,
             bound="comm-bound",

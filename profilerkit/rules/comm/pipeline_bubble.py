@@ -84,8 +84,11 @@ class PipelineBubble(Rule):
             facts,
             bound="comm-bound",
             title=f"Pipeline stages idle {format_ns(bubble * (facts.mean_step_ns or 0.0))} of {each(facts)}",
-            why=f"{found.size} stages with {found.micro_batches} micro-batches leave {format_ratio(schedule)} of the "
-            f"step idle; {format_ratio(bubble)} is." + (" The rest is stages of unequal length." if unequal else ""),
+            why=(
+                f"{found.size} stages with {found.micro_batches} micro-batches explain {format_ratio(schedule)} of "
+                f"idle time in the step; {format_ratio(bubble)} was measured."
+            )
+            + (" The rest is stages of unequal length." if unequal else ""),
             evidence=(
                 evidence(facts, "Exposed point-to-point time, share of the step", bubble, "ratio", "send and receive"),
                 evidence(facts, "Left idle by the schedule", schedule, "ratio", "(p - 1) / (m + p - 1)"),

@@ -90,7 +90,7 @@ class SlowLink(Rule):
         bound = min(sum(found[1] for found in savings), exposed(facts))
         expected = min(sum(found[0] for found in savings), bound)
         if not self.worth_saying(facts, expected):
-            return Passed("large collectives are slower than the link, but hidden, or hardly any of the step")
+            return Passed("large collectives are slower than the link, but overlapped, or take little of the step")
         reached = sum(row.transfer_ns for row in slow)
         rate = sum((row.bus_bytes_per_s or 0.0) * row.transfer_ns for row in slow) / reached if reached else 0.0
         found = finding_for(
@@ -102,11 +102,13 @@ class SlowLink(Rule):
             "ranks is not in this time.",
             evidence=(
                 evidence(facts, "Bus bandwidth of large collectives", rate, "bytes_per_s", kinds(slow)),
-                evidence(facts, "Reached of what the link carries", rate / reference, "ratio", "the two rates"),
+                evidence(facts, "Reached share of what the link carries", rate / reference, "ratio", "the two rates"),
                 evidence(
                     facts, "What the link normally carries", reference, "bytes_per_s", "device table", "estimated"
                 ),
-                evidence(facts, "That of its peak", self.normal_ratio, "ratio", "option normal_ratio", "estimated"),
+                evidence(
+                    facts, "Share of the link's peak", self.normal_ratio, "ratio", "option normal_ratio", "estimated"
+                ),
             ),
             at_most=surest(facts, "medium"),
             detail="bandwidth",

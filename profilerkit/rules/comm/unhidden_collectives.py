@@ -86,18 +86,18 @@ class UnhiddenCollectives(Rule):
             return NotApplicable("every collective is on the data path: the next operator waits for it")
         total, ratio = transferred(facts, chosen), overlap_ratio(facts, chosen)
         if total < self.smallest_share:
-            return Passed(f"collectives that can be hidden take {format_ratio(total)} of the step")
+            return Passed(f"collectives that could be overlapped take {format_ratio(total)} of the step")
         if ratio >= self.overlap_ratio:
             return Passed(f"{format_ratio(ratio)} of the communication runs beside computing")
         behind = could_hide(facts, chosen)
         if behind < self.available_ratio:
-            return Passed(f"computing could hide only {format_ratio(behind)} of the communication")
+            return Passed(f"computation could overlap only {format_ratio(behind)} of the communication")
         if _has_small_buckets(facts, chosen):
             return Passed("DDP's buckets are below 2 MB already: smaller ones would only add latency")
         fix, pieces = _fix(facts, chosen)
         expected, bound = hidden(facts, chosen, pieces)
         if not self.worth_saying(facts, expected):
-            return unsure("only some of it could be hidden beside computing", expected)
+            return unsure("only some of it could run beside computation", expected)
         return Fired((self._finding(facts, chosen, expected, bound, fix),))
 
     def _finding(self, facts: Facts, chosen: Sequence[Traffic], expected: float, bound: float, fix: Fix) -> Finding:
@@ -115,7 +115,7 @@ class UnhiddenCollectives(Rule):
             evidence=(
                 evidence(facts, "Overlapped share of these collectives", ratio, "ratio", "kernels beside collectives"),
                 evidence(facts, "Their share of the step", transferred(facts, chosen), "ratio", "collectives"),
-                evidence(facts, "Computing left to hide behind, share of the step", left, "ratio", where),
+                evidence(facts, "Computation that could run beside them, share of the step", left, "ratio", where),
                 evidence(facts, "Held by these collectives, share of the step", held, "ratio", "collectives"),
             ),
             at_most=surest(facts, "medium"),

@@ -73,7 +73,7 @@ class WrongEngine(Rule):
             return NotApplicable("no device computed")
         engine = facts.wire.engine
         if engine is None:
-            return Passed("neither DataParallel nor gloo transfers what lies on devices")
+            return Passed("neither DataParallel nor gloo transfers tensors of a device")
         bound = share_of_step(facts, engine.exposed_ns)
         expected = self.saved_ratio * bound
         if not self.worth_saying(facts, expected):

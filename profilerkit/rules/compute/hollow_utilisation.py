@@ -94,7 +94,11 @@ class HollowUtilisation(Rule):
             evidence=(
                 shown,
                 share_evidence(facts, "Useful kernels, share of the step", *_USEFUL),
-                *((share_evidence(facts, f"Of the rest {part_words(filler.part)}", filler.part),) if filler else ()),
+                *(
+                    (share_evidence(facts, f"Rest of the time: {part_words(filler.part)}", filler.part),)
+                    if filler
+                    else ()
+                ),
                 *low,
             ),
             at_most="high",

@@ -70,12 +70,13 @@ class HotDevice(Rule):
             bound=None,
             title=f"{name} runs {found.hotter_c:.0f} °C hotter than the {found.others} others{power}",
             why="A hot chip needs more power for the same work, and is the first whose clock is held down: the others "
-            "then wait for it." + (" It may also have more to do than they." if takes_more else ""),
+            "then wait for it." + (" It may also have more work." if takes_more else ""),
             evidence=_evidence(found),
             at_most="high",
             fix=Fix(
-                text=f"Cooling of {found.label}: {found.temperature_c:.0f} → {found.others_temperature_c:.0f} °C, as "
-                "of the others; look at its fan, its airflow and its neighbours, or leave it out of the job."
+                text=f"Cooling of {found.label}: {found.temperature_c:.0f} → {found.others_temperature_c:.0f} °C, "
+                "like the others. Look at its fan, its airflow and its neighbours, or leave it out of the "
+                "job."
             ),
             confirm="The temperatures under load must come closer: `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`.",
         )

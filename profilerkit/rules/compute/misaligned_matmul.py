@@ -102,7 +102,7 @@ def _finding(facts: Facts, found: Alignment, expected: float, lost: float) -> Fi
                 n=round(found.calls_per_step * facts.steps.steady),
             ),
             Evidence(
-                label="Of it beyond what the shapes ask for",
+                label="Time beyond what the shapes need, share of the step",
                 value=lost,
                 unit="ratio",
                 source="derived",
@@ -121,7 +121,7 @@ def _fused_first(facts: Facts, found: Alignment) -> str:
     """What comes before padding where the product is one of attention's, over scores that need not be written."""
     rows = facts.waste.scores if facts.waste else ()
     is_attention = any({row.queries, row.keys} <= set(found.sizes) for row in rows)
-    return "Fuse the attention first (CP005), which leaves these products out. " if is_attention else ""
+    return "Fuse the attention first (CP005): that removes these products. " if is_attention else ""
 
 
 def _padding(sizes: tuple[int, int, int]) -> str:

@@ -49,7 +49,7 @@ class PointwiseChain(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires when long pointwise chains own ``smallest_share`` of the step."""
         if facts.chains is None:
-            return no_device_events(facts, "no device events: operator names do not tell bandwidth on a CPU")
+            return no_device_events(facts, "no device events: operator names do not show bandwidth on a CPU")
         chains = facts.chains
         if chains.share < self.smallest_share:
             return Passed(f"chains of pointwise kernels take {format_ratio(chains.share)} of the step")

@@ -81,7 +81,7 @@ def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) 
     return finding_for(
         facts,
         bound="compute-bound",
-        title=f"Badly filled grids leave multiprocessors idle for {format_ratio(saving.high)} of the step",
+        title=f"Badly filled grids keep multiprocessors idle for {format_ratio(saving.high)} of the step",
         why=f"The worst kernel has {worst.blocks_per_sm:.2f} blocks for each multiprocessor and takes as long as one "
         f"with {rounds}.",
         evidence=(

@@ -61,7 +61,7 @@ class UnfusedAttention(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires when score matrices of ``fewest_positions`` squared are written and read again."""
         if facts.waste is None:
-            return no_device_events(facts, "no device events: kernels of a CPU are not told apart")
+            return no_device_events(facts, "no device events: kernels of a CPU are not distinguished")
         if not facts.waste.has_shapes:
             return MissingData("the shapes of operators were not recorded", "torch.profiler: record_shapes=True")
         found = [row for row in facts.waste.scores if row.queries * row.keys >= self.fewest_positions**2]
@@ -94,7 +94,7 @@ def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Fin
         facts,
         bound="memory-bound",
         title=f"Attention that writes its scores takes {format_ratio(share)} of the step",
-        why=f"{largest.matrices} matrices of {size} scores are written by one product, gone over by softmax and its "
+        why=f"{largest.matrices} matrices of {size} scores are written by one product, changed by softmax and its "
         "neighbours, and read by the next product.",
         evidence=(
             Evidence(
@@ -113,7 +113,7 @@ def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Fin
                 n=facts.steps.steady,
             ),
             Evidence(
-                label="Of it softmax, masks and copies",
+                label="Softmax, masks and copies, share of the step",
                 value=min(sum(row.pointwise_share for row in found), 1.0),
                 unit="ratio",
                 source="measured",

@@ -151,7 +151,7 @@ def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Findin
                 n=facts.steps.steady,
             ),
             Evidence(
-                label="Of it kernels",
+                label="Kernels of the optimizer, share of the step",
                 value=found.kernel_share,
                 unit="ratio",
                 source="measured",
@@ -167,7 +167,7 @@ def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Findin
                 n=facts.steps.steady,
             ),
             *evidence_if_known(
-                "Of it bytes that must move",
+                "Time for the bytes that must move, share of the step",
                 found.least_share,
                 source="estimated",
                 origin=f"{format_count(found.parameters or 0)} parameters, in FP32",

@@ -58,7 +58,7 @@ class ColdEpoch(Rule):
             return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
         epochs = facts.loading.epochs if facts.loading is not None else None
         if epochs is None or epochs.first_wait_ns is None:
-            return MissingData("no epoch was seen to begin", "record the whole run, with a torch DataLoader")
+            return MissingData("no start of an epoch was recorded", "record the whole run, with a torch DataLoader")
         if epochs.later_wait_ns is None:
             stored = epochs.first_stored_ratio
             if stored is None or stored < self.stored_fall:

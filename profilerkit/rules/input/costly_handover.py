@@ -96,8 +96,8 @@ def _joins(workers: Workers, on_the_way: float) -> bool:
 #: the half that is expected the low end lies half as high (a choice; 52 to 66 % were measured for 40 % expected).
 _UNSURE = 0.5
 _JOIN = (
-    "Halve the cost of collate_fn{}: join the samples into one tensor in one call, in smaller types; what reads or "
-    "computes for each sample belongs in the dataset."
+    "Halve the cost of collate_fn{}: join the samples into one tensor in one call, in smaller types. Move reads "
+    "and computation of single samples into the dataset."
 )
 _STACK = (
     "Join the samples in one call{}: np.stack or torch.stack instead of torch.tensor or loops over lists. One copy of "
@@ -119,15 +119,15 @@ def _finding(facts: Facts, workers: Workers, on_the_way: float, expected: float,
         facts,
         bound="input-bound",
         title=f"Joining and handing over every batch{size} takes {format_ns(time_ns)} of a worker",
-        why="The samples are there; joining them to a batch and bringing that to the training process takes the time."
-        f"{told_line(line, 'the joining')}",
+        why="The samples are ready. Joining them to a batch and sending it to the training process takes the "
+        f"time.{told_line(line, 'the joining')}",
         evidence=(
             *part_evidence(facts, workers),
-            measured(facts, workers, "Of it joining and handing over", time_ns, "ns"),
+            measured(facts, workers, "Joining and handing over a batch", time_ns, "ns"),
             *optional(facts, workers, "Bytes of a batch", workers.batch_bytes, "bytes"),
             *optional(facts, workers, "From the end of collating to the training loop", workers.delivery_ns, "ns"),
             *optional(facts, workers, "Wait for batches on their way, share of the wait", on_the_way, "ratio"),
-            *line_evidence(facts, "Of the joining", line),
+            *line_evidence(facts, "Joining", line),
         ),
         at_most="high" if workers.share("collate", "handover") >= 0.5 else "medium",
         detail="ipc",

@@ -69,7 +69,7 @@ class CostlySamples(Rule):
                 *part_evidence(facts, workers, "prep", "fetch"),
                 measured(facts, workers, "Computing the samples of a batch", workers.time_ns("prep"), "ns"),
                 *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
-                *line_evidence(facts, "Of the making of samples", line),
+                *line_evidence(facts, "Making samples", line),
             ),
             at_most="high",
             detail="prep",

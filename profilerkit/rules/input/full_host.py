@@ -76,7 +76,7 @@ def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is
             measured(facts, workers, "Waiting for a core, per batch", workers.time_ns("core"), "ns"),
             *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
             *cores_evidence(facts),
-            *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
+            *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
             measured(facts, workers, "num_workers", workers_now(facts) or workers.count, "count"),
         ),
         at_most="high" if known else "medium",

@@ -167,8 +167,8 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
         facts,
         bound="input-bound",
         title=f"{format_count(round(batch.samples))} samples of {format_ns(each_ns)} each are fetched one by one",
-        why="At so little time per sample most of it is Python: a call per sample, and joining the samples again."
-        f"{told_line(line, 'the fetching')}",
+        why="With so little time for a sample, most of it is Python: one call for each, and joining them "
+        f"again.{told_line(line, 'the fetching')}",
         evidence=(
             share_evidence(facts, "Input wait, share of the step", *WAITS),
             evidence("Time of a batch", batch.time_ns, "ns"),
@@ -176,7 +176,7 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
             evidence("Samples in a batch", batch.samples, "count"),
             evidence("Time of a sample", each_ns, "ns"),
             *((evidence("Bytes of a sample", size, "bytes"),) if size is not None else ()),
-            *line_evidence(facts, "Of the fetching", line),
+            *line_evidence(facts, "Fetching", line),
         ),
         at_most="medium",
         detail="prep",

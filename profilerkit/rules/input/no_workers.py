@@ -25,7 +25,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_ns, format_ratio
 
 #: What a step waits for once there are workers.
-_LIMITS = {"compute": "all it does beside loading", "workers": "the workers' rate", "cores": "the host's cores"}
+_LIMITS = {"compute": "everything it does except loading", "workers": "the workers' rate", "cores": "the host's cores"}
 
 
 @dataclass(frozen=True)

@@ -60,14 +60,14 @@ class RestartedWorkers(Rule):
             return NotApplicable("the loader has no worker processes")
         epochs = facts.loading.epochs if facts.loading is not None else None
         if epochs is None:
-            return MissingData("no epoch was seen to begin", "wrap a torch DataLoader: prof.wrap(loader)")
+            return MissingData("no start of an epoch was recorded", "wrap a torch DataLoader: prof.wrap(loader)")
         kept = facts.loader.persistent_workers if facts.loader is not None else None
         if kept or epochs.renewed is False:
             return Passed("the workers are kept from epoch to epoch")
         if epochs.renewed is None and not (workers_now(facts) and kept is False):
             return MissingData("whether the loader has worker processes is not known", "wrap a torch DataLoader")
         if epochs.boundary_ns is None or not epochs.steps:
-            return MissingData("no epoch was seen to end", record_longer(facts, "two epochs"))
+            return MissingData("no end of an epoch was recorded", record_longer(facts, "two epochs"))
         lost_ns = epochs.restart_ns if epochs.restart_ns is not None else epochs.boundary_ns
         if lost_ns < self.smallest_gap_ns:
             return Passed(f"a new epoch starts its workers in {format_ns(lost_ns)}")

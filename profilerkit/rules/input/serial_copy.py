@@ -66,15 +66,17 @@ class SerialCopy(Rule):
         room = max(facts.share("compute.", "mem.recompute") - max(copies.time_ns / step - exposed, 0.0), 0.0)
         expected = min(bound, room)
         if not self.worth_saying(facts, expected):
-            return Passed(f"there is {format_ratio(expected)} of the step to hide the copies behind")
+            return Passed(f"only {format_ratio(expected)} of the step can overlap the copies")
         in_line = copies.in_line_ratio >= _IN_LINE
         finding = finding_for(
             facts,
             bound="input-bound",
             title=f"The device waits {format_ns(bound * step)} of {each(facts)} for batch copies",
-            why="The copies stand in the same stream as the kernels: what comes after them starts when they are done."
+            why="The copies are on the stream of the kernels: the next kernel starts when they are done."
             if in_line
-            else "The copies have a stream of their own, but start when their batch is needed: no kernel is left.",
+            else (
+                "The copies have their own stream, but start when their batch is needed: no kernel is left to overlap."
+            ),
             evidence=_evidence(facts, copies, exposed),
             at_most="high" if in_line else "medium",
             detail="h2d",
@@ -98,7 +100,7 @@ def _evidence(facts: Facts, copies: CopyFacts, exposed: float) -> tuple[Evidence
         ("Device does nothing but copy, share of the step", exposed, "ratio", "arithmetic on its streams"),
         ("Bytes copied per step", copies.bytes_per_step, "bytes", "copies to the device"),
         ("Their time per step", copies.time_ns, "ns", "copies to the device"),
-        ("Of that on the stream that computes", copies.in_line_ratio, "ratio", "copies to the device"),
+        ("Copy time on the stream that computes", copies.in_line_ratio, "ratio", "copies to the device"),
     )
     return tuple(
         evidence_of(facts, label, value, unit, origin, behind=("input.h2d",)) for label, value, unit, origin in values

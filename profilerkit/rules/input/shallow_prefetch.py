@@ -104,9 +104,9 @@ def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth:
     return finding_for(
         facts,
         bound="input-bound",
-        title=f"Uneven batches empty the queue: {format_ns(workers.producer_ns)} of work in the mean{slowest}",
-        why="The workers make batches faster than the step uses them, but with so few of them under way a slow one "
-        "uses up what is ready.",
+        title=f"Uneven batches empty the queue: {format_ns(workers.producer_ns)} of work on average{slowest}",
+        why="The workers are fast enough on average. With so few batches prefetched, one slow batch uses up what "
+        "is ready.",
         evidence=(
             *part_evidence(facts, workers),
             *optional(facts, workers, "Work on a batch, deviation over mean", workers.variation_ratio, "ratio"),

@@ -96,10 +96,10 @@ class SlowStorage(Rule):
             why=f"{why}{told_line(line, 'the making of samples')}",
             evidence=(
                 *part_evidence(facts, workers),
-                measured(facts, workers, "Of it blocked while the samples are read", workers.time_ns("fetch"), "ns"),
+                measured(facts, workers, "Blocked while the samples are read", workers.time_ns("fetch"), "ns"),
                 *optional(facts, workers, "Read for a batch", workers.read_bytes, "bytes"),
-                *optional(facts, workers, "Of it from storage", workers.storage_bytes, "bytes"),
-                *line_evidence(facts, "Of the making of samples", line),
+                *optional(facts, workers, "Read from storage", workers.storage_bytes, "bytes"),
+                *line_evidence(facts, "Making samples", line),
                 *optional(
                     facts, workers, "Moments at which blocked workers waited for a lock", workers.locked_ratio, "ratio"
                 ),

@@ -126,7 +126,7 @@ def _not_for_data(facts: Facts, share: float) -> str:
     queued = facts.input.queue_ratio or 0.0 if facts.input is not None else 0.0
     hidden = hidden_share(facts)
     if hidden > max(queued * share, opening_share(facts)):
-        return f"behind {format_ratio(hidden)} of the step in which it waits for data, collectives run that it needs"
+        return f"the step waits for data for {format_ratio(hidden)} of its time while collectives run that it needs"
     opening = opening_share(facts)
     if opening > queued * share:
         return f"of the wait of {format_ratio(share)} {format_ratio(opening)} are the openings of epochs"
@@ -160,9 +160,10 @@ def _loader_of_its_own(facts: Facts, fix: LoaderFix) -> Fix:
     assert facts.input is not None
     what = _maker(facts.input.frames) or "what makes them"
     return Fix(
-        text=f"Make batches ahead of the step, if they need nothing that training changes: {what} in the __iter__ of "
-        f"an IterableDataset, read by a DataLoader with num_workers={fix.workers}. Give each worker a part or a "
-        f"random generator of its own, by get_worker_info(): else all may give the same batches.{limits(facts, fix)}",
+        text=f"Make batches ahead of the step, if they need nothing that training changes. Put {what} into the "
+        f"__iter__ of an IterableDataset, read by a DataLoader with num_workers={fix.workers}. Give each "
+        "worker its own part or random generator, by get_worker_info(): else all may give the same "
+        f"batches.{limits(facts, fix)}",
         code=f"DataLoader(dataset, batch_size=None, num_workers={fix.workers}, persistent_workers=True)",
     )
 
@@ -215,7 +216,7 @@ def _why(facts: Facts) -> str:
         held = format_ratio(facts.input.frames_ratio or 0.0)
         return f"{held} of the wait is spent in {_holder(facts.input.frames)}."
     if most == "input.prep":
-        return "The thread that loads the batch computes all the while: samples are prepared during the step."
+        return "The thread that loads the batch computes meanwhile: samples are prepared during the step."
     if most == "input.fetch":
         return "The thread that loads the batch is blocked, not computing: it reads from storage, network or a lock."
     if most == "input.ipc":
@@ -242,7 +243,7 @@ def _held(facts: Facts) -> tuple[Evidence, ...]:
     return (
         evidence_of(
             facts,
-            "Time in the loader, hidden or not, share of the step",
+            "Time in the loader, overlapped or not, share of the step",
             facts.input.held_ratio,
             "ratio",
             facts.input.origin,
@@ -260,7 +261,7 @@ def _hidden(facts: Facts) -> tuple[Evidence, ...]:
     return (
         evidence_of(
             facts,
-            "Further wait hidden behind communication and copies, share of the step",
+            "Further wait overlapped with communication and copies, share of the step",
             hidden,
             "ratio",
             "launch, transfer and kernel times",
@@ -300,11 +301,11 @@ def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
         return ()
     sampled = facts.lines.get("input")
     if sampled is not None and sampled.frames == facts.input.frames:
-        return line_evidence(facts, "Of the wait", sampled)
+        return line_evidence(facts, "Input wait", sampled)
     return (
         evidence_of(
             facts,
-            f"Of the wait in {_holder(facts.input.frames)}",
+            f"Input wait in {_holder(facts.input.frames)}",
             facts.input.frames_ratio,
             "ratio",
             " → ".join(frame_text(frame) for frame in facts.input.frames),
@@ -331,7 +332,7 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
         share_evidence(facts, "Input wait, share of the step", *WAITS),
         *_held(facts),
         *frames_evidence(facts),
-        *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
+        *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
         *_hidden(facts),
     ]
     if facts.input.cpu_ratio is not None:

@@ -94,17 +94,17 @@ class TooFewWorkers(Rule):
         return finding_for(
             facts,
             bound="input-bound",
-            title=f"{count}, busy all the time: {format_ns(work)} of work per step, {format_ns(rest)} of all else",
+            title=f"{count}, always busy: {format_ns(work)} of work per step, {format_ns(rest)} of other time",
             why="The workers always have a batch to make, and the step still waits: together they are slower than it."
             f"{told_line(facts.lines.get('workers'), 'the time of workers')}",
             evidence=(
                 share_evidence(facts, "Input wait, share of the step", *WAITS),
                 measured(facts, workers, "Work of the workers, per step", work, "ns"),
-                revise(measured(facts, workers, "All else, per step", rest, "ns"), source="derived"),
+                revise(measured(facts, workers, "Step without its input wait", rest, "ns"), source="derived"),
                 *optional(facts, workers, "Workers busy", workers.busy_ratio, "ratio"),
-                *optional(facts, workers, "Of the wait, its batch was not sent yet", workers.awaited_ratio, "ratio"),
+                *optional(facts, workers, "Wait for a batch that was not sent yet", workers.awaited_ratio, "ratio"),
                 measured(facts, workers, "num_workers", fix.current, "count"),
-                *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
+                *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
             ),
             at_most="medium" if blocked else "high",
             detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),

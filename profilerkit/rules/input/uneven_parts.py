@@ -62,7 +62,7 @@ class UnevenParts(Rule):
             )
         there = workers.active / max(workers.count, 1)
         if there >= self.with_data:
-            return Passed(f"{format_ratio(there)} of the workers still had data, in the mean")
+            return Passed(f"{format_ratio(there)} of the workers still had data, on average")
         expected = even_parts(facts)
         if not self.worth_saying(facts, expected):
             return Passed(f"with all workers at work the step would take {format_ratio(expected)} less: too little")
@@ -74,9 +74,9 @@ def _finding(facts: Facts, workers: Workers, active: float, expected: float) -> 
     return finding_for(
         facts,
         bound="input-bound",
-        title=f"Of {workers.count} workers {left} still had data, in the mean",
-        why=f"Those that have some left make a step's data in {format_ns(workers.pace_ns)}; the others have ended, as "
-        "their parts of the data were shorter.",
+        title=f"{left} of {workers.count} workers still had data, on average",
+        why=f"They make a step's data in {format_ns(workers.pace_ns)}. The others have ended: their shards were "
+        "shorter.",
         evidence=(
             share_evidence(facts, "Input wait, share of the step", *WAITS),
             measured(facts, workers, "Workers", workers.count, "count"),
@@ -87,12 +87,12 @@ def _finding(facts: Facts, workers: Workers, active: float, expected: float) -> 
         detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
         saving=saving(expected, facts.share(*WAITS)),
         fix=Fix(
-            text=f"Deal the data out so that all {workers.count} workers end together: in many small shards, of which "
-            "each takes every n-th.",
+            text=f"Divide the data so that all {workers.count} workers end together: in many small shards, every "
+            "n-th for each worker.",
             code="def __iter__(self):\n"
             "    info = torch.utils.data.get_worker_info()\n"
             "    for shard in self.shards[info.id :: info.num_workers]:\n"
             "        yield from shard",
         ),
-        confirm="Count the samples that each worker yields in an epoch: they must be about as many.",
+        confirm="Count the samples that each worker yields in an epoch: the counts must be about equal.",
     )

@@ -16,7 +16,7 @@ _TO_THE_LONGEST = Fix(
     code='tokenizer.pad(samples, padding="longest")',
 )
 _BY_LENGTH = Fix(
-    text="Put sequences of about one length into a batch: sample by length, or pack several into one row.",
+    text="Put sequences of similar length into a batch: sample by length, or pack several into one row.",
     code="TrainingArguments(..., group_by_length=True)",
 )
 _START_THERE = Fix(

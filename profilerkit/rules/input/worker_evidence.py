@@ -51,7 +51,7 @@ def part_evidence(facts: Facts, workers: Workers, *parts: WorkerPartName) -> tup
             for entry in workers.parts
             if entry.part in parts
         ),
-        *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
+        *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
     )
 
 

@@ -100,8 +100,8 @@ class AllocatorChurn(Rule):
             facts,
             bound=None,
             title=f"The allocator took memory from the device {format_count(retaken)} times after giving some back",
-            why="Each time goes to the driver and waits for the device: torch.cuda.empty_cache() in a loop, or a cache "
-            "given back for a request that did not fit, does that.",
+            why="Each of these requests waits for the device. The cause is torch.cuda.empty_cache() in a loop, or "
+            "a request that did not fit.",
             evidence=(
                 evidence_of(
                     facts,
@@ -115,7 +115,7 @@ class AllocatorChurn(Rule):
             ),
             at_most="medium",
             fix=Fix(
-                text="Leave out torch.cuda.empty_cache() in the loop. Allocator segments fixed → expandable.",
+                text="Remove torch.cuda.empty_cache() from the loop. Allocator segments fixed → expandable.",
                 code=with_setting(facts, "expandable_segments:True"),
             ),
             confirm="The history of the next run must hold hardly any segments that are given back.",
@@ -161,7 +161,9 @@ class AllocatorChurn(Rule):
             title=f"Allocator calls hold the device for {format_ns(facts.time_ns('mem.alloc'))} in {each(facts)}",
             why="Each call goes to the driver, and a free waits for the whole device first.",
             evidence=(
-                evidence_of(facts, "Allocator calls per step", calls, "count", "cudaMalloc, cudaFree and their kin"),
+                evidence_of(
+                    facts, "Allocator calls per step", calls, "count", "cudaMalloc, cudaFree and similar calls"
+                ),
                 share_evidence(facts, "Device idle under them, share of the step", "mem.alloc"),
                 *_retry_evidence(facts, _retries(facts)),
             ),
@@ -178,7 +180,7 @@ class AllocatorChurn(Rule):
             facts,
             bound=None,
             title=f"The allocator gave back its cache {times} to serve a request",
-            why="Such a request waits for the device, and the next one may fail: the memory is as good as full.",
+            why="Such a request waits for the device, and the next one may fail: the memory is almost full.",
             evidence=_retry_evidence(facts, retries),
             at_most="high",
             fix=_fix(facts),

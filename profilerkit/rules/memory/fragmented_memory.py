@@ -129,9 +129,7 @@ class FragmentedMemory(Rule):
         else:
             worst = max(entry.value or 0.0 for entry in evidence)
             evidence += (evidence_of(facts, "Reserved memory", reserved, "bytes", "torch's allocator", n=None),)
-            title = (
-                f"{format_ratio(worst)} of {format_bytes(reserved)} reserved memory lies in pieces that nothing uses"
-            )
+            title = f"{format_ratio(worst)} of {format_bytes(reserved)} reserved memory is in pieces that nothing uses"
         return finding_for(
             facts,
             bound=None,

@@ -64,7 +64,7 @@ class NearCapacity(Rule):
         fix = Fix(text="Recompute activations, or accumulate smaller batches; then 16-bit activations or sharding.")
         why = "A longer sequence or a larger batch than any in these steps would not fit."
         if not by_allocator:
-            why = "How much of it is only cached was not recorded; `profile_memory=True` tells."
+            why = "How much of it is cached was not recorded: use `profile_memory=True`."
         room = f"{format_ratio(used / capacity)} full: {format_bytes(capacity - used)} are left"
         if used > capacity:
             room = f"full: {format_bytes(used)} are taken of {format_bytes(capacity)}"

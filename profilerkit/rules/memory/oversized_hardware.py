@@ -78,12 +78,12 @@ class OversizedHardware(Rule):
             return MissingData("why the device idles is only seen in a trace", "profilerkit.profile(..., deep=True)")
         waits, exposed = facts.share(*WAITS), facts.share(*TRANSFER)
         if waits >= self.mendable_share and not host_is_full(facts):
-            return Passed(f"the device waits {format_ratio(waits)} of the step for data: mend that first")
+            return Passed(f"the device waits {format_ratio(waits)} of the step for data: fix that first")
         if overlapped(facts, exposed) >= self.mendable_share:
-            return Passed(f"{format_ratio(exposed)} of the step is communication that could overlap: mend that first")
+            return Passed(f"{format_ratio(exposed)} of the step is communication that could overlap: fix that first")
         overhead = facts.family("overhead")
         if overhead >= self.mendable_share:
-            return Passed(f"the device waits {format_ratio(overhead)} of the step for the host: mend that first")
+            return Passed(f"the device waits {format_ratio(overhead)} of the step for the host: fix that first")
         slower = _slowed(facts, _HALF_SPEED)
         if slower > self.longest_ratio:
             return Passed(f"on a device of half the speed the step would take {slower:.2f} times as long")
@@ -94,8 +94,9 @@ class OversizedHardware(Rule):
             facts,
             bound=None,
             title=f"The device is used below {format_ratio(used)}, and {format_ratio(room.ratio)} of its memory",
-            why=f"On a device of half the speed the step would take {_slowed(facts, _HALF_SPEED):.2f} times as long, "
-            f"and {_in_line(facts, _HALF_SPEED):.2f} times if nothing of it ran beside the waiting.",
+            why=f"On a device of half the speed the step would take {_slowed(facts, _HALF_SPEED):.2f} times as "
+            f"long. It would take {_in_line(facts, _HALF_SPEED):.2f} times as long if nothing ran beside the "
+            "waiting.",
             evidence=(
                 evidence_of(
                     facts,

@@ -168,7 +168,7 @@ def _failure(facts: Facts, one: MemorySnapshot, failed: FailedRequest, of: str) 
     yield _finding(
         facts,
         f"A request of {format_bytes(asked)} failed{free} at {file_and_line(own_line(failed.frames))}{of}",
-        "Torch had given back what lay unused in whole segments, and asked the device again."
+        "PyTorch had freed all unused segments, and asked the device again."
         + (" More requests failed before it." if len(one.failed) > 1 else ""),
         _evidence(
             one,

@@ -57,7 +57,7 @@ class RoundedRequests(Rule):
             bound=None,
             title=f"Rounding takes {format_bytes(known.rounding_bytes)}, {format_ratio(known.rounding_ratio)} "
             "of what is allocated",
-            why="Each request is given a block of the next size the allocator keeps, and the rest of it lies idle.",
+            why="Each request gets a block of the next size that the allocator keeps. The rest of the block is idle.",
             evidence=(
                 evidence_of(
                     facts,
@@ -68,7 +68,12 @@ class RoundedRequests(Rule):
                     n=None,
                 ),
                 evidence_of(
-                    facts, "Of what is allocated", known.rounding_ratio, "ratio", "torch's allocator, sampled", n=None
+                    facts,
+                    "Share of what is allocated",
+                    known.rounding_ratio,
+                    "ratio",
+                    "torch's allocator, sampled",
+                    n=None,
                 ),
             ),
             at_most="high",

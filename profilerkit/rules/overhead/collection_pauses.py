@@ -73,7 +73,7 @@ class CollectionPauses(Rule):
             return unsure(f"garbage collection takes {format_ratio(share)} of the step", share)
         times = round(seen.per_step * facts.steps.steady) if seen is not None else None
         if times is not None and times < self.fewest_collections:
-            return Passed(f"too few garbage collections to tell a rate: {times} in {facts.steps.steady} steps")
+            return Passed(f"too few garbage collections for a rate: {times} in {facts.steps.steady} steps")
         step_ns = facts.mean_step_ns or 0.0
         several = " The other ranks wait meanwhile, and pause at other steps." if (facts.world_size or 1) > 1 else ""
         finding = finding_for(
@@ -114,5 +114,5 @@ def _counted(facts: Facts, seen: CollectionFacts) -> tuple[Evidence, ...]:
         evidence("Collections of 50 µs or more, per step", seen.per_step, "count"),
         evidence("One collection, mean", seen.pause_ns, "ns"),
         evidence("Longest collection", seen.longest_ns, "ns"),
-        evidence("Of all, those of the oldest generation", seen.full, "count"),
+        evidence("Collections of the oldest generation", seen.full, "count"),
     )

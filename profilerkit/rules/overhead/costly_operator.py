@@ -125,7 +125,7 @@ class CostlyOperator(Rule):
             bound="overhead-bound",
             title=f"A hook of modules takes {time}: {line_text(line)}",
             why="Every module with this hook calls it in each forward pass.",
-            evidence=line_evidence(facts, "Of the step in a hook of modules,", line),
+            evidence=line_evidence(facts, "Share of the step in a hook of modules,", line),
             at_most="medium",
             detail="hook",
             saving=saving(self.avoidable_ratio * line.share, min(line.high, most)),
@@ -150,7 +150,7 @@ class CostlyOperator(Rule):
             why=why,
             evidence=(
                 _share(facts, f"{verb.removesuffix(' takes').removesuffix(' take')}, share of the step", one.share),
-                *((_share(facts, f"Of it {one.operator}", one.operator_share),) if is_avoidable else ()),
+                *((_share(facts, f"Share of the step in {one.operator}", one.operator_share),) if is_avoidable else ()),
                 evidence_of(
                     facts, f"{one.operator}, calls per step", one.per_step, "count", "the traced steps", n=None
                 ),

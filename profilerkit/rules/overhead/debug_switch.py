@@ -97,7 +97,7 @@ class DebugSwitch(Rule):
             evidence=(Evidence(label=said, value=1, unit="count", source="measured", origin="torch, in the run"),),
             at_most="medium",
             saving=value,
-            fix=Fix(text=f"Put it off: {switch.off}."),
+            fix=Fix(text=f"Switch it off: {switch.off}."),
             confirm="Train again without it: the step must get shorter.",
         )
 

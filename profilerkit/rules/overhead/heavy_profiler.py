@@ -68,8 +68,8 @@ class HeavyProfiler(Rule):
             facts,
             bound=None,
             title=title,
-            why="The profiler adds time to every operator on the host and none to the device: overhead looks larger "
-            "than it is, and the device less busy.",
+            why="The profiler adds time to every operator on the host and none to the device. Overhead looks "
+            "larger than it is, and the device less busy.",
             evidence=(
                 *(
                     (
@@ -120,7 +120,7 @@ def _recorded(facts: Facts) -> tuple[Evidence, ...]:
         events, label="Recording them, at least", value=found.waited_ns + found.hidden_ns, unit="ns", source="estimated"
     )
     waits_ns = recording_share(facts) * (facts.mean_step_ns or 0.0)
-    return events, whole, revise(whole, label="Of it while the device waits, at least", value=waits_ns)
+    return events, whole, revise(whole, label="Recording while the device waits, at least", value=waits_ns)
 
 
 def _rival(facts: Facts) -> Finding:

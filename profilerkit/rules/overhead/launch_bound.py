@@ -174,7 +174,7 @@ class LaunchBound(Rule):
             fix=fix,
             confirm="Record again: the idle share under host work must fall."
             if known
-            else "Time some steps without the profiler: the gap between both tells how much of this it caused.",
+            else "Time some steps without the profiler: the difference shows how much of this it caused.",
         )
 
 

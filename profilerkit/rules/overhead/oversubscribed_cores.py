@@ -76,7 +76,7 @@ class OversubscribedCores(Rule):
         expected = cheaper_batch(facts, workers.time_ns("core"))
         if queued < self.queued_ratio or not self.worth_saying(facts, expected):
             return None
-        title = f"Threads of {_count(workers.count, 'worker')} crowd {cores:g} cores: a batch waits "
+        title = f"Threads of {_count(workers.count, 'worker')} share {cores:g} cores: a batch waits "
         return finding_for(
             facts,
             bound="input-bound",
@@ -124,7 +124,7 @@ class OversubscribedCores(Rule):
         if queued is None:
             has_host = any(series.name.startswith("host.") for series in facts.samples)
             if has_host:
-                return NotApplicable("this system does not tell how long a thread waits for a core")
+                return NotApplicable("this system does not record how long a thread waits for a core")
             return MissingData("the host was not sampled", "profilerkit.profile(..., host=True), for at least 2 s")
         share = min(queued.value or 0.0, 1.0)
         # What the thread computed was not sampled: it is at most the rest of the time.
@@ -151,8 +151,8 @@ class OversubscribedCores(Rule):
             facts,
             bound="overhead-bound",
             title=f"{_threads(threads)} on {cores:g} cores: training waits {format_ratio(share)} of the time",
-            why=f"{over_all_samples(facts, queued)}It waits for a core: of more threads than cores some always do, and "
-            "an operator for the last of them.",
+            why=f"{over_all_samples(facts, queued)}With more threads than cores some always wait, and an operator "
+            "waits for the last of them.",
             evidence=(
                 queued,
                 evidence("Intra-op threads", threads, "count", "torch.get_num_threads"),

@@ -96,7 +96,7 @@ class PythonWork(Rule):
 def _finding(facts: Facts, value: Saving) -> Finding:
     time, step = format_ns(value.expected * (facts.mean_step_ns or 0.0)), each(facts)
     python, hook = facts.host.python, facts.lines.get("hook")
-    why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
+    why = "No operator runs on the launching thread in that time: it is Python, or a wait without an event."
     fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
     if python is not None and python.frames:
         place, held = frame_text(python.frames[-1]), format_ratio(python.frames_ratio or 0.0)
@@ -104,13 +104,13 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         gets = f" If it gets the batch: {fitting(SHOW_FETCHES, facts.recorder)}." if facts.input is None else ""
         fix = revise(fix, text=f"Move {place} off the loop, vectorise it, or call it less often.{gets}")
     elif facts.input is None:
-        why += " It may be what gets the batch: nothing in the recording tells."
+        why += " It may be what gets the batch: the recording does not show it."
         tell = fitting(SHOW_FETCHES, facts.recorder)
         if not facts.measured("Python stacks"):
             tell += f", or record {fitting(SHOW_STACKS, facts.recorder)}"
         fix = revise(fix, text=f"Find out what it is: {tell}. {fix.text}")
     if hook is not None and hook.share >= value.expected / 2:
-        why += f"{told_line(hook, f'{each(facts)} step')} The backward pass calls it, as a hook."
+        why += f"{told_line(hook, each(facts))} The backward pass calls it, as a hook."
         fix = revise(fix, text=f"Call {line_text(hook)} less often, every 100 steps for example. {fix.text}")
     known = facts.trust.inflation_ratio is not None
     return finding_for(
@@ -123,9 +123,10 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         evidence=(
             share_evidence(facts, "Idle while Python runs", "over.python"),
             *(_stretches(facts, python) if python is not None else ()),
-            *line_evidence(facts, "Of the step in a hook of the backward pass,", hook),
+            *line_evidence(facts, "Share of the step in a hook of the backward pass,", hook),
             revise(
-                share_evidence(facts, "Of it longer stretches, share of the step", "over.python"), value=value.expected
+                share_evidence(facts, "Longer stretches of Python, share of the step", "over.python"),
+                value=value.expected,
             ),
         ),
         at_most="medium",
@@ -134,7 +135,7 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         fix=fix,
         confirm="Record again: the idle share under Python must fall."
         if known
-        else "Time some steps without the profiler: the gap between both tells how much of this it caused.",
+        else "Time some steps without the profiler: the difference shows how much of this it caused.",
     )
 
 
@@ -159,6 +160,8 @@ def _stretches(facts: Facts, python: PythonFacts) -> tuple[Evidence, ...]:
         calls = " → ".join(frame_text(frame) for frame in python.frames)
         sampled = facts.lines.get("python")
         if sampled is not None and sampled.frames == python.frames:
-            return (*out, *line_evidence(facts, "Of them, by samples,", sampled))
-        out.append(evidence(f"Of them in {frame_text(python.frames[-1])}", python.frames_ratio, "ratio", calls, None))
+            return (*out, *line_evidence(facts, "Longer stretches, by samples,", sampled))
+        out.append(
+            evidence(f"Longer stretches in {frame_text(python.frames[-1])}", python.frames_ratio, "ratio", calls, None)
+        )
     return tuple(out)

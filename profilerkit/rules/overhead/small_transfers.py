@@ -67,8 +67,8 @@ class SmallTransfers(Rule):
             facts,
             bound="overhead-bound",
             title=f"{copies.per_step:,.0f} tiny copies cost {format_ns(expected * step)} of {each(facts)}",
-            why="A copy of some bytes takes as long to issue as one of a megabyte, and one that is read back stops the "
-            "host until the device has come to it.",
+            why="A copy of a few bytes takes as long to issue as one of a megabyte. A copy back stops the CPU "
+            "until the device has reached it.",
             evidence=_evidence(facts, copies, step),
             at_most="medium",
             detail="sync",

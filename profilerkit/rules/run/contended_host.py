@@ -107,8 +107,8 @@ class ContendedHost(Rule):
             facts,
             bound=None,
             title=f"{worst.label}: {format_ratio(worst.value or 0.0)} of the time",
-            why=f"{over_all_samples(facts, worst)}{uses}What the host does takes longer beside this, and may take "
-            "another time in the next run.",
+            why=f"{over_all_samples(facts, worst)}{uses}The CPU's work takes longer beside this, and its time "
+            "differs from run to run.",
             evidence=(*told, *_cores(facts, own)),
             at_most="high",
             fix=_fix(facts, {entry.origin for entry in told}),

@@ -42,7 +42,7 @@ class RestingDevice(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires for the device of the logs that is idle most, where there are no steps that tell more."""
         if facts.logs is not None and not facts.logs.alone:
-            return NotApplicable("the steps tell when the device is idle")
+            return NotApplicable("the steps show when the device is idle")
         if facts.mode == "cpu":
             return NotApplicable("no device")
         known = facts.logs.rests if facts.logs is not None else ()
@@ -87,7 +87,7 @@ def _finding(facts: Facts, one: Rests) -> Finding:
             *more,
         ),
         at_most="high",
-        fix=Fix(text="Record the run: its steps tell waits for data, checkpoints, evaluation and Python.", code=_CODE),
+        fix=Fix(text="Record the run: its steps show waits for data, checkpoints, evaluation and Python.", code=_CODE),
         confirm="The same log of the next run must show fewer or shorter stretches at rest.",
     )
 

@@ -55,7 +55,7 @@ class SharedDevice(Rule):
                 return self._busy(facts, use.p10, device.busy_ratio, use.n)
             if device.busy_ratio <= 1.0 - self.beyond_ratio:
                 return Passed(
-                    "NVML finds the device hardly busier than the run keeps it; the list of processes tells nothing"
+                    "NVML finds the device hardly busier than the run keeps it; the list of processes does not help"
                 )
         if strangers is None:
             return MissingData(

@@ -71,7 +71,7 @@ class UnevenSteps(Rule):
         if slow is None or not self.worth_saying(facts, bound):
             return Passed(f"slow steps raise the mean by {format_ratio(max(bound, 0.0))} of it")
         if slow.part is not None and slow.part.startswith("compute."):
-            return Passed("the longer steps hold more device work: larger batches, or what steps before them left")
+            return Passed("the longer steps hold more device work: larger batches, or work from the steps before")
         if slow.part in WAITS and _in_bursts(facts, slow):
             return Passed("the longer steps wait for workers that are slower than the steps: they deliver in bursts")
         bound = min(most, slow.share - _told(facts))
@@ -121,7 +121,7 @@ def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence
     return (
         revise(excess, steps=(slow.first, slow.last)),
         *((row("Steps from one to the next", slow.period, "count", slow.count),) if slow.period else ()),
-        *((row("Of that time in one part", slow.coverage, "ratio"),) if slow.coverage is not None else ()),
+        *((row("Share of that time in one part", slow.coverage, "ratio"),) if slow.coverage is not None else ()),
         row("Coefficient of variation of the steps", times.cv_ratio or 0.0, "ratio", steady),
         row("Step time, mean", times.mean, "ns", steady),
         row("Step time, median", times.median, "ns", steady),

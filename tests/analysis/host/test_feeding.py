@@ -368,7 +368,7 @@ def test_timers_take_the_functions_from_the_trace(tmp_path):
     trace.frame(RESIZE, 1_010, 1_490)
     report = analyze(write_run(tmp_path / "run", [log], traces={0: trace}))
     labels = [entry.label for _, finding in report.findings() for entry in finding.evidence]
-    assert "Of the wait in resize (owlv2/image_processing_owlv2.py:301)" in labels
+    assert "Input wait in resize (owlv2/image_processing_owlv2.py:301)" in labels
 
 
 def test_without_stacks_and_with_workers_no_function_is_named():
