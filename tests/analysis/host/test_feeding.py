@@ -219,7 +219,7 @@ def test_plain_python_before_the_batch_copy_may_be_anything(tmp_path, copied_by)
     assert not [part.part for part in report.breakdown if part.part == "input.wait"]
     assert not [outcome for outcome, _ in report.findings() if outcome.rule == "IN001"]
     (finding,) = [finding for outcome, finding in report.findings() if outcome.rule == "OV005"]
-    assert "It may be what gets the batch: nothing in the recording tells." in finding.why
+    assert "It may be what gets the batch: the recording does not show it." in finding.why
 
 
 def test_what_leads_up_to_a_batch_copy_is_input_where_no_operator_could_show_it(tmp_path):
