@@ -136,7 +136,7 @@ def test_what_asks_for_more_steps_says_which_of_many_could_be_used():
 
 @pytest.mark.parametrize(
     ("share", "said"),
-    [(0.03, "save 4.0 %, of which at least 1.0 % of the step lies in other parts"), (0.04, "save 4.0 %")],
+    [(0.03, "save 4.0 %, of which at least 1.0 % of the step is in other parts"), (0.04, "save 4.0 %")],
 )
 def test_a_saving_beyond_its_share_says_that_it_lies_in_other_parts_too(share, said):
     outcomes = [outcome("input-bound", 0.3), outcome("overhead-bound", 0.04)]
@@ -317,7 +317,7 @@ def test_kernels_own_a_step_of_which_a_fix_of_theirs_saves_a_little(kernels, fix
 def test_communication_that_nothing_could_hide_is_not_called_waiting_nor_transfer(world, advice):
     known = facts({"comm.other": 0.5}, world_size=world)
     found = diagnose(known, [])
-    assert found.headline == "50 % of the step is communication that nothing could hide"
+    assert found.headline == "50 % of the step is communication that nothing could overlap"
     assert advice in found.refuted_by
 
 
@@ -506,14 +506,14 @@ def test_of_steps_that_differ_too_much_the_largest_cause_is_likely_and_the_run_i
     found = verdict_of(known)
     assert (found.bound, found.detail) == ("input-bound", detail)
     if detail == "likely":
-        assert found.headline == "The 20 steady steps differ too much to tell a saving"
+        assert found.headline == "The 20 steady steps differ too much to name a saving"
 
 
 def test_noise_is_told_before_a_part_that_a_quiet_run_would_have_priced():
     known = replace(FIRES["ME001"], parts=parts({"mem.alloc": 0.3, "compute.math": 0.7}))
     assert verdict_of(known).bound == "memory-bound"
     noisy = verdict_of(replace(known, step_error_ns=0.2 * STEP_NS))
-    assert noisy.headline == "The 20 steady steps differ too much to tell a saving"
+    assert noisy.headline == "The 20 steady steps differ too much to name a saving"
 
 
 def test_noise_in_a_run_that_loses_nothing_is_no_doubt():
@@ -594,7 +594,7 @@ def replace_rank(rank, number):
     [
         (("input-bound", "wait"), "The GPU waits 40.0 ms of every 100 ms step for data"),
         (("input-bound", "h2d"), "The GPU spends 30.0 ms of every 100 ms step on batch copies"),
-        (("comm-bound", "bandwidth"), "The GPU spends 20.0 ms of every 100 ms step on communication nothing hides"),
+        (("comm-bound", "bandwidth"), "The GPU spends 20.0 ms of every 100 ms step on exposed communication"),
         (("memory-bound", "capacity"), "The GPU waits 10.0 ms of every 100 ms step for memory allocation"),
         (("memory-bound", "bandwidth"), "The GPU moves memory for 50.0 ms of every 100 ms step"),
         (("overhead-bound", "launch"), "The GPU idles 30.0 ms of every 100 ms step while work is issued"),
@@ -614,7 +614,7 @@ def test_a_mean_of_many_or_of_even_steps_is_said_of_every_step(steady, cv):
 
 @pytest.mark.parametrize(
     ("major", "said"),
-    [(8, "The fixes named here could not be priced."), (None, "What a lower precision saves could not be told.")],
+    [(8, "The fixes named here could not be priced."), (None, "The saving of a lower precision is not known.")],
 )
 def test_that_no_fix_is_known_is_not_said_of_math_in_32_bits_without_a_price(major, said):
     known = facts({"compute.math": 1.0})

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 examples:
-  profilerkit rules IN                            the rules about input
+  profilerkit rules input                         the rules about input
   profilerkit rules starved_device                the page of IN001
   profilerkit rules --format markdown > rules.md  every page
 
@@ -27,7 +27,7 @@ current directory."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``rules``."""
-    parser.add_argument("code", nargs="?", metavar="CODE", help="a code or name to explain, or a prefix to list")
+    parser.add_argument("code", nargs="?", metavar="CODE", help="a rule to explain, or a family to list")
     parser.epilog = _EPILOG
     formats = ("text", "json", "markdown", "html")
     parser.add_argument(
@@ -49,9 +49,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     rules = _known(console)
     wanted = arguments.code
     exact = [rule for rule in rules if wanted and wanted.lower() in (rule.code.lower(), rule.name.lower())]
-    listed = [rule for rule in rules if wanted is None or rule.code.lower().startswith(wanted.lower())]
+    listed = [rule for rule in rules if wanted is None or _is_in(rule, wanted.lower())]
     if not exact and not listed:
-        known = [name for rule in rules for name in (rule.code, rule.name)]
+        known = [name for rule in rules for name in (rule.code, rule.name, rule.family)]
         raise unknown_word(wanted, known, what="rule", hint="profilerkit rules lists them")
     if arguments.format == "text" and not exact:
         console.out(_table(listed, console.width))
@@ -60,6 +60,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     else:
         console.raw(_document(exact or listed, arguments.format, bool(exact), console.width))
     return DONE
+
+
+def _is_in(rule: "Rule", wanted: str) -> bool:
+    """Return whether a family, or the beginning of a code, means this rule."""
+    return rule.family == wanted or rule.code.lower().startswith(wanted)
 
 
 def _known(console: Console) -> "list[Rule]":

@@ -14,7 +14,7 @@ from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rules.rule import SMALLEST_SAVING
 
-#: A contender is named from this expected saving (§1.8 of the diagnosis method).
+#: A contender is named from this expected saving.
 CONTENDER_SAVING = 0.05
 
 

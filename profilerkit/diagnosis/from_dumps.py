@@ -29,5 +29,5 @@ def _seen(facts: Facts) -> str:
     if not facts.steps.count:
         return "The collectives in the dumps do not repeat in a clear period"
     if found is None or not found.matched:
-        return f"The {len(facts.ranks)} dumps do not tell when the ranks arrived"
+        return f"The {len(facts.ranks)} dumps do not show when the ranks arrived"
     return f"No rank is provably late in {format_count(found.matched)} collectives of {len(facts.ranks)} ranks"

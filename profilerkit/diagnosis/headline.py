@@ -71,7 +71,7 @@ def _words(facts: Facts, top: Best, *, uneven: bool) -> tuple[str, str] | None:
         case "input-bound", _:
             return "waits", "for data"
         case "comm-bound", detail if detail not in ("bubble", "contention", "engine"):
-            return "spends", "on exposed communication" if uneven else "on communication nothing hides"
+            return "spends", "on exposed communication"
         case "memory-bound", _ if "mem.alloc" in own:
             return "waits", "for memory allocation"
         case "overhead-bound", "sync":
@@ -116,7 +116,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
             whole, by_a_fix = f"Its {best.fixes} fixes together save {saved} of {judged(facts)}.", True
         sentences.append(whole if by_a_fix else f"Without it a step is {saved} shorter.")
         if is_bound and verdict.bound == "comm-bound" and undivided(facts) and not waits_at_most(facts):
-            sentences.append("Waiting for another rank and transfer cannot be told apart.")
+            sentences.append("Waiting for another rank and transfer look the same here.")
     elif verdict.bound != "balanced" and facts.framework is None:
         sentences.append(_without_saving(facts, outcomes))
     sentences += _larger_share(facts, outcomes, verdict)
@@ -168,7 +168,7 @@ def _without_saving(facts: Facts, outcomes: Sequence[Outcome]) -> str:
     elif any(finding.saving is None and finding.fix and finding.bound for row in outcomes for finding in row.findings):
         said = "the fixes named here could not be priced."
     elif facts.math is not None and facts.math.wide_share >= _MOST and _lacks_data(outcomes, Fp32Matmul.code):
-        said = "what a lower precision saves could not be told."
+        said = "the saving of a lower precision is not known."
     else:
         said = f"no fix that is known here reaches 5 % of {judged(facts)}."
     return f"{aside}{said}" if aside else f"{said[0].upper()}{said[1:]}"

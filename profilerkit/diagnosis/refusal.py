@@ -55,7 +55,7 @@ def likely(facts: Facts, bound: Bound, headline: str, refuted_by: str) -> Verdic
 def refusal(facts: Facts) -> Verdict | None:
     """The verdict of a recording that shows nothing of a step's bound, or only what is likely; ``None`` of others."""
     if facts.raised and not facts.steps.count:
-        return inconclusive("The run ended before its first step did", "Mend what ended it, and record again.")
+        return inconclusive("The run ended before its first step did", "Fix what ended it, and record again.")
     if facts.refused and not facts.steps.count:
         return inconclusive(
             "Nothing was recorded: the disk was full, or the host went down",
@@ -216,7 +216,7 @@ def unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
         return likely(
             facts,
             bound,
-            f"{whose(facts)}{format_ratio(share)} of {judged(facts)} is communication that nothing could hide",
+            f"{whose(facts)}{format_ratio(share)} of {judged(facts)} is communication that nothing could overlap",
             f"{first}: waiting for a late rank and transfer look the same here."
             if first
             else "Compare the bus bandwidth with the link's: the transfers may be slow.",

@@ -37,7 +37,7 @@ def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Bes
         reason = f"{takes}; the best fix is expected to save {format_ratio(best.expected)}"
         # A fix may also shorten what other families of parts hold: small kernels, waiting for a processor.
         if (beyond := best.expected - share) >= SHOWN_BEYOND:
-            reason += f", of which at least {format_ratio(beyond)} of {judged(facts)} lies in other parts"
+            reason += f", of which at least {format_ratio(beyond)} of {judged(facts)} is in other parts"
         return RuledOut(bound=bound, share=share, saving=best.expected, reason=reason)
     if unseen := _unseen(facts, bound, share):
         return RuledOut(bound=bound, share=None, saving=None, reason=unseen, state="not measured")

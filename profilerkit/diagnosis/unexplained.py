@@ -7,7 +7,7 @@ from profilerkit.analysis.whatif import unnamed_pauses
 def unexplained_share(facts: Facts) -> float:
     """Share of the steady time that nothing explains.
 
-    What a few slow steps take beyond the others is left out: a rule of its own tells of those (R57), and what bounds
+    What a few slow steps take beyond the others is left out: a rule of its own tells of those, and what bounds
     the other steps is known all the same. So is what the record of the run tells as evaluation, which has no part of
     its own, but for what a regular stall took of it; and the time in which the thread waited for a processor, which the
     traced steps need not have shown.

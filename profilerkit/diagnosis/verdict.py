@@ -42,7 +42,7 @@ from profilerkit.rules.recording import slowed_by
 from profilerkit.rules.rule import ENOUGH_STEPS, confidence, each, record_enough, weakest
 from profilerkit.units import format_ns, format_ratio
 
-#: A bound is named from this expected saving (§1.8 of the diagnosis method).
+#: A bound is named from this expected saving.
 NAMED_SAVING = 0.10
 #: Share of the step that compute kernels must own to call a run without savings compute-bound.
 MOST_OF_THE_STEP = 0.5
@@ -147,7 +147,7 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
         return likely(
             facts,
             largest,
-            f"The {facts.steps.steady} steady steps differ too much to tell a saving",
+            f"The {facts.steps.steady} steady steps differ too much to name a saving",
             record_enough(facts, f"record about {_steps_to_settle(facts)} like these"),
         )
     unpriced, share = largest_unpriced(facts, priced(outcomes))
@@ -171,7 +171,7 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
     refuted_by = "More steps: small causes need many to stand out."
     if (paused := unnamed_pauses(facts)) >= NOTED_UNPRICED:
         said += f"; a few slow steps take {format_ratio(paused)}"
-        refuted_by = "Look at what the slow steps do that the others do not: nothing recorded tells."
+        refuted_by = "Look at what the slow steps do that the others do not: the recording does not show it."
     if facts.framework:  # whose fixes nobody looked for
         said = f"No kind of work takes most of {_its(facts)} {mean_step(facts)} step"
     return Verdict(

@@ -27,11 +27,11 @@ from profilerkit.rules.parts import COMPUTING, PHASES, cause_of
 from profilerkit.rules.rule import SMALLEST_SAVING
 from profilerkit.units import format_ratio
 
-#: Traced steps this much longer or shorter than the untraced ones, relative to them, are not replayed for them (R52).
+#: Traced steps this much longer or shorter than the untraced ones, relative to them, are not replayed for them.
 _ALIKE = (0.8, 1.5)
 #: A cause whose share of the traced steps is this many times smaller or larger than of all steps is not the same there.
 _SAME_CAUSE = 2.0
-#: A stretch of Python that is the user's own, not the gap between two operators (R46).
+#: A stretch of Python that is the user's own, not the gap between two operators.
 _OWN_PYTHON_NS = 100_000.0
 
 

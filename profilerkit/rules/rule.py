@@ -13,12 +13,20 @@ from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rundir.layout import NoKernels
 from profilerkit.units import format_ratio
 
-#: Headings every rule's docstring has, in this order; it is the rule's documentation page.
-HEADINGS = ("Claim", "Evidence", "Threshold", "Fix", "Saving", "Traps", "Confidence")
+#: Headings of a rule's page, in this order; its docstring begins with the text of the first.
+HEADINGS = (
+    "What it finds",
+    "Why it costs",
+    "Example",
+    "Use instead",
+    "How it is measured",
+    "When it is wrong",
+    "Sources",
+)
 
 #: No rule speaks below this expected saving, nor below two standard errors of the step time.
 SMALLEST_SAVING = 0.02
-#: Steady steps needed for high and for medium confidence (R56).
+#: Steady steps needed for high and for medium confidence.
 STEPS_FOR_HIGH = 8
 STEPS_FOR_MEDIUM = 2
 #: So many reasons for doubt leave low confidence (a choice: two weaknesses are common, three a bad recording).

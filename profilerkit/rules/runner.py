@@ -168,7 +168,7 @@ def _set_aside(outcome: Outcome, suppression: Suppression | None) -> Outcome:
 def _without_steps(rule: Rule, facts: Facts) -> MissingData | None:
     """How a rule about steps ends where nothing but logs or dumps was given; ``None`` for all others."""
     if facts.by_dumps and not rule.reads_dumps:
-        return MissingData("flight recorder dumps tell only when collectives were issued", _RECORD_A_RUN)
+        return MissingData("flight recorder dumps show only when collectives were issued", _RECORD_A_RUN)
     if facts.logs is None or not facts.logs.alone or rule.reads_logs:
         return None
     return MissingData("only logs were given, which have no steps", _RECORD_STEPS)

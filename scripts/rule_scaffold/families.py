@@ -1,4 +1,4 @@
-"""The families of rules: the letters of their codes, their folders, and the parts of the step they are about."""
+"""List the families of rules: the letters of their codes, their folders and their parts of the step."""
 
 from dataclasses import dataclass
 
@@ -25,8 +25,8 @@ FAMILIES = {
     "ME": Family("memory", "mem.", "mem.alloc", "allocator calls"),
     "CO": Family("comm", "comm.", "comm.bw", "exposed communication"),
     "CP": Family("compute", "compute.small", "compute.small", "small kernels"),
-    "OV": Family("overhead", "over.", "over.python", "the host's own work"),
-    "RU": Family("run", "other.", "other.ckpt", "what is no training"),
+    "OV": Family("overhead", "over.", "over.python", "Python between operators"),
+    "RU": Family("run", "other.", "other.ckpt", "work other than training"),
 }
 #: Of a rule of somebody else, whose letters may be any.
 OWN = Family("own", "input.", "input.wait", "waiting for data")

@@ -1,6 +1,6 @@
 """The files of a new rule: a check that works, with every place to change named in its page."""
 
-RULE = '''"""$code$origin: $claim_start."""
+RULE = '''"""$code: $claim_start."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,15 +26,22 @@ _PARTS = ("$group",)
 
 @dataclass(frozen=True)
 class $type_name(Rule):
-    """$title$origin.
+    """Find steps of which {smallest_share} or more is $what.
 
-    Claim: $claim.
-    Evidence: The share of the steady step that is $what.
-    Threshold: 5 % of the step, a guess.
-    Fix: What to change, with the current and the proposed value.
-    Saving: Bound: the share. Expected: half of it, a guess until the fix was applied and measured.
-    Traps: What looks the same and is something else.
-    Confidence: Low until the claim was checked on runs whose cause is known.
+    Why it costs: What the device or your training thread cannot do meanwhile.
+
+    Example:
+        for batch in loader:
+            train_step(batch)
+
+    Use instead:
+        for batch in loader:
+            train_step(batch)
+
+    How it is measured: The share of $what is summed over steady steps.
+        The saving is {removed_ratio} of it, a guess.
+
+    When it is wrong: Name what looks the same and is something else.
     """
 
     code: ClassVar[str] = "$code"
@@ -47,7 +54,7 @@ class $type_name(Rule):
     removed_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when $what takes ``smallest_share`` of the step."""
+        """Decide whether $what takes ``smallest_share`` of the step."""
         if facts.mean_step_ns is None:
             return MissingData("no steady step was timed", "record at least 10 steps: profilerkit.profile(...)")
         share = facts.share(*_PARTS)
@@ -58,7 +65,7 @@ class $type_name(Rule):
             facts,
             # Without a bound this is an observation: it takes no part in the verdict until it is known to be right.
             bound=None,
-            title=f"{format_ns(share * facts.mean_step_ns)} of {each(facts)} step is $what",
+            title=f"{format_ns(share * facts.mean_step_ns)} of {each(facts)} is $what",
             why="How the claim follows from the evidence.",
             evidence=(share_evidence(facts, "$What, share of the step", *_PARTS),),
             at_most="low",
@@ -107,11 +114,14 @@ def sharing(share):
 
 def unknown():
     return facts(steps=revise(facts().steps, time_ns=None))
+
+
+FIRES = {{RULE.code: sharing(0.3)}}
+PASSES = {{RULE.code: sharing(0.0)}}
 {_TESTS}'''
 
 TESTS_OF_A_PROJECT = f'''"""$code: $claim_start."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,5 +158,5 @@ def part(name, family, share):
 
 
 def unknown():
-    return replace(sharing(0.3), steps=revise(STEPS, time_ns=None))
+    return revise(sharing(0.3), steps=revise(STEPS, time_ns=None))
 {_TESTS}'''

@@ -1,23 +1,17 @@
-"""The cases of all rules, from the tests of each family."""
+"""Collect the cases of all rules: every file of tests here that has a table of its own adds to them."""
 
-from tests.rules import (
-    test_comm_rules,
-    test_compute_rules,
-    test_dense_embedding,
-    test_input_rules,
-    test_memory_rules,
-    test_overhead_rules,
-    test_rules,
-    test_run_rules,
-)
+import re
+from importlib import import_module
+from pathlib import Path
 
-_BY_FILE = (test_comm_rules, test_compute_rules, test_dense_embedding, test_memory_rules, test_rules, test_run_rules)
-_BY_CASES = (test_input_rules, test_overhead_rules)
+_OWNERS = [
+    import_module(f"tests.rules.{path.stem}")
+    for path in sorted(Path(__file__).parent.glob("test_*.py"))
+    if re.search(r"^(?:FIRES|CASES) = ", path.read_text("utf-8"), re.MULTILINE)
+]
 
 
 def tables(kind):
-    """Each table of cases that are of this kind, ``fires`` or ``passes``: facts by code, or pairs of the two."""
-    return [
-        *(getattr(module, kind.upper()) for module in _BY_FILE),
-        *(getattr(module.CASES, kind) for module in _BY_CASES),
-    ]
+    """Return each table of cases of this kind, ``fires`` or ``passes``: facts by code, or pairs of the two."""
+    owners = [getattr(owner, "CASES", owner) for owner in _OWNERS]
+    return [getattr(owner, kind.upper(), None) or getattr(owner, kind) for owner in owners]

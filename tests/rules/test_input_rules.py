@@ -423,7 +423,7 @@ def test_less_work_per_batch_does_not_start_workers_sooner():
 
 def test_parts_of_unlike_length_are_dealt_out_evenly():
     found = finding("IN014", uneven(1.6, share=0.7))  # 1.6 workers take 100 ms, four would take 40 ms
-    assert found.title == "Of 4 workers 1.6 still had data, in the mean"
+    assert found.title == "1.6 of 4 workers still had data, on average"
     assert found.saving.expected == pytest.approx(0.6)
     assert found.saving.high == pytest.approx(0.7, abs=0.05)
     assert found.confidence == "medium"
@@ -446,7 +446,7 @@ def test_less_work_on_a_batch_saves_what_the_workers_that_have_data_save():
 # IN015
 
 
-@pytest.mark.parametrize(("beyond", "fix"), [(0.15, "longest"), (0.14, "about one length")])
+@pytest.mark.parametrize(("beyond", "fix"), [(0.15, "longest"), (0.14, "of similar length")])
 def test_padding_beyond_the_longest_sequence_is_a_matter_of_the_batchs_length(beyond, fix):
     found = finding("IN015", padded(0.5, beyond=beyond, host=HostFacts(held=())))
     assert fix in found.fix.text

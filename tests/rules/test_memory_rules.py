@@ -336,7 +336,7 @@ def test_a_request_that_fragments_do_not_explain_is_not_told_as_one(known):
 
 def test_what_is_in_pieces_is_told_with_the_setting_that_joins_them():
     found = finding("ME002", fragmented(settings="expandable_segments:True"))
-    assert found.title == "30 % of 46.6 GiB reserved memory lies in pieces that nothing uses"
+    assert found.title == "30 % of 46.6 GiB reserved memory is in pieces that nothing uses"
     assert "expandable already" in found.fix.text
     assert found.fix.code == "PYTORCH_ALLOC_CONF=expandable_segments:True,garbage_collection_threshold:0.8"
     assert "fixed → expandable" in finding("ME002", fragmented()).fix.text
@@ -416,11 +416,11 @@ def test_a_device_that_waits_for_data_is_not_called_too_large_unless_no_worker_c
 
 def test_a_device_that_waits_for_the_host_is_not_called_too_large():
     waits = oversized(0.45, shares={"over.dispatch": 0.3, "over.python": 0.25})
-    assert "waits 55 % of the step for the host: mend that first" in check("ME006", waits).reason
+    assert "waits 55 % of the step for the host: fix that first" in check("ME006", waits).reason
 
 
 def test_what_half_the_speed_does_to_the_step_is_predicted():
-    assert "1.00 times as long, and 1.30 times" in finding("ME006", oversized()).why
+    assert "1.00 times as long. It would take 1.30 times" in finding("ME006", oversized()).why
     # Nothing fills the time of a loader that works in the same process, and what is not explained may not be filled.
     for known in (oversized(loader=Loader(kind="DataLoader", num_workers=0)), oversized(shares={"idle.unknown": 0.7})):
         assert "would take 1.30 times as long" in check("ME006", known).reason

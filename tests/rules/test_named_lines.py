@@ -36,7 +36,7 @@ def test_what_workers_do_is_told_by_its_line(rule, parts, place):
 def test_a_wait_for_workers_is_told_by_the_line_of_all_their_time(rule):
     found = finding(rule, with_lines(worked(0.4, made(prep=0.6, fetch=0.4)), workers=hot()))
     assert "83 % of the time of workers is spent in __getitem__ (data.py:31)." in found.why
-    assert any(entry.label == "Of the workers' time in __getitem__ (data.py:31)" for entry in found.evidence)
+    assert any(entry.label == "Workers' time in __getitem__ (data.py:31)" for entry in found.evidence)
 
 
 def test_a_wait_on_the_training_thread_is_told_by_its_line_with_its_interval():
@@ -44,7 +44,7 @@ def test_a_wait_on_the_training_thread_is_told_by_its_line_with_its_interval():
     waits = replace(known.input, frames=(GET,), frames_ratio=0.83)
     found = finding("IN002", with_lines(replace(known, input=waits), input=hot()))
     assert found.title.endswith("most of it in __getitem__ (data.py:31)")
-    (told,) = [entry for entry in found.evidence if entry.label == "Of the wait in __getitem__ (data.py:31)"]
+    (told,) = [entry for entry in found.evidence if entry.label == "Input wait in __getitem__ (data.py:31)"]
     assert (told.n, told.low) == (60, pytest.approx(0.73))
     assert told.origin == "sampled stacks: __getitem__ (data.py:31)"
 

@@ -205,7 +205,7 @@ def test_the_function_that_holds_python_is_named_where_stacks_tell():
     unseen = finding("OV005", python(frames=FRAMES, input=None)).fix.text
     assert "If it gets the batch: wrap what gives the batches" in unseen
     assert found.evidence[2].range_ns == (5 * MS, 25 * MS)
-    assert "leaves no event" in finding("OV005", python()).why
+    assert "wait without an event" in finding("OV005", python()).why
 
 
 def test_the_recordings_own_python_is_not_the_users():
@@ -336,7 +336,7 @@ def test_what_the_training_thread_waits_is_that_of_the_judged_steps():
     judged = replace(known, steps=revise(known.steps, queued_ratio=0.4, steady=steady))
     found = finding("OV008", judged)
     assert found.title.endswith("training waits 40 % of the time")
-    assert found.why.startswith("In the judged steps; 60 % over all samples. It waits for a core")
+    assert found.why.startswith("In the judged steps; 60 % over all samples. With more threads than cores")
     assert found.saving.high == pytest.approx(0.4)
     assert finding("OV008", known).saving.high == pytest.approx(0.6)
 

@@ -25,7 +25,7 @@ def series(name, mean, maximum=None):
 def test_the_proposal_follows_from_the_measured_rates():
     found = finding("IN003", worked(0.4, made(250 * MS, count=4, fetch=0.4)))
     assert "num_workers 4 → 5" in found.fix.text  # 1.2 · 250 ms of work / 60 ms of step
-    assert "4 workers, busy all the time: 250 ms of work per step, 60.0 ms of all else" in found.title
+    assert "4 workers, always busy: 250 ms of work per step, 60.0 ms of other time" in found.title
 
 
 def test_several_batches_per_step_ask_for_as_many_times_the_workers():
@@ -210,7 +210,7 @@ def crowded(mean=2.0, core=0.4, **options):
 
 def test_more_threads_in_workers_than_cores_are_told_from_too_little_cpu():
     found = finding("OV008", crowded())
-    assert found.title == "Threads of 4 workers crowd 2 cores: a batch waits 40 % of its time"
+    assert found.title == "Threads of 4 workers share 2 cores: a batch waits 40 % of its time"
     assert "torch.set_num_threads(1)" in found.fix.text
     assert 0 < found.saving.expected <= found.saving.high == pytest.approx(0.6)
 

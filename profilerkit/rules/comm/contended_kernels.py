@@ -1,4 +1,4 @@
-"""CO012 (R45): collectives take multiprocessors or bandwidth from the kernels beside them."""
+"""CO012: collectives take multiprocessors or bandwidth from the kernels beside them."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,19 +25,25 @@ from profilerkit.units import format_count, format_ns, format_ratio
 
 @dataclass(frozen=True)
 class ContendedKernels(Rule):
-    """Communication slows compute (R45).
+    """Find kernels that run {slower_ratio} slower beside a collective than alone.
 
-    Claim: Overlapped collectives take multiprocessors or bandwidth from compute kernels.
-    Evidence: Kernels of the same name on the same shapes, at least 10 µs long, beside a collective for at least half of
-        their time, against the median of at least three that ran alone.
-    Threshold: 10 % slower beside collectives.
-    Fix: Fewer multiprocessors for NCCL, where the communication can afford to be slower.
-    Saving: Bound: the time of all kernels beside collectives. Expected: what they took beyond their usual time, those
-        that could not be compared slowed like the others; where less than a tenth could be, the compared ones alone.
-        (Six simulated jobs slowed by 10 to 100 %: at most 2.6 points off.)
-    Traps: Bandwidth is shared whatever is set. Fewer multiprocessors make collectives slower: where these already hold
-        the step, nothing is advised. Without shapes one name stands for many sizes.
-    Confidence: Medium.
+    Why it costs: A collective takes multiprocessors and memory bandwidth from the kernels it overlaps.
+
+    Example:
+        $ torchrun --nproc-per-node 8 train.py
+
+    Use instead:
+        $ NCCL_MAX_CTAS=16 torchrun --nproc-per-node 8 train.py
+
+    How it is measured: Kernels of one name and shape, 10 µs and longer, are compared with at least three that ran
+        alone. Where {compared_ratio} could be compared, the others count as slowed alike. In six simulated jobs this
+        was 2.6 points off at most.
+
+    When it is wrong: Bandwidth is shared whatever is set. Fewer multiprocessors slow the collectives: nothing is
+        advised where these expose {most_exposed} of the step. Without shapes one name means many sizes.
+
+    Sources:
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
 
     code: ClassVar[str] = "CO012"
@@ -48,7 +54,7 @@ class ContendedKernels(Rule):
     slower_ratio: float = 0.10
     #: Share of the time beside collectives that must be compared to speak for the rest (a choice).
     compared_ratio: float = 0.10
-    #: Exposed communication from which slower collectives would hold the step longer (R34's threshold).
+    #: Exposed communication from which slower collectives would hold the step longer.
     most_exposed: float = 0.05
 
     def check(self, facts: Facts) -> Result:
@@ -60,7 +66,7 @@ class ContendedKernels(Rule):
         found = facts.wire.contention
         if found is None:
             if not facts.measured("operator shapes"):
-                return MissingData("kernels of one shape cannot be told", "torch.profiler: record_shapes=True")
+                return MissingData("kernels of one shape cannot be distinguished", "torch.profiler: record_shapes=True")
             return NotApplicable("no kernel of one shape ran both beside a collective and alone")
         slower = found.excess_ns / found.usual_ns if found.usual_ns else 0.0
         if slower < self.slower_ratio:

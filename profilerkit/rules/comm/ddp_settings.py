@@ -1,4 +1,4 @@
-"""CO008 (R41): DistributedDataParallel does extra work that its settings could avoid."""
+"""CO008: DistributedDataParallel does extra work that its settings could avoid."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,19 +25,28 @@ from profilerkit.units import format_bytes, format_ns
 
 @dataclass(frozen=True)
 class DdpSettings(Rule):
-    """DDP flags (R41).
+    """Find DDP models that search for unused parameters without need, or copy gradients from their buckets.
 
-    Claim: DistributedDataParallel does extra work that its settings could avoid.
-    Evidence: Its reducer's own events: searches of the graph for parameters without a gradient, with the small
-        all-reduce of the map of those in use, and copies of gradients from the buckets back. Its own data says which
-        parameters had no gradient.
-    Threshold: A saving above the noise, at least 2 % of the step.
-    Fix: find_unused_parameters off where every parameter gets a gradient, gradient_as_bucket_view on.
-    Saving: Bound and expected: the searches while the device has nothing to do, that all-reduce where it is exposed,
-        and the copies.
-    Traps: Where parameters do go without a gradient, training fails without the search: it is not advised then. As
-        views of buckets gradients cannot be detached in place. An observation: it is no verdict of its own.
-    Confidence: Medium.
+    Why it costs: The search walks the graph in every step, and the copy moves every gradient once more.
+
+    Example:
+        ddp = nn.parallel.DistributedDataParallel(
+            model, find_unused_parameters=True
+        )
+
+    Use instead:
+        ddp = nn.parallel.DistributedDataParallel(
+            model, gradient_as_bucket_view=True
+        )
+
+    How it is measured: The reducer's own events are timed, with the small all-reduce of the search where it is exposed.
+        DDP's log shows which parameters had no gradient. The saving must reach 2 % of the step.
+
+    When it is wrong: Where parameters go without a gradient, training fails without the search. It is not advised then.
+        Gradients that are views of buckets cannot be detached in place.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
     code: ClassVar[str] = "CO008"

@@ -1,4 +1,4 @@
-"""CO001 (R34): the step waits for collectives that nothing hides."""
+"""CO001: the step waits for collectives that nothing hides."""
 
 from dataclasses import dataclass
 from statistics import median
@@ -30,31 +30,33 @@ _NOTED_SURPLUS = 0.10
 
 @dataclass(frozen=True)
 class ExposedCollectives(Rule):
-    """Exposed communication (R34).
+    """Find collectives that run without a compute kernel beside them for {smallest_share} of the step.
 
-    Claim: The step waits for collectives that no computation hides.
-    Evidence: Time of communication kernels with no compute kernel beside them; on a CPU-only run, of the transfers
-        beside which no operator runs. Waiting for another rank is left out where the ranks could be matched, and so are
-        the transfers between the stages of a pipeline (CO011).
-    Threshold: 5 % of the step (TraceLens warns at 5 %, torch-tb-profiler at 10 %).
-    Fix: Left to the rules about its causes: overlap (CO002), links (CO004), small messages (CO005), volume (CO006,
-        CO007, CO010), settings (CO008, CO009). Where transfer and waiting look the same, every rank's trace first.
-    Saving: Bound: the exposed share. Expected: what could be hidden, min(exposed, compute that runs alone); where
-        nothing overlaps yet, min(exposed × (1 - 1 / collectives per step), that compute), because the last has nothing
-        left to hide behind (a single one would be divided in two); of small messages what one message in place of all
-        would save, latency × (1 - 1 / messages per step). The latency is measured where the ranks were matched; from
-        one rank it is at most 44 µs a message (R38), the rest is waiting. Where transfer and waiting could not be told
-        apart, half of the share at most: of 5.8 % of a step a better overlap saved 1.1.
-    Traps: From one rank, transfer and waiting for a late rank look the same. Communication that is hidden costs
-        nothing here. Tensor-parallel collectives are on the data path and cannot be hidden.
-    Confidence: High with every rank's trace, on a CPU-only run medium. Low where transfer and waiting could not be told
-        apart: then the saving is a bound alone.
+    Why it costs: The device transfers data or waits, and computes nothing meanwhile.
+
+    Example:
+        for parameter in model.parameters():
+            torch.distributed.all_reduce(parameter.grad)
+
+    Use instead:
+        model = nn.parallel.DistributedDataParallel(model)
+
+    How it is measured: Communication kernels without a compute kernel beside them are summed. Waiting for another rank
+        is taken off where the ranks' traces could be matched. The saving is what the remaining computation could
+        overlap. With {small_ratio} of the time in messages below 1 MB, latency is the limit. Below {overlap_ratio}
+        overlap, and with computation for {available_ratio} of it, the missing overlap is.
+
+    When it is wrong: In the trace of one rank, transfer and waiting for a late rank look the same: confidence is low
+        then. Tensor-parallel collectives cannot be overlapped.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
     code: ClassVar[str] = "CO001"
     name: ClassVar[str] = "exposed_collectives"
     family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "The step waits for collectives that nothing hides"
+    summary: ClassVar[str] = "The step waits for exposed communication"
 
     smallest_share: float = 0.05
     #: Share of the communication's time in collectives below 1 MB from which latency is the limit (a choice).
@@ -82,14 +84,14 @@ class ExposedCollectives(Rule):
         else:
             is_hidden = comm.small_ratio is not None and comm.overlap_ratio >= self.overlap_ratio
             expected = min(share, alone_compute(facts)) if is_hidden else overlapped(facts, share)
-            reason = "but there is no computation to hide it behind"
+            reason = "but no computation could overlap it"
         if not self.worth_saying(facts, expected):
             return Passed(f"{format_ratio(share)} is exposed, {reason}")
         first = to_divide(facts)
         finding = finding_for(
             facts,
             bound="comm-bound",
-            title=f"{format_ns(share * step)} of communication in {each(facts)} is not hidden",
+            title=f"{format_ns(share * step)} of communication in {each(facts)} is exposed",
             why=_why(comm, unknown),
             evidence=_evidence(facts, comm),
             at_most="low" if unknown else "medium" if facts.mode == "cpu" else "high",
@@ -99,7 +101,7 @@ class ExposedCollectives(Rule):
             confirm=f"{first or 'Record every rank'}: if one rank's collectives are much shorter, it is late and the "
             "others wait for it."
             if unknown or first
-            else "Record again: the communication that is not hidden must fall, and the step with it.",
+            else "Record again: the exposed communication must fall, and the step with it.",
         )
         return Fired((finding,))
 
@@ -183,10 +185,10 @@ def to_divide(facts: Facts) -> str:
 def _why(comm: CommFacts, unknown: str) -> str:
     text = f"{format_ratio(comm.overlap_ratio)} of the communication overlaps with computation; the rest is exposed."
     if unknown:
-        text += f" {unknown}: transfer and waiting for a late rank cannot be told apart."
+        text += f" {unknown}: transfer and waiting for a late rank look the same."
         if comm.surplus_ratio >= _NOTED_SURPLUS:
             surplus = format_ratio(comm.surplus_ratio)
-            text += f" {surplus} of the time is what some take beyond the median of their like: probably waiting."
+            text += f" {surplus} of the time is what some take beyond the median of their kind: probably waiting."
     return text
 
 

@@ -1,4 +1,4 @@
-"""CO010 (R43): gradients travel in FP32 although the run computes in 16 bits."""
+"""CO010: gradients travel in FP32 although the run computes in 16 bits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,23 +41,32 @@ _NARROW = ("bf16", "fp16", "fp8")
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 #: Bytes of an element that pass the memory for casting: 4 read and 2 written, then 2 read and 4 written.
 _CAST_BYTES_RATIO = (4 + 2 + 2 + 4) / 4
-#: Share of the memory's peak that pointwise kernels reach (§1.7 of the diagnosis method).
+#: Share of the memory's peak that pointwise kernels reach.
 _REACHED_BANDWIDTH = 0.9
 
 
 @dataclass(frozen=True)
 class Fp32Gradients(Rule):
-    """FP32 gradients on the wire (R43).
+    """Find FP32 reductions of 1 MB and more in a run whose FLOPs are mostly 16-bit.
 
-    Claim: Gradients travel in FP32 although the run computes in 16 bits.
-    Evidence: Element type of the reductions of 1 MB and more, and the type most FLOPs are computed in.
-    Threshold: A saving above the noise, at least 2 % of the step.
-    Fix: DDP's compressing hook, FSDP's reduce_dtype.
-    Saving: Bound: min(exposed, half of these transfers). Expected: no more than what of them is exposed, less the casts
-        to 16 bits and back at 90 % of the memory's bandwidth where the device is known.
-    Traps: Numerics: sums over many ranks in bf16 lose digits; watch the loss. Where DDP has a communication hook, the
-        hook decides. Small reductions are norms and losses, which stay in FP32.
-    Confidence: High; medium on a host; low where transfer and waiting look the same.
+    Why it costs: FP32 gradients move twice the bytes that the computation used.
+
+    Example:
+        ddp = nn.parallel.DistributedDataParallel(model)
+
+    Use instead:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+        ddp = nn.parallel.DistributedDataParallel(model)
+        ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+
+    How it is measured: The element type of the reductions is compared with that of the computation. The saving is
+        {left_ratio} of the transfer as far as it is exposed, less the casts where the device is known.
+
+    When it is wrong: Sums over many ranks in bf16 lose digits: watch the loss. Small reductions are norms and losses,
+        and stay in FP32.
+
+    Sources:
+        https://pytorch.org/docs/stable/ddp_comm_hooks
     """
 
     code: ClassVar[str] = "CO010"
@@ -100,21 +109,21 @@ class Fp32Gradients(Rule):
         # FP16 overflows where gradients are summed; bf16 has the range of FP32.
         left = format_bytes(moved * self.left_ratio)
         fix = Fix(
-            text=f"Gradients on the wire fp32 → bf16: {format_bytes(moved)} → {left} a step. Watch the loss: sums lose "
-            "digits.",
+            text=f"Transferred gradients fp32 → bf16: {format_bytes(moved)} → {left} a step. Watch the loss: sums "
+            "lose digits.",
             code=_SHARDED if divides(facts, "sharded data") else _REPLICATED,
         )
         found = finding_for(
             facts,
             bound="comm-bound",
             title=f"{format_bytes(moved)} of FP32 gradients travel in {each(facts)} of a {precision} run",
-            why=f"Most arithmetic is in {precision}, whose gradients have no more digits than half of these bytes."
-            f"{doubt(facts)}",
+            why=f"Most arithmetic is in {precision}: half of these bytes can hold all digits of its "
+            f"gradients.{doubt(facts)}",
             evidence=(
-                evidence(facts, "FP32 gradients on the wire per step", moved, "bytes", kinds(chosen), "measured"),
+                evidence(facts, "FP32 gradients transferred per step", moved, "bytes", kinds(chosen), "measured"),
                 evidence(facts, "Their transfer", sum(row.transfer_ns for row in chosen), "ns", kinds(chosen)),
                 evidence(
-                    facts, "Casts that come instead", _casts(facts, chosen), "ratio", "memory bandwidth", "estimated"
+                    facts, "Casts needed instead", _casts(facts, chosen), "ratio", "memory bandwidth", "estimated"
                 ),
             ),
             at_most=surest(facts, "high"),

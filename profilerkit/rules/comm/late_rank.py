@@ -1,4 +1,4 @@
-"""CO003 (R36): the other ranks wait for one that comes late."""
+"""CO003: the other ranks wait for one that comes late."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -61,7 +61,7 @@ _REMEDIES = (
         "over.python",
         "overhead-bound",
         "python",
-        "Look for what only this rank runs: logging, metrics, a progress bar or a save behind a test of the rank.",
+        "Look for what only this rank runs: logging, metrics, a progress bar, or a save under `if rank == 0`.",
     ),
     _Remedy("over.gc", "overhead-bound", "gc", "gc.disable(), then gc.collect() in the same step on all ranks."),
     _Remedy(
@@ -91,27 +91,27 @@ _SLOWER = _Remedy(
 
 @dataclass(frozen=True)
 class LateRank(Rule):
-    """Late rank (R36).
+    """Find a rank that comes last to the collectives in most steps, while the others wait for it.
 
-    Claim: The other ranks wait for one rank, or two, that come late to the collectives again and again.
-    Evidence: Each collective of all ranks, matched by process group and number or by order, divided at the arrival of
-        the last rank; the waiting is booked on that rank. Without a trace those that torch's flight recorders held:
-        they tell when hosts issued them, which is when ranks arrive where the hosts compute; on devices their times are
-        used if they were taken. Of a step the longest wait counts.
-    Threshold: Exposed waiting of the median other rank is 5 % of the step, and the late rank causes 60 % of all
-        waiting, in most steps, with a probability below 2 % of being an accident. Both speak: how often it is last,
-        and, where it is last in every step, how long after the next rank. It is likely late, not surely, in one step
-        or two, and where its order alone does not exclude an accident, unless that is below 0.1 %. On a host ten times
-        what the ends of one collective lie apart.
-    Fix: By what the late rank does longer than the others before they wait for it, if that explains 60 % of the
-        waiting, or holds 60 % of all that it does longer in the mean step; without such a cause a trace of that rank
-        with stacks.
-    Saving: Bound: the waiting of the median other rank, and the transfers that it has exposed after that and the late
-        rank computes through. Expected: that less the jitter that would be left; where work is to be evened out,
-        without the part of it that the other ranks take over.
-    Traps: A rank that was not recorded may be the late one. Late by turns is jitter, not a late rank. Clocks of several
-        hosts differ; they are aligned by the ends of the collectives, and the residual is stated.
-    Confidence: High; medium where ranks are missing or no cause explains the waiting; low where it is likely late.
+    Why it costs: A collective ends when the slowest rank arrives. All other devices idle until then.
+
+    Example:
+        if torch.distributed.get_rank() == 0:
+            evaluate()
+        torch.distributed.barrier()
+
+    Use instead:
+        evaluate()
+        torch.distributed.barrier()
+
+    How it is measured: Each collective is matched across ranks and split at the arrival of the last rank. The median
+        other rank must wait 5 % of the step, and the late rank must cause 60 % of all waiting. The chance of such an
+        order must be below 2 %. Without traces, flight recorder dumps are used. The cause is what the late rank does
+        longer than the others.
+
+    When it is wrong: A rank that was not recorded may be the late one. Ranks that are late by turns are jitter. Clocks
+        of hosts are aligned by the ends of collectives, and the remaining error is shown. One or two steps make a rank
+        likely late only.
     """
 
     code: ClassVar[str] = "CO003"
@@ -128,11 +128,11 @@ class LateRank(Rule):
         if found is None or not found.late or waited is None:
             if found is not None and found.steps_needed is not None:
                 steps = f"{found.steps} judged step{'' if found.steps == 1 else 's'}"
-                return Passed(f"no rank is clearly late in {steps}: {found.steps_needed} may tell more")
+                return Passed(f"no rank is clearly late in {steps}: record at least {found.steps_needed}")
             if found is not None and found.blurred:
                 clocks = found.matched_in == "flight recorders"
                 why = "the hosts' clocks may be too far apart" if clocks else "the host is too busy"
-                return Passed(f"{why} to tell by how much a rank is late")
+                return Passed(f"{why} to measure how late a rank is")
             return Passed("no rank causes more of the waiting than chance does, or little of it is exposed")
         longer = waited + (facts.shown_share or 0.0)
         expected = max(longer - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
@@ -181,7 +181,7 @@ def _unable(facts: Facts) -> Result | None:
         return MissingData("one rank's trace does not show who comes last", "analyze the traces of all ranks together")
     if not found.matched and found.flight is not None and not facts.trace_read:
         return MissingData(
-            "the flight recorders do not tell when the ranks arrived",
+            "the flight recorders do not show when the ranks arrived",
             "TORCH_NCCL_ENABLE_TIMING=1, or profilerkit.profile(..., deep=True)",
         )
     if not found.matched:
@@ -233,7 +233,7 @@ def _why(late: Late) -> str:
     if late.coverage is None:
         return f"{text} What makes it late was not measured."
     if late.cause is None or late.cause_ns is None:
-        return f"{text} What makes it late is not explained: nothing it does longer takes enough of the waiting."
+        return f"{text} What makes it late is not explained: nothing that it does longer covers enough of the waiting."
     part = PARTS[late.cause][1] if late.cause in PARTS else late.cause
     left = (
         f"; that explains {format_ratio(late.coverage)} of it, the rest is not explained"

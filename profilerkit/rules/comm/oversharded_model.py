@@ -1,4 +1,4 @@
-"""CO006 (R39): the model is sharded more than memory requires, and gathered twice a step for it."""
+"""CO006: the model is sharded more than memory requires, and gathered twice a step for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,18 +25,27 @@ from profilerkit.units import format_bytes, format_ratio
 
 @dataclass(frozen=True)
 class OvershardedModel(Rule):
-    """Over-sharding (R39).
+    """Find sharded models that gather {gathered_ratio} times what they scatter, with {free_ratio} of the memory free.
 
-    Claim: The model is sharded more than memory requires, which costs volume.
-    Evidence: Elements that all-gathers bring and that reduce-scatters take away, per step: twice as many are gathered
-        where each layer's parameters are dropped after the forward pass (ZeRO-3: 3 Psi a step, else 2 Psi). The peak of
-        the memory against the capacity.
-    Threshold: 1.5 times as much is gathered as scattered, and 40 % of the memory is free at the peak, or more.
-    Fix: Keep the parameters after the forward pass, if they fit beside the peak.
-    Saving: Bound: min(exposed, half of the gathering). Expected: what of the second gathering is exposed.
-    Traps: The peak is that of these steps: longer sequences need more. Kept parameters raise it, which is why they
-        must fit into the free memory, and are told. Gathers that are hidden save nothing.
-    Confidence: Medium; low where transfer and waiting look the same.
+    Why it costs: Dropping parameters after forward means gathering them again for backward: three transfers instead of
+        two.
+
+    Example:
+        from torch.distributed.fsdp import fully_shard
+        fully_shard(model, reshard_after_forward=True)
+
+    Use instead:
+        from torch.distributed.fsdp import fully_shard
+        fully_shard(model, reshard_after_forward=False)
+
+    How it is measured: Elements of all-gathers are compared with those of reduce-scatters: ZeRO stage 3 moves 3
+        parameters' worth a step, else 2. The saving is the exposed part of the second gathering.
+
+    When it is wrong: The peak is that of the recorded steps: longer sequences need more. Kept parameters raise it.
+        Gathers that are overlapped save nothing.
+
+    Sources:
+        https://arxiv.org/abs/1910.02054
     """
 
     code: ClassVar[str] = "CO006"
@@ -75,7 +84,7 @@ class OvershardedModel(Rule):
         expected = exposed_time(facts, facts.wire.second_gathers_exposed_ns if facts.wire else 0.0)
         bound = max(less(facts, gathers, 1.0 - scattered / gathered)[1], expected)
         if not self.worth_saying(facts, expected):
-            return Passed("the second gathering is hidden, or hardly any of the step")
+            return Passed("the second gathering is overlapped, or takes little of the step")
         found = finding_for(
             facts,
             bound="comm-bound",

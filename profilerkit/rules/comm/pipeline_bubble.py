@@ -1,4 +1,4 @@
-"""CO011 (R44): the stages of a pipeline idle at the start and the end of the step."""
+"""CO011: the stages of a pipeline idle at the start and the end of the step."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,18 +23,26 @@ from profilerkit.units import format_ns, format_ratio
 
 @dataclass(frozen=True)
 class PipelineBubble(Rule):
-    """Pipeline bubble (R44).
+    """Find pipeline stages that wait for the first and the last micro-batches.
 
-    Claim: The stages of a pipeline idle at the start and the end of the step.
-    Evidence: Exposed point-to-point time, and the share (p - 1) / (m + p - 1) that p stages with m micro-batches leave
-        idle (GPipe and 1F1B).
-    Threshold: A saving above the noise, at least 2 % of the step.
-    Fix: More and smaller micro-batches; interleaved stages, or a zero-bubble schedule.
-    Saving: Bound: the bubble. Expected: what of it goes with twice the micro-batches,
-        bubble × (1 - share(2 m) / share(m)).
-    Traps: Smaller micro-batches fill the device less. Where the bubble is larger than the schedule explains, stages
-        are unequal, and balancing them comes first.
-    Confidence: Medium.
+    Why it costs: With p stages and m micro-batches, each stage idles for (p - 1) / (m + p - 1) of the step.
+
+    Example:
+        from torch.distributed.pipelining import ScheduleGPipe
+        schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=loss_fn)
+
+    Use instead:
+        from torch.distributed.pipelining import ScheduleGPipe
+        schedule = ScheduleGPipe(stage, n_microbatches=8, loss_fn=loss_fn)
+
+    How it is measured: Exposed point-to-point time is compared with the formula of GPipe and 1F1B. The saving assumes
+        {more_micro_batches} times as many micro-batches.
+
+    When it is wrong: Smaller micro-batches fill the device less. A bubble of {unequal_ratio} times the formula means
+        unequal stages: balance them first.
+
+    Sources:
+        https://arxiv.org/abs/1811.06965
     """
 
     code: ClassVar[str] = "CO011"
@@ -76,8 +84,11 @@ class PipelineBubble(Rule):
             facts,
             bound="comm-bound",
             title=f"Pipeline stages idle {format_ns(bubble * (facts.mean_step_ns or 0.0))} of {each(facts)}",
-            why=f"{found.size} stages with {found.micro_batches} micro-batches leave {format_ratio(schedule)} of the "
-            f"step idle; {format_ratio(bubble)} is." + (" The rest is stages of unequal length." if unequal else ""),
+            why=(
+                f"{found.size} stages with {found.micro_batches} micro-batches explain {format_ratio(schedule)} of "
+                f"idle time in the step; {format_ratio(bubble)} was measured."
+            )
+            + (" The rest is stages of unequal length." if unequal else ""),
             evidence=(
                 evidence(facts, "Exposed point-to-point time, share of the step", bubble, "ratio", "send and receive"),
                 evidence(facts, "Left idle by the schedule", schedule, "ratio", "(p - 1) / (m + p - 1)"),

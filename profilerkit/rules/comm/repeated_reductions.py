@@ -1,4 +1,4 @@
-"""CO007 (R40): gradients are reduced in every micro-batch of a step, and not once."""
+"""CO007: gradients are reduced in every micro-batch of a step, and not once."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,20 +24,30 @@ from profilerkit.rules.rule import (
 
 @dataclass(frozen=True)
 class RepeatedReductions(Rule):
-    """All-reduce on every micro-batch (R40).
+    """Find gradient accumulation that reduces the gradients in each backward pass.
 
-    Claim: Gradient accumulation reduces the gradients in each backward pass, where once per optimizer step is enough.
-    Evidence: More than one backward pass per step, each of which starts as many reductions, of the same sizes in the
-        same order.
-    Threshold: A saving above the noise, at least 2 % of the step.
-    Fix: no_sync() around all micro-batches but the last.
-    Saving: Bound: min(exposed, transfer of the reductions of all passes but the last). Expected: what of these
-        reductions is exposed. To both comes what DDP's reducer copies into buckets and back in these passes, and
-        where no rank is late, waiting for each other: of p passes at random 1 - 1 / sqrt(p) of it. On a host the
-        interval is wider: reductions take cores and caches from the computing.
-    Traps: Two models that train in one step reduce twice as well: where an optimizer steps between the passes, or sizes
-        differ, nothing is said to be repeated. Without reducing, FSDP keeps whole gradients: more memory.
-    Confidence: High; medium on a host; low where transfer and waiting look the same.
+    Why it costs: One reduction before the optimizer step is enough. The others move the same bytes for nothing.
+
+    Example:
+        ddp = nn.parallel.DistributedDataParallel(model)
+        for x, y in loader:
+            loss_fn(ddp(x), y).backward()
+
+    Use instead:
+        ddp = nn.parallel.DistributedDataParallel(model)
+        for x, y in list(loader)[:-1]:
+            with ddp.no_sync():
+                loss_fn(ddp(x), y).backward()
+
+    How it is measured: Backward passes of a step that start equal reductions in the same order count. The saving is the
+        exposed part of all but the last pass, with DDP's copies into buckets. Random waiting in p passes shrinks by 1 -
+        1 / sqrt(p).
+
+    When it is wrong: Two models that train in one step reduce twice rightly. Without reducing, FSDP keeps whole
+        gradients, which needs memory.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
     code: ClassVar[str] = "CO007"

@@ -1,4 +1,4 @@
-"""CO004 (R37): large collectives run slower than the links allow."""
+"""CO004: large collectives run slower than the links allow."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,19 +24,26 @@ from profilerkit.units import format_decimal, format_ratio
 
 @dataclass(frozen=True)
 class SlowLink(Rule):
-    """Collective bandwidth below the fabric (R37).
+    """Find collectives of 64 MB and more below {slow_ratio} of what the links usually reach.
 
-    Claim: Large collectives run slower than the links between the devices allow.
-    Evidence: Bus bandwidth (nccl-tests' factors) of collectives of at least 64 MB, from the last rank's arrival to the
-        first one's end, against 80 % of the device's link, one way: what good all-reduces reach (A100 78 %, H200 82 %).
-    Threshold: Below 60 % of that.
-    Fix: Look at what the ranks really talk over, then give them the link.
-    Saving: Bound: min(exposed, transfer of these × (1 - reached / reference)). Expected: no more than what of them is
-        exposed.
-    Traps: Only groups beside one switch are judged: up to 8 ranks of a job that is no larger; the speed of a network is
-        not known. Cards whose link needs a bridge are left out. Bus bandwidth is not wire speed where the switch
-        reduces (NVLS) or a tree is used. From one rank the time holds waiting.
-    Confidence: Medium.
+    Why it costs: The ranks talk over a slower path than the hardware has, such as PCIe in place of NVLink.
+
+    Example:
+        $ NCCL_P2P_DISABLE=1 torchrun --nproc-per-node 8 train.py
+
+    Use instead:
+        $ NCCL_DEBUG=INFO torchrun --nproc-per-node 8 train.py
+
+    How it is measured: Bus bandwidth runs from the arrival of the last rank to the first end. The reference is
+        {normal_ratio} of the link one way: good all-reduces reach 78 % on A100 and 82 % on H200. The saving is the
+        exposed part of the time above the reference.
+
+    When it is wrong: Only groups of up to 8 ranks beside one switch are judged. Bus bandwidth is not the link's rate
+        where the switch reduces, as with NVLS, or with trees.
+
+    Sources:
+        https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
 
     code: ClassVar[str] = "CO004"
@@ -83,7 +90,7 @@ class SlowLink(Rule):
         bound = min(sum(found[1] for found in savings), exposed(facts))
         expected = min(sum(found[0] for found in savings), bound)
         if not self.worth_saying(facts, expected):
-            return Passed("large collectives are slower than the link, but hidden, or hardly any of the step")
+            return Passed("large collectives are slower than the link, but overlapped, or take little of the step")
         reached = sum(row.transfer_ns for row in slow)
         rate = sum((row.bus_bytes_per_s or 0.0) * row.transfer_ns for row in slow) / reached if reached else 0.0
         found = finding_for(
@@ -95,11 +102,13 @@ class SlowLink(Rule):
             "ranks is not in this time.",
             evidence=(
                 evidence(facts, "Bus bandwidth of large collectives", rate, "bytes_per_s", kinds(slow)),
-                evidence(facts, "Reached of what the link carries", rate / reference, "ratio", "the two rates"),
+                evidence(facts, "Reached share of what the link carries", rate / reference, "ratio", "the two rates"),
                 evidence(
                     facts, "What the link normally carries", reference, "bytes_per_s", "device table", "estimated"
                 ),
-                evidence(facts, "That of its peak", self.normal_ratio, "ratio", "option normal_ratio", "estimated"),
+                evidence(
+                    facts, "Share of the link's peak", self.normal_ratio, "ratio", "option normal_ratio", "estimated"
+                ),
             ),
             at_most=surest(facts, "medium"),
             detail="bandwidth",

@@ -1,4 +1,4 @@
-"""CO005 (R38): many collectives are too small to use the links, and each pays the latency."""
+"""CO005: many collectives are too small to use the links, and each pays the latency."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,19 +37,29 @@ _DEFAULT_CAP_MB = 25.0
 
 @dataclass(frozen=True)
 class SmallCollectives(Rule):
-    """Small-message latency (R38).
+    """Find steps where {small_ratio} of the collectives are below 1 MB and take about as long as an empty one.
 
-    Claim: Many collectives are too small to use the links, and each of them pays the latency.
-    Evidence: How many collectives of known size are below 1 MB, how long the median one takes, and the latency floor:
-        the median transfer below 64 KB where the ranks were matched, else 44 µs (32 KB over 8 A100).
-    Threshold: 30 % of the collectives are below 1 MB, and these take no more than 2.5 times the floor (from 32 KB to
-        1 MB an A100's all-reduce grows from 44 to 102 µs).
-    Fix: Larger buckets, or one flattened tensor for all.
-    Saving: Bound: what of them is exposed, with the calls between them on a host. Expected: the latency of each message
-        but one of each kind; on a host what lies between the first and the last of those that follow each other.
-    Traps: What takes longer than the floor is no latency: it waits, or the link is slow. Collectives on the data path
-        cannot be joined and are left out. Hidden messages cost nothing here.
-    Confidence: High; medium on a host; low where transfer and waiting look the same.
+    Why it costs: Each collective pays the latency of its start, whatever its size.
+
+    Example:
+        for parameter in model.parameters():
+            torch.distributed.all_reduce(parameter.grad)
+
+    Use instead:
+        grads = [parameter.grad for parameter in model.parameters()]
+        flat = torch._utils._flatten_dense_tensors(grads)
+        torch.distributed.all_reduce(flat)
+
+    How it is measured: The latency is the median transfer below 64 KB of matched ranks, or 44 µs measured on 8 A100.
+        The small collectives may take {floor_factor} times that. The saving is the exposed latency of all but one
+        message of each kind.
+
+    When it is wrong: A small collective that takes longer waits for a rank, or the link is slow. Collectives on the
+        data path cannot be joined. Overlapped messages cost nothing.
+
+    Sources:
+        https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+        https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
     code: ClassVar[str] = "CO005"

@@ -1,4 +1,4 @@
-"""CO002 (R35): there is computing that could hide the communication, and it does not."""
+"""CO002: there is computing that could hide the communication, and it does not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,28 +47,31 @@ _PIECES = 4
 
 @dataclass(frozen=True)
 class UnhiddenCollectives(Rule):
-    """Communication not overlapped (R35).
+    """Find collectives of which less than {overlap_ratio} runs beside computation, though nothing prevents it.
 
-    Claim: There is computation that could hide the communication, and it does not.
-    Evidence: Of the collectives that nothing on the data path waits for: how much of their time runs beside computing,
-        and how much computing runs beside none of them. Reductions have the backward pass, where the trace shows it,
-        everything else the whole step.
-    Threshold: Less than 70 % is hidden (TraceLens' target), the collectives take at least 5 % of the step, and the
-        computing they could run beside is at least half as long as they are.
-    Fix: With DDP smaller buckets, unless these are at the latency already; with FSDP gathering ahead; else starting
-        each collective as soon as its data is there.
-    Saving: Bound: min(exposed, computing that is left to hide behind). Expected: no more than exposed - total / pieces,
-        because the last piece has nothing left to hide behind.
-    Traps: Collectives of tensor, expert and pipeline groups, all-to-all, point-to-point and broadcasts are on the data
-        path and left out; without descriptions of the groups a reduction is taken for one of gradients where a backward
-        pass shows and none comes before it. Smaller buckets cost latency.
-    Confidence: Medium; low where transfer and waiting look the same.
+    Why it costs: A reduction can run while backward computes the next gradients. Here it starts too late.
+
+    Example:
+        ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=500)
+
+    Use instead:
+        ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=25)
+
+    How it is measured: The collectives must take {smallest_share} of the step. The computation they could run beside
+        must be {available_ratio} as long as they are. The last of n pieces stays exposed, so the saving is at most
+        exposed - total / n.
+
+    When it is wrong: Tensor, expert and pipeline groups are on the data path and are left out. Smaller buckets cost
+        latency. Confidence is low where transfer and waiting look the same.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
     code: ClassVar[str] = "CO002"
     name: ClassVar[str] = "unhidden_collectives"
     family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "Computation could hide the communication, and does not"
+    summary: ClassVar[str] = "Collectives could run beside computation, and do not"
 
     overlap_ratio: float = 0.70
     smallest_share: float = 0.05
@@ -83,18 +86,18 @@ class UnhiddenCollectives(Rule):
             return NotApplicable("every collective is on the data path: the next operator waits for it")
         total, ratio = transferred(facts, chosen), overlap_ratio(facts, chosen)
         if total < self.smallest_share:
-            return Passed(f"collectives that can be hidden take {format_ratio(total)} of the step")
+            return Passed(f"collectives that could be overlapped take {format_ratio(total)} of the step")
         if ratio >= self.overlap_ratio:
             return Passed(f"{format_ratio(ratio)} of the communication runs beside computing")
         behind = could_hide(facts, chosen)
         if behind < self.available_ratio:
-            return Passed(f"computing could hide only {format_ratio(behind)} of the communication")
+            return Passed(f"computation could overlap only {format_ratio(behind)} of the communication")
         if _has_small_buckets(facts, chosen):
             return Passed("DDP's buckets are below 2 MB already: smaller ones would only add latency")
         fix, pieces = _fix(facts, chosen)
         expected, bound = hidden(facts, chosen, pieces)
         if not self.worth_saying(facts, expected):
-            return unsure("only some of it could be hidden beside computing", expected)
+            return unsure("only some of it could run beside computation", expected)
         return Fired((self._finding(facts, chosen, expected, bound, fix),))
 
     def _finding(self, facts: Facts, chosen: Sequence[Traffic], expected: float, bound: float, fix: Fix) -> Finding:
@@ -112,7 +115,7 @@ class UnhiddenCollectives(Rule):
             evidence=(
                 evidence(facts, "Overlapped share of these collectives", ratio, "ratio", "kernels beside collectives"),
                 evidence(facts, "Their share of the step", transferred(facts, chosen), "ratio", "collectives"),
-                evidence(facts, "Computing left to hide behind, share of the step", left, "ratio", where),
+                evidence(facts, "Computation that could run beside them, share of the step", left, "ratio", where),
                 evidence(facts, "Held by these collectives, share of the step", held, "ratio", "collectives"),
             ),
             at_most=surest(facts, "medium"),

@@ -58,8 +58,8 @@ def waits_for(facts: Facts) -> list[str]:
     what = "waiting for data, garbage collections and phases that most ranks lack"
     timers = f"By the timers of {len(spent)} ranks rank {late_rank(facts)}"
     if facts.timed_may_be_hidden:
-        return [f"{timers} spends {more} more a step on {what}; whether the device hid it is not known."]
-    return [f"{timers} is late: {what} take it {more} more a step."]
+        return [f"{timers} spends {more} more a step on {what}; whether the device worked meanwhile is not known."]
+    return [f"{timers} is late: {what} take {more} longer a step."]
 
 
 def settled_by(facts: Facts) -> str:

@@ -1,4 +1,4 @@
-"""CO009 (R42): the engine or the back-end of the parallel training is not the one for devices."""
+"""CO009: the engine or the back-end of the parallel training is not the one for devices."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -35,17 +35,27 @@ _FIX: dict[str, Fix] = {
 
 @dataclass(frozen=True)
 class WrongEngine(Rule):
-    """Wrong engine (R42).
+    """Find DataParallel, or gloo as the backend for tensors on devices.
 
-    Claim: The parallel engine or the back-end is the wrong one for devices.
-    Evidence: DataParallel's forward pass in the trace, or gloo's transfers beside device events with no collective on
-        the device; the time of their transfers in which the device computes nothing.
-    Threshold: Presence, and a saving above the noise, at least 2 % of the step (both are rules of torch-tb-profiler).
-    Fix: DistributedDataParallel, NCCL.
-    Saving: Bound: that time. Expected: 70 % of it (a guess: the right engine communicates as well).
-    Traps: Of DataParallel one device is judged, the one that has the most to do. gloo beside NCCL is usual, for
-        barriers and objects of Python, and no finding.
-    Confidence: High.
+    Why it costs: DataParallel runs all devices from one process and copies the model in each step. gloo moves tensors
+        through host memory.
+
+    Example:
+        torch.distributed.init_process_group("gloo")
+        parallel = nn.DataParallel(model)
+
+    Use instead:
+        torch.distributed.init_process_group("nccl")
+        parallel = nn.parallel.DistributedDataParallel(model)
+
+    How it is measured: The forward pass of DataParallel, or gloo transfers without a collective on the device, count.
+        Transfer time in which the device computes nothing is summed. The saving is {saved_ratio} of it, a guess: the
+        right engine communicates too.
+
+    When it is wrong: gloo beside NCCL is usual for barriers and Python objects, and is no finding.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code: ClassVar[str] = "CO009"
@@ -63,7 +73,7 @@ class WrongEngine(Rule):
             return NotApplicable("no device computed")
         engine = facts.wire.engine
         if engine is None:
-            return Passed("neither DataParallel nor gloo transfers what lies on devices")
+            return Passed("neither DataParallel nor gloo transfers tensors of a device")
         bound = share_of_step(facts, engine.exposed_ns)
         expected = self.saved_ratio * bound
         if not self.worth_saying(facts, expected):

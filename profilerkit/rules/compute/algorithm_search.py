@@ -1,4 +1,4 @@
-"""CP010 (R23): the search for the fastest algorithm repeats in the steady state."""
+"""CP010: the search for the fastest algorithm repeats in the steady state."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,16 +21,23 @@ from profilerkit.units import format_ratio
 
 @dataclass(frozen=True)
 class AlgorithmSearch(Rule):
-    """Autotune or algorithm thrash (R23).
+    """Find convolution algorithm searches in {fewest_steps} or more judged steps.
 
-    Claim: The search for the fastest algorithm repeats, because shapes change.
-    Evidence: Operators of the steady window that compute and wait for their own kernels, for two or more events or as
-        often for the device: each is the timing of one algorithm. How many, in how many steps, for how many inputs.
-    Threshold: Searches in at least 2 judged steps; a single one is the first call of a shape.
-    Fix: `cudnn.benchmark` off where shapes vary, or few shapes by padding to buckets.
-    Saving: Bound: the time of the searches. Expected: all but one of the timed algorithms of each.
-    Traps: Without the search a heuristic chooses, which can be slower for shapes that recur.
-    Confidence: Medium.
+    Why it costs: With cudnn.benchmark each new shape times all algorithms. Shapes that change keep the search going.
+
+    Example:
+        torch.backends.cudnn.benchmark = True
+
+    Use instead:
+        torch.backends.cudnn.benchmark = False
+
+    How it is measured: Operators that wait for events between their own kernels are searches. The saving is all but one
+        of the timed algorithms of each.
+
+    When it is wrong: Without the search a heuristic chooses, which can be slower for shapes that recur.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code: ClassVar[str] = "CP010"

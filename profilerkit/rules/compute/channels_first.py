@@ -1,4 +1,4 @@
-"""CP007 (R20): convolutions pay for the conversion of their layout."""
+"""CP007: convolutions pay for the conversion of their layout."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,17 +21,26 @@ from profilerkit.units import format_ratio
 
 @dataclass(frozen=True)
 class ChannelsFirst(Rule):
-    """NCHW convolutions (R20).
+    """Find kernels that convert NCHW to NHWC and back for {smallest_share} of the step.
 
-    Claim: Convolutions pay for conversions of their layout.
-    Evidence: Time of the kernels that turn NCHW into NHWC and back, and of the convolutions.
-    Threshold: 2 % of the step in such kernels.
-    Fix: `channels_last` for the model and its inputs, `channels_last_3d` where convolutions are 3-D.
-    Saving: Bound: the conversions and 0.3 of the convolutions. Expected: the conversions and 0.1 of the convolutions,
-        a guess until calibrated.
-    Traps: An operator in between that wants NCHW brings the conversions back. Without conversions channels-first
-        convolutions are not seen: strides are not read. In FP32 on vector units NCHW is the faster layout.
-    Confidence: Medium.
+    Why it costs: Tensor cores compute convolutions in NHWC. Data in NCHW is converted before and after.
+
+    Example:
+        y = nn.Conv2d(3, 8, 3)(torch.randn(1, 3, 8, 8))
+
+    Use instead:
+        conv = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
+        x = torch.randn(1, 3, 8, 8).to(memory_format=torch.channels_last)
+        y = conv(x)
+
+    How it is measured: The conversion kernels are summed. The saving adds {reached_ratio} of the convolutions, a guess;
+        the bound adds {most_ratio}.
+
+    When it is wrong: An operator that needs NCHW brings the conversions back. In FP32 on vector units, NCHW is the
+        faster layout.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
     """
 
     code: ClassVar[str] = "CP007"
@@ -40,7 +49,7 @@ class ChannelsFirst(Rule):
     summary: ClassVar[str] = "Convolutions pay for conversions of their layout"
 
     smallest_share: float = 0.02
-    #: Part of the convolutions' own time that the other layout saves at most, and is expected to save (R20's guesses).
+    #: Part of the convolutions' own time that the other layout saves at most, and is expected to save.
     most_ratio: float = 0.3
     reached_ratio: float = 0.1
 

@@ -1,4 +1,4 @@
-"""CP013 (R21): an embedding gets a gradient for every row, and a step looks up few."""
+"""CP013: an embedding gets a gradient for every row, and a step looks up few."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,17 +22,27 @@ from profilerkit.units import format_count, format_ns, format_ratio
 
 @dataclass(frozen=True)
 class DenseEmbedding(Rule):
-    """Dense gradients of sparse lookups (R21).
+    """Find embedding tables that get a gradient for every row while a step looks up fewer than half of them.
 
-    Claim: An embedding gets a gradient for every row of its table, and a step looks up few of them.
-    Evidence: From a trace with shapes: time of what goes over whole tables, which is their gradient and their part of
-        the optimizer; rows that a step looks up.
-    Threshold: A step looks up less than half of the rows, and the saving is above the general floor.
-    Fix: `sparse=True` and an optimizer for sparse gradients, or a smaller table.
-    Saving: Bound: that time. Expected: ``avoidable_ratio`` of it for the rows that are not looked up.
-    Traps: A table that the output layer shares gets a dense gradient from there: it is left out. Weight decay and
-        clipping of gradients want dense ones.
-    Confidence: Medium.
+    Why it costs: The gradient and the optimizer go over the whole table, however few rows a batch holds.
+
+    Example:
+        table = nn.Embedding(300_000, 64)
+        optimizer = torch.optim.Adam(table.parameters())
+
+    Use instead:
+        table = nn.Embedding(300_000, 64, sparse=True)
+        optimizer = torch.optim.SparseAdam(table.parameters())
+
+    How it is measured: A trace with shapes shows the rows of a table and how many a step looks up. The time of the
+        dense gradient and of the optimizer's work on whole tables is the bound. {avoidable_ratio} of it, for the rows
+        that are not looked up, is expected back.
+
+    When it is wrong: A table that the output layer shares gets a dense gradient from there and is left out. Weight
+        decay and gradient clipping need dense gradients.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
     """
 
     code: ClassVar[str] = "CP013"

@@ -1,4 +1,4 @@
-"""CP001 (R14): matrix math runs in 32 bits on a chip with faster units."""
+"""CP001: matrix math runs in 32 bits on a chip with faster units."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -29,21 +29,27 @@ _TENSOR_CORE_MAJOR = 7
 
 @dataclass(frozen=True)
 class Fp32Matmul(Rule):
-    """32-bit math on a tensor-core GPU (R14).
+    """Find matrix math in FP32 that takes {smallest_share} of the step on a GPU with tensor cores.
 
-    Claim: Matrix products, convolutions or attention compute in 32 bits on a chip that has faster units.
-    Evidence: Time share of math kernels by the type in their names and arguments; compute capability of the device.
-    Threshold: 10 % of the step in FP32 on the vector units, and less of it on the matrix units; or 10 % in 32 bits of
-        any kind, and a tenth of it or less in 16 bits.
-    Fix: TF32 for products in FP32 from compute capability 8.0, where its peak is above that of FP32. Autocast to 16 bit
-        from 7.0 for attention and for what is in TF32 already.
-    Saving: Bound: kernels of known shapes at the peaks of the faster units and of the memory, the others faster by the
-        ratio of the peaks. Expected: faster by what real kernels reach of that ratio, and never than their bytes move;
-        where shapes are not known by the power 0.65 of it, at least by the power 0.25. None for a device that is not in
-        the hardware table.
-    Traps: The step can become launch-bound afterwards. Numerics change. PyTorch's memory-efficient attention takes FP32
-        as three TF32 products: the setting for TF32 does not reach it.
-    Confidence: Medium: kernel names tell the precision, not whether the model tolerates a lower one.
+    Why it costs: Tensor cores are several times faster in TF32 and 16 bits than the FP32 units.
+
+    Example:
+        y = model(torch.randn(4, 4))
+
+    Use instead:
+        with torch.autocast(device, dtype=torch.bfloat16):
+            y = model(torch.randn(4, 4))
+
+    How it is measured: Kernel names and argument types give the precision. The rule also fires when less than
+        {most_narrow_ratio} is in 16 bits. TF32 is proposed from compute capability 8.0, autocast from 7.0. Without
+        shapes the gain is the ratio of the peaks to the power {reached_power}, at least {least_power}.
+
+    When it is wrong: Kernel names do not show whether your model tolerates lower precision. Afterwards the step may be
+        launch-bound. Memory-efficient attention ignores the TF32 setting.
+
+    Sources:
+        https://pytorch.org/docs/stable/notes/cuda.html
+        https://arxiv.org/abs/1710.03740
     """
 
     code: ClassVar[str] = "CP001"

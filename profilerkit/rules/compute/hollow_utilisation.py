@@ -1,4 +1,4 @@
-"""CP008 (R21): the device is occupied, not used."""
+"""CP008: the device is occupied, not used."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,19 +24,26 @@ _USEFUL = ("compute.math", "compute.membw", "compute.other")
 
 @dataclass(frozen=True)
 class HollowUtilisation(Rule):
-    """Full utilisation with little useful work (R21).
+    """Find devices with {busy_ratio} utilisation and little useful work.
 
-    Claim: The device is occupied, not used: utilisation reads full while little of the time is useful work.
-    Evidence: Utilisation from NVML, or the busy share of a trace; share of the step in kernels that compute or stream;
-        MFU from recorded shapes; active tensor cores and memory (GPM); power against its limit.
-    Threshold: Utilisation of at least 90 %, and one of: useful kernels below half of the step, MFU below 20 %, tensor
-        cores below 20 % with memory below 50 % active, power below 60 % of the limit.
-    Fix: None of its own: what fills the time instead (small kernels, memory traffic, communication that spins) has its
-        rule.
-    Saving: None of its own.
-    Traps: Utilisation counts time in which any kernel ran, not how much of the chip it used. A collective that waits
-        for its peers reads as 100 %. MFU is of dense peaks, in the type that most is computed in.
-    Confidence: High for the observation.
+    Why it costs: Utilisation counts time with any kernel, even one that uses a corner of the chip or waits.
+
+    Example:
+        $ nvidia-smi --query-gpu=utilization.gpu --format=csv
+
+    Use instead:
+        $ profilerkit run -- train.py
+
+    How it is measured: One of four signs must hold. Useful kernels take less than {useful_share} of the step. MFU is
+        below {low_mfu}. Tensor cores are active below {low_tensor_ratio} with memory below {low_dram_ratio}. Power is
+        below {low_power_ratio} of its limit. No saving is given: small kernels, memory traffic and communication have
+        rules.
+
+    When it is wrong: MFU uses dense peaks, in the type that most of the step computes in. A collective that waits for
+        its peers reads as 100 %.
+
+    Sources:
+        https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
 
     code: ClassVar[str] = "CP008"
@@ -87,7 +94,11 @@ class HollowUtilisation(Rule):
             evidence=(
                 shown,
                 share_evidence(facts, "Useful kernels, share of the step", *_USEFUL),
-                *((share_evidence(facts, f"Of the rest {part_words(filler.part)}", filler.part),) if filler else ()),
+                *(
+                    (share_evidence(facts, f"Rest of the time: {part_words(filler.part)}", filler.part),)
+                    if filler
+                    else ()
+                ),
                 *low,
             ),
             at_most="high",

@@ -1,4 +1,4 @@
-"""CP012 (R22): one device runs hotter than its neighbours."""
+"""CP012: one device runs hotter than its neighbours."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,23 +10,30 @@ from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ratio
 
-#: Power that is told beside the temperature: 5 % between the devices of one node are normal (R22).
+#: Power shown beside the temperature: 5 % between the devices of one node are normal.
 MORE_POWER_RATIO = 0.05
 
 
 @dataclass(frozen=True)
 class HotDevice(Rule):
-    """Hot device (R22).
+    """Find a device that is {hotter_c} °C hotter than the median of the others, among three or more.
 
-    Claim: One device runs hotter than its neighbours.
-    Evidence: Temperature and power of several devices while each is more than half utilised, sampled by NVML or read
-        from a log of nvidia-smi: the mean of the hottest one against the median of the others' means.
-    Threshold: 10 °C hotter, among at least three devices.
-    Fix: Cooling of this device, or a job without it.
-    Saving: None: it costs power now, and time from the day on which its clock is held down.
-    Traps: Devices that do different work differ by it: where the hot one also takes more power, its work may be more.
-        Places in one housing differ by some degrees.
-    Confidence: High for the observation.
+    Why it costs: A hot device takes more power, and soon its clock is held down.
+
+    Example:
+        $ nvidia-smi --query-gpu=temperature.gpu,power.draw --format=csv
+
+    Use instead:
+        $ CUDA_VISIBLE_DEVICES=0,1,3 torchrun --nproc-per-node 3 train.py
+
+    How it is measured: Temperature and power are sampled by NVML, or read from a log, while devices are more than half
+        utilised. No saving is given.
+
+    When it is wrong: A device that does more work takes more power and is hotter rightly. Places in one housing differ
+        by some degrees.
+
+    Sources:
+        https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
 
     code: ClassVar[str] = "CP012"
@@ -63,12 +70,13 @@ class HotDevice(Rule):
             bound=None,
             title=f"{name} runs {found.hotter_c:.0f} °C hotter than the {found.others} others{power}",
             why="A hot chip needs more power for the same work, and is the first whose clock is held down: the others "
-            "then wait for it." + (" It may also have more to do than they." if takes_more else ""),
+            "then wait for it." + (" It may also have more work." if takes_more else ""),
             evidence=_evidence(found),
             at_most="high",
             fix=Fix(
-                text=f"Cooling of {found.label}: {found.temperature_c:.0f} → {found.others_temperature_c:.0f} °C, as "
-                "of the others; look at its fan, its airflow and its neighbours, or leave it out of the job."
+                text=f"Cooling of {found.label}: {found.temperature_c:.0f} → {found.others_temperature_c:.0f} °C, "
+                "like the others. Look at its fan, its airflow and its neighbours, or leave it out of the "
+                "job."
             ),
             confirm="The temperatures under load must come closer: `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`.",
         )

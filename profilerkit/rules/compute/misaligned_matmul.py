@@ -1,4 +1,4 @@
-"""CP002 (R15): sizes of matrix products do not fit the granularity of the tensor cores."""
+"""CP002: sizes of matrix products do not fit the granularity of the tensor cores."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,24 +22,30 @@ from profilerkit.units import format_ratio
 
 #: Sizes from here on are padded to the large multiple: it adds at most an eighth to them.
 _LARGE_SIZE = 512
-#: Elements of 16 bits in the 128 bytes that NVIDIA prefers from the A100 on (R15).
+#: Elements of 16 bits in the 128 bytes that NVIDIA prefers from the A100 on.
 _LARGE_GRANULE = 64
 
 
 @dataclass(frozen=True)
 class MisalignedMatmul(Rule):
-    """Tensor-core misalignment (R15).
+    """Find 16-bit products with a size that is no multiple of 8, for {smallest_share} of the step.
 
-    Claim: Matrix sizes do not fit the granularity of the tensor cores.
-    Evidence: Products in 16 bit of which M, N or K is no multiple of 8 elements, as recorded shapes tell; their time
-        against the least time that the shapes allow on the device.
-    Threshold: 3 % of the step in such products.
-    Fix: Pad vocabulary, hidden size or sequence: to multiples of 64 from 512 elements on, of 8 below.
-    Saving: Bound: their time beyond what the device's reachable peaks ask for. Expected: that they reach as much as the
-        products of fitting sizes do in this run; half of the bound where there are too few to tell.
-    Traps: cuBLAS handles many odd sizes well: products close to the peak are left alone. M is often batch times
-        sequence, and ragged in the last batch only. Slow products have other causes too.
-    Confidence: Medium: the loss is measured, that alignment causes it is not.
+    Why it costs: The library pads such sizes, or chooses slower kernels.
+
+    Example:
+        head = nn.Linear(64, 50_257, bias=False)
+
+    Use instead:
+        head = nn.Linear(64, 50_304, bias=False)
+
+    How it is measured: Recorded shapes give M, N and K, and the least time the device needs. The saving assumes the
+        rate of the run's fitting products. With too few of them it is {reached_ratio} of the excess.
+
+    When it is wrong: cuBLAS handles many odd sizes well, and products close to the peak are left alone. A ragged last
+        batch is harmless. Slow products have other causes too.
+
+    Sources:
+        https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
     """
 
     code: ClassVar[str] = "CP002"
@@ -48,7 +54,7 @@ class MisalignedMatmul(Rule):
     summary: ClassVar[str] = "Sizes of matrix products do not fit the tensor cores"
 
     smallest_share: float = 0.03
-    #: Part of the loss that alignment is held responsible for where no other products tell (R15).
+    #: Part of the loss that alignment is held responsible for where no other products tell.
     reached_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
@@ -96,7 +102,7 @@ def _finding(facts: Facts, found: Alignment, expected: float, lost: float) -> Fi
                 n=round(found.calls_per_step * facts.steps.steady),
             ),
             Evidence(
-                label="Of it beyond what the shapes ask for",
+                label="Time beyond what the shapes need, share of the step",
                 value=lost,
                 unit="ratio",
                 source="derived",
@@ -115,7 +121,7 @@ def _fused_first(facts: Facts, found: Alignment) -> str:
     """What comes before padding where the product is one of attention's, over scores that need not be written."""
     rows = facts.waste.scores if facts.waste else ()
     is_attention = any({row.queries, row.keys} <= set(found.sizes) for row in rows)
-    return "Fuse the attention first (CP005), which leaves these products out. " if is_attention else ""
+    return "Fuse the attention first (CP005): that removes these products. " if is_attention else ""
 
 
 def _padding(sizes: tuple[int, int, int]) -> str:

@@ -1,4 +1,4 @@
-"""CP004 (R17): chains of pointwise kernels move the same tensors again and again."""
+"""CP004: chains of pointwise kernels move the same tensors again and again."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,18 +12,28 @@ from profilerkit.units import format_ratio, format_value
 
 @dataclass(frozen=True)
 class PointwiseChain(Rule):
-    """Bandwidth-bound pointwise and norm chains (R17).
+    """Find chains of three or more pointwise kernels that take {smallest_share} of the step.
 
-    Claim: Chains of pointwise kernels read and write the same tensors again and again.
-    Evidence: Runs of at least three fusible kernels of at least 10 µs on one stream, without the optimizer's; their
-        time share, length, and the rate at which they move the bytes that shapes ask for.
-    Threshold: 20 % of the step in such chains. Where shapes tell the bytes, half of the memory's bandwidth.
-    Fix: torch.compile, which fuses a chain into one kernel; fused norms and activations; 16-bit activations.
-    Saving: Bound: share × (1 - 2 / (length + 1)), read once and write once. Expected: 0.6 of the bound, a guess until
-        calibrated.
-    Traps: Dynamic shapes and graph breaks end a chain early. A run that is bound by matrix math gains nothing from
-        compiling. The first compiled step takes up to minutes.
-    Confidence: Medium with recorded shapes; low without, because the bytes moved are not known.
+    Why it costs: Each kernel reads and writes the whole tensor. One fused kernel reads and writes it once.
+
+    Example:
+        x = torch.randn(4, 4)
+        y = F.gelu(x * 2.0 + 1.0) * x
+
+    Use instead:
+        @torch.compile
+        def fused(x):
+            return F.gelu(x * 2.0 + 1.0) * x
+
+    How it is measured: Fusible kernels of 10 µs and more in a row on one stream make a chain. Where shapes are known
+        they must move bytes at {bandwidth_ratio} of the memory's rate. The saving is {reached_ratio} of share × (1 - 2
+        / (length + 1)), a guess.
+
+    When it is wrong: Dynamic shapes and graph breaks end a chain early. The first compiled step takes up to minutes.
+        Confidence is low without shapes.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code: ClassVar[str] = "CP004"
@@ -33,13 +43,13 @@ class PointwiseChain(Rule):
 
     smallest_share: float = 0.20
     bandwidth_ratio: float = 0.50
-    #: Part of the bound that fusion reaches (R17's guess).
+    #: Part of the bound that fusion reaches.
     reached_ratio: float = 0.6
 
     def check(self, facts: Facts) -> Result:
         """Fires when long pointwise chains own ``smallest_share`` of the step."""
         if facts.chains is None:
-            return no_device_events(facts, "no device events: operator names do not tell bandwidth on a CPU")
+            return no_device_events(facts, "no device events: operator names do not show bandwidth on a CPU")
         chains = facts.chains
         if chains.share < self.smallest_share:
             return Passed(f"chains of pointwise kernels take {format_ratio(chains.share)} of the step")

@@ -1,4 +1,4 @@
-"""CP011 (R24): the batch is too small to fill the device."""
+"""CP011: the batch is too small to fill the device."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -28,18 +28,24 @@ _IDLE = ("compute.small", "over.")
 
 @dataclass(frozen=True)
 class SmallBatch(Rule):
-    """Batch too small (R24).
+    """Find steps with {smallest_share} in small kernels and host work, and memory below {memory_ratio}.
 
-    Claim: The batch is too small to fill the device, and there is room for more.
-    Evidence: Share of the step in small kernels and in the host's own work, peak of the memory against the capacity,
-        share of the step in waiting for data.
-    Threshold: 30 % of the step in small kernels and host work, less than 60 % of the memory in use, and less than 5 %
-        of the step waiting for data.
-    Fix: A larger batch; on several devices also less sharding. Then the learning rate has to be adapted.
-    Saving: None of the step, which gets no shorter: a gain in samples per second. Batch over max(host, device), where
-        only the device's part grows with the batch.
-    Traps: A larger batch may converge more slowly by the sample. The memory it takes is estimated from the peak.
-    Confidence: Medium.
+    Why it costs: Small kernels keep most of the chip idle, and the host's cost is paid for few samples.
+
+    Example:
+        loader = DataLoader(dataset, batch_size=1)
+
+    Use instead:
+        loader = DataLoader(dataset, batch_size=8)
+
+    How it is measured: The wait for data must be below {input_share} of the step. The gain is in samples per second:
+        batch / max(host, device), where only the device's part grows.
+
+    When it is wrong: A larger batch may need another learning rate, and can converge more slowly by the sample. Its
+        memory is estimated from the peak.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code: ClassVar[str] = "CP011"

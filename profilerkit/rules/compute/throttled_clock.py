@@ -1,4 +1,4 @@
-"""CP009 (R22): the device runs below its normal clock."""
+"""CP009: the device runs below its normal clock."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -16,20 +16,25 @@ _Limited = Literal["alone", "lowered"]
 
 @dataclass(frozen=True)
 class ThrottledClock(Rule):
-    """Clock, thermal or power throttle (R22).
+    """Find a GPU that slows down for {slowed_ratio} of its busy time, or runs below {low_clock_ratio} of its clock.
 
-    Claim: The chip runs below its normal clock.
-    Evidence: NVML's reasons for a lower clock (hardware slowdown, heat, power brake) and the clock of the
-        multiprocessors, in the samples of a device that is more than half utilised.
-    Threshold: Reasons in more than 5 % of that time; or a clock below 0.9 of the maximum under the power limit, on a
-        rank whose peers are not limited, or where the limit is below 0.9 of the device's default.
-    Fix: Cooling, power supply or power limit of this device, or another one.
-    Saving: Bound: 1 - clock / maximum, of the share of matrix math; kernels that move memory do not follow the clock.
-        Expected: the same against the clock of the samples without a reason, or of the other ranks. None for a lowered
-        power limit: the default one may hold the clock down as well.
-    Traps: A power limit alone is normal at full load on H100 and B200, and so are 5 % between the devices of one node.
-        The samples are of the whole run, the share is of the traced steps.
-    Confidence: High.
+    Why it costs: Matrix math follows the clock. One slow device holds up every rank.
+
+    Example:
+        $ nvidia-smi --power-limit 200
+
+    Use instead:
+        $ nvidia-smi --query-gpu=clocks_event_reasons.active,power.limit --format=csv
+
+    How it is measured: NVML's reasons and clocks are sampled while the device is more than half utilised. A clock below
+        the maximum counts where the peers are not limited, or the power limit is below {low_limit_ratio} of the
+        default. The saving is that of matrix math at the clock of the other samples or ranks.
+
+    When it is wrong: A power limit alone is normal at full load on H100 and B200. So are 5 % between the devices of one
+        node. Samples cover the run, the share covers the traced steps.
+
+    Sources:
+        https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
 
     code: ClassVar[str] = "CP009"

@@ -1,4 +1,4 @@
-"""CP003 (R16): the last round of blocks leaves multiprocessors without work."""
+"""CP003: the last round of blocks leaves multiprocessors without work."""
 
 import math
 from collections.abc import Sequence
@@ -23,24 +23,31 @@ from profilerkit.units import format_ratio
 
 @dataclass(frozen=True)
 class UnderfilledGrid(Rule):
-    """Tile or wave quantisation, under-filled grid (R16).
+    """Find matrix kernels that keep {idle_ratio} of the device idle, for {smallest_share} of the step.
 
-    Claim: The grids of matrix kernels leave multiprocessors without work.
-    Evidence: Blocks of each kernel for each multiprocessor. Of a grid of 1.25 the second round keeps a quarter of them
-        busy: 1 - 1.25 / 2 of the time is idle.
-    Threshold: Kernels of at least 10 µs that leave 20 % idle, and together take 3 % of the step.
-    Fix: A batch or hidden size with which the blocks fill whole rounds; merged matrix products.
-    Saving: Bound: idle share of each kernel times its time, no more than what is beyond the least time its shapes
-        allow. Expected: half of it, as sizes are seldom free to choose (R16 has the bound itself).
-    Traps: Kernels that divide their work among resident blocks (stream-K, persistent ones) hide it. Blocks of unequal
-        length fill gaps. A larger batch fills the gap without a shorter step: it does more in the same time.
-    Confidence: Medium where shapes and peaks limit what can be gained, low without.
+    Why it costs: A grid of 1.25 blocks for each multiprocessor needs two rounds. The second keeps a quarter of them
+        busy.
+
+    Example:
+        y = nn.Linear(4, 4)(torch.randn(33, 4))
+
+    Use instead:
+        y = nn.Linear(4, 4)(torch.randn(64, 4))
+
+    How it is measured: Blocks of each kernel of 10 µs or more are divided by the multiprocessors. The saving is half of
+        the idle time, at most what exceeds the least time of the shapes.
+
+    When it is wrong: Persistent and stream-K kernels divide their work differently. Blocks of unequal length fill gaps.
+        A larger batch does more work in the same time; the step gets no shorter.
+
+    Sources:
+        https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
     """
 
     code: ClassVar[str] = "CP003"
     name: ClassVar[str] = "underfilled_grid"
     family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "Grids of matrix kernels leave multiprocessors without work"
+    summary: ClassVar[str] = "Grids of matrix kernels keep multiprocessors without work"
 
     smallest_share: float = 0.03
     idle_ratio: float = 0.20
@@ -74,7 +81,7 @@ def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) 
     return finding_for(
         facts,
         bound="compute-bound",
-        title=f"Badly filled grids leave multiprocessors idle for {format_ratio(saving.high)} of the step",
+        title=f"Badly filled grids keep multiprocessors idle for {format_ratio(saving.high)} of the step",
         why=f"The worst kernel has {worst.blocks_per_sm:.2f} blocks for each multiprocessor and takes as long as one "
         f"with {rounds}.",
         evidence=(

@@ -1,4 +1,4 @@
-"""CP005 (R18): attention writes its score matrices to memory."""
+"""CP005: attention writes its score matrices to memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,24 +20,33 @@ from profilerkit.rules.rule import (
 )
 from profilerkit.units import format_ratio
 
-#: A causal fused kernel leaves out half of the products (§1.7 of the diagnosis method); whether it may is not known.
+#: A causal fused kernel leaves out half of the products; whether it may is not known.
 _CAUSAL = 0.5
 
 
 @dataclass(frozen=True)
 class UnfusedAttention(Rule):
-    """Unfused attention (R18).
+    """Find attention over {fewest_positions} positions or more as separate products and a softmax.
 
-    Claim: Attention materialises its score matrix.
-    Evidence: A product, a softmax and another product over tensors of one shape (…, queries, keys), with what masks,
-        scales and drops in between, forward and backward.
-    Threshold: Score matrices of at least 512 × 512.
-    Fix: `F.scaled_dot_product_attention`, which never writes the scores.
-    Saving: Bound: all kernels over the scores but half of the products' arithmetic at the device's reachable peak.
-        Expected: all but the whole arithmetic at half of the dense peak. None for a device that is not in the hardware
-        table, where softmax, masks and copies must be worth saying by themselves.
-    Traps: Code that needs the attention weights as output cannot be fused. Odd masks choose slower kernels.
-    Confidence: High: shapes tell.
+    Why it costs: Scores of n × n are written and read several times. A fused kernel keeps them on the chip.
+
+    Example:
+        q = k = v = torch.randn(1, 2, 8, 4)
+        scores = q @ k.transpose(-2, -1) / 2.0
+        y = scores.softmax(-1) @ v
+
+    Use instead:
+        q = k = v = torch.randn(1, 2, 8, 4)
+        y = F.scaled_dot_product_attention(q, k, v)
+
+    How it is measured: A product, a softmax and a product over tensors of one shape are found, forward and backward.
+        The saving is their time, less the arithmetic at {reached_ratio} of the peak.
+
+    When it is wrong: Code that returns the attention weights cannot be fused. Unusual masks choose slower kernels. No
+        saving is given for an unknown device.
+
+    Sources:
+        https://arxiv.org/abs/2205.14135
     """
 
     code: ClassVar[str] = "CP005"
@@ -46,13 +55,13 @@ class UnfusedAttention(Rule):
     summary: ClassVar[str] = "Attention writes its score matrices to memory"
 
     fewest_positions: int = 512
-    #: Share of the dense peak that fused attention reaches (R18).
+    #: Share of the dense peak that fused attention reaches.
     reached_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
         """Fires when score matrices of ``fewest_positions`` squared are written and read again."""
         if facts.waste is None:
-            return no_device_events(facts, "no device events: kernels of a CPU are not told apart")
+            return no_device_events(facts, "no device events: kernels of a CPU are not distinguished")
         if not facts.waste.has_shapes:
             return MissingData("the shapes of operators were not recorded", "torch.profiler: record_shapes=True")
         found = [row for row in facts.waste.scores if row.queries * row.keys >= self.fewest_positions**2]
@@ -85,7 +94,7 @@ def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Fin
         facts,
         bound="memory-bound",
         title=f"Attention that writes its scores takes {format_ratio(share)} of the step",
-        why=f"{largest.matrices} matrices of {size} scores are written by one product, gone over by softmax and its "
+        why=f"{largest.matrices} matrices of {size} scores are written by one product, changed by softmax and its "
         "neighbours, and read by the next product.",
         evidence=(
             Evidence(
@@ -104,7 +113,7 @@ def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Fin
                 n=facts.steps.steady,
             ),
             Evidence(
-                label="Of it softmax, masks and copies",
+                label="Softmax, masks and copies, share of the step",
                 value=min(sum(row.pointwise_share for row in found), 1.0),
                 unit="ratio",
                 source="measured",

@@ -1,4 +1,4 @@
-"""CP006 (R19): the optimizer step runs as many small kernels."""
+"""CP006: the optimizer step runs as many small kernels."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -31,21 +31,26 @@ _FUSED_ON_HOST = {"Adam": 0.7, "AdamW": 0.7}
 
 @dataclass(frozen=True)
 class UnfusedOptimizer(Rule):
-    """Optimizer not fused (R19).
+    """Find optimizer steps with over {most_per_tensor} kernels for each parameter, or {smallest_share} of the step.
 
-    Claim: The optimizer step runs as many kernels over the same parameters.
-    Evidence: Device time from the first to the last kernel launched inside the optimizer step, which torch marks, or a
-        range that the program named for it; kernels for each parameter tensor, and which of torch's operators launch
-        them. Without operators the kernels' names tell.
-    Threshold: More than 5 kernels for each parameter tensor, or 5 % of the step.
-    Fix: `fused=True`, or `foreach=True` where the optimizer has no fused form.
-    Saving: Bound: all of it. Expected: all but what reading and writing parameters, gradients and state once takes
-        (Adam: 28 bytes for each parameter in FP32) at the memory rate that kernels reach. Without shapes the time in
-        which the device idles between its kernels. None for a device that is not in the hardware table.
-        On a processor 70 % of it for Adam and AdamW; others are named from 15 % of the step.
-    Traps: ZeRO and FSDP shard the state, which shrinks the step anyway. `fused` and `foreach` exclude each other, and
-        `fused` wants floating-point parameters on devices that have its kernels.
-    Confidence: High where tensors are taken one at a time, medium by lists.
+    Why it costs: Each small kernel has a launch, and the parameters are read and written several times.
+
+    Example:
+        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+
+    Use instead:
+        optimizer = torch.optim.Adam(model.parameters(), fused=True)
+
+    How it is measured: Device time inside the optimizer step is compared with one pass over parameters, gradients and
+        state. Adam moves 28 bytes for each FP32 parameter. On a CPU, fused Adam saves 70 % of it; others are named from
+        {smallest_on_host} of the step.
+
+    When it is wrong: ZeRO and FSDP shard the state, which shrinks the step anyway. fused and foreach exclude each
+        other. fused needs floating-point parameters on a supported device.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+        https://arxiv.org/abs/1910.02054
     """
 
     code: ClassVar[str] = "CP006"
@@ -146,7 +151,7 @@ def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Findin
                 n=facts.steps.steady,
             ),
             Evidence(
-                label="Of it kernels",
+                label="Kernels of the optimizer, share of the step",
                 value=found.kernel_share,
                 unit="ratio",
                 source="measured",
@@ -162,7 +167,7 @@ def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Findin
                 n=facts.steps.steady,
             ),
             *evidence_if_known(
-                "Of it bytes that must move",
+                "Time for the bytes that must move, share of the step",
                 found.least_share,
                 source="estimated",
                 origin=f"{format_count(found.parameters or 0)} parameters, in FP32",

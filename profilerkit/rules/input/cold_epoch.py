@@ -1,4 +1,4 @@
-"""IN012 (R12): the first epoch waits for data that later epochs find in memory."""
+"""IN012: the first epoch waits for data that later epochs find in memory."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,17 +22,23 @@ from profilerkit.units import format_ns, format_ratio
 
 @dataclass(frozen=True)
 class ColdEpoch(Rule):
-    """Cold first epoch (R12).
+    """Find a first epoch whose fetches take {slower_ratio} times as long as later ones.
 
-    Claim: The wait for data is the file cache warming up, not what later epochs pay.
-    Evidence: The usual fetch of the first epoch against that of later ones, without the fetches at their edges; of the
-        bytes that were read, how many came from storage.
-    Threshold: The first epoch's fetches take twice as long, and 2 % of the step more.
-    Fix: None where many epochs follow. For a run of one or two: copy the data to local storage ahead, or read it once.
-    Saving: None: it is paid once.
-    Traps: A verdict on the first epoch alone does not hold for the run. Other work of a first epoch, such as caching
-        decoded samples in the dataset itself, looks alike where the bytes are not known.
-    Confidence: High where the bytes from storage fell as well, else low.
+    Why it costs: The first epoch reads from storage and fills the file cache. Later epochs read from memory.
+
+    Example:
+        $ torchrun train.py --data shared/dataset
+
+    Use instead:
+        $ cp -r shared/dataset local/dataset
+        $ torchrun train.py --data local/dataset
+
+    How it is measured: The usual fetch of the first epoch is compared with that of later ones; the difference must take
+        {smallest_share} of the step. The share of bytes from storage must fall by {stored_fall} for high confidence. No
+        saving is given: the wait comes once.
+
+    When it is wrong: A verdict on the first epoch does not hold for the run. A dataset that caches decoded samples
+        looks the same where the bytes are unknown.
     """
 
     code: ClassVar[str] = "IN012"
@@ -52,7 +58,7 @@ class ColdEpoch(Rule):
             return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
         epochs = facts.loading.epochs if facts.loading is not None else None
         if epochs is None or epochs.first_wait_ns is None:
-            return MissingData("no epoch was seen to begin", "record the whole run, with a torch DataLoader")
+            return MissingData("no start of an epoch was recorded", "record the whole run, with a torch DataLoader")
         if epochs.later_wait_ns is None:
             stored = epochs.first_stored_ratio
             if stored is None or stored < self.stored_fall:

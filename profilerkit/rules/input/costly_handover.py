@@ -1,4 +1,4 @@
-"""IN008 (R08): bringing finished samples to the training process is the cost."""
+"""IN008: bringing finished samples to the training process is the cost."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,22 +24,29 @@ _PIECEWISE_TIMES = 10.0
 
 @dataclass(frozen=True)
 class CostlyHandover(Rule):
-    """Collate, pickle or IPC bound (R08).
+    """Find batches of which collate and hand-over take {smallest_share} of the work, or which arrive late.
 
-    Claim: Joining samples to a batch and moving it to the training process is the cost, not making the samples.
-    Evidence: Collate and hand-over in the work on a batch, time from the end of collating to the training loop, bytes
-        of the batch, share of the wait in which the awaited batch was on its way.
-    Threshold: Collate and hand-over own 20 % of the work on a batch, or the awaited batches are on their way for half
-        of the wait.
-    Fix: One contiguous tensor per batch instead of many objects, smaller types over the queue (uint8 instead of
-        float32), cast on the device; where joining is most of it, a cheaper collate_fn.
-    Saving: Bound: the input share. Expected: the fluid model with half of collate and hand-over; of a wait for batches
-        on their way, half of that. How much of joining goes is not known: its interval is wider. Where joining takes
-        ten times what one copy of the batch's bytes and half a µs for each sample do, all beyond that: then samples
-        are joined object by object.
-    Traps: The thread that pins memory is not seen. A hand-over that waits for room in the queue costs nothing and is
-        not counted.
-    Confidence: High where it owns half of the work on a batch, else medium.
+    Why it costs: The samples are ready, but the batch is copied, pickled and sent before training gets it.
+
+    Example:
+        def collate(samples):
+            return torch.tensor([[float(value) for value in x] for x, _ in samples])
+        batch = collate([dataset[0], dataset[1]])
+
+    Use instead:
+        def collate(samples):
+            return torch.stack([x for x, _ in samples])
+        batch = collate([dataset[0], dataset[1]])
+
+    How it is measured: Workers time collate and hand-over. The rule fires as well when awaited batches are on their way
+        for {on_its_way_share} of the wait. The saving models half of that cost. A collate that takes ten times one copy
+        of its bytes is joined object by object: all beyond one copy counts.
+
+    When it is wrong: The thread that pins memory is not measured. A hand-over that waits for room in the queue costs
+        nothing and is not counted.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/data.html
     """
 
     code: ClassVar[str] = "IN008"
@@ -85,8 +92,8 @@ def _joins(workers: Workers, on_the_way: float) -> bool:
 
 
 _JOIN = (
-    "Halve the cost of collate_fn{}: join the samples into one tensor in one call, in smaller types; what reads or "
-    "computes for each sample belongs in the dataset."
+    "Halve the cost of collate_fn{}: join the samples into one tensor in one call, in smaller types. Move reads "
+    "and computation of single samples into the dataset."
 )
 _STACK = (
     "Join the samples in one call{}: np.stack or torch.stack instead of torch.tensor or loops over lists. One copy of "
@@ -108,15 +115,15 @@ def _finding(facts: Facts, workers: Workers, on_the_way: float, expected: float,
         facts,
         bound="input-bound",
         title=f"Joining and handing over every batch{size} takes {format_ns(time_ns)} of a worker",
-        why="The samples are there; joining them to a batch and bringing that to the training process takes the time."
-        f"{told_line(line, 'the joining')}",
+        why="The samples are ready. Joining them to a batch and sending it to the training process takes the "
+        f"time.{told_line(line, 'the joining')}",
         evidence=(
             *part_evidence(facts, workers),
-            measured(facts, workers, "Of it joining and handing over", time_ns, "ns"),
+            measured(facts, workers, "Joining and handing over a batch", time_ns, "ns"),
             *optional(facts, workers, "Bytes of a batch", workers.batch_bytes, "bytes"),
             *optional(facts, workers, "From the end of collating to the training loop", workers.delivery_ns, "ns"),
             *optional(facts, workers, "Wait for batches on their way, share of the wait", on_the_way, "ratio"),
-            *line_evidence(facts, "Of the joining", line),
+            *line_evidence(facts, "Joining", line),
         ),
         at_most="high" if workers.share("collate", "handover") >= 0.5 else "medium",
         detail="ipc",

@@ -1,4 +1,4 @@
-"""IN007 (R07): the workers compute all the time."""
+"""IN007: the workers compute all the time."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,16 +16,27 @@ from profilerkit.units import format_ns, format_ratio
 
 @dataclass(frozen=True)
 class CostlySamples(Rule):
-    """Decode or augment bound (R07).
+    """Find workers that compute for {computing_share} of the work on a batch.
 
-    Claim: The workers spend their time computing samples.
-    Evidence: CPU share of a batch while its samples are made, from the CPU clock of the worker's thread.
-    Threshold: 70 % of the work on a batch.
-    Fix: A faster decoder, smaller files, fewer conversions per sample, or the transform on the device.
-    Saving: Bound: the input share. Expected: the fluid model with half of the CPU cost.
-    Traps: Libraries with threads of their own compute beside the worker's thread and are not counted; torch sets its
-        own to one per worker.
-    Confidence: High.
+    Why it costs: Decoding and augmenting on the CPU sets the pace of training.
+
+    Example:
+        class Slow(Dataset):
+            def __getitem__(self, index):
+                return torch.tensor([float(value) for value in range(1000)])
+
+    Use instead:
+        class Fast(Dataset):
+            def __getitem__(self, index):
+                return torch.arange(1000, dtype=torch.float32)
+
+    How it is measured: The CPU clock of the worker's thread gives the computing share. The saving models a transform of
+        half the CPU cost.
+
+    When it is wrong: Threads that a library starts are not counted. PyTorch itself uses one thread in each worker.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/data.html
     """
 
     code: ClassVar[str] = "IN007"
@@ -58,7 +69,7 @@ class CostlySamples(Rule):
                 *part_evidence(facts, workers, "prep", "fetch"),
                 measured(facts, workers, "Computing the samples of a batch", workers.time_ns("prep"), "ns"),
                 *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
-                *line_evidence(facts, "Of the making of samples", line),
+                *line_evidence(facts, "Making samples", line),
             ),
             at_most="high",
             detail="prep",

@@ -1,4 +1,4 @@
-"""IN005 (R05): the host's cores are taken, so more workers would not help."""
+"""IN005: the host's cores are taken, so more workers would not help."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,21 +16,27 @@ from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, sha
 
 @dataclass(frozen=True)
 class FullHost(Rule):
-    """Host CPU saturated or starved (R05).
+    """Find a loader whose workers wait for a core, or keep the usable cores busy.
 
-    Claim: More workers would not help, or would harm: there is no core for them.
-    Evidence: CPU and run-queue time of the batches, cores the workers keep busy, throttling by the CPU quota, workers
-        against usable cores. Pressure of the whole host only where the workers' run queue is not known.
-    Threshold: A batch computes or waits for a core 90 % of its time and waits for one a fifth as long as it computes;
-        or the workers keep 85 % of the usable cores busy; or the quota holds them 5 % of the time; or more workers
-        than cores compute.
-    Fix: Not more workers. Where the loader itself fills the cores: decode and resize ahead, a cheaper codec, or
-        transform on the device. Where a quota holds it: more cores or a higher quota. What other programs hold is
-        left out of the step (RU005).
-    Saving: Bound: the input share. Expected: with half of the CPU cost removed, or without the time spent waiting for a
-        core.
-    Traps: Hardware threads count as cores and are less. A pressure of the whole host may be another job's.
-    Confidence: High where the workers' run queue is known, else medium.
+    Why it costs: The loader is limited by CPU time. More workers only take cores from each other.
+
+    Example:
+        loader = DataLoader(dataset, batch_size=4, num_workers=64)
+
+    Use instead:
+        import os
+        cores = len(os.sched_getaffinity(0))
+        loader = DataLoader(dataset, batch_size=4, num_workers=cores)
+
+    How it is measured: A batch computes or queues for 90 % of its time, and queues a fifth as long as it computes. Or
+        the workers keep 85 % of the usable cores busy. Or a CPU quota holds them 5 % of the time. Or more workers than
+        cores compute. The saving models half of the CPU cost, or no time in the queue.
+
+    When it is wrong: Hardware threads count as cores and are less. Pressure on the whole host may come from another
+        job. Confidence is high where the run queue of the workers is known.
+
+    Sources:
+        https://docs.kernel.org/accounting/psi.html
     """
 
     code: ClassVar[str] = "IN005"
@@ -70,7 +76,7 @@ def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is
             measured(facts, workers, "Waiting for a core, per batch", workers.time_ns("core"), "ns"),
             *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
             *cores_evidence(facts),
-            *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
+            *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
             measured(facts, workers, "num_workers", workers_now(facts) or workers.count, "count"),
         ),
         at_most="high" if known else "medium",

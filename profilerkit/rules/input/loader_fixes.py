@@ -29,7 +29,7 @@ def made_elsewhere(facts: Facts) -> bool:
 
 
 def times_as_many(facts: Facts) -> int:
-    """How many times as many batches have to be made at a time for the step to wait for none (R03)."""
+    """How many times as many batches have to be made at a time for the step to wait for none."""
     step = facts.mean_step_ns or 1.0
     return max(math.ceil(WORKER_MARGIN * step / consumer_ns(facts, step)), 2)
 

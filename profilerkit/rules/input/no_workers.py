@@ -1,4 +1,4 @@
-"""IN002 (R02): the main process loads the data itself."""
+"""IN002: the main process loads the data itself."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,24 +25,33 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_ns, format_ratio
 
 #: What a step waits for once there are workers.
-_LIMITS = {"compute": "all it does beside loading", "workers": "the workers' rate", "cores": "the host's cores"}
+_LIMITS = {"compute": "everything it does except loading", "workers": "the workers' rate", "cores": "the host's cores"}
 
 
 @dataclass(frozen=True)
 class NoWorkers(Rule):
-    """No worker processes (R02).
+    """Find a loader without worker processes that holds up the step by {smallest_share} and {smallest_wait_ns}.
 
-    Claim: The main process loads the data itself, and the step waits for it.
-    Evidence: num_workers of the loader, or the single-process iterator's event in a trace; input share of the step.
-    Threshold: 3 % of the step, and 2 ms, about what handing a batch between processes costs. PyTorch's own pattern
-        fires without asking whether the loader is the bottleneck.
-    Fix: num_workers 0 → what the measured rates need, capped by the usable cores; keep workers between epochs.
-    Saving: Bound: the input share. Expected: 1 - max(compute + 1.6 ms for the hand-over, producer / workers,
-        CPU / cores) / step.
-    Traps: A dataset in memory: handing batches between processes can cost more than fetching them. A dataset of device
-        tensors cannot be read by worker processes. A host whose cores are full: the CPU bound lowers the saving,
-        down to nothing.
-    Confidence: High when the loader's settings are known, medium from a trace alone.
+    Why it costs: Loading and training take turns in one process. Workers make the next batches while this one trains.
+
+    Example:
+        loader = DataLoader(dataset, batch_size=4)
+
+    Use instead:
+        loader = DataLoader(
+            dataset, batch_size=4, num_workers=2, persistent_workers=True
+        )
+
+    How it is measured: The loader's num_workers, or the event of its single-process iterator, is set against the input
+        wait. The saving is 1 - max(compute + 1.6 ms, producer / workers, CPU / cores) / step: 1.6 ms is the hand-over
+        of a batch. Confidence is high when the settings are known, medium from a trace alone.
+
+    When it is wrong: For a small dataset in memory, handing batches between processes can cost more than fetching them.
+        Workers cannot read tensors on a device. On a host whose cores are busy, workers gain little.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+        https://docs.pytorch.org/docs/stable/data.html
     """
 
     code: ClassVar[str] = "IN002"

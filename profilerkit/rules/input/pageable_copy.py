@@ -1,4 +1,4 @@
-"""IN009 (R09): batches are copied from pageable memory."""
+"""IN009: batches are copied from pageable memory."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,17 +23,32 @@ _ORIGIN = "Memcpy HtoD (Pageable -> Device)"
 
 @dataclass(frozen=True)
 class PageableCopy(Rule):
-    """Pageable host-to-device copies (R09).
+    """Find batch copies from pageable memory below {slow_ratio} of the link's rate.
 
-    Claim: Batches are copied from pageable memory, slowly and synchronously.
-    Evidence: Memcpy HtoD (Pageable -> Device) of at least 64 KiB in the steady window, its bytes and time.
-    Threshold: Achieved rate below half of the link's specification, and a saving above the general floor.
-    Fix: pin_memory False → True, and non_blocking=True on the copy; non_blocking without pinning changes nothing.
-    Saving: Bound: the exposed batch copy with the host's part of it. Expected: that less what the same bytes take
-        from pinned memory, in line with the kernels as before: at the rate of the pinned copies that were recorded,
-        else at 85 % of the link, but no more than 2.5 times as fast as they were copied.
-    Traps: Tiny copies are normal. Systems with a coherent link between CPU and GPU have other rates.
-    Confidence: High; medium when the link of the device is not known and the slowest current one is assumed.
+    Why it costs: The driver first copies pageable memory to a staging buffer, and the host waits for the copy.
+
+    Example:
+        loader = DataLoader(dataset, batch_size=4)
+        for x, y in loader:
+            x = x.to(device)
+
+    Use instead:
+        pinned = torch.cuda.is_available()
+        loader = DataLoader(dataset, batch_size=4, pin_memory=pinned)
+        for x, y in loader:
+            x = x.to(device, non_blocking=True)
+
+    How it is measured: The bytes and times of pageable copies of 64 KiB and more give the rate. The saving assumes the
+        rate of the run's own pinned copies. Without any it assumes {pinned_ratio} of the link, at most
+        {most_times_faster} times as fast as now. For an unknown device the link is taken as {assumed_link_gb_per_s}
+        GB/s.
+
+    When it is wrong: Small copies are normal. Systems with a coherent link between CPU and GPU have other rates.
+        non_blocking without pinned memory changes nothing.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+        https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html
     """
 
     code: ClassVar[str] = "IN009"
@@ -41,7 +56,7 @@ class PageableCopy(Rule):
     family: ClassVar[str] = "input"
     summary: ClassVar[str] = "Batches are copied from pageable memory"
 
-    #: Ratio of the link below which a copy counts as slow (R09).
+    #: Ratio of the link below which a copy counts as slow.
     slow_ratio: float = 0.5
     #: Ratio of the link that pinned copies reach (measured 55.4 of 63 GB/s on PCIe 5).
     pinned_ratio: float = 0.85

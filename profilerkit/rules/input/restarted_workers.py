@@ -1,4 +1,4 @@
-"""IN011 (R11): every epoch starts its worker processes again."""
+"""IN011: every epoch starts its worker processes again."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,19 +24,27 @@ from profilerkit.units import format_count, format_ns, format_ratio
 
 @dataclass(frozen=True)
 class RestartedWorkers(Rule):
-    """Workers restarted each epoch (R11).
+    """Find epochs that lose {smallest_gap_ns} and 2 % of their time to stopping and starting workers.
 
-    Claim: Every epoch pays again for the start and the end of its worker processes, and for opening their data.
-    Evidence: The first fetches of an epoch, one for each worker, against a batch in its usual time; the last fetch, in
-        which the workers are shut down; whether epochs have the same processes.
-    Threshold: 20 ms per epoch, and 2 % of its time. R11 names 1 s, which would miss the short epochs that this is
-        about: two forked workers took 0.1 s of an epoch of 0.3 s on a busy host of two cores.
-    Fix: persistent_workers False → True.
-    Saving: Bound: what the boundary takes beyond a usual fetch, over the steps of an epoch. Expected: of that all but
-        one batch in its usual time, which kept workers make as well; of a stream the start and the end of the workers.
-    Traps: It matters for short epochs only. On a busy host the share is of the epoch as it was. Workers that are kept
-        go on with what their dataset object has become, and begin a stream anew, with all that its __iter__ opens.
-    Confidence: High where the workers' records show when they began; low without them, with the bound alone.
+    Why it costs: New workers import modules, open the data and fill the queue while the device waits.
+
+    Example:
+        loader = DataLoader(dataset, batch_size=4, num_workers=2)
+
+    Use instead:
+        loader = DataLoader(
+            dataset, batch_size=4, num_workers=2, persistent_workers=True
+        )
+
+    How it is measured: The first fetches of an epoch, one for each worker, and the last fetch are compared with the
+        usual fetch. The saving excludes one batch in its usual time. For a stream it is the start and the end of the
+        workers.
+
+    When it is wrong: Long epochs hardly notice. Kept workers keep the state of their dataset object, and begin a stream
+        anew. Confidence is low without the workers' own records.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/data.html
     """
 
     code: ClassVar[str] = "IN011"
@@ -52,14 +60,14 @@ class RestartedWorkers(Rule):
             return NotApplicable("the loader has no worker processes")
         epochs = facts.loading.epochs if facts.loading is not None else None
         if epochs is None:
-            return MissingData("no epoch was seen to begin", "wrap a torch DataLoader: prof.wrap(loader)")
+            return MissingData("no start of an epoch was recorded", "wrap a torch DataLoader: prof.wrap(loader)")
         kept = facts.loader.persistent_workers if facts.loader is not None else None
         if kept or epochs.renewed is False:
             return Passed("the workers are kept from epoch to epoch")
         if epochs.renewed is None and not (workers_now(facts) and kept is False):
             return MissingData("whether the loader has worker processes is not known", "wrap a torch DataLoader")
         if epochs.boundary_ns is None or not epochs.steps:
-            return MissingData("no epoch was seen to end", record_longer(facts, "two epochs"))
+            return MissingData("no end of an epoch was recorded", record_longer(facts, "two epochs"))
         lost_ns = epochs.restart_ns if epochs.restart_ns is not None else epochs.boundary_ns
         if lost_ns < self.smallest_gap_ns:
             return Passed(f"a new epoch starts its workers in {format_ns(lost_ns)}")

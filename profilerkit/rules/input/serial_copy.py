@@ -1,4 +1,4 @@
-"""IN010 (R10): the device waits for the copies of its batches, which need not be pinned any more."""
+"""IN010: the device waits for the copies of its batches, which need not be pinned any more."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,19 +17,31 @@ _IN_LINE = 0.5
 
 @dataclass(frozen=True)
 class SerialCopy(Rule):
-    """Batch copies not overlapped (R10).
+    """Find batch copies that run while the device does nothing else, for {smallest_share} of the step.
 
-    Claim: The device computes nothing while its batches are copied, from pinned memory or such as no name tells.
-    Evidence: Copies to the device of at least 64 KiB during which the device does nothing else; the stream they run
-        on; whether the next kernel was issued, or the loop waited for its batch, before they ended.
-    Threshold: 3 % of the step.
-    Fix: Copy the next batch on a stream of its own while this one is trained on; where that is done, start the copy
-        one batch earlier. Fewer bytes where copies take longer than the computation.
-    Saving: Bound: the exposed time of these copies that something waits for. Expected: as much of it as there is
-        computation to hide it behind, beside the copies that it hides already.
-    Traps: A copy longer than the computation stays the limit. The copied tensors must be marked with record_stream, or
-        their memory may be used again too early. While the host has not issued the next kernel a copy delays nothing.
-    Confidence: High; medium on a stream of their own, where a loader that copies may wait for something else.
+    Why it costs: The copy engine can work beside the kernels. A copy that runs alone adds its whole time to the step.
+
+    Example:
+        for x, y in loader:
+            x, y = x.to(device), y.to(device)
+            train_step((x, y))
+
+    Use instead:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            following = x.to(device, non_blocking=True)
+        torch.cuda.current_stream().wait_stream(stream)
+        following.record_stream(torch.cuda.current_stream())
+
+    How it is measured: Copies of 64 KiB and more count, where the next kernel was issued or the loop waited for them.
+        The saving is what the kernels can still overlap.
+
+    When it is wrong: A copy longer than the computation stays the limit. Without record_stream the memory may be used
+        again too early. A copy that nothing waits for costs nothing.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+        https://docs.pytorch.org/docs/stable/generated/torch.Tensor.record_stream.html
     """
 
     code: ClassVar[str] = "IN010"
@@ -54,15 +66,17 @@ class SerialCopy(Rule):
         room = max(facts.share("compute.", "mem.recompute") - max(copies.time_ns / step - exposed, 0.0), 0.0)
         expected = min(bound, room)
         if not self.worth_saying(facts, expected):
-            return Passed(f"there is {format_ratio(expected)} of the step to hide the copies behind")
+            return Passed(f"only {format_ratio(expected)} of the step can overlap the copies")
         in_line = copies.in_line_ratio >= _IN_LINE
         finding = finding_for(
             facts,
             bound="input-bound",
             title=f"The device waits {format_ns(bound * step)} of {each(facts)} for batch copies",
-            why="The copies stand in the same stream as the kernels: what comes after them starts when they are done."
+            why="The copies are on the stream of the kernels: the next kernel starts when they are done."
             if in_line
-            else "The copies have a stream of their own, but start when their batch is needed: no kernel is left.",
+            else (
+                "The copies have their own stream, but start when their batch is needed: no kernel is left to overlap."
+            ),
             evidence=_evidence(facts, copies, exposed),
             at_most="high" if in_line else "medium",
             detail="h2d",
@@ -86,7 +100,7 @@ def _evidence(facts: Facts, copies: CopyFacts, exposed: float) -> tuple[Evidence
         ("Device does nothing but copy, share of the step", exposed, "ratio", "arithmetic on its streams"),
         ("Bytes copied per step", copies.bytes_per_step, "bytes", "copies to the device"),
         ("Their time per step", copies.time_ns, "ns", "copies to the device"),
-        ("Of that on the stream that computes", copies.in_line_ratio, "ratio", "copies to the device"),
+        ("Copy time on the stream that computes", copies.in_line_ratio, "ratio", "copies to the device"),
     )
     return tuple(
         evidence_of(facts, label, value, unit, origin, behind=("input.h2d",)) for label, value, unit, origin in values

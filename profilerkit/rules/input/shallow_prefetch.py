@@ -1,4 +1,4 @@
-"""IN004 (R04): the workers are fast enough in the mean, but slow batches empty the queue."""
+"""IN004: the workers are fast enough in the mean, but slow batches empty the queue."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,26 +18,31 @@ from profilerkit.units import format_ns, format_ratio
 
 @dataclass(frozen=True)
 class ShallowPrefetch(Rule):
-    """Prefetch too shallow for uneven batches (R04).
+    """Find workers that are fast enough on average, but some of whose batches take much longer.
 
-    Claim: In the mean the workers are fast enough, but batches that take much longer than others empty the queue.
-    Evidence: Work on a batch per worker against the step without its wait; the spread of that work; the wait for slow
-        batches. From timers in the worker processes.
-    Threshold: A wait of 3 % of the step; a batch per worker takes no longer than the step without its wait; standard
-        deviation of the work on a batch at least half of its mean (R04 names 1, which one batch of eight that takes
-        five times as long does not reach).
-    Fix: prefetch_factor current → 4 or 8, the smallest that gains nearly as much, capped by free memory; or
-        in_order=False, which changes the order of the samples.
-    Saving: Bound: the input share. Expected: the queue replayed with the recorded batches and the deeper prefetch.
-    Traps: Deeper prefetch cannot mend the mean rate. It takes memory for workers × prefetch_factor batches, most of it
-        in shared memory. Nothing is predicted where the replay with the present prefetch misses the measured time.
-    Confidence: High.
+    Why it costs: With few batches prefetched, one slow batch empties the queue and the step waits for it.
+
+    Example:
+        loader = DataLoader(dataset, batch_size=4, num_workers=2, prefetch_factor=2)
+
+    Use instead:
+        loader = DataLoader(dataset, batch_size=4, num_workers=2, prefetch_factor=8)
+
+    How it is measured: The standard deviation of the work on a batch must reach {variation_ratio} of its mean. The wait
+        must take 3 % of the step. The queue is replayed with a prefetch_factor of 4 and 8. The smallest that gains
+        {enough_ratio} of the best is proposed, as far as memory allows.
+
+    When it is wrong: Deeper prefetch does not help workers that are too slow on average. It takes memory for workers ×
+        prefetch_factor batches. No saving is given where the replay misses the measured time.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/data.html
     """
 
     code: ClassVar[str] = "IN004"
     name: ClassVar[str] = "shallow_prefetch"
     family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "Slow batches empty a queue that is fast enough in the mean"
+    summary: ClassVar[str] = "A few slow batches drain the prefetch queue"
 
     variation_ratio: float = 0.5
     #: Share of the most that deeper prefetch gains from which the smaller depth is enough (a choice).
@@ -99,9 +104,9 @@ def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth:
     return finding_for(
         facts,
         bound="input-bound",
-        title=f"Uneven batches empty the queue: {format_ns(workers.producer_ns)} of work in the mean{slowest}",
-        why="The workers make batches faster than the step uses them, but with so few of them under way a slow one "
-        "uses up what is ready.",
+        title=f"Uneven batches empty the queue: {format_ns(workers.producer_ns)} of work on average{slowest}",
+        why="The workers are fast enough on average. With so few batches prefetched, one slow batch uses up what "
+        "is ready.",
         evidence=(
             *part_evidence(facts, workers),
             *optional(facts, workers, "Work on a batch, deviation over mean", workers.variation_ratio, "ratio"),

@@ -1,4 +1,4 @@
-"""IN006 (R06): the workers are blocked while they read."""
+"""IN006: the workers are blocked while they read."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,20 +17,26 @@ from profilerkit.units import format_bytes, format_ns, format_ratio
 
 @dataclass(frozen=True)
 class SlowStorage(Rule):
-    """Storage or network fetch bound (R06).
+    """Find workers that are blocked on reads for {blocked_share} of the work on a batch.
 
-    Claim: The workers spend their time blocked, not computing: they wait for what they read.
-    Evidence: Blocked share of a batch, bytes it reads and how many of them come from storage, what the blocked workers
-        were seen waiting for.
-    Threshold: Half of the work on a batch is blocked while its samples are read, and the workers have a batch to make
-        in 90 % of their time: idle ones are not what the step waits for. Storage is named only where at least
-        64 KiB per batch are read and, where that is known, half of them from storage.
-    Fix: Larger files read in sequence, a local copy or a cache in memory; without reads the lock or the service that
-        the workers wait for. More workers, which sleep, are IN003's.
-    Saving: Bound: the input share. Expected: the fluid model with half of the blocked time.
-    Traps: The first epoch reads what later ones find cached. Locks look like reading, so the bytes are checked; sockets
-        and memory-mapped files leave no bytes.
-    Confidence: High where the bytes say storage; else medium, and low where nothing is read.
+    Why it costs: A blocked worker makes nothing. Storage, a network or a lock sets the pace of training.
+
+    Example:
+        def __getitem__(self, index):
+            return torch.load(self.files[index])
+
+    Use instead:
+        def __init__(self, path):
+            self.samples = torch.load(path, mmap=True)
+        def __getitem__(self, index):
+            return self.samples[index]
+
+    How it is measured: Timers in the workers divide a batch into blocked and computing time. Storage is named where a
+        batch reads {fewest_bytes} and {stored_ratio} of it comes from storage. Workers must be busy, else the step does
+        not wait for them. The saving models reads that are {faster} times as fast.
+
+    When it is wrong: The first epoch reads what later epochs find cached. A lock looks like a read, so the bytes are
+        checked. Sockets and memory-mapped files count no bytes.
     """
 
     code: ClassVar[str] = "IN006"
@@ -39,11 +45,11 @@ class SlowStorage(Rule):
     summary: ClassVar[str] = "Workers are blocked while they read"
 
     blocked_share: float = 0.5
-    #: Half of what is read comes from storage, not from the page cache (R06).
+    #: Half of what is read comes from storage, not from the page cache.
     stored_ratio: float = 0.5
     #: Tasks and their answers are read from pipes, some hundred bytes per batch; a batch of files is larger than this.
     fewest_bytes: int = 1 << 16
-    #: What is assumed of faster reads (R06 with m = 2).
+    #: What is assumed of faster reads (a choice).
     faster: float = 2.0
 
     def check(self, facts: Facts) -> Result:
@@ -90,10 +96,10 @@ class SlowStorage(Rule):
             why=f"{why}{told_line(line, 'the making of samples')}",
             evidence=(
                 *part_evidence(facts, workers),
-                measured(facts, workers, "Of it blocked while the samples are read", workers.time_ns("fetch"), "ns"),
+                measured(facts, workers, "Blocked while the samples are read", workers.time_ns("fetch"), "ns"),
                 *optional(facts, workers, "Read for a batch", workers.read_bytes, "bytes"),
-                *optional(facts, workers, "Of it from storage", workers.storage_bytes, "bytes"),
-                *line_evidence(facts, "Of the making of samples", line),
+                *optional(facts, workers, "Read from storage", workers.storage_bytes, "bytes"),
+                *line_evidence(facts, "Making samples", line),
                 *optional(
                     facts, workers, "Moments at which blocked workers waited for a lock", workers.locked_ratio, "ratio"
                 ),

@@ -1,4 +1,4 @@
-"""IN001 (R01): the step waits for the data loader."""
+"""IN001: the step waits for the data loader."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -45,26 +45,33 @@ MOST_OF_THE_WAIT = 0.5
 
 @dataclass(frozen=True)
 class StarvedDevice(Rule):
-    """Input wait dominates (R01).
+    """Find steps that wait for their next batch for {smallest_share} of their time or more.
 
-    Claim: The run loses time waiting for the data loader.
-    Evidence: Share of the steady step in which the device is idle, or on a CPU-only run the main thread is held, while
-        the loop fetches a batch. From the wrapper's timer; in a trace from the loader's own event, a phase or function
-        named for it, or the lead-in of a step in which operators or frames make a batch before it is copied. With
-        Python stacks, the function that holds most of it.
-    Threshold: 5 % of the step (XProf calls 5 % moderate and 20 % high; torch-tb-profiler uses 5 %).
-    Fix: More workers where the host has cores for them; else a cheaper transform. Without workers, see IN002.
-    Saving: Bound: the share. Expected: that of the printed fix: the fluid model of the loader, T' = max(compute,
-        producer / workers, CPU / cores), or half of the wait; of a wait for batches that others make, of which nothing
-        tells how many do, 0.9 (0.88 to 0.94 measured). Batches that the training thread computes without a
-        loader, in a get_batch of the user's own, may be made in workers as well. Where there are none yet, 1.6 ms are
-        taken off for handing a batch over.
-    Traps: A thread that is ready and gets no processor waits for that, not for data: this time is left out. The first
-        batch after worker start, and the last fetch of an epoch, are no stalls. A wait hidden under
-        device work costs nothing and is not counted. Loaders that leave no event need prof.wrap. Batches that need what
-        training changes, as of a replay buffer with priorities, cannot be made ahead: no recording tells.
-    Confidence: High from the wrapper's timer; medium from a trace alone, or with workers, whose own time is not known;
-        low where most of the wait is Python before a batch copy that no frame names.
+    Why it costs: The GPU has no work until the batch is there. On a run without a GPU the training thread waits.
+
+    Example:
+        loader = DataLoader(dataset, batch_size=4)
+        for batch in loader:
+            train_step(batch)
+
+    Use instead:
+        loader = DataLoader(dataset, batch_size=4, num_workers=2)
+        if __name__ == "__main__":
+            for batch in loader:
+                train_step(batch)
+
+    How it is measured: Timers around the loader, or its event in a trace, give the wait that no device work overlaps.
+        Without either, the lead-in of a step counts in which operators or frames make a batch. The saving models the
+        loader after the fix: max(compute, producer / workers, CPU / cores). Without a model it is half of the wait.
+        Handing a batch to another process takes 1.6 ms.
+
+    When it is wrong: Batches that depend on training, such as a replay buffer with priorities, cannot be made ahead.
+        The first batch of new workers and the last fetch of an epoch are left out. A thread that waits for a processor
+        is left out too. Confidence is low where only Python before a copy shows the wait.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+        https://docs.pytorch.org/docs/stable/data.html
     """
 
     code: ClassVar[str] = "IN001"
@@ -119,7 +126,7 @@ def _not_for_data(facts: Facts, share: float) -> str:
     queued = facts.input.queue_ratio or 0.0 if facts.input is not None else 0.0
     hidden = hidden_share(facts)
     if hidden > max(queued * share, opening_share(facts)):
-        return f"behind {format_ratio(hidden)} of the step in which it waits for data, collectives run that it needs"
+        return f"the step waits for data for {format_ratio(hidden)} of its time while collectives run that it needs"
     opening = opening_share(facts)
     if opening > queued * share:
         return f"of the wait of {format_ratio(share)} {format_ratio(opening)} are the openings of epochs"
@@ -153,9 +160,10 @@ def _loader_of_its_own(facts: Facts, fix: LoaderFix) -> Fix:
     assert facts.input is not None
     what = _maker(facts.input.frames) or "what makes them"
     return Fix(
-        text=f"Make batches ahead of the step, if they need nothing that training changes: {what} in the __iter__ of "
-        f"an IterableDataset, read by a DataLoader with num_workers={fix.workers}. Give each worker a part or a "
-        f"random generator of its own, by get_worker_info(): else all may give the same batches.{limits(facts, fix)}",
+        text=f"Make batches ahead of the step, if they need nothing that training changes. Put {what} into the "
+        f"__iter__ of an IterableDataset, read by a DataLoader with num_workers={fix.workers}. Give each "
+        "worker its own part or random generator, by get_worker_info(): else all may give the same "
+        f"batches.{limits(facts, fix)}",
         code=f"DataLoader(dataset, batch_size=None, num_workers={fix.workers}, persistent_workers=True)",
     )
 
@@ -208,7 +216,7 @@ def _why(facts: Facts) -> str:
         held = format_ratio(facts.input.frames_ratio or 0.0)
         return f"{held} of the wait is spent in {_holder(facts.input.frames)}."
     if most == "input.prep":
-        return "The thread that loads the batch computes all the while: samples are prepared during the step."
+        return "The thread that loads the batch computes meanwhile: samples are prepared during the step."
     if most == "input.fetch":
         return "The thread that loads the batch is blocked, not computing: it reads from storage, network or a lock."
     if most == "input.ipc":
@@ -235,7 +243,7 @@ def _held(facts: Facts) -> tuple[Evidence, ...]:
     return (
         evidence_of(
             facts,
-            "Time in the loader, hidden or not, share of the step",
+            "Time in the loader, overlapped or not, share of the step",
             facts.input.held_ratio,
             "ratio",
             facts.input.origin,
@@ -253,7 +261,7 @@ def _hidden(facts: Facts) -> tuple[Evidence, ...]:
     return (
         evidence_of(
             facts,
-            "Further wait hidden behind communication and copies, share of the step",
+            "Further wait overlapped with communication and copies, share of the step",
             hidden,
             "ratio",
             "launch, transfer and kernel times",
@@ -293,11 +301,11 @@ def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
         return ()
     sampled = facts.lines.get("input")
     if sampled is not None and sampled.frames == facts.input.frames:
-        return line_evidence(facts, "Of the wait", sampled)
+        return line_evidence(facts, "Input wait", sampled)
     return (
         evidence_of(
             facts,
-            f"Of the wait in {_holder(facts.input.frames)}",
+            f"Input wait in {_holder(facts.input.frames)}",
             facts.input.frames_ratio,
             "ratio",
             " → ".join(frame_text(frame) for frame in facts.input.frames),
@@ -324,7 +332,7 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
         share_evidence(facts, "Input wait, share of the step", *WAITS),
         *_held(facts),
         *frames_evidence(facts),
-        *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
+        *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
         *_hidden(facts),
     ]
     if facts.input.cpu_ratio is not None:

@@ -1,4 +1,4 @@
-"""IN003 (R03): all workers are busy and still slower than the step."""
+"""IN003: all workers are busy and still slower than the step."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,22 +20,26 @@ from profilerkit.units import format_ns, format_ratio
 
 @dataclass(frozen=True)
 class TooFewWorkers(Rule):
-    """Too few workers (R03).
+    """Find workers that are busy {busy_ratio} of the time, each slower with a batch than the step.
 
-    Claim: All workers are busy and still slower than the step, and the host has room for more of them.
-    Evidence: Busy share of the workers, the part of the wait in which the awaited batch was not sent yet, work on one
-        batch against the step without its wait. From timers in the worker processes and of the steps.
-    Threshold: Workers busy 90 % of the time, half of the wait for a batch that was not sent yet (where no wait is long
-        enough to tell, no batch ready at half of the fetches), and a batch per worker takes longer than the step
-        without its wait.
-    Fix: num_workers current → 1.2 × work per step / step without the wait, capped by usable cores, CPU quota and free
-        memory.
-    Saving: Bound: the input share. Expected: the loader's queue replayed with the recorded batches and so many workers,
-        no more than the cores allow; 1 - max(compute, producer / workers, CPU / cores) / step where the replay does not
-        meet the measured time.
-    Traps: A host whose cores are full, where more workers take cores from each other (IN005). Workers that hold each
-        other up at a lock, or share a storage that is at its limit, do not add up. Each worker copies memory.
-    Confidence: High; medium where most of a batch is waiting, which may be for something the workers share.
+    Why it costs: The step waits for a batch that is not ready, while the host has cores left for more workers.
+
+    Example:
+        loader = DataLoader(dataset, batch_size=4, num_workers=2)
+
+    Use instead:
+        loader = DataLoader(dataset, batch_size=4, num_workers=6)
+
+    How it is measured: Timers in the workers show how busy they are and what a batch takes. At least {awaited_ratio} of
+        the wait must be for a batch that was not sent yet. Where no wait is long enough, no batch may be ready at
+        {empty_ratio} of the fetches. The queue is replayed with the proposed workers. Memory, CPU quota and cores cap
+        their number.
+
+    When it is wrong: Workers that share a lock or a slow disk do not add up. Confidence is medium where {blocked_share}
+        of a batch is blocked. Each worker takes memory.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/data.html
     """
 
     code: ClassVar[str] = "IN003"
@@ -47,7 +51,7 @@ class TooFewWorkers(Rule):
     #: Fetches tell little: workers that keep pace deliver in bursts, all but the first batch of which are ready.
     awaited_ratio: float = 0.5
     empty_ratio: float = 0.5
-    #: Share of a batch blocked from which what the workers wait for may be shared between them (R06).
+    #: Share of a batch blocked from which what the workers wait for may be shared between them.
     blocked_share: float = 0.5
 
     def check(self, facts: Facts) -> Result:
@@ -90,17 +94,17 @@ class TooFewWorkers(Rule):
         return finding_for(
             facts,
             bound="input-bound",
-            title=f"{count}, busy all the time: {format_ns(work)} of work per step, {format_ns(rest)} of all else",
+            title=f"{count}, always busy: {format_ns(work)} of work per step, {format_ns(rest)} of other time",
             why="The workers always have a batch to make, and the step still waits: together they are slower than it."
             f"{told_line(facts.lines.get('workers'), 'the time of workers')}",
             evidence=(
                 share_evidence(facts, "Input wait, share of the step", *WAITS),
                 measured(facts, workers, "Work of the workers, per step", work, "ns"),
-                revise(measured(facts, workers, "All else, per step", rest, "ns"), source="derived"),
+                revise(measured(facts, workers, "Step without its input wait", rest, "ns"), source="derived"),
                 *optional(facts, workers, "Workers busy", workers.busy_ratio, "ratio"),
-                *optional(facts, workers, "Of the wait, its batch was not sent yet", workers.awaited_ratio, "ratio"),
+                *optional(facts, workers, "Wait for a batch that was not sent yet", workers.awaited_ratio, "ratio"),
                 measured(facts, workers, "num_workers", fix.current, "count"),
-                *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
+                *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
             ),
             at_most="medium" if blocked else "high",
             detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),

@@ -1,4 +1,4 @@
-"""IN014 (R03): workers run out of data before the others, because their parts are of unlike length."""
+"""IN014: workers run out of data before the others, because their parts are of unlike length."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,24 +17,36 @@ from profilerkit.units import format_count, format_ns, format_ratio
 
 @dataclass(frozen=True)
 class UnevenParts(Rule):
-    """Parts of unlike length (R03: too few workers, of those that have data).
+    """Find iterable datasets where, on average, fewer than {with_data} of the workers still have data.
 
-    Claim: Workers of an iterable-style dataset run out of data early, and the others make the rest of the epoch alone.
-    Evidence: Workers that still had data, mean over the batches, against all of them; how fast those make a step's
-        data. From timers in the worker processes.
-    Threshold: A wait of 3 % of the step; less than 75 % of the workers still had data in the mean.
-    Fix: Deal the data out so that all workers end together: many small shards, worker i of n takes every n-th.
-    Saving: Bound: the input share. Expected: the fluid model of the loader with all workers at work to the end,
-        1 - max(compute, producer / workers, CPU / cores) / step.
-    Traps: An epoch of a few batches starts and ends its workers one after the other, however even their parts are.
-        Parts of as many samples may still take unlike time.
-    Confidence: Medium: that the workers keep their pace when all of them work is a model.
+    Why it costs: When the short shards end, the remaining workers feed the rest of the epoch alone.
+
+    Example:
+        class Shards(IterableDataset):
+            def __iter__(self):
+                if torch.utils.data.get_worker_info().id == 0:
+                    yield from range(1000)
+
+    Use instead:
+        class Shards(IterableDataset):
+            def __iter__(self):
+                info = torch.utils.data.get_worker_info()
+                yield from range(info.id, 1000, info.num_workers)
+
+    How it is measured: Timers count the workers that still have data at each batch. The saving models all workers at
+        work to the end, at the pace of those that have data.
+
+    When it is wrong: An epoch of a few batches starts and ends its workers one after the other. Shards with equal
+        counts may still take unequal time.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/data.html
     """
 
     code: ClassVar[str] = "IN014"
     name: ClassVar[str] = "uneven_parts"
     family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "Workers run out of data: their parts are of unlike length"
+    summary: ClassVar[str] = "Workers finish early: shards have unequal sizes"
 
     with_data: float = WITH_DATA
 
@@ -50,7 +62,7 @@ class UnevenParts(Rule):
             )
         there = workers.active / max(workers.count, 1)
         if there >= self.with_data:
-            return Passed(f"{format_ratio(there)} of the workers still had data, in the mean")
+            return Passed(f"{format_ratio(there)} of the workers still had data, on average")
         expected = even_parts(facts)
         if not self.worth_saying(facts, expected):
             return Passed(f"with all workers at work the step would take {format_ratio(expected)} less: too little")
@@ -62,9 +74,9 @@ def _finding(facts: Facts, workers: Workers, active: float, expected: float) -> 
     return finding_for(
         facts,
         bound="input-bound",
-        title=f"Of {workers.count} workers {left} still had data, in the mean",
-        why=f"Those that have some left make a step's data in {format_ns(workers.pace_ns)}; the others have ended, as "
-        "their parts of the data were shorter.",
+        title=f"{left} of {workers.count} workers still had data, on average",
+        why=f"They make a step's data in {format_ns(workers.pace_ns)}. The others have ended: their shards were "
+        "shorter.",
         evidence=(
             share_evidence(facts, "Input wait, share of the step", *WAITS),
             measured(facts, workers, "Workers", workers.count, "count"),
@@ -75,12 +87,12 @@ def _finding(facts: Facts, workers: Workers, active: float, expected: float) -> 
         detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
         saving=saving(expected, facts.share(*WAITS)),
         fix=Fix(
-            text=f"Deal the data out so that all {workers.count} workers end together: in many small shards, of which "
-            "each takes every n-th.",
+            text=f"Divide the data so that all {workers.count} workers end together: in many small shards, every "
+            "n-th for each worker.",
             code="def __iter__(self):\n"
             "    info = torch.utils.data.get_worker_info()\n"
             "    for shard in self.shards[info.id :: info.num_workers]:\n"
             "        yield from shard",
         ),
-        confirm="Count the samples that each worker yields in an epoch: they must be about as many.",
+        confirm="Count the samples that each worker yields in an epoch: the counts must be about equal.",
     )

@@ -1,4 +1,4 @@
-"""IN015 (R21): batches hold padding, or are fetched and dropped."""
+"""IN015: batches hold padding, or are fetched and dropped."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +16,7 @@ _TO_THE_LONGEST = Fix(
     code='tokenizer.pad(samples, padding="longest")',
 )
 _BY_LENGTH = Fix(
-    text="Put sequences of about one length into a batch: sample by length, or pack several into one row.",
+    text="Put sequences of similar length into a batch: sample by length, or pack several into one row.",
     code="TrainingArguments(..., group_by_length=True)",
 )
 _START_THERE = Fix(
@@ -27,21 +27,24 @@ _START_THERE = Fix(
 
 @dataclass(frozen=True)
 class UnneededBatches(Rule):
-    """Work on data that trains nothing (R21).
+    """Find batches of which {smallest_padding} of the tokens are padding, and batches that train nothing.
 
-    Claim: Much of each batch is padding, or the loop fetches batches and drops them before it trains.
-    Evidence: Looks at some batches: integers in rows that one value fills up. Fetches in a row without a backward pass.
-    Threshold: 20 % of the tokens in at least three batches, and a saving above the general floor. Dropped batches that
-        took 5 % of the time from there to the end, or a minute.
-    Fix: Pad to the longest sequence where that is a third of the padding, else batches of like lengths. A sampler that
-        starts where the run ended.
-    Saving: Expected: the share of padding of what the device computes beside the optimizer: tokens beyond the longest
-        sequence, and ``avoidable_ratio`` of the others. Bound: all padding, by the square of the length, on a processor
-        of the host's work as well. Only the bound is known without a trace that marks the optimizer. None for dropped
-        batches, which are paid for once in each start.
-    Traps: Kernels for sequences of unlike length skip padding. A loop that looks at all data once before it trains
-        drops nothing.
-    Confidence: Medium: what a step takes is not all by its tokens.
+    Why it costs: The model computes padding like any token. A dropped batch is loaded in full for nothing.
+
+    Example:
+        samples = [torch.ones(length) for length in (3, 5, 2)]
+        batch = torch.stack([F.pad(x, (0, 512 - len(x))) for x in samples])
+
+    Use instead:
+        samples = [torch.ones(length) for length in (3, 5, 2)]
+        batch = nn.utils.rnn.pad_sequence(samples, batch_first=True)
+
+    How it is measured: The rule looks at {fewest_looks} or more batches of integers. Padding to the batch's own longest
+        row is advised where {beyond_share} of the padding is beyond it. Grouping by length spares {avoidable_ratio} of
+        the rest. Dropped batches are reported from {smallest_skip} of the time, or {longest_skip_ns}.
+
+    When it is wrong: Kernels for variable-length sequences skip padding. A loop that reads all data once before it
+        trains drops nothing.
     """
 
     code: ClassVar[str] = "IN015"

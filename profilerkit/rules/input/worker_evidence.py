@@ -11,7 +11,7 @@ from profilerkit.units import format_ratio
 
 #: Where the workers' numbers come from.
 ORIGIN = "timers in the worker processes"
-#: Share of the step below which a wait is not worth dividing (R02's threshold).
+#: Share of the step below which a wait is not worth dividing.
 SMALLEST_WAIT = 0.03
 
 _LABELS: dict[WorkerPartName, str] = {
@@ -51,7 +51,7 @@ def part_evidence(facts: Facts, workers: Workers, *parts: WorkerPartName) -> tup
             for entry in workers.parts
             if entry.part in parts
         ),
-        *line_evidence(facts, "Of the workers' time", facts.lines.get("workers")),
+        *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
     )
 
 

@@ -1,4 +1,4 @@
-"""ME001 (R25): the step waits for memory to be allocated."""
+"""ME001: the step waits for memory to be allocated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,25 +28,29 @@ from profilerkit.units import format_about, format_count, format_ns, format_rati
 
 @dataclass(frozen=True)
 class AllocatorChurn(Rule):
-    """Allocator misses in steady state (R25).
+    """Find steps that wait {smallest_share} of their time or more for cudaMalloc, cudaFree or page faults.
 
-    Claim: The step waits for cudaMalloc or cudaFree, which the caching allocator should have made rare; or on a host,
-        for pages that are given back to the system and fetched anew.
-    Evidence: Allocator calls per steady step, and the share of the step in which the device is idle under them;
-        requests that succeeded only after the cache was given back. In a snapshot's history, pieces of memory taken
-        from the device after some were given back. On a host, page faults of the training thread per step, and its time
-        in the kernel.
-    Threshold: 1 % of the step, and a saving above the general floor; any such request, as a risk without a saving; 20
-        such pieces; on a host 4,096 faults a step (16 MiB), of at most 10 µs of the kernel's time each.
-    Fix: Let segments grow, keep shapes fixed, lower the peak, and run the largest batch first; on a host, write into
-        buffers that are kept.
-    Saving: Bound: the idle time under the calls; where memory is given back, also that in which work is issued, because
-        such a call waits for the device and leaves its queue empty. Expected: the idle time under the calls. On a
-        host, expected: the thread's time in the kernel, with its part of waiting for a processor; bound: that, or all
-        operators beside arithmetic, which write the large tensors, if they take more.
-    Traps: Warm-up steps allocate: only steady steps count. Other processes on the device shrink the cache. The
-        asynchronous backend of CUDA counts no retries. With huge pages faults are few and long, and not told here.
-    Confidence: High; medium on a host, where the kernel also does other work for the thread.
+    Why it costs: The caching allocator should ask the driver rarely. Each call waits for the device, and empties its
+        queue.
+
+    Example:
+        for batch in loader:
+            train_step(batch)
+            torch.cuda.empty_cache()
+
+    Use instead:
+        for batch in loader:
+            train_step(batch)
+
+    How it is measured: Device idle time under allocator calls in steady steps counts. A request that succeeded only
+        after the cache was freed is a risk without a saving. So are {fewest_retaken} segments taken again in a
+        snapshot. On a CPU, {fewest_faults} page faults a step count, of at most {longest_fault_ns} of kernel time each.
+
+    When it is wrong: Warm-up steps allocate, so only steady steps count. Other processes on the device shrink the
+        cache. The asynchronous backend of CUDA counts no retries.
+
+    Sources:
+        https://pytorch.org/docs/stable/notes/cuda.html
     """
 
     code: ClassVar[str] = "ME001"
@@ -96,8 +100,8 @@ class AllocatorChurn(Rule):
             facts,
             bound=None,
             title=f"The allocator took memory from the device {format_count(retaken)} times after giving some back",
-            why="Each time goes to the driver and waits for the device: torch.cuda.empty_cache() in a loop, or a cache "
-            "given back for a request that did not fit, does that.",
+            why="Each of these requests waits for the device. The cause is torch.cuda.empty_cache() in a loop, or "
+            "a request that did not fit.",
             evidence=(
                 evidence_of(
                     facts,
@@ -111,7 +115,7 @@ class AllocatorChurn(Rule):
             ),
             at_most="medium",
             fix=Fix(
-                text="Leave out torch.cuda.empty_cache() in the loop. Allocator segments fixed → expandable.",
+                text="Remove torch.cuda.empty_cache() from the loop. Allocator segments fixed → expandable.",
                 code=with_setting(facts, "expandable_segments:True"),
             ),
             confirm="The history of the next run must hold hardly any segments that are given back.",
@@ -157,7 +161,9 @@ class AllocatorChurn(Rule):
             title=f"Allocator calls hold the device for {format_ns(facts.time_ns('mem.alloc'))} in {each(facts)}",
             why="Each call goes to the driver, and a free waits for the whole device first.",
             evidence=(
-                evidence_of(facts, "Allocator calls per step", calls, "count", "cudaMalloc, cudaFree and their kin"),
+                evidence_of(
+                    facts, "Allocator calls per step", calls, "count", "cudaMalloc, cudaFree and similar calls"
+                ),
                 share_evidence(facts, "Device idle under them, share of the step", "mem.alloc"),
                 *_retry_evidence(facts, _retries(facts)),
             ),
@@ -174,7 +180,7 @@ class AllocatorChurn(Rule):
             facts,
             bound=None,
             title=f"The allocator gave back its cache {times} to serve a request",
-            why="Such a request waits for the device, and the next one may fail: the memory is as good as full.",
+            why="Such a request waits for the device, and the next one may fail: the memory is almost full.",
             evidence=_retry_evidence(facts, retries),
             at_most="high",
             fix=_fix(facts),

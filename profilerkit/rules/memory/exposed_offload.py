@@ -1,4 +1,4 @@
-"""ME008 (R32): offloaded state travels in the open."""
+"""ME008: offloaded state travels in the open."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,29 +26,42 @@ from profilerkit.units import format_bytes, format_ns, format_ratio
 
 @dataclass(frozen=True)
 class ExposedOffload(Rule):
-    """Offload traffic exposed (R32).
+    """Find copies of offloaded state that run alone for {smallest_share} of the step.
 
-    Claim: State that is kept on the host travels while the device computes nothing.
-    Evidence: Copies of such state with nothing beside them, their bytes, and the rate of the link.
-    Threshold: 3 % of the step, and a saving above the general floor.
-    Fix: Keep on the device what fits; pinned buffers; copies on a stream of their own, a layer ahead.
-    Saving: Bound: the exposed copies. Expected: that less what is left when they run beside all computation at 85 % of
-        the link, both directions at once: max(0, bytes / link - compute).
-    Traps: Batches and results are no offload. State on a disk is bound by the disk, which is not seen here.
-    Confidence: Medium; low when the link of the device is not known and the slowest current one is assumed.
+    Why it costs: The device waits for weights or optimizer state to arrive from host memory.
+
+    Example:
+        state = torch.zeros(1024)
+        state.to(device)
+
+    Use instead:
+        state = torch.zeros(1024, pin_memory=torch.cuda.is_available())
+        with torch.cuda.stream(torch.cuda.Stream()):
+            state.to(device, non_blocking=True)
+
+    How it is measured: Copies without a kernel beside them are summed. The saving assumes copies beside all kernels,
+        both ways at once, at {pinned_ratio} of the link. For an unknown device the link is taken as
+        {assumed_link_gb_per_s} GB/s. Keeping the state on the device is advised below {roomy_ratio} of the memory.
+
+    When it is wrong: Copies of batches and results are not offload. State on a disk is limited by the disk, which is
+        not measured.
+
+    Sources:
+        https://arxiv.org/abs/2101.06840
+        https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
     """
 
     code: ClassVar[str] = "ME008"
     name: ClassVar[str] = "exposed_offload"
     family: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "Offloaded state travels in the open"
+    summary: ClassVar[str] = "CPU-offload copies are not overlapped with compute"
 
     smallest_share: float = 0.03
     #: Ratio of the link that pinned copies reach (measured 55.4 of 63 GB/s on PCIe 5).
     pinned_ratio: float = 0.85
     #: PCIe 3 x16, the slowest link still in service, for devices that are not in the table.
     assumed_link_gb_per_s: float = 15.8
-    #: Of the capacity, below which more of the state would fit on the device (R29).
+    #: Of the capacity, below which more of the state would fit on the device.
     roomy_ratio: float = 0.70
 
     def check(self, facts: Facts) -> Result:

@@ -1,4 +1,4 @@
-"""ME002 (R26): the device's memory is split into pieces that cannot be used."""
+"""ME002: the device's memory is split into pieces that cannot be used."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,19 +17,24 @@ _UNKNOWN_SIZE = MissingData(
 
 @dataclass(frozen=True)
 class FragmentedMemory(Rule):
-    """Fragmentation (R26).
+    """Find reserved memory with {split_ratio} of it in unused pieces, or {idle_ratio} of it idle at the peak.
 
-    Claim: Reserved memory is split into pieces that cannot be used.
-    Evidence: Free pieces between blocks in use, of the reserved memory, in the sampled seconds with most allocated; the
-        reserved memory that lies idle when most is allocated; a request that failed although as much was reserved and
-        idle, or was with what the device had free.
-    Threshold: 20 % of the reserved memory in free pieces, or half of it idle at the peak, where at least 30 % of the
-        device is reserved; any request that failed so.
-    Fix: Segments that can grow; if they do, fixed sizes or garbage collection of the cache.
-    Saving: None: it frees room, for a larger batch or for less recomputation, and no time by itself.
-    Traps: Much reserved memory after a peak is a cache and harmless: only the seconds near the peak count. One sample a
-        second falls anywhere in a step.
-    Confidence: High for a request that failed, medium otherwise.
+    Why it costs: A large request fails although the sum of the free pieces would be enough. The free room could hold a
+        larger batch.
+
+    Example:
+        $ python train.py
+
+    Use instead:
+        $ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py
+
+    How it is measured: Samples of the allocator near the peak count, where {reserved_ratio} of the device is reserved.
+        A request that failed with as much memory idle always counts. No time is saved.
+
+    When it is wrong: Reserved memory after a peak is a harmless cache. One sample a second can fall anywhere in a step.
+
+    Sources:
+        https://pytorch.org/docs/stable/notes/cuda.html
     """
 
     code: ClassVar[str] = "ME002"
@@ -38,7 +43,7 @@ class FragmentedMemory(Rule):
     summary: ClassVar[str] = "The device's memory is split into pieces that cannot be used"
     reads_logs: ClassVar[bool] = True
 
-    #: Free pieces / reserved memory (R26).
+    #: Free pieces / reserved memory.
     split_ratio: float = 0.20
     #: Idle / reserved memory at the peak: reserved is twice what is allocated (TraceML's warning).
     idle_ratio: float = 0.50
@@ -124,9 +129,7 @@ class FragmentedMemory(Rule):
         else:
             worst = max(entry.value or 0.0 for entry in evidence)
             evidence += (evidence_of(facts, "Reserved memory", reserved, "bytes", "torch's allocator", n=None),)
-            title = (
-                f"{format_ratio(worst)} of {format_bytes(reserved)} reserved memory lies in pieces that nothing uses"
-            )
+            title = f"{format_ratio(worst)} of {format_bytes(reserved)} reserved memory is in pieces that nothing uses"
         return finding_for(
             facts,
             bound=None,

@@ -1,4 +1,4 @@
-"""ME004 (R28): memory in use grows from step to step."""
+"""ME004: memory in use grows from step to step."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -37,22 +37,29 @@ _ARRAYS = Fix(
 
 @dataclass(frozen=True)
 class GrowingMemory(Rule):
-    """Creep or leak (R28).
+    """Find memory that grows by {smallest_growth_bytes} or more over the run, and does not stop.
 
-    Claim: Memory in use grows from step to step, and does not stop.
-    Evidence: Theil-Sen slope with its 99 % interval: of the least allocated memory of each traced step, of the sampled
-        memory of the device, of the process and of a loader's worker, or of the lows in a memory snapshot's history,
-        each taken for a step. Pages of a worker that nobody shares any more.
-    Threshold: The interval lies above zero, the last third of the steps gains at least half of what the third before it
-        gained, and the growth over the judged steps is at least 100 MB, or 1 MB a step from 50 steps on. A worker
-        copied 50 MB that it shared, beside the most between two counts of its pages or 120 MB of that.
-    Fix: Keep numbers instead of tensors with their graph, and clear what collects them. Of copies in workers: keep
-        samples in arrays, whose pages nobody writes to.
-    Saving: None: this is a risk, not lost time. Steps to a full memory are headroom / slope, from 50 steps and points
-        on.
-    Traps: Sequences that get longer from step to step: below 50 steps growth is an observation without a fix. A cache
-        that the first epoch fills. A garbage collection copies what a worker shares of Python's objects once.
-    Confidence: Medium; low below 50 steps, and on the host in the first epoch.
+    Why it costs: Growth without end exhausts the memory, and the run fails after hours.
+
+    Example:
+        losses = []
+        for batch in loader:
+            losses.append(train_step(batch))
+
+    Use instead:
+        losses = []
+        for batch in loader:
+            losses.append(train_step(batch).detach())
+
+    How it is measured: The Theil-Sen slope of memory over steps must be above zero with 99 % confidence. From 50 steps
+        on, {smallest_step_bytes} a step is enough. The last third must gain half as much as the third before. Pages
+        that a worker no longer shares count as well.
+
+    When it is wrong: Sequences that get longer look the same below 50 steps. A cache can fill during the first epoch. A
+        garbage collection copies a worker's shared objects once.
+
+    Sources:
+        https://github.com/pytorch/pytorch/issues/13246
     """
 
     code: ClassVar[str] = "ME004"

@@ -1,4 +1,4 @@
-"""ME003 (R27): the device's memory is almost full."""
+"""ME003: the device's memory is almost full."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,17 +11,28 @@ from profilerkit.units import format_bytes, format_ratio
 
 @dataclass(frozen=True)
 class NearCapacity(Rule):
-    """Near capacity (R27).
+    """Find runs that reserve {full_ratio} of the memory at the peak, with {in_use_ratio} of that in use.
 
-    Claim: The run is close to running out of device memory.
-    Evidence: Peak of the reserved memory against the capacity, and how much of it is in use at the peak: of memory
-        instants, else as the allocator was sampled; without either the sampled use of the device.
-    Threshold: 90 % of the capacity reserved, and at least 80 % of what is reserved in use.
-    Fix: Recompute activations, accumulate smaller batches, 16-bit activations, or shard the state.
-    Saving: None: this is a risk, not lost time.
-    Traps: Reserved memory that is not in use is a cache and harmless. The use of the device cannot tell cache from
-        need, and holds what other processes use: it is an observation without a fix.
-    Confidence: High from the allocator, low from the use of the device and where more is taken than there is.
+    Why it costs: A longer sequence or a little fragmentation ends the run with an out-of-memory error.
+
+    Example:
+        layers, x = nn.Sequential(model, model), torch.randn(4, 4)
+        y = layers(x)
+
+    Use instead:
+        from torch.utils.checkpoint import checkpoint
+        layers, x = nn.Sequential(model, model), torch.randn(4, 4)
+        y = checkpoint(layers, x, use_reentrant=False)
+
+    How it is measured: The peak comes from memory events of a trace, from samples of the allocator, or from the driver.
+        It is a risk: no saving is given.
+
+    When it is wrong: Reserved memory that is not in use is a cache. The driver's number includes other processes and
+        the cache, so it is an observation only.
+
+    Sources:
+        https://pytorch.org/docs/stable/notes/cuda.html
+        https://arxiv.org/abs/1604.06174
     """
 
     code: ClassVar[str] = "ME003"
@@ -53,7 +64,7 @@ class NearCapacity(Rule):
         fix = Fix(text="Recompute activations, or accumulate smaller batches; then 16-bit activations or sharding.")
         why = "A longer sequence or a larger batch than any in these steps would not fit."
         if not by_allocator:
-            why = "How much of it is only cached was not recorded; `profile_memory=True` tells."
+            why = "How much of it is cached was not recorded: use `profile_memory=True`."
         room = f"{format_ratio(used / capacity)} full: {format_bytes(capacity - used)} are left"
         if used > capacity:
             room = f"full: {format_bytes(used)} are taken of {format_bytes(capacity)}"

@@ -1,4 +1,4 @@
-"""ME005 (R29): activations are recomputed although there is room to keep them."""
+"""ME005: activations are recomputed although there is room to keep them."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,18 +24,25 @@ from profilerkit.units import format_bytes, format_ns, format_ratio
 
 @dataclass(frozen=True)
 class NeedlessRecompute(Rule):
-    """Recompute that is not needed (R29).
+    """Find runs that recompute for {smallest_share} of the step with the peak below {roomy_ratio} of the memory.
 
-    Claim: Activation checkpointing costs time although memory is free.
-    Evidence: The share of the step in which forward code runs a second time, and the peak of the allocated memory
-        against the capacity. With memory instants, the bytes that the recomputed code keeps for its backward pass.
-    Threshold: 10 % of the step recomputed while the peak stays below 70 % of the capacity.
-    Fix: Checkpoint only as many layers as have to be.
-    Saving: Bound: the recomputation. Expected: min(1, room / recomputed bytes) of it, where the room ends at 90 % of
-        the capacity; without memory instants half of it. Full recomputation costs about a third more compute:
-        (F + F + 2F) / (F + 2F).
-    Traps: The peak of the judged steps must be that of the run: longer sequences may come.
-    Confidence: High with the bytes, medium without them or where the peak holds what is cached.
+    Why it costs: Activation checkpointing runs forward code twice, up to a third more compute. Kept activations need
+        only memory.
+
+    Example:
+        from torch.utils.checkpoint import checkpoint
+        y = checkpoint(model, torch.randn(4, 4), use_reentrant=False)
+
+    Use instead:
+        y = model(torch.randn(4, 4))
+
+    How it is measured: Forward code that runs during backward is timed. The saving is the part whose activations fit
+        below {full_ratio} of the memory. Without memory events it is {assumed_ratio} of the recomputation.
+
+    When it is wrong: The judged steps must hold the run's peak: longer sequences may come later.
+
+    Sources:
+        https://arxiv.org/abs/1604.06174
     """
 
     code: ClassVar[str] = "ME005"
@@ -44,9 +51,9 @@ class NeedlessRecompute(Rule):
     summary: ClassVar[str] = "Activations are recomputed although there is room to keep them"
 
     smallest_share: float = 0.10
-    #: Of the capacity, above which there is no room to speak of (R29).
+    #: Of the capacity, above which there is no room to speak of.
     roomy_ratio: float = 0.70
-    #: Of the capacity, up to which memory may be filled: R27's threshold.
+    #: Of the capacity, up to which memory may be filled, as for a device that is almost full.
     full_ratio: float = 0.90
     #: Part of the layers taken to fit where their size is not known (a guess).
     assumed_ratio: float = 0.50

@@ -1,4 +1,4 @@
-"""ME006 (R30): the job would run as well on less hardware."""
+"""ME006: the job would run as well on less hardware."""
 
 import math
 from dataclasses import dataclass
@@ -19,18 +19,25 @@ _HALF_SPEED = 2.0
 
 @dataclass(frozen=True)
 class OversizedHardware(Rule):
-    """Over-allocated hardware (R30).
+    """Find devices below {low_utilization_ratio} utilisation, with less than {small_peak_ratio} of the memory used.
 
-    Claim: The job would run as well on less hardware.
-    Evidence: 95th percentile of the device's sampled utilisation, the peak of its memory, and the parts of the step.
-    Threshold: Utilisation below 50 % in 95 of 100 samples, less than 40 % of the memory in use at the peak, and a step
-        at most 1.1 times as long on a device of half the speed: there its larger kernels take twice as long, behind
-        what the host and the loader's workers do meanwhile, and nothing else changes.
-    Fix: A smaller device, a part of this one (MIG), or fewer ranks.
-    Saving: None in time: it is in cost, the device-hours that are not needed.
-    Traps: A device that idles for data, for the host, or for communication that could overlap, is not too large but
-        kept waiting: it is not told so here while any of these can be mended.
-    Confidence: Medium.
+    Why it costs: You pay for device-hours that the job does not need.
+
+    Example:
+        $ python train.py
+
+    Use instead:
+        $ CUDA_VISIBLE_DEVICES=MIG-7f2d1c34-0000-0000 python train.py
+
+    How it is measured: Utilisation is the 95th percentile of {fewest_samples} samples or more. On a device of half the
+        speed the step may take {longest_ratio} times as long. Large kernels count as twice as long there, the rest as
+        unchanged. No time is saved, but cost.
+
+    When it is wrong: A device that waits for data, the host or communication is not too large. The rule is silent while
+        {mendable_share} of the step can be fixed so.
+
+    Sources:
+        https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html
     """
 
     code: ClassVar[str] = "ME006"
@@ -38,7 +45,7 @@ class OversizedHardware(Rule):
     family: ClassVar[str] = "memory"
     summary: ClassVar[str] = "The job would run as well on less hardware"
 
-    #: SageMaker's rule for low utilisation asks the same quantile; R30's threshold.
+    #: SageMaker's rule for low utilisation asks the same quantile.
     low_utilization_ratio: float = 0.50
     small_peak_ratio: float = 0.40
     #: Share of the step from which a wait that can be mended is what keeps the device idle (a choice).
@@ -71,12 +78,12 @@ class OversizedHardware(Rule):
             return MissingData("why the device idles is only seen in a trace", "profilerkit.profile(..., deep=True)")
         waits, exposed = facts.share(*WAITS), facts.share(*TRANSFER)
         if waits >= self.mendable_share and not host_is_full(facts):
-            return Passed(f"the device waits {format_ratio(waits)} of the step for data: mend that first")
+            return Passed(f"the device waits {format_ratio(waits)} of the step for data: fix that first")
         if overlapped(facts, exposed) >= self.mendable_share:
-            return Passed(f"{format_ratio(exposed)} of the step is communication that could overlap: mend that first")
+            return Passed(f"{format_ratio(exposed)} of the step is communication that could overlap: fix that first")
         overhead = facts.family("overhead")
         if overhead >= self.mendable_share:
-            return Passed(f"the device waits {format_ratio(overhead)} of the step for the host: mend that first")
+            return Passed(f"the device waits {format_ratio(overhead)} of the step for the host: fix that first")
         slower = _slowed(facts, _HALF_SPEED)
         if slower > self.longest_ratio:
             return Passed(f"on a device of half the speed the step would take {slower:.2f} times as long")
@@ -87,8 +94,9 @@ class OversizedHardware(Rule):
             facts,
             bound=None,
             title=f"The device is used below {format_ratio(used)}, and {format_ratio(room.ratio)} of its memory",
-            why=f"On a device of half the speed the step would take {_slowed(facts, _HALF_SPEED):.2f} times as long, "
-            f"and {_in_line(facts, _HALF_SPEED):.2f} times if nothing of it ran beside the waiting.",
+            why=f"On a device of half the speed the step would take {_slowed(facts, _HALF_SPEED):.2f} times as "
+            f"long. It would take {_in_line(facts, _HALF_SPEED):.2f} times as long if nothing ran beside the "
+            "waiting.",
             evidence=(
                 evidence_of(
                     facts,

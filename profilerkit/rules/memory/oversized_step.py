@@ -1,4 +1,4 @@
-"""ME010 (R27): a step asks for memory that the device does not have, or that it could do without."""
+"""ME010: a step asks for memory that the device does not have, or that it could do without."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,20 +26,30 @@ _CHECKPOINT = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=Fal
 
 @dataclass(frozen=True)
 class OversizedStep(Rule):
-    """Step that needs more memory than there is (R27).
+    """Find requests that failed, and the tensors that fill the memory at the peak.
 
-    Claim: A request failed, or what fills the memory at the peak could be made in pieces or made again.
-    Evidence: A memory snapshot: its requests that failed, and the blocks in use at the peak by the lines that asked for
-        them: the loss over the classes, the forward pass, the optimizer.
-    Threshold: Any request that failed; the loss from 20 % of the peak with the request that failed, activations from
-        25 %, the state of the optimizer from 25 % where a request failed.
-    Fix: In this order: the loss in pieces, activations made again in the backward pass, a smaller state of the
-        optimizer, and a smaller batch.
-    Saving: None: these fixes free memory. Checkpoints cost up to a third of the step's computation.
-    Traps: Without a request that failed nobody knows whether memory is short: it is told of snapshots alone.
-        Activations not made yet are not in the batch that fits, which makes it an upper bound. The history may
+    Why it costs: The run ends, or it runs with a smaller batch than the device could hold.
+
+    Example:
+        logits = torch.randn(64, 50, requires_grad=True)
+        labels = torch.randint(50, (64,))
+        F.cross_entropy(logits, labels).backward()
+
+    Use instead:
+        logits = torch.randn(64, 50, requires_grad=True)
+        labels = torch.randint(50, (64,))
+        for x, y in zip(logits.split(16), labels.split(16)):
+            (F.cross_entropy(x, y) / 4).backward()
+
+    How it is measured: A memory snapshot names failed requests and the blocks in use at the peak. The loss counts from
+        {loss_ratio} of the peak, activations from {activation_ratio}, the optimizer from {optimizer_ratio}. No time is
+        saved.
+
+    When it is wrong: Without a failed request it is unknown whether memory is short. The history of a snapshot may
         begin late.
-    Confidence: High for a request that failed, medium for what fills the memory, low where nothing failed.
+
+    Sources:
+        https://pytorch.org/docs/stable/notes/cuda.html
     """
 
     code: ClassVar[str] = "ME010"
@@ -158,7 +168,7 @@ def _failure(facts: Facts, one: MemorySnapshot, failed: FailedRequest, of: str) 
     yield _finding(
         facts,
         f"A request of {format_bytes(asked)} failed{free} at {file_and_line(own_line(failed.frames))}{of}",
-        "Torch had given back what lay unused in whole segments, and asked the device again."
+        "PyTorch had freed all unused segments, and asked the device again."
         + (" More requests failed before it." if len(one.failed) > 1 else ""),
         _evidence(
             one,

@@ -1,4 +1,4 @@
-"""ME009 (R33): the allocator rounds requests up noticeably."""
+"""ME009: the allocator rounds requests up noticeably."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,15 +14,23 @@ _DIVISIONS = "roundup_power2_divisions"
 
 @dataclass(frozen=True)
 class RoundedRequests(Rule):
-    """Rounding waste (R33).
+    """Find allocations with more than {largest_ratio} of their bytes added by rounding, {smallest_bytes} or more.
 
-    Claim: The allocator gives out noticeably more memory than was asked for.
-    Evidence: 1 - requested / allocated bytes, in the sampled second with most allocated.
-    Threshold: More than 10 % of what is allocated, and at least 100 MB.
-    Fix: roundup_power2_divisions off, where it is on; else fewer and larger tensors.
-    Saving: None: it frees room and no time by itself.
-    Traps: Requests are rounded up to 512 bytes: of many small tensors much is rounding, and little memory.
-    Confidence: High.
+    Why it costs: The room that rounding takes could hold a larger batch.
+
+    Example:
+        $ PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:1 python train.py
+
+    Use instead:
+        $ python train.py
+
+    How it is measured: 1 - requested / allocated bytes, in the sampled second with most memory allocated. No time is
+        saved.
+
+    When it is wrong: Every request is rounded to 512 bytes. Many small tensors show a high share and little memory.
+
+    Sources:
+        https://pytorch.org/docs/stable/notes/cuda.html
     """
 
     code: ClassVar[str] = "ME009"
@@ -31,7 +39,7 @@ class RoundedRequests(Rule):
     summary: ClassVar[str] = "The allocator rounds requests up noticeably"
 
     largest_ratio: float = 0.10
-    #: As much as growth must reach to be told (R28); a choice here.
+    #: As much as growth must reach to be told; a choice here.
     smallest_bytes: int = 100_000_000
 
     def check(self, facts: Facts) -> Result:
@@ -49,7 +57,7 @@ class RoundedRequests(Rule):
             bound=None,
             title=f"Rounding takes {format_bytes(known.rounding_bytes)}, {format_ratio(known.rounding_ratio)} "
             "of what is allocated",
-            why="Each request is given a block of the next size the allocator keeps, and the rest of it lies idle.",
+            why="Each request gets a block of the next size that the allocator keeps. The rest of the block is idle.",
             evidence=(
                 evidence_of(
                     facts,
@@ -60,7 +68,12 @@ class RoundedRequests(Rule):
                     n=None,
                 ),
                 evidence_of(
-                    facts, "Of what is allocated", known.rounding_ratio, "ratio", "torch's allocator, sampled", n=None
+                    facts,
+                    "Share of what is allocated",
+                    known.rounding_ratio,
+                    "ratio",
+                    "torch's allocator, sampled",
+                    n=None,
                 ),
             ),
             at_most="high",

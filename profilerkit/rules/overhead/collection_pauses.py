@@ -1,4 +1,4 @@
-"""OV004 (R49): Python's garbage collector stops the step."""
+"""OV004: Python's garbage collector stops the step."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,16 +23,31 @@ from profilerkit.units import format_ns, format_ratio
 
 @dataclass(frozen=True)
 class CollectionPauses(Rule):
-    """Python GC pauses (R49).
+    """Find garbage collections that take {smallest_share} of the step, in {fewest_collections} or more collections.
 
-    Claim: Garbage collection stops the step.
-    Evidence: Time of collections, from the interpreter's own callbacks; in a trace with Python stacks from gc.collect.
-    Threshold: 2 % of the step, the general floor (R49 names 1 %), in three collections or more.
-    Fix: Collect by hand at the same step on all ranks: gc.freeze and gc.disable at the start, gc.collect every k steps.
-    Saving: Bound and expected: the time in collections, as far as the device does not work beside them.
-    Traps: Without a collector reference cycles pile up until the next one by hand: watch the memory. With several ranks
-        each pauses at a step of its own and all wait for it, which is more than the share of one.
-    Confidence: High with the callbacks, medium from a trace alone.
+    Why it costs: A full collection visits every object while training stands still. With several ranks all wait for
+        each.
+
+    Example:
+        for batch in loader:
+            train_step(batch)
+
+    Use instead:
+        import gc
+        gc.freeze()
+        gc.disable()
+        for step, batch in enumerate(loader):
+            train_step(batch)
+            if step % 1000 == 0:
+                gc.collect()
+
+    How it is measured: The interpreter's callbacks time each collection; a trace with Python stacks shows gc.collect.
+        Time that the device works through is taken off.
+
+    When it is wrong: Without collections, reference cycles pile up until the next manual one: watch the memory.
+
+    Sources:
+        https://docs.python.org/3.12/library/gc.html
     """
 
     code: ClassVar[str] = "OV004"
@@ -58,7 +73,7 @@ class CollectionPauses(Rule):
             return unsure(f"garbage collection takes {format_ratio(share)} of the step", share)
         times = round(seen.per_step * facts.steps.steady) if seen is not None else None
         if times is not None and times < self.fewest_collections:
-            return Passed(f"too few garbage collections to tell a rate: {times} in {facts.steps.steady} steps")
+            return Passed(f"too few garbage collections for a rate: {times} in {facts.steps.steady} steps")
         step_ns = facts.mean_step_ns or 0.0
         several = " The other ranks wait meanwhile, and pause at other steps." if (facts.world_size or 1) > 1 else ""
         finding = finding_for(
@@ -99,5 +114,5 @@ def _counted(facts: Facts, seen: CollectionFacts) -> tuple[Evidence, ...]:
         evidence("Collections of 50 µs or more, per step", seen.per_step, "count"),
         evidence("One collection, mean", seen.pause_ns, "ns"),
         evidence("Longest collection", seen.longest_ns, "ns"),
-        evidence("Of all, those of the oldest generation", seen.full, "count"),
+        evidence("Collections of the oldest generation", seen.full, "count"),
     )

@@ -1,4 +1,4 @@
-"""OV010 (R50): hooks, reads of values, or one operator without matrix products hold much of a step."""
+"""OV010: hooks, reads of values, or one operator without matrix products hold much of a step."""
 
 import re
 from dataclasses import dataclass
@@ -57,21 +57,22 @@ _MODEL = re.compile(
 
 @dataclass(frozen=True)
 class CostlyOperator(Rule):
-    """One operator holds the step (R50).
+    """Find hooks and reads of single values that take {smallest_share} of a CPU step, or one costly operator.
 
-    Claim: On a processor, hooks of gradients, reads of single values, or one operator without matrix products hold
-        much of the step.
-    Evidence: From a trace: time in nodes of the backward pass beside their own functions; chains of ``item()`` and its
-        kind, with the Python between them; the own time of the operator. Of hooks that modules call, sampled stacks.
-    Threshold: Hooks and reads 5 % of the step, an operator 15 % where a form is known that does less, 50 % else; the
-        model's own mathematics is left out.
-    Fix: Fewer calls. An operator that is known to do more than it must gets the form that does not.
-    Saving: Hooks and reads: bound, their time and the Python between operators; expected, ``avoidable_ratio`` of their
-        time. None for an operator: the model may need it.
-    Traps: Anomaly detection checks gradients where hooks run: while it is on, OV009 reports it, and no hook is told.
-        What DDP does in its hooks is communication, and no hook is told of then. Hooks of modules that call
-        something named for a forward pass are not told from one.
-    Confidence: Medium: the trace slows small calls.
+    Why it costs: A hook or an item() call in a loop runs Python once for each parameter or element.
+
+    Example:
+        values = [x.item() for x in torch.randn(1000)]
+
+    Use instead:
+        values = torch.randn(1000).tolist()
+
+    How it is measured: Time in hooks comes from the backward pass or from stacks, reads from chains of item(). An
+        operator counts from {smallest_operator} of the step where a cheaper form is known, else from
+        {smallest_unknown}. Hooks and reads save {avoidable_ratio} of their time.
+
+    When it is wrong: Anomaly detection and DDP run in hooks as well, and are left out. A module hook that calls
+        something named forward looks like one. The trace slows small calls.
     """
 
     code: ClassVar[str] = "OV010"
@@ -123,7 +124,7 @@ class CostlyOperator(Rule):
             bound="overhead-bound",
             title=f"A hook of modules takes {time}: {line_text(line)}",
             why="Every module with this hook calls it in each forward pass.",
-            evidence=line_evidence(facts, "Of the step in a hook of modules,", line),
+            evidence=line_evidence(facts, "Share of the step in a hook of modules,", line),
             at_most="medium",
             detail="hook",
             saving=saving(self.avoidable_ratio * line.share, min(line.high, most)),
@@ -148,7 +149,7 @@ class CostlyOperator(Rule):
             why=why,
             evidence=(
                 _share(facts, f"{verb.removesuffix(' takes').removesuffix(' take')}, share of the step", one.share),
-                *((_share(facts, f"Of it {one.operator}", one.operator_share),) if is_avoidable else ()),
+                *((_share(facts, f"Share of the step in {one.operator}", one.operator_share),) if is_avoidable else ()),
                 evidence_of(
                     facts, f"{one.operator}, calls per step", one.per_step, "count", "the traced steps", n=None
                 ),

@@ -1,4 +1,4 @@
-"""OV009 (R52): a switch made for debugging is on, and slows the training."""
+"""OV009: a switch made for debugging is on, and slows the training."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -41,17 +41,25 @@ _SWITCHES = (
 
 @dataclass(frozen=True)
 class DebugSwitch(Rule):
-    """Switches left on (R52).
+    """Find anomaly detection, blocking launches and other debugging switches that were on.
 
-    Claim: A switch made for debugging was on while the run was recorded.
-    Evidence: The switch itself, as torch or the environment had it during the run.
-    Threshold: It was on.
-    Fix: Put it off, and on again to look for a fault.
-    Saving: Anomaly detection: expected ``anomaly_ratio`` of the step without its input wait, bound ``anomaly_most`` of
-        it. Blocking launches: bound, the host's own work, which would run beside the device. Else none: what these cost
-        differs from model to model. Nor where the steps vary by more than it.
-    Traps: Deterministic algorithms may be wanted.
-    Confidence: High that it is on; medium for what it costs.
+    Why it costs: Anomaly detection checks every gradient. Blocking launches stop the CPU at each kernel.
+
+    Example:
+        torch.autograd.set_detect_anomaly(True)
+
+    Use instead:
+        torch.autograd.set_detect_anomaly(False)
+
+    How it is measured: The recording holds each switch. Anomaly detection is expected to cost {anomaly_ratio} of the
+        step without its input wait, {anomaly_most} at most. Blocking launches cost at most the CPU's own work. Others
+        have no number.
+
+    When it is wrong: Deterministic algorithms may be wanted.
+
+    Sources:
+        https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode
+        https://pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html
     """
 
     code: ClassVar[str] = "OV009"
@@ -89,7 +97,7 @@ class DebugSwitch(Rule):
             evidence=(Evidence(label=said, value=1, unit="count", source="measured", origin="torch, in the run"),),
             at_most="medium",
             saving=value,
-            fix=Fix(text=f"Put it off: {switch.off}."),
+            fix=Fix(text=f"Switch it off: {switch.off}."),
             confirm="Train again without it: the step must get shorter.",
         )
 

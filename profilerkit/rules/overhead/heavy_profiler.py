@@ -1,4 +1,4 @@
-"""OV007 (R52): the profiler changes what it measures."""
+"""OV007: the profiler changes what it measures."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,18 +13,26 @@ from profilerkit.units import format_ns, format_ratio
 
 @dataclass(frozen=True)
 class HeavyProfiler(Rule):
-    """The profiler is the bottleneck (R52).
+    """Find traces whose steps are {inflation_ratio} times as long as untraced ones, or hold {own_share} profiler work.
 
-    Claim: The measurement distorts the run, so that what the host does looks longer than it is.
-    Evidence: Traced step over untraced step; share of the profiler's own work; how many events were recorded of the
-        host, and what recording them takes at least, by measured times of each kind of event.
-    Threshold: Traced steps 10 % longer, or 2 % of the step in the profiler's own work. Without untraced steps, Python
-        stacks, memory or emit_nvtx recorded. Without a trace: another profiler was active when one was to be recorded.
-    Fix: None for the training. Trace fewer steps, without with_stack and profile_memory; time steps without a trace.
-        Another profiler is switched off, or traces some steps by a schedule.
-    Saving: None: this is a guard. It takes the time of recording off the savings of the host's time, and their low end.
-    Traps: Where untraced steps were timed, their length is used and only the composition comes from the trace.
-    Confidence: High with untraced steps, else low.
+    Why it costs: The numbers of a slowed CPU make overhead look larger than it is.
+
+    Example:
+        profiler = torch.profiler.profile(with_stack=True, profile_memory=True)
+
+    Use instead:
+        schedule = torch.profiler.schedule(wait=5, warmup=2, active=10, repeat=1)
+        profiler = torch.profiler.profile(schedule=schedule)
+
+    How it is measured: Traced and untraced steps are compared. Without untraced steps, recorded Python stacks, memory
+        or emit_nvtx count, with the least cost of each recorded event. No saving is given: the rule lowers the savings
+        of CPU time.
+
+    When it is wrong: Where untraced steps were timed, their length is used and only the composition comes from the
+        trace.
+
+    Sources:
+        https://docs.pytorch.org/docs/2.13/profiler.html
     """
 
     code: ClassVar[str] = "OV007"
@@ -60,8 +68,8 @@ class HeavyProfiler(Rule):
             facts,
             bound=None,
             title=title,
-            why="The profiler adds time to every operator on the host and none to the device: overhead looks larger "
-            "than it is, and the device less busy.",
+            why="The profiler adds time to every operator on the host and none to the device. Overhead looks "
+            "larger than it is, and the device less busy.",
             evidence=(
                 *(
                     (
@@ -112,7 +120,7 @@ def _recorded(facts: Facts) -> tuple[Evidence, ...]:
         events, label="Recording them, at least", value=found.waited_ns + found.hidden_ns, unit="ns", source="estimated"
     )
     waits_ns = recording_share(facts) * (facts.mean_step_ns or 0.0)
-    return events, whole, revise(whole, label="Of it while the device waits, at least", value=waits_ns)
+    return events, whole, revise(whole, label="Recording while the device waits, at least", value=waits_ns)
 
 
 def _rival(facts: Facts) -> Finding:

@@ -1,4 +1,4 @@
-"""OV001 (R46): the host issues work more slowly than the device runs it."""
+"""OV001: the host issues work more slowly than the device runs it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,31 +39,41 @@ PHASE_WORDS: dict[Phase, str] = {
 
 @dataclass(frozen=True)
 class LaunchBound(Rule):
-    """Launch or dispatch bound (R46).
+    """Find steps whose GPU idles for {smallest_share} while the CPU issues the next kernels.
 
-    Claim: The host issues kernels more slowly than the device runs them.
-    Evidence: Share of the step in which the device is idle while the launching thread dispatches operators, runs short
-        pieces of Python between them, or a launch is on its way; kernels that started with nothing queued; median
-        kernel length. How much of it lies in which phase of the step, where torch or ranges of the program mark them.
-    Threshold: 5 % of the step (XProf warns at 3 % and is critical at 15 %). Without a device 10 %: healthy steps of
-        20 ms spent 5 to 7 % on the calls that any step needs (the accuracy benchmark's C01, C02, C10).
-    Fix: Capture the step in a CUDA graph through torch.compile, fuse operators, enlarge the batch.
-    Saving: Bound and expected: that share. On a run without a device an optimizer's fused=True and vectorising 3,000
-        tiny operators saved 68 to 98 % of a share of 51 to 74 %, 87 % on average (seven runs of C17 and C18 of the
-        accuracy benchmark): from 51 % on that part is expected, and the low end is halved.
-        Elsewhere fused=True saved 9 % of 24 %, and nothing of 22 %: up to 24 % a fifth of the share is expected. From
-        there to 51 % the part of it that is expected grows evenly, and nothing is for certain up to the middle between
-        both. Longer stretches of Python, above 1 ms, are OV005's.
-    Traps: The profiler slows the host by up to 100 % and makes runs look launch-bound: without an unprofiled step time
-        the low end is that of a host twice as fast. Graphs need fixed shapes and no syncs inside. Where launches take
-        longer than 1 ms something else holds the device, and issuing work faster does not help.
-    Confidence: High with an unprofiled reference step time, medium without, and on a host, where few cases were tried.
+    Why it costs: PyTorch spends microseconds on each operator. When kernels are shorter than that, the GPU waits.
+
+    Example:
+        x = torch.randn(4, 4)
+        for _ in range(100):
+            x = x * 1.01 + 0.1
+
+    Use instead:
+        @torch.compile(mode="reduce-overhead")
+        def update(x):
+            for _ in range(100):
+                x = x * 1.01 + 0.1
+            return x
+
+    How it is measured: Idle time counts while the launching thread dispatches operators, runs short Python, or a launch
+        is on its way. On a CPU {host_smallest_share} of the step counts. There fused optimizers and vectorised
+        operators saved 68 to 98 % of a share of 51 to 74 %. From {host_main_share} of the step on, {host_main_ratio} of
+        it is expected and {host_low_ratio} is the low end. Up to {host_minor_share}, {host_minor_ratio} is expected.
+        Python longer than 1 ms belongs to OV005.
+
+    When it is wrong: The profiler slows the CPU by up to 100 %. Without an untraced step time,
+        {unmeasured_inflation_ratio} is taken off the low end. Where {late_launch_ratio} of the launches take over 1 ms,
+        something else holds the GPU. CUDA graphs need fixed shapes and no host sync.
+
+    Sources:
+        https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/
+        https://pytorch.org/docs/stable/notes/cuda.html
     """
 
     code: ClassVar[str] = "OV001"
     name: ClassVar[str] = "launch_bound"
     family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "The host issues work more slowly than the device runs it"
+    summary: ClassVar[str] = "The CPU issues work more slowly than the GPU runs it"
 
     smallest_share: float = 0.05
     host_smallest_share: float = 0.10
@@ -164,7 +174,7 @@ class LaunchBound(Rule):
             fix=fix,
             confirm="Record again: the idle share under host work must fall."
             if known
-            else "Time some steps without the profiler: the gap between both tells how much of this it caused.",
+            else "Time some steps without the profiler: the difference shows how much of this it caused.",
         )
 
 

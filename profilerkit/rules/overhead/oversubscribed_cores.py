@@ -1,4 +1,4 @@
-"""OV008 (R53): more threads than cores compute, and the training thread or the loader's workers wait for one."""
+"""OV008: more threads than cores compute, and the training thread or the loader's workers wait for one."""
 
 import math
 from dataclasses import dataclass
@@ -26,24 +26,26 @@ from profilerkit.units import format_count, format_ratio
 
 @dataclass(frozen=True)
 class OversubscribedCores(Rule):
-    """CPU thread oversubscription (R53).
+    """Find runs with more threads than cores whose training thread waits {queued_ratio} of its time for a core.
 
-    Claim: More threads than cores compete, and the training thread or the workers of its loader wait for their turn.
-    Evidence: Share of the time in which the training thread could run and had no core, from the kernel's scheduler
-        statistics, in the judged steps where samples tell it of them; torch's intra-op threads against the cores of
-        this rank; cores that the rank's processes use. Of workers: the cores they use against those that the threads
-        which make the batches use.
-    Threshold: More threads than cores per rank; the rank itself uses 80 % of its cores; and its training thread waits
-        for a core for a fifth of the time it could have computed at most. Workers: they use 80 % of the cores, half of
-        that in other threads than those that make the batches, and a batch waits for a core a fifth of its time.
-    Fix: OMP_NUM_THREADS current → cores per rank, or torch.set_num_threads with the same number; one in each worker.
-    Saving: Bound: the share of the run queue; with a device no more than the share in which it waits for the host.
-        Expected: half of it (a guess: the same work is left for the same cores, without the waiting in line). Workers:
-        bound: the input share; expected: batches that do not wait for a core.
-    Traps: Threads of other libraries (OpenCV, NumPy's BLAS) are not counted in the training process. Where other
-        processes take the cores, more threads get the run a larger part of them, and fewer make it slower: no fewer are
-        advised there.
-    Confidence: Medium.
+    Why it costs: Threads that take turns on a core lose time to switching, and the training thread waits in line.
+
+    Example:
+        torch.set_num_threads(64)
+
+    Use instead:
+        import os
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+
+    How it is measured: The kernel's scheduler statistics give the wait. The rank must use {own_ratio} of its cores
+        itself. For workers, threads beside those that make batches must use {other_threads_ratio} of their cores. The
+        saving is half of the wait, a guess.
+
+    When it is wrong: Threads of OpenCV or BLAS are not counted in the training process. Where other programs take the
+        cores, fewer threads make the run slower.
+
+    Sources:
+        https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html
     """
 
     code: ClassVar[str] = "OV008"
@@ -74,7 +76,7 @@ class OversubscribedCores(Rule):
         expected = cheaper_batch(facts, workers.time_ns("core"))
         if queued < self.queued_ratio or not self.worth_saying(facts, expected):
             return None
-        title = f"Threads of {_count(workers.count, 'worker')} crowd {cores:g} cores: a batch waits "
+        title = f"Threads of {_count(workers.count, 'worker')} share {cores:g} cores: a batch waits "
         return finding_for(
             facts,
             bound="input-bound",
@@ -122,7 +124,7 @@ class OversubscribedCores(Rule):
         if queued is None:
             has_host = any(series.name.startswith("host.") for series in facts.samples)
             if has_host:
-                return NotApplicable("this system does not tell how long a thread waits for a core")
+                return NotApplicable("this system does not record how long a thread waits for a core")
             return MissingData("the host was not sampled", "profilerkit.profile(..., host=True), for at least 2 s")
         share = min(queued.value or 0.0, 1.0)
         # What the thread computed was not sampled: it is at most the rest of the time.
@@ -149,8 +151,8 @@ class OversubscribedCores(Rule):
             facts,
             bound="overhead-bound",
             title=f"{_threads(threads)} on {cores:g} cores: training waits {format_ratio(share)} of the time",
-            why=f"{over_all_samples(facts, queued)}It waits for a core: of more threads than cores some always do, and "
-            "an operator for the last of them.",
+            why=f"{over_all_samples(facts, queued)}With more threads than cores some always wait, and an operator "
+            "waits for the last of them.",
             evidence=(
                 queued,
                 evidence("Intra-op threads", threads, "count", "torch.get_num_threads"),

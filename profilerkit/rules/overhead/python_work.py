@@ -1,4 +1,4 @@
-"""OV005 (R50): the user's own Python keeps the device waiting."""
+"""OV005: the user's own Python keeps the device waiting."""
 
 import re
 from dataclasses import dataclass
@@ -35,26 +35,33 @@ _SHOW_THE_HOST = "run the loop within torch.autograd.profiler.emit_nvtx() under 
 
 @dataclass(frozen=True)
 class PythonWork(Rule):
-    """Python work per step (R50).
+    """Find Python between operators, longer than 1 ms at a time, that takes {smallest_share} of the step.
 
-    Claim: User Python keeps the device waiting.
-    Evidence: Share of the step in which no operator runs on the launching thread and the device is idle, in stretches
-        longer than 1 ms; shorter gaps between operators are the price of issuing them (OV001). Untraced steps tell how
-        long it is without the profiler. With sampled or recorded stacks, the function that holds most of it.
-    Threshold: 5 % of the step, and on a busy machine a tenth of what others took of it: a thread that loses its
-        processor between two operators looks like Python (a choice; beside two busy processes a loop without such
-        Python showed 7 %).
-    Fix: Move logging, metrics and progress bars off the loop, vectorise, or use a thread.
-    Saving: Bound: all Python in which the device is idle. Expected: the longer stretches.
-    Traps: A wait that leaves no event looks alike: a lock, a socket, a batch that no loader gives. The profiler slows
-        Python: without untraced steps the low end is that of Python twice as fast.
-    Confidence: Medium: the line is only named with stacks.
+    Why it costs: Logging, metrics and loops over elements run on the thread that has to issue the next kernel.
+
+    Example:
+        scores = torch.randn(1000)
+        best = max(float(score) for score in scores)
+
+    Use instead:
+        scores = torch.randn(1000)
+        best = scores.max()
+
+    How it is measured: Time without an operator on the launching thread counts while the GPU is idle. Stacks name the
+        function that holds most of it. The saving is the longer stretches. On a busy machine {queued_ratio} of what
+        other programs took is added to the threshold.
+
+    When it is wrong: A lock, a socket or a batch without a loader looks the same. The profiler slows Python: without an
+        untraced step time, {unmeasured_inflation_ratio} is taken off the low end.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code: ClassVar[str] = "OV005"
     name: ClassVar[str] = "python_work"
     family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "The user's own Python keeps the device waiting"
+    summary: ClassVar[str] = "Your own Python keeps the GPU waiting"
 
     smallest_share: float = 0.05
     #: Part of the time in the queue for a processor that may look like Python.
@@ -89,7 +96,7 @@ class PythonWork(Rule):
 def _finding(facts: Facts, value: Saving) -> Finding:
     time, step = format_ns(value.expected * (facts.mean_step_ns or 0.0)), each(facts)
     python, hook = facts.host.python, facts.lines.get("hook")
-    why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
+    why = "No operator runs on the launching thread in that time: it is Python, or a wait without an event."
     fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
     if python is not None and python.frames:
         place, held = frame_text(python.frames[-1]), format_ratio(python.frames_ratio or 0.0)
@@ -97,13 +104,13 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         gets = f" If it gets the batch: {fitting(SHOW_FETCHES, facts.recorder)}." if facts.input is None else ""
         fix = revise(fix, text=f"Move {place} off the loop, vectorise it, or call it less often.{gets}")
     elif facts.input is None:
-        why += " It may be what gets the batch: nothing in the recording tells."
+        why += " It may be what gets the batch: the recording does not show it."
         tell = fitting(SHOW_FETCHES, facts.recorder)
         if not facts.measured("Python stacks"):
             tell += f", or record {fitting(SHOW_STACKS, facts.recorder)}"
         fix = revise(fix, text=f"Find out what it is: {tell}. {fix.text}")
     if hook is not None and hook.share >= value.expected / 2:
-        why += f"{told_line(hook, f'{each(facts)} step')} The backward pass calls it, as a hook."
+        why += f"{told_line(hook, each(facts))} The backward pass calls it, as a hook."
         fix = revise(fix, text=f"Call {line_text(hook)} less often, every 100 steps for example. {fix.text}")
     known = facts.trust.inflation_ratio is not None
     return finding_for(
@@ -116,9 +123,10 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         evidence=(
             share_evidence(facts, "Idle while Python runs", "over.python"),
             *(_stretches(facts, python) if python is not None else ()),
-            *line_evidence(facts, "Of the step in a hook of the backward pass,", hook),
+            *line_evidence(facts, "Share of the step in a hook of the backward pass,", hook),
             revise(
-                share_evidence(facts, "Of it longer stretches, share of the step", "over.python"), value=value.expected
+                share_evidence(facts, "Longer stretches of Python, share of the step", "over.python"),
+                value=value.expected,
             ),
         ),
         at_most="medium",
@@ -127,7 +135,7 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         fix=fix,
         confirm="Record again: the idle share under Python must fall."
         if known
-        else "Time some steps without the profiler: the gap between both tells how much of this it caused.",
+        else "Time some steps without the profiler: the difference shows how much of this it caused.",
     )
 
 
@@ -152,6 +160,8 @@ def _stretches(facts: Facts, python: PythonFacts) -> tuple[Evidence, ...]:
         calls = " → ".join(frame_text(frame) for frame in python.frames)
         sampled = facts.lines.get("python")
         if sampled is not None and sampled.frames == python.frames:
-            return (*out, *line_evidence(facts, "Of them, by samples,", sampled))
-        out.append(evidence(f"Of them in {frame_text(python.frames[-1])}", python.frames_ratio, "ratio", calls, None))
+            return (*out, *line_evidence(facts, "Longer stretches, by samples,", sampled))
+        out.append(
+            evidence(f"Longer stretches in {frame_text(python.frames[-1])}", python.frames_ratio, "ratio", calls, None)
+        )
     return tuple(out)

@@ -1,4 +1,4 @@
-"""OV006 (R51): the compiled model is compiled again while it trains."""
+"""OV006: the compiled model is compiled again while it trains."""
 
 import re
 from dataclasses import dataclass
@@ -55,20 +55,28 @@ _LOOKS_AT = re.compile(r"(?:^|\(|[LG]\[['\"]|tensor ')(?!_{2}|len\b|[LG]\[)([A-Z
 
 @dataclass(frozen=True)
 class Recompilation(Rule):
-    """Graph breaks or recompilation (R51).
+    """Find compilations in {fewest_steps} or more steady steps.
 
-    Claim: The compiled model compiles again once the steps have settled.
-    Evidence: Compilations in steady steps, from torch's own callbacks; in a trace the events of torch.compile, and
-        Torch-Compiled Region i/j with a j above 0. How many regions there are: more than models were compiled means
-        that graphs break.
-    Threshold: Two steps that compile, since a single one is late warm-up; and a saving above the general floor.
-    Fix: By the guard that failed: pass a number that changes as a tensor, mark sizes that change as dynamic or pad
-        batches, keep what a module or a global variable holds, call it in one gradient mode. TORCH_LOGS=recompiles
-        names the guard where the recording does not.
-    Saving: Bound and expected: the time of these compilations.
-    Traps: After eight compilations of a region torch gives up and runs it uncompiled: the compilations end, and the
-        steps stay slow. The first compilation of a model is warm-up and not counted.
-    Confidence: High from the callbacks, medium from a trace alone.
+    Why it costs: Each compilation takes seconds. After eight of one function PyTorch runs it uncompiled.
+
+    Example:
+        compiled = torch.compile(model, dynamic=False)
+        for size in (3, 5, 7):
+            compiled(torch.randn(size, 4))
+
+    Use instead:
+        compiled = torch.compile(model, dynamic=True)
+        for size in (3, 5, 7):
+            compiled(torch.randn(size, 4))
+
+    How it is measured: PyTorch's callbacks time the compilations; a trace shows them as events. The guard that failed
+        decides the fix. TORCH_LOGS=recompiles prints the guard where the recording lacks it.
+
+    When it is wrong: The first compilation is warm-up and is not counted. When the compilations end at the limit, the
+        steps stay slow.
+
+    Sources:
+        https://docs.pytorch.org/docs/2.12/user_guide/torch_compiler/compile/programming_model.recompilation.html
     """
 
     code: ClassVar[str] = "OV006"

@@ -1,4 +1,4 @@
-"""OV003 (R48): many tiny copies cross the bus in every step."""
+"""OV003: many tiny copies cross the bus in every step."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,18 +22,23 @@ _READ = Fix(
 
 @dataclass(frozen=True)
 class SmallTransfers(Rule):
-    """Small device-host copy churn (R48).
+    """Find over {most_per_step} copies below 4 KiB in a step, between host and device.
 
-    Claim: Many tiny transfers cross the bus in each step.
-    Evidence: Copies below 4 KiB between host and device, the operators that issue them, the time in which the device
-        runs nothing else, and its idle time after those that the host waits for.
-    Threshold: More than 10 per step (TraceLens flags the same number), and a saving above the general floor.
-    Fix: Create values on the device, or send them together; read results back together and rarely.
-    Saving: Bound: exposed copies and the idle time after them. Expected: the same, but of the idle time no more than
-        the host was blocked.
-    Traps: When the step is launch-bound the device would idle anyway. The idle time is also OV002's: both savings are
-        largely the same.
-    Confidence: Medium.
+    Why it costs: A copy of a few bytes takes as long to issue as one of a megabyte. A read back stops the CPU.
+
+    Example:
+        weights = [torch.tensor(i / 10).to(device) for i in range(20)]
+
+    Use instead:
+        weights = torch.arange(20, device=device) / 10
+
+    How it is measured: Copies without other device work are summed, with the idle time after those that the CPU waits
+        for. That idle time is at most the time that the CPU was blocked.
+
+    When it is wrong: In a launch-bound step the GPU would idle anyway. The idle time is in OV002 as well: count one.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code: ClassVar[str] = "OV003"
@@ -62,8 +67,8 @@ class SmallTransfers(Rule):
             facts,
             bound="overhead-bound",
             title=f"{copies.per_step:,.0f} tiny copies cost {format_ns(expected * step)} of {each(facts)}",
-            why="A copy of some bytes takes as long to issue as one of a megabyte, and one that is read back stops the "
-            "host until the device has come to it.",
+            why="A copy of a few bytes takes as long to issue as one of a megabyte. A copy back stops the CPU "
+            "until the device has reached it.",
             evidence=_evidence(facts, copies, step),
             at_most="medium",
             detail="sync",

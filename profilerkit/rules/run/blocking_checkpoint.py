@@ -1,4 +1,4 @@
-"""RU001 (R54): training stops while checkpoints are written."""
+"""RU001: training stops while checkpoints are written."""
 
 import math
 from dataclasses import dataclass
@@ -17,20 +17,30 @@ _HOUR_NS = 3_600 * 10**9
 
 @dataclass(frozen=True)
 class BlockingCheckpoint(Rule):
-    """Blocking checkpoints (R54).
+    """Find checkpoints that take {smallest_share} of the time of a recorded run.
 
-    Claim: Training stops while checkpoints are written.
-    Evidence: Calls that save and phases named for it, t each, spread over all steps of a recorded run:
-        t / (k * T + t) for one every k steps of T.
-    Threshold: 2 % of that time.
-    Fix: Write them from a background thread; less often, where they come more often than loses least when the run
-        fails: every sqrt(2 * t * MTBF) (Young and Daly), MTBF being the mean time between failures.
-    Saving: Bound: the share, less what a device works through meanwhile. Expected: nine tenths of it, because a staging
-        copy stays.
-    Traps: A window of ten traced steps seldom holds one: this needs the step timers of the whole run. The time between
-        failures is not the run's own: it is that of a published job, for as many devices as this one has ranks, and no
-        more than a day, because time limits, preemption and errors of one's own end runs as well.
-    Confidence: High where calls or phases were timed, medium where a trace alone tells.
+    Why it costs: torch.save copies the weights and writes the file while the GPU has no work.
+
+    Example:
+        torch.save(model.state_dict(), "model.pt")
+
+    Use instead:
+        import threading
+        state = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+        writer = threading.Thread(target=torch.save, args=(state, "model.pt"))
+        writer.start()
+        writer.join()  # before the next checkpoint
+
+    How it is measured: A save of t every k steps of T costs t / (k * T + t). At least {fewest_steps} steps must be
+        timed. A background write saves {background_ratio} of it. Rarer saves are advised from {longer_interval} times
+        the present interval: sqrt(2 * t * time between failures). That time comes from a published job:
+        {device_hours_between_failures} device-hours, at most {hours_between_failures} hours.
+
+    When it is wrong: A window of ten traced steps seldom holds a checkpoint. Your own time between failures differs.
+
+    Sources:
+        https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html
+        https://arxiv.org/abs/2410.21680
     """
 
     code: ClassVar[str] = "RU001"

@@ -1,4 +1,4 @@
-"""RU005 (R58): other work on the host takes processor time."""
+"""RU005: other work on the host takes processor time."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,21 +23,24 @@ _SIGNALS = {
 
 @dataclass(frozen=True)
 class ContendedHost(Rule):
-    """Host contention or steal (R58).
+    """Find steal above {steal_ratio}, pressure above {pressure_ratio}, or throttling above {throttled_ratio}.
 
-    Claim: Other work on the host, or a quota, takes processor time from the run. What the host does is then less sure
-        to take as long the next time.
-    Evidence: Steal of /proc/stat, time in which some task waited for a processor (PSI), time held by the quota of a
-        control group, means over the samples; and time the training thread waited for a processor, in the judged
-        steps where the samples tell it of them.
-    Threshold: Steal above 2 %, PSI above 20 %, more than 1 % held by a quota, or the training thread waiting 10 % of
-        the time; each over 5 samples, or 10 % of the judged steps in the queue. PSI and the training thread's wait
-        count only where the run itself is known to use less than 80 % of its cores.
-    Fix: Move the other work, or the run; raise the quota.
-    Saving: None: it is the machine's, and no change of the program. What the program's own fixes save is told of the
-        step without that wait.
-    Traps: A run that takes all of its cores waits for itself: more workers or threads than cores are other rules'.
-    Confidence: High.
+    Why it costs: The training thread is ready and gets no core. The same program takes another time tomorrow.
+
+    Example:
+        $ docker run --cpus 2 trainer python train.py
+
+    Use instead:
+        $ docker run --cpus 8 trainer python train.py
+
+    How it is measured: /proc/stat, PSI and the control group are sampled {fewest_samples} times or more. The training
+        thread's wait counts from {queue_ratio}. PSI and that wait count only while the run uses less than {own_ratio}
+        of its cores. No saving is given: the program is not the cause.
+
+    When it is wrong: A run that fills its cores waits for itself. Its workers and threads have rules.
+
+    Sources:
+        https://docs.kernel.org/accounting/psi.html
     """
 
     code: ClassVar[str] = "RU005"
@@ -47,9 +50,9 @@ class ContendedHost(Rule):
 
     steal_ratio: float = 0.02
     pressure_ratio: float = 0.20
-    #: R58 asks for any throttling; below 10 ms of each second it is no more than the quota's rounding (a choice).
+    #: Below 10 ms of each second it is no more than the quota's rounding (a choice).
     throttled_ratio: float = 0.01
-    #: R58 asks for a high run-queue delay of the main thread (the number is a choice).
+    #: A high run-queue delay of the training thread (a choice).
     queue_ratio: float = 0.10
     own_ratio: float = OWN_CORES
     #: Seconds of samples (a choice).
@@ -106,8 +109,8 @@ class ContendedHost(Rule):
             facts,
             bound=None,
             title=f"{worst.label}: {format_ratio(worst.value or 0.0)} of the time",
-            why=f"{over_all_samples(facts, worst)}{uses}What the host does takes longer beside this, and may take "
-            "another time in the next run.",
+            why=f"{over_all_samples(facts, worst)}{uses}The CPU's work takes longer beside this, and its time "
+            "differs from run to run.",
             evidence=(*told, *_cores(facts, own)),
             at_most="high",
             fix=_fix(facts, {entry.origin for entry in told}),

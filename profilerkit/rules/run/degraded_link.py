@@ -1,4 +1,4 @@
-"""RU007 (R60): the PCIe link runs below its width or generation."""
+"""RU007: the PCIe link runs below its width or generation."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -27,17 +27,24 @@ _COPIES = ("input.h2d", "sync.d2h", "mem.offload")
 
 @dataclass(frozen=True)
 class DegradedLink(Rule):
-    """PCIe link degraded (R60).
+    """Find a PCIe link below its best in {fewest_samples} or more samples of a busy device.
 
-    Claim: The PCIe link runs below its width or generation.
-    Evidence: Generation and lanes sampled while the device was busy, the best seen, against the best that the device
-        and the system allow.
-    Threshold: Below it in all of at least 5 busy samples.
-    Fix: Reseat the device or its riser; give its slot all lanes in the firmware, and the highest generation.
-    Saving: Bound: the share of copies from and to the host * (1 - rate / best rate). Expected: not known.
-    Traps: An idle link slows down to save power: samples without work do not count. Virtual machines may tell another
-        width than there is.
-    Confidence: High.
+    Why it costs: Copies between host and device take longer by the lost rate.
+
+    Example:
+        $ nvidia-smi --query-gpu=pcie.link.width.current --format=csv
+
+    Use instead:
+        $ nvidia-smi --query-gpu=pcie.link.width.max --format=csv
+
+    How it is measured: Generation and lanes are sampled while the device is busy. The best seen is compared with the
+        best that device and system allow. The saving is at most the share of copies × (1 - rate / best rate).
+
+    When it is wrong: An idle link slows down to save power, so idle samples do not count. Virtual machines can report
+        another width.
+
+    Sources:
+        https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html
     """
 
     code: ClassVar[str] = "RU007"

@@ -1,4 +1,4 @@
-"""RU009 (R57): each step takes longer than the one before it."""
+"""RU009: each step takes longer than the one before it."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -44,21 +44,26 @@ _GROWING = Fix(
 
 @dataclass(frozen=True)
 class GrowingSteps(Rule):
-    """Steps that get longer and longer.
+    """Find steps that grow by {smallest_growth} from the first to the last third, and go on growing.
 
-    Claim: Each step takes longer than the one before it, and it does not stop.
-    Evidence: Theil-Sen slope of the judged steps' times with its 99 % interval; the part that holds most of what the
-        last third takes beyond the first.
-    Threshold: The interval lies above zero, the last third of the steps gains at least half of what the third before it
-        gained, and the last steps take 20 % more than the first ones: more than that where other programs take more
-        of the processors. Waiting of the training thread for a processor is left out. Where that is 10 % of the step,
-        or grows by as much, the CPU time of the process must have grown as well.
-    Fix: By the part that grows; where memory grows as well, a graph or tensors are kept from step to step.
-    Saving: Bound: all that the mean step takes beyond the line of growth at the run's first step, or the part of it
-        that is the program's. Expected: as many steps without growth take as long as halfway from that line to the
-        first ones.
-    Traps: A curriculum of longer sequences grows on purpose. A chip that gets hotter slows by less than this.
-    Confidence: Medium: that it grows is certain, not why.
+    Why it costs: Something is kept from step to step and is walked or copied each time.
+
+    Example:
+        history = torch.zeros(0)
+        for batch in loader:
+            history = torch.cat([history, train_step(batch).reshape(1)])
+
+    Use instead:
+        history = []
+        for batch in loader:
+            history.append(train_step(batch).item())
+
+    How it is measured: The Theil-Sen slope of step times must be above zero with 99 % confidence. The last third must
+        gain half as much as the third before it. Waiting for a processor is left out. The part that grows decides the
+        fix.
+
+    When it is wrong: A curriculum of longer sequences grows on purpose. A device that gets hotter slows by less than
+        this.
     """
 
     code: ClassVar[str] = "RU009"

@@ -1,4 +1,4 @@
-"""RU008 (R01, R54): a sampled device is idle for seconds at a time, or never fully busy."""
+"""RU008: a sampled device is idle for seconds at a time, or never fully busy."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,17 +14,21 @@ _CODE = "profilerkit run -- train.py"
 
 @dataclass(frozen=True)
 class RestingDevice(Rule):
-    """Device at rest in a sampler's log (R01, R54).
+    """Find a device in a sampler's log that is idle for {idle_ratio} of the time between its first and last work.
 
-    Claim: The device is idle for part of the time between its first and its last work.
-    Evidence: Samples of its utilisation: their mean, the stretches below a quarter of its use at work, how long they
-        are and how far apart.
-    Threshold: 10 % of that time idle.
-    Fix: Record the run: a sampler does not see what the host does meanwhile.
-    Saving: None: the log has no step.
-    Traps: Utilisation counts the time in which any kernel runs, those that wait for other ranks too. Waits shorter than
-        a sample only lower its mean. What lies before the first work and after the last is not counted.
-    Confidence: High for what was sampled; the cause is not in it.
+    Why it costs: The device is paid for and does nothing.
+
+    Example:
+        $ nvidia-smi --query-gpu=utilization.gpu --format=csv -l 1
+
+    Use instead:
+        $ profilerkit run -- train.py
+
+    How it is measured: Samples below a quarter of the usual utilisation make up stretches. Their length and distance
+        are reported. No saving is given: a log has no steps and no cause.
+
+    When it is wrong: Utilisation counts kernels that wait for other ranks. Waits shorter than a sample only lower its
+        mean.
     """
 
     code: ClassVar[str] = "RU008"
@@ -38,7 +42,7 @@ class RestingDevice(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires for the device of the logs that is idle most, where there are no steps that tell more."""
         if facts.logs is not None and not facts.logs.alone:
-            return NotApplicable("the steps tell when the device is idle")
+            return NotApplicable("the steps show when the device is idle")
         if facts.mode == "cpu":
             return NotApplicable("no device")
         known = facts.logs.rests if facts.logs is not None else ()
@@ -83,7 +87,7 @@ def _finding(facts: Facts, one: Rests) -> Finding:
             *more,
         ),
         at_most="high",
-        fix=Fix(text="Record the run: its steps tell waits for data, checkpoints, evaluation and Python.", code=_CODE),
+        fix=Fix(text="Record the run: its steps show waits for data, checkpoints, evaluation and Python.", code=_CODE),
         confirm="The same log of the next run must show fewer or shorter stretches at rest.",
     )
 

@@ -1,4 +1,4 @@
-"""RU006 (R59): another process uses the same GPU."""
+"""RU006: another process uses the same GPU."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,19 +11,25 @@ from profilerkit.units import format_bytes, format_ratio
 
 @dataclass(frozen=True)
 class SharedDevice(Rule):
-    """GPU shared (R59).
+    """Find processes on the GPU that are no rank of the run and no worker of one.
 
-    Claim: Another process uses the same GPU.
-    Evidence: Processes in NVML's list that are no rank of the run and no worker of one. Where that list does not tell:
-        a device that is busy by NVML while the trace shows it idle.
-    Threshold: Any such process; without the list, 50 % of the time between what NVML and the trace call busy. A run
-        that keeps its device busy for more than the other 50 % cannot tell without the list.
-    Fix: A MIG slice of its own, or another device. Exclusive mode is no advice: it changes the device for all who use
-        it, and keeps out the run's own other processes.
-    Saving: None: what the other process takes is not known.
-    Traps: In a container the numbers of processes are the host's, and the list tells nothing. Processes that only draw
-        on a screen are not in it.
-    Confidence: High from the list, low without.
+    Why it costs: Kernels of both take turns. Your step gets longer, and differs from run to run.
+
+    Example:
+        $ python train.py
+
+    Use instead:
+        $ CUDA_VISIBLE_DEVICES=1 python train.py
+
+    How it is measured: NVML lists the processes. Without that list, NVML must call the device busy for {beyond_ratio}
+        more of the time than the trace. No saving is given.
+
+    When it is wrong: In a container, process numbers are those of the host and the list is of no use. A run that keeps
+        its device busy cannot be judged without the list.
+
+    Sources:
+        https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html
+        https://docs.nvidia.com/deploy/mps/introduction.html
     """
 
     code: ClassVar[str] = "RU006"
@@ -49,7 +55,7 @@ class SharedDevice(Rule):
                 return self._busy(facts, use.p10, device.busy_ratio, use.n)
             if device.busy_ratio <= 1.0 - self.beyond_ratio:
                 return Passed(
-                    "NVML finds the device hardly busier than the run keeps it; the list of processes tells nothing"
+                    "NVML finds the device hardly busier than the run keeps it; the list of processes does not help"
                 )
         if strangers is None:
             return MissingData(

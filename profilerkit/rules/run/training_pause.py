@@ -1,4 +1,4 @@
-"""RU002 (R55): training stops at intervals for evaluation, logging, or something unnamed."""
+"""RU002: training stops at intervals for evaluation, logging, or something unnamed."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -33,22 +33,27 @@ _NOT_NAMED = " Nobody named it: if it makes data to train on, as rollouts do, ma
 
 @dataclass(frozen=True)
 class TrainingPause(Rule):
-    """Evaluation or logging stalls (R55).
+    """Find evaluation, logging and other pauses that take {smallest_share} of the time.
 
-    Claim: Training stops at intervals: for evaluation, logging, a phase of the user's, or something that has no name.
-        Where no loader feeds the loop and much of the time recurs between optimizer steps, that is a rollout.
-    Evidence: Named phases inside the loop, passes over data that train nothing, and a model's time between ``eval()``
-        and ``train()`` where nothing trains, spread over all steps of a recorded run; without names, steps that are
-        longer at a regular distance, and the part that grew in them.
-    Threshold: 5 % of that time, however much the steps vary.
-    Fix: Evaluation and logging half as often, on another device or from a background thread; unnamed stalls: name them
-        first.
-    Saving: Bound: the share, less what a device works through meanwhile. Expected: half of it, as the work can only be
-        made rarer; ``batched_ratio`` of an evaluation by small batches. Of a rollout only the bound is known.
-    Traps: A window of ten traced steps seldom holds one: this needs the step timers of the whole run. Of steps that
-        accumulate gradients the one that applies them is longer: that is no stall. Checkpoints are RU001's, compiling
-        again is OV006's.
-    Confidence: High for named phases, medium for what is inferred or has no name.
+    Why it costs: The GPU does not train meanwhile, or has no work at all.
+
+    Example:
+        for step, batch in enumerate(loader):
+            train_step(batch)
+            evaluate()
+
+    Use instead:
+        for step, batch in enumerate(loader):
+            train_step(batch)
+            if step % 1000 == 0:
+                evaluate()
+
+    How it is measured: Named phases, passes over data without a backward pass, and time between eval() and train()
+        count. Without names, steps that are longer at a regular distance count. At least {fewest_steps} steps must be
+        timed. The saving is {rarer_ratio} of the pause, or {batched_ratio} of an evaluation in small batches.
+
+    When it is wrong: A window of ten traced steps seldom holds a pause. The step that applies accumulated gradients is
+        longer rightly. For a rollout only the bound is known.
     """
 
     code: ClassVar[str] = "RU002"

@@ -1,4 +1,4 @@
-"""RU004 (R57): some steps are much longer than the others."""
+"""RU004: some steps are much longer than the others."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,20 +26,27 @@ from profilerkit.units import format_count, format_ns, format_ratio
 
 @dataclass(frozen=True)
 class UnevenSteps(Rule):
-    """Step-time jitter (R57).
+    """Find steps that vary by {largest_cv_ratio}, or whose slowest take {tail_ratio} times the median.
 
-    Claim: Some steps are much longer than the median one and raise the mean.
-    Evidence: Coefficient of variation and 99th percentile of the steady steps; the part that grew in steps longer than
-        1.3 times the median, or 3 times where few such steps hold most of the excess.
-    Threshold: Coefficient of variation above 0.15, or 99th percentile above 1.5 times the median.
-    Fix: None of its own: the part that grew has its rule.
-    Saving: Bound: 1 - median / mean, at most the share of the step time that the slow steps take beyond the others.
-        Expected: that times the share of the excess which the part that grew holds; none where no part holds most, or
-        one step of fewer than 8 is slow, which may not come again.
-    Traps: Stalls that recur and have a finding of their own are left out, and so are waits for workers that are slower
-        than the steps: those deliver in bursts. Batches of different sizes differ on purpose. Shares are of the mean;
-        the typical step is shorter.
-    Confidence: Medium.
+    Why it costs: A few slow steps raise the mean, and with several ranks every rank waits for them.
+
+    Example:
+        for step, batch in enumerate(loader):
+            train_step(batch)
+            print(list(model.parameters()))
+
+    Use instead:
+        for step, batch in enumerate(loader):
+            loss = train_step(batch)
+            if step % 100 == 0:
+                print(loss.item())
+
+    How it is measured: The coefficient of variation and the 99th percentile of steady steps are taken. The part that
+        grew in the slow steps is named, and its rule has the fix. The saving is 1 - median / mean, times the share of
+        the excess in that part.
+
+    When it is wrong: Pauses with a finding of their own are left out. Batches of different sizes differ on purpose. One
+        slow step may never come again.
     """
 
     code: ClassVar[str] = "RU004"
@@ -64,7 +71,7 @@ class UnevenSteps(Rule):
         if slow is None or not self.worth_saying(facts, bound):
             return Passed(f"slow steps raise the mean by {format_ratio(max(bound, 0.0))} of it")
         if slow.part is not None and slow.part.startswith("compute."):
-            return Passed("the longer steps hold more device work: larger batches, or what steps before them left")
+            return Passed("the longer steps hold more device work: larger batches, or work from the steps before")
         if slow.part in WAITS and _in_bursts(facts, slow):
             return Passed("the longer steps wait for workers that are slower than the steps: they deliver in bursts")
         bound = min(most, slow.share - _told(facts))
@@ -114,7 +121,7 @@ def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence
     return (
         revise(excess, steps=(slow.first, slow.last)),
         *((row("Steps from one to the next", slow.period, "count", slow.count),) if slow.period else ()),
-        *((row("Of that time in one part", slow.coverage, "ratio"),) if slow.coverage is not None else ()),
+        *((row("Share of that time in one part", slow.coverage, "ratio"),) if slow.coverage is not None else ()),
         row("Coefficient of variation of the steps", times.cv_ratio or 0.0, "ratio", steady),
         row("Step time, mean", times.mean, "ns", steady),
         row("Step time, median", times.median, "ns", steady),

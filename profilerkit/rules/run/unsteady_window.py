@@ -1,4 +1,4 @@
-"""RU003 (R56): too few steps are steady, or what is there is cold."""
+"""RU003: too few steps are steady, or what is there is cold."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,22 +21,27 @@ from profilerkit.units import format_ratio
 
 @dataclass(frozen=True)
 class UnsteadyWindow(Rule):
-    """Steady-window guard (R56).
+    """Find recordings with fewer than {fewest_steps} steady steps, or {cold_share} of first-use work.
 
-    Claim: Too few steps are steady, or what was recorded is a cold start.
-    Evidence: Steady steps that are left without warm-up, compiling and cut steps; first-use calls in the window.
-    Threshold: Fewer than 8 steady steps; first-use work above a quarter of the window.
-    Fix: Record more steps after the warm-up.
-    Saving: None: this is a guard, not an optimisation.
-    Traps: A sequence-length curriculum changes the step on purpose. Most traces people send hold one to six steps and
-        still deserve a verdict, with less confidence. Outliers among the steady steps are RU004's.
-    Confidence: High for the observation.
+    Why it costs: Warm-up and compilation look like bottlenecks that the run does not have.
+
+    Example:
+        $ profilerkit run --trace-steps 3 -- train.py
+
+    Use instead:
+        $ profilerkit run --trace-steps 20 -- train.py
+
+    How it is measured: Steps that are warm-up, compile or are cut off are dropped, and the rest counted. First-use
+        calls such as cudaFree and module loading are summed. No saving is given: it is a guard.
+
+    When it is wrong: A curriculum of sequence lengths changes the step on purpose. A few steps still give a verdict,
+        with less confidence.
     """
 
     code: ClassVar[str] = "RU003"
     name: ClassVar[str] = "unsteady_window"
     family: ClassVar[str] = "run"
-    summary: ClassVar[str] = "Too few steps are steady, or what is there is cold"
+    summary: ClassVar[str] = "Too few steps are steady, or the recording is a cold start"
     of_any_framework: ClassVar[bool] = True
 
     fewest_steps: int = STEPS_FOR_HIGH

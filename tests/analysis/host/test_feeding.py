@@ -220,7 +220,7 @@ def test_plain_python_before_the_batch_copy_may_be_anything(tmp_path, copied_by)
     assert not [part.part for part in report.breakdown if part.part == "input.wait"]
     assert not [outcome for outcome, _ in in_order(report.outcomes) if outcome.rule == "IN001"]
     (finding,) = [finding for outcome, finding in in_order(report.outcomes) if outcome.rule == "OV005"]
-    assert "It may be what gets the batch: nothing in the recording tells." in finding.why
+    assert "It may be what gets the batch: the recording does not show it." in finding.why
 
 
 def test_what_leads_up_to_a_batch_copy_is_input_where_no_operator_could_show_it(tmp_path):
@@ -369,7 +369,7 @@ def test_timers_take_the_functions_from_the_trace(tmp_path):
     trace.frame(RESIZE, 1_010, 1_490)
     report = analyze(write_run(tmp_path / "run", [log], traces={0: trace}))
     labels = [entry.label for _, finding in in_order(report.outcomes) for entry in finding.evidence]
-    assert "Of the wait in resize (owlv2/image_processing_owlv2.py:301)" in labels
+    assert "Input wait in resize (owlv2/image_processing_owlv2.py:301)" in labels
 
 
 def test_without_stacks_and_with_workers_no_function_is_named():

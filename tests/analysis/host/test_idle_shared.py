@@ -251,7 +251,7 @@ def share(report, *parts):
 def test_a_loader_in_the_main_process_is_told_with_its_time_and_its_cost():
     report = report_of("resnet50_workers0")
     found = evidence_of(report)
-    assert found["Time in the loader, hidden or not, share of the step"].value == pytest.approx(0.396, abs=0.01)
+    assert found["Time in the loader, overlapped or not, share of the step"].value == pytest.approx(0.396, abs=0.01)
     assert found["Input wait, share of the step"].value == pytest.approx(0.339, abs=0.01)
     assert share(report, "input.prep") > 0.08  # the operators of its transforms
     assert share(report, "input.ipc") > 0.02  # aten::stack
@@ -268,7 +268,7 @@ def test_with_workers_what_is_left_is_host_overhead_and_pageable_copies():
 def test_the_resize_that_holds_the_input_is_named():
     report = report_of("owlv2_h100")
     assert (report.verdict.bound, report.verdict.detail) == ("input-bound", "prep")
-    found = next(entry for label, entry in evidence_of(report).items() if label.startswith("Of the wait in"))
+    found = next(entry for label, entry in evidence_of(report).items() if label.startswith("Input wait in"))
     assert (
         found.origin
         == "resize (owlv2/image_processing_owlv2.py:301) → zoom (ndimage/_interpolation.py:739) → zoom_shift"
