@@ -94,5 +94,5 @@ def _fix(facts: Facts, workers: Workers, *, is_own: bool) -> str:
     stay = f"Keep num_workers {now}: more would compete for the same cores."
     if is_own:
         how = "decode and resize ahead, a cheaper codec, or transform on the device."
-        return f"{stay} Halve what a batch computes{in_line(line)}: {how}"
-    return f"{stay} Give the job more cores or a higher CPU quota."
+        return f"Halve what a batch computes{in_line(line)}: {how} {stay}"
+    return f"Give the job more cores or a higher CPU quota. {stay}"

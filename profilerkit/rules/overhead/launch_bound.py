@@ -155,11 +155,10 @@ class LaunchBound(Rule):
             why = _queue_words(facts)
             # The read-back of a loss stands outside of the model; more syncs stand within what would be the graph.
             syncs = facts.syncs.per_step if facts.syncs is not None else 0.0
-            first = (
-                f"Remove the host syncs first, {format_count(syncs)} in {step}. Then launch" if syncs > 1 else "Launch"
-            )
+            first = f" Remove the {format_count(syncs)} host syncs in {step} first." if syncs > 1 else ""
             fix = Fix(
-                text=f"{first} the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch.",
+                text="Launch the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch."
+                f"{first}",
                 code='model = torch.compile(model, mode="reduce-overhead")',
             )
         return finding_for(

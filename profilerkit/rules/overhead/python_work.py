@@ -108,7 +108,7 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         tell = fitting(SHOW_FETCHES, facts.recorder)
         if not facts.measured("Python stacks"):
             tell += f", or record {fitting(SHOW_STACKS, facts.recorder)}"
-        fix = revise(fix, text=f"Find out what it is: {tell}. {fix.text}")
+        fix = revise(fix, text=f"{fix.text} To see what it is: {tell}.")
     if hook is not None and hook.share >= value.expected / 2:
         why += f"{told_line(hook, each(facts))} The backward pass calls it, as a hook."
         fix = revise(fix, text=f"Call {line_text(hook)} less often, every 100 steps for example. {fix.text}")
