@@ -164,7 +164,7 @@ _PAGE = """<!doctype html>
 {body}
 {after}
 </main>
-<footer><p>{foot} Made by profilerkit. This file loads nothing.</p></footer>
+<footer><p>{foot}</p></footer>
 {scripts}
 </body>
 </html>
@@ -183,7 +183,7 @@ def render(report: Report, events: Sequence[StepEvents] = ()) -> str:
 
 def render_diff(diff: Diff) -> str:
     """The comparison as one offline HTML document."""
-    return page(document_of_diff(diff))
+    return page(document_of_diff(diff), "Made by profilerkit.")
 
 
 def _cell(made: Document) -> str:

@@ -52,7 +52,7 @@ def bar(block: b.Bar, *, is_small: bool = False) -> Markup:
         hover = ", ".join(piece for piece in (segment.detail, value_text(segment.time), share, segment.source) if piece)
         fills.append(
             Markup('<span class="fill {}{}" style="flex-grow:{:.4f}" title="{}: {}">{}</span>').format(
-                segment.family, " tight" if ratio < 0.1 else "", segment.ratio, segment.label, hover, shown
+                segment.family, " tight" if ratio < 0.14 else "", segment.ratio, segment.label, hover, shown
             )
         )
     label = f"{block.label}: {cell_text(block)}"
@@ -309,7 +309,7 @@ def _first_fix(first: b.First, *, is_page: bool) -> Markup:
         return Markup("")
     sure = [Markup("<span>Confidence: {}</span>").format(first.confidence)]
     if first.measure:
-        sure.append(Markup("<span>Then measure: <code>{}</code></span>").format(first.measure))
+        sure.append(Markup("<span>Measure it: <code>{}</code></span>").format(first.measure))
     found, parts = first.fix, []
     if found is not None:
         head = brief_fix(found)
