@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from profilerkit.report.logs import logs_view
 
 from profilerkit.api import analyze, diff
 from profilerkit.errors import UnreadableInputError, UsageError
@@ -13,6 +12,7 @@ from profilerkit.model.change import revise
 from profilerkit.report import terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
+from profilerkit.report.sections.logs import logs_view
 from profilerkit.rundir.layout import SAMPLES
 from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import Log, training, write_run

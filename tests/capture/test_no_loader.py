@@ -14,7 +14,7 @@ from profilerkit.report.terminal import render as terminal
 
 STEPS = 40
 WAIT_S = 0.004
-SAID = "Waiting for data was not measured: no loader was seen."
+SAID = "Input wait was not measured: no loader was seen."
 
 
 def generated(toy):
@@ -59,7 +59,7 @@ def is_never_zero(report):
     """Whether no number of the report is a wait for data of nothing."""
     back = load(to_json(report))
     other = next((entry for entry in back.verdict.ruled_out if entry.bound == "input-bound"), None)
-    rows = [row for row in whole_run.section(report).blocks[1].rows if "Waiting for data" in row[0]]
+    rows = [row for row in whole_run.section(report).blocks[1].rows if "Input wait" in row[0]]
     return (
         not any(part.part.startswith("input.") for part in back.breakdown)
         and not any(part.part.startswith("input.") for rank in back.ranks for part in rank.breakdown)

@@ -68,7 +68,7 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
     assert "input-bound" in shown.out.lower()
     assert files_beside(trace) == ["trace.report.html"]
     assert shown.err.splitlines()[-1].startswith("wrote trace.report.html (")
-    assert re.fullmatch(rf"wrote trace\.report\.html \(\S+ MiB\); {NEXT}", shown.err.splitlines()[-1])
+    assert re.fullmatch(rf"wrote trace\.report\.html \(\S+ [KM]iB\); {NEXT}", shown.err.splitlines()[-1])
     asked = {"rank": None, "select": (), "ignore": (), "device": None, "strict": False, "communication_kernels": ()}
     assert calls == [((trace,), asked | NO_OWN_RULES)]
 
@@ -295,7 +295,7 @@ def test_a_page_that_is_open_and_proposes_nothing_leaves_nothing_to_do(trace, an
     analysis(without_fix(samples.input_bound()))
     monkeypatch.setattr(webbrowser, "open", lambda url: True)
     assert main(["analyze", "trace.json", "--open"]) == 0
-    assert re.fullmatch(r"wrote trace\.report\.html \(\S+ MiB\)", capsys.readouterr().err.splitlines()[-1])
+    assert re.fullmatch(r"wrote trace\.report\.html \(\S+ [KM]iB\)", capsys.readouterr().err.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
