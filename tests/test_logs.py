@@ -12,7 +12,7 @@ from profilerkit.model.change import revise
 from profilerkit.report import terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
-from profilerkit.report.sections.logs import logs_view
+from profilerkit.report.sections.logs import section as logs_section
 from profilerkit.rundir.layout import SAMPLES
 from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import Log, training, write_run
@@ -157,10 +157,10 @@ def test_shares_of_nothing_reserved_are_not_known_in_the_table(tmp_path):
     (found,) = analyze(written(tmp_path / "mem.pickle", pickled(grown()))).snapshots
     nothing = revise(found, reserved_bytes=0, peak_bytes=0, reserved_at_peak_bytes=0)
     report = revise(analyze(tmp_path / "mem.pickle"), snapshots=(nothing,))
-    view = logs_view(report)
-    (row,) = view.snapshots.rows
-    assert [row[view.snapshots.columns.index(column)] for column in ("Idle", "Split")] == ["not known"] * 2
-    assert {line[-1] for _, table in view.live for line in table.rows} == {"not known"}
+    _, snapshots, *live = logs_section(report).blocks
+    (row,) = snapshots.rows
+    assert [row[snapshots.columns.index(column)] for column in ("Idle", "Split")] == ["not known"] * 2
+    assert {line[-1] for table in live[1::2] for line in table.rows} == {"not known"}
 
 
 def test_a_request_that_failed_is_told_first_with_its_lines(tmp_path):
@@ -415,7 +415,7 @@ def test_a_snapshot_of_a_failed_request_says_what_failed_who_holds_the_memory_an
     for text in texts:
         assert "pieces of the sequence" in " ".join(text.split())
         assert "of this one fits" in " ".join(text.split())
-    assert "activations 50 %, weights 25 %, optimizer 25 %" in logs_view(report).live[0][1].caption
+    assert "activations 50 %, weights 25 %, optimizer 25 %" in logs_section(report).blocks[3].caption
 
 
 def test_a_failed_request_beside_idle_pieces_is_told_as_fragmentation_first(tmp_path):

@@ -16,6 +16,7 @@ from profilerkit.cli.outputs import opening
 from profilerkit.config import Suppression
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.model.finding import Saving
+from profilerkit.results import as_report
 from tests.report import samples
 
 NEXT = "next: open trace.report.html in a browser"
@@ -419,7 +420,7 @@ until = 2026-12-31
 
 def test_a_report_is_priced_again_without_its_recording(trace, capsys):
     report = with_cost(samples.input_bound(), None)
-    Path("run.report.json").write_text(report.to_json(), encoding="utf-8")
+    Path("run.report.json").write_text(as_report(report).to_json(), encoding="utf-8")
     assert main(["analyze", "run.report.json", "-f", "json", "-o", "-", "--gpu-hour-price", "2"]) == 0
     cost = json.loads(capsys.readouterr().out)["cost"]
     assert (cost["price"], cost["hours"]) == (2.0, report.cost.hours)
@@ -476,7 +477,7 @@ def test_reports_rendered_again_into_a_shared_directory_do_not_hide_each_other(t
     Path("kept").mkdir()
     for name, report in (("a", samples.balanced()), ("b", samples.input_bound())):
         Path(name).mkdir()
-        report.to_json(f"{name}/report.json")
+        as_report(report).to_json(f"{name}/report.json")
         assert main(["analyze", f"{name}/report.json", "-o", "kept"]) == 0
     names = [item.name for item in Path("kept").iterdir()]
     assert len(names) == 2

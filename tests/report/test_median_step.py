@@ -77,8 +77,8 @@ def test_the_caption_calls_the_causes_what_the_breakdown_calls_them():
     for mode in ("gpu", "cpu"):
         caption = median_step_chart(revise(with_step(mode=mode), breakdown=sources)).caption
         assert (
-            "Lanes under Step are measured; in the title input wait (preparing samples) is measured and host "
-            "running Python is derived."
+            "Lanes under Step are measured; in the title input wait (preparing samples) is measured and Python "
+            "between operators is derived."
         ) in caption
         assert "(derived)" not in caption
     # The breakdown names the part of the loader that the waits are for, and the step may name another.
