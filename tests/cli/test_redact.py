@@ -68,7 +68,7 @@ def test_diff_compares_what_was_redacted_with_what_was_not(saved, capsys):
 
 
 def test_a_report_is_compared_with_what_it_wrote_itself(saved, tmp_path):
-    saved.to_json(tmp_path / "told.json")
+    as_report(saved).to_json(tmp_path / "told.json")
     for sides in ((saved, "told.json"), ("told.json", saved)):
         assert api.diff(*sides).differences == ()
     assert api.diff("run.json", saved, also_after=["told.json"]).differences == ()

@@ -83,7 +83,7 @@ def test_the_caption_calls_the_causes_what_the_breakdown_calls_them():
         assert "(derived)" not in caption
     # The breakdown names the part of the loader that the waits are for, and the step may name another.
     moved = revise(with_step(causes={"input.wait": 31 * MS}), breakdown=sources)
-    assert "in the title waiting for data is measured." in median_step_chart(moved).caption
+    assert "in the title input wait is measured." in median_step_chart(moved).caption
     unsaid = median_step_chart(revise(with_step(), breakdown=())).caption
     assert "input wait (preparing samples) is derived" in unsaid
     assert "Lanes under Step are measured." in median_step_chart(with_step(causes={})).caption
