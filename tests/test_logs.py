@@ -304,7 +304,7 @@ def test_every_renderer_shows_a_report_of_logs(tmp_path, hot, kind):
     path = hot if kind == "hot" else written(tmp_path / "mem.pickle", pickled(grown(oom=True)))
     report = analyze(path)
     assert as_report(load(to_json(report))) == report
-    texts = [terminal.render(report), terminal.render(report, width=40), report.to_markdown(), report.to_html()]
+    texts = [terminal.render(report, verbose=True), terminal.render(report, width=40, verbose=True), report.to_html()]
     for text in texts:
         assert ("GPU 1" if kind == "hot" else "10.0 KiB") in text
         assert ("GPUs in the logs" if kind == "hot" else "Memory snapshots") in text

@@ -86,7 +86,7 @@ def test_a_bound_and_a_rule_are_called_what_the_report_calls_them(saved, capsys)
     assert main(["analyze", "slow.json", "-o", "slow.md"]) == 0
     assert "INPUT-BOUND" in capsys.readouterr().out
     assert main(["diff", "fast.json", "slow.json", "-o", "diff.sarif"]) == 0
-    assert "input-bound (waiting for" in capsys.readouterr().out
+    assert "input-bound" in capsys.readouterr().out
     assert main(["check", "slow.json", "--budget", "step_time=1s", "-o", "check.sarif"]) == 0
     compared, checked = (
         json.loads((saved / name).read_text("utf-8"))["runs"][0]["tool"]["driver"]["rules"]
