@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from profilerkit.model.finding import Outcome as Outcome
     from profilerkit.model.finding import Saving as Saving
     from profilerkit.model.verdict import Verdict as Verdict
+    from profilerkit.profiling import Profile as Profile
+    from profilerkit.profiling import profile as profile
     from profilerkit.results import Diff as Diff
-    from profilerkit.results import Profile as Profile
     from profilerkit.results import Report as Report
     from profilerkit.results import TraceHandler as TraceHandler
-    from profilerkit.results import profile as profile
     from profilerkit.results import trace_handler as trace_handler
     from profilerkit.summaries.one import summarise as summarise
 
@@ -35,7 +35,8 @@ _PUBLIC = {
         "profilerkit.errors": "ProfilerkitError",
         "profilerkit.model.finding": "Finding Fix Outcome Saving",
         "profilerkit.model.verdict": "Verdict",
-        "profilerkit.results": "Diff Profile Report TraceHandler profile trace_handler",
+        "profilerkit.profiling": "Profile profile",
+        "profilerkit.results": "Diff Report TraceHandler trace_handler",
         "profilerkit.summaries.one": "summarise",
     }.items()
     for name in names.split()

@@ -8,6 +8,7 @@ from profilerkit.compare import compare
 from profilerkit.model.finding import Outcome
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import PARTS, Part, StepRow, Steps, StepTimes
+from profilerkit.results import as_report
 from tests.report.samples import input_bound
 
 MS = 1_000_000
@@ -66,14 +67,16 @@ def report_of(times=None, *, queued=0.0, parts=None, findings=None, state="stead
         "settings": {},
         "samples": (),
     }
-    return replace(
-        base,
-        steps=steps,
-        run=replace(base.run, **{**known, **run}),
-        trust=replace(base.trust, mode="cpu"),
-        breakdown=parts_of(parts or {"compute.math": 0.8, "input.prep": 0.2}, steps.time_ns.mean),
-        outcomes=outcomes_of(findings or {}),
-        ranks=(),
+    return as_report(
+        replace(
+            base,
+            steps=steps,
+            run=replace(base.run, **{**known, **run}),
+            trust=replace(base.trust, mode="cpu"),
+            breakdown=parts_of(parts or {"compute.math": 0.8, "input.prep": 0.2}, steps.time_ns.mean),
+            outcomes=outcomes_of(findings or {}),
+            ranks=(),
+        )
     )
 
 

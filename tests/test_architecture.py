@@ -36,6 +36,7 @@ ROWS = {
     "summaries": 7,
     "description": 8,
     "report": 8,
+    "profiling": 10,
     "results": 9,
     "api": 10,
     "guide": 10,

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from profilerkit.report.logs import logs_view
 
 from profilerkit.api import analyze, diff
 from profilerkit.errors import UnreadableInputError, UsageError
@@ -13,6 +12,8 @@ from profilerkit.model.change import revise
 from profilerkit.report import terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
+from profilerkit.report.sections.logs import section as logs_section
+from profilerkit.results import as_report
 from profilerkit.rundir.layout import SAMPLES
 from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import Log, training, write_run
@@ -157,10 +158,10 @@ def test_shares_of_nothing_reserved_are_not_known_in_the_table(tmp_path):
     (found,) = analyze(written(tmp_path / "mem.pickle", pickled(grown()))).snapshots
     nothing = revise(found, reserved_bytes=0, peak_bytes=0, reserved_at_peak_bytes=0)
     report = revise(analyze(tmp_path / "mem.pickle"), snapshots=(nothing,))
-    view = logs_view(report)
-    (row,) = view.snapshots.rows
-    assert [row[view.snapshots.columns.index(column)] for column in ("Idle", "Split")] == ["not known"] * 2
-    assert {line[-1] for _, table in view.live for line in table.rows} == {"not known"}
+    _, snapshots, *live = logs_section(report).blocks
+    (row,) = snapshots.rows
+    assert [row[snapshots.columns.index(column)] for column in ("Idle", "Split")] == ["not known"] * 2
+    assert {line[-1] for table in live[1::2] for line in table.rows} == {"not known"}
 
 
 def test_a_request_that_failed_is_told_first_with_its_lines(tmp_path):
@@ -302,8 +303,8 @@ def test_a_log_given_twice_is_refused_and_a_bad_one_is_refused_or_left_out(tmp_p
 def test_every_renderer_shows_a_report_of_logs(tmp_path, hot, kind):
     path = hot if kind == "hot" else written(tmp_path / "mem.pickle", pickled(grown(oom=True)))
     report = analyze(path)
-    assert load(to_json(report)) == report
-    texts = [terminal.render(report), terminal.render(report, width=40), report.to_markdown(), report.to_html()]
+    assert as_report(load(to_json(report))) == report
+    texts = [terminal.render(report, verbose=True), terminal.render(report, width=40, verbose=True), report.to_html()]
     for text in texts:
         assert ("GPU 1" if kind == "hot" else "10.0 KiB") in text
         assert ("GPUs in the logs" if kind == "hot" else "Memory snapshots") in text
@@ -411,11 +412,11 @@ def test_a_snapshot_of_a_failed_request_says_what_failed_who_holds_the_memory_an
         ("parameters", 256 * MIB, 2),
         ("optimizer state", 256 * MIB, 2),
     ]
-    texts = [terminal.render(report), report.to_markdown(), report.to_html()]
+    texts = [terminal.render(report, verbose=True), report.to_html()]
     for text in texts:
         assert "pieces of the sequence" in " ".join(text.split())
         assert "of this one fits" in " ".join(text.split())
-    assert "activations 50 %, weights 25 %, optimizer 25 %" in logs_view(report).live[0][1].caption
+    assert "activations 50 %, weights 25 %, optimizer 25 %" in logs_section(report).blocks[3].caption
 
 
 def test_a_failed_request_beside_idle_pieces_is_told_as_fragmentation_first(tmp_path):

@@ -13,7 +13,6 @@ from profilerkit.cli.outputs import SUFFIXES, Output, has_screen, opening, plan,
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.config import SEVERITIES, Settings, load_settings, unknown_word
 from profilerkit.errors import UsageError
-from profilerkit.model.finding import in_order
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -313,6 +312,8 @@ def _as_given(place: str | Path) -> str:
 
 def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console) -> int:
     if fail_on is not None:
+        from profilerkit.model.finding import in_order
+
         severe = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
         failing = [outcome.rule for outcome, finding in in_order(report.outcomes) if finding.severity in severe]
         if failing:
@@ -339,6 +340,7 @@ def _next(report: "Report", outputs: Sequence[Output], arguments: argparse.Names
     """
     from shlex import join
 
+    from profilerkit.model.finding import in_order
     from profilerkit.rules.rule import RECORD_ENOUGH
 
     pages = [output.path for output in outputs if output.format == "html" and output.path]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from profilerkit.cli import redact, results
 from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
-from profilerkit.model.finding import in_order
 
 if TYPE_CHECKING:
     from profilerkit.model.finding import Finding
@@ -109,6 +108,7 @@ def _text(report: "Report", gates: "Sequence[Gate]", console: Console) -> str:
 
 def alerts_of(report: "Report") -> "list[Alert]":
     """The findings that have a fix, or are severe."""
+    from profilerkit.model.finding import in_order
     from profilerkit.report.sarif import Alert
 
     return [

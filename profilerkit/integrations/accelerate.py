@@ -10,7 +10,7 @@ from typing import Any
 
 from profilerkit.errors import UsageError
 from profilerkit.integrations.replaced import Replaced, TimedSave
-from profilerkit.results import Profile
+from profilerkit.profiling import Profile
 
 _SAVES = ("save", "save_model", "save_state")
 

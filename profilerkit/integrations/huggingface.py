@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from profilerkit.errors import UsageError
-from profilerkit.results import Profile, profile
+from profilerkit.profiling import Profile, profile
 
 
 class TrainerHooks:

@@ -15,7 +15,7 @@ from typing import Any
 
 from profilerkit.errors import UsageError
 from profilerkit.integrations.replaced import TimedSave
-from profilerkit.results import Profile, profile
+from profilerkit.profiling import Profile, profile
 
 #: Two distributions of one framework, whose classes do not know each other.
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from profilerkit.results import Profile
+from profilerkit.profiling import Profile
 
 
 class Replaced:

@@ -33,7 +33,7 @@ ENTRIES: dict[str, tuple[Stage, str]] = {
     "start.batch": ("start-up", "First batch"),
     "warm.compile": ("warm-up", "Compiling"),
     "warm.steps": ("warm-up", "First steps, beyond what steady ones take"),
-    "step.input": ("steps", "Waiting for data"),
+    "step.input": ("steps", "Input wait"),
     "step.forward": ("steps", "Forward, up to the backward pass"),
     "step.unfed": ("steps", "Getting the batch and forward"),
     "step.backward": ("steps", "Backward pass"),

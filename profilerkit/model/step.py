@@ -10,13 +10,13 @@ from profilerkit.model.finding import Source
 Family = Literal["input", "memory", "communication", "compute", "overhead", "other"]
 StepState = Literal["steady", "warmup", "compile", "cut", "disturbed", "probe"]
 
-#: Every part a step is partitioned into, its family, and the words a report uses for it.
+#: Every part a step is partitioned into, its family, and its name: the one glossary of the whole package.
 #: The leaf table is the one of the design's diagnosis method.
 PARTS: dict[str, tuple[Family, str]] = {
-    "input.fetch": ("input", "Waiting for data: reading"),
-    "input.prep": ("input", "Waiting for data: preparing samples"),
-    "input.wait": ("input", "Waiting for data"),
-    "input.ipc": ("input", "Waiting for data: hand-over"),
+    "input.fetch": ("input", "Input wait: reading"),
+    "input.prep": ("input", "Input wait: preparing samples"),
+    "input.wait": ("input", "Input wait"),
+    "input.ipc": ("input", "Input wait: hand-over"),
     "input.h2d": ("input", "Copying the batch to the device"),
     "compute.math": ("compute", "Matrix and convolution math"),
     "compute.small": ("compute", "Small kernels, below 10 µs"),
@@ -30,11 +30,11 @@ PARTS: dict[str, tuple[Family, str]] = {
     "comm.lat": ("communication", "Transfer at the latency floor"),
     "comm.skew": ("communication", "Waiting for another rank"),
     "comm.other": ("communication", "Exposed communication"),
-    "over.dispatch": ("overhead", "Host dispatching operators"),
-    "over.python": ("overhead", "Host running Python"),
-    "over.launch": ("overhead", "Launch latency"),
+    "over.dispatch": ("overhead", "PyTorch call overhead"),
+    "over.python": ("overhead", "Python between operators"),
+    "over.launch": ("overhead", "Kernel launch"),
     "over.gc": ("overhead", "Garbage collection"),
-    "sync.drain": ("overhead", "Queue drained by a host sync"),
+    "sync.drain": ("overhead", "Host sync"),
     "sync.d2h": ("overhead", "Copying results to the host"),
     "other.ckpt": ("overhead", "Checkpoint"),
     "other.eval": ("overhead", "Evaluation"),
@@ -64,6 +64,15 @@ def as_judged(text: str, found_by: str) -> str:
     if found_by != WHOLE_TRACE:
         return text
     return _THE_STEP.sub(r"\1he recording", text.replace("per step", "in the recording"))
+
+
+def within(label: str) -> str:
+    """Return a label as it reads within a sentence; names of products keep their capital.
+
+    >>> within("Kernel launch"), within("PyTorch call overhead")
+    ('kernel launch', 'PyTorch call overhead')
+    """
+    return label if label.startswith("Py") else f"{label[:1].lower()}{label[1:]}"
 
 
 def family_of(part: str) -> Family:

@@ -1,6 +1,6 @@
 """The events of one step as pieces on tracks, for a timeline that zooms; it is no part of the report's JSON."""
 
-from array import array
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -51,9 +51,9 @@ class StepEvents(msgspec.Struct, frozen=True, kw_only=True):
     tracks: tuple[EventTrack, ...]
     names: tuple[str, ...]
     families: tuple[Family, ...]
-    start_ns: "array[int]"
-    dur_ns: "array[int]"
-    name: "array[int]"
-    row: "array[int]"
-    family: "array[int]"
+    start_ns: Sequence[int]
+    dur_ns: Sequence[int]
+    name: Sequence[int]
+    row: Sequence[int]
+    family: Sequence[int]
     left_out: int

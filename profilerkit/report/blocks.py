@@ -273,7 +273,7 @@ class First(msgspec.Struct, frozen=True):
     Attributes:
         about: name, devices and steps of the run.
         lead: what is read before the verdict; may be empty.
-        made: when, and by which version.
+        made: the day.
         tone: the verdict's, and ``shape`` its sign, each enough by itself.
         word: the verdict: ``INPUT-BOUND``.
         headline: one sentence.

@@ -2,7 +2,7 @@
 
 from profilerkit.model.communication import Communication, LateRank, Parallelism
 from profilerkit.model.report import Collective, Report
-from profilerkit.model.step import Rank
+from profilerkit.model.step import Rank, within
 from profilerkit.report.blocks import Fact, Table
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.recorded import matched_in_words
@@ -94,7 +94,7 @@ def _late_line(late: LateRank, report: Report) -> str:
     label = part_label(late.cause)
     return (
         f"{text} Before, it spends {format_ns(late.cause_ns)} a step more than the others on: "
-        f"{label[:1].lower()}{label[1:]}; that is {format_ratio(late.coverage)} of the exposed waiting, "
+        f"{within(label)}; that is {format_ratio(late.coverage)} of the exposed waiting, "
         f"{format_ratio(1.0 - late.coverage)} is not explained."
     )
 

@@ -43,7 +43,7 @@ def document_of_diff(diff: Diff) -> Document:
     names = f"{inert(diff.before.name) or 'before'} → {inert(diff.after.name) or 'after'}"
     first = First(
         about=names,
-        made=f"{inert(diff.created, 40)[:10]} · profilerkit {inert(diff.profilerkit_version, 40)}",
+        made=inert(diff.created, 40)[:10],
         tone=tone,
         shape=_SHAPES[tone],
         word=word,

@@ -130,16 +130,19 @@ def page(made: Document, foot: "Markup | str" = "", after: "Markup | str" = "") 
         Markup('<li><a href="#{}">{}</a></li>').format(one.id, one.short or one.title) for one in made.sections
     )
     body = Markup("\n").join(section(one) for one in made.sections)
-    return Markup(_PAGE).format(  # noqa: S704 - the package's own
-        policy=policy,
-        title=made.title,
-        css=Markup(page_css()),  # noqa: S704 - the package's own
-        first=first_screen(made.first),
-        nav=Markup('<nav aria-label="Sections" hidden><ul>{}</ul></nav>').format(links) if made.sections else "",
-        body=body,
-        after=after,
-        foot=foot,
-        scripts=scripts,
+    # Plain text: what a caller puts into it is not escaped again.
+    return str(
+        Markup(_PAGE).format(  # noqa: S704 - the package's own
+            policy=policy,
+            title=made.title,
+            css=Markup(page_css()),  # noqa: S704 - the package's own
+            first=first_screen(made.first),
+            nav=Markup('<nav aria-label="Sections" hidden><ul>{}</ul></nav>').format(links) if made.sections else "",
+            body=body,
+            after=after,
+            foot=foot,
+            scripts=scripts,
+        )
     )
 
 
@@ -161,7 +164,7 @@ _PAGE = """<!doctype html>
 {body}
 {after}
 </main>
-<footer><p>{foot} Made by profilerkit. This file loads nothing.</p></footer>
+<footer><p>{foot}</p></footer>
 {scripts}
 </body>
 </html>
@@ -180,7 +183,7 @@ def render(report: Report, events: Sequence[StepEvents] = ()) -> str:
 
 def render_diff(diff: Diff) -> str:
     """The comparison as one offline HTML document."""
-    return page(document_of_diff(diff))
+    return page(document_of_diff(diff), "Made by profilerkit.")
 
 
 def _cell(made: Document) -> str:
@@ -188,10 +191,11 @@ def _cell(made: Document) -> str:
     from markupsafe import Markup
 
     css = f".pk-first{{{css_variables('light')};--text:inherit;--muted:inherit;--page:transparent}}{asset('first.css')}"
-    return Markup("<div><style>{}</style>{}</div>").format(
+    cell = Markup("<div><style>{}</style>{}</div>").format(
         Markup(css),  # noqa: S704 - the package's own
         first_screen(made.first, is_page=False),
     )
+    return str(cell)
 
 
 def render_verdict(report: Report) -> str:

@@ -16,6 +16,8 @@ _LONGEST = 4_000
 #: From this share on a piece of a bar has its number, and from the other one its name.
 _NUMBERED, _NAMED = 0.055, 0.17
 _TALL_ROWS = 12
+#: Lines against the headline on the first screen; the others stand in the sections.
+_LINES = 2
 
 
 def words(text: str) -> Markup:
@@ -49,8 +51,8 @@ def bar(block: b.Bar, *, is_small: bool = False) -> Markup:
         shown = "" if is_small or ratio < _NUMBERED else Markup('<span class="name">{}</span>{}').format(name, share)
         hover = ", ".join(piece for piece in (segment.detail, value_text(segment.time), share, segment.source) if piece)
         fills.append(
-            Markup('<span class="fill {}" style="flex-grow:{:.4f}" title="{}: {}">{}</span>').format(
-                segment.family, segment.ratio, segment.label, hover, shown
+            Markup('<span class="fill {}{}" style="flex-grow:{:.4f}" title="{}: {}">{}</span>').format(
+                segment.family, " tight" if ratio < 0.14 else "", segment.ratio, segment.label, hover, shown
             )
         )
     label = f"{block.label}: {cell_text(block)}"
@@ -296,7 +298,7 @@ def first_screen(first: b.First, *, is_page: bool = True) -> Markup:
         ),
         Markup('<div class="missing">{}</div>').format(first.missing) if first.missing else "",
         _first_fix(first, is_page=is_page),
-        Markup("").join(Markup('<div class="limit">{}</div>').format(words(line)) for line in first.lines),
+        Markup("").join(Markup('<div class="limit">{}</div>').format(words(line)) for line in first.lines[:_LINES]),
     ]
     return Markup('<div class="pk-first">{}</div>').format(Markup("").join(parts))
 
@@ -307,7 +309,7 @@ def _first_fix(first: b.First, *, is_page: bool) -> Markup:
         return Markup("")
     sure = [Markup("<span>Confidence: {}</span>").format(first.confidence)]
     if first.measure:
-        sure.append(Markup("<span>Then measure: <code>{}</code></span>").format(first.measure))
+        sure.append(Markup("<span>Measure it: <code>{}</code></span>").format(first.measure))
     found, parts = first.fix, []
     if found is not None:
         head = brief_fix(found)

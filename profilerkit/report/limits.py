@@ -1,4 +1,4 @@
-"""What stands against the headline: a failure, damage, and what was switched off or set aside."""
+"""What stands against the headline: a failure, damage, and what was set aside."""
 
 from profilerkit.model.finding import Outcome
 from profilerkit.model.report import Report
@@ -13,7 +13,7 @@ _REASON_LIMIT = 200
 
 
 def limits_of(report: Report) -> tuple[str, ...]:
-    """What stands against the headline, in whole sentences: a failure, events that are missing, rules switched off."""
+    """What stands against the headline, in whole sentences: a failure, missing events, suppressed findings."""
     trust = report.trust
     lines = [inert(report.run.failure, SENTENCE_LIMIT)] if report.run.failure else []
     lines += [oom_line(report)] if report.oom else []
@@ -30,9 +30,6 @@ def limits_of(report: Report) -> tuple[str, ...]:
             f"{'The' if len(report.run.files) == 1 else 'A'} file holds another document behind the first: "
             "only the first was read."
         )
-    off = sum(outcome.status == "off" for outcome in report.outcomes)
-    if off:
-        lines.append(f"{off} of {plural(len(report.outcomes), 'rule')} {'was' if off == 1 else 'were'} switched off.")
     return (*lines, *_suppressed(report))
 
 

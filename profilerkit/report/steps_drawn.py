@@ -6,7 +6,7 @@ from statistics import median
 import msgspec
 
 from profilerkit.model.report import Report
-from profilerkit.model.step import Family, SlowSteps, StepRow, family_of
+from profilerkit.model.step import Family, SlowSteps, StepRow, family_of, within
 from profilerkit.report.blocks import Axis, Block, Chart, Shape, Table, Text, Tick
 from profilerkit.report.charts.chart import LEAST_COLUMNS, rectangle, step_axis
 from profilerkit.report.inert import inert
@@ -138,7 +138,7 @@ def _slow(slow: SlowSteps | None, *, thinned: bool) -> Iterator[str]:
     every = f", every {slow.period} steps" if slow.period else ""
     grown = "no recorded part holds most of that"
     if slow.part is not None and slow.coverage is not None:
-        grown = f"{format_ratio(slow.coverage)} of that is {part_label(slow.part).lower()}"
+        grown = f"{format_ratio(slow.coverage)} of that is {within(part_label(slow.part))}"
     yield f"{which} {format_ns(slow.excess_ns)} longer than the others{every}: {grown}."
 
 

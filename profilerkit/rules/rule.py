@@ -8,7 +8,7 @@ from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving, Source
 from profilerkit.model.run import STEP_TIMERS, Series
-from profilerkit.model.step import PARTS, WHOLE_TRACE
+from profilerkit.model.step import PARTS, WHOLE_TRACE, within
 from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rundir.layout import NoKernels
 from profilerkit.units import format_ratio
@@ -207,7 +207,7 @@ def record_enough(facts: Facts, more: str) -> str:
 
 def part_words(part: str) -> str:
     """A part of the step inside a sentence."""
-    return PARTS[part][1].lower() if part in PARTS else part
+    return within(PARTS[part][1]) if part in PARTS else part
 
 
 def record_longer(facts: Facts, least: str) -> str:

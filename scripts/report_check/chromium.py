@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -112,6 +113,13 @@ class Page:
     def picture(self) -> bytes:
         """What the window shows, as PNG."""
         return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
+
+    def pages(self) -> int:
+        """How many pages of A4 it prints to."""
+        self._call("Emulation.setEmulatedMedia", media="print")
+        inches = {"paperWidth": 8.27, "paperHeight": 11.69}
+        made = self._call("Page.printToPDF", preferCSSPageSize=True, **inches)
+        return len(re.findall(rb"/Type\s*/Page\b(?!s)", base64.b64decode(made["data"])))
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._last += 1

@@ -16,7 +16,7 @@
   while (walker.nextNode()) {
     const node = walker.currentNode;
     const parent = node.parentElement;
-    if (!node.data.trim() || parent.closest("script,style,svg,.js-plotly-plot,template")) continue;
+    if (!node.data.trim() || parent.closest(".tall thead,script,style,svg,.js-plotly-plot,template")) continue;
     if (!parent.checkVisibility({ visibilityProperty: true, opacityProperty: true })) continue;
     const style = getComputedStyle(parent);
     // Headings that are there for screen readers alone are one pixel wide.
@@ -28,10 +28,12 @@
     if (boxes.length) pieces.push({ node, parent, boxes, style });
   }
 
-  // The horizontal part of a piece that its scrolling or cutting ancestors let through.
+  // The part of a piece that its scrolling or cutting ancestors let through.
   function window_of(parent) {
     let left = -Infinity;
     let right = Infinity;
+    let top = -Infinity;
+    let bottom = Infinity;
     let scrolls = false;
     for (let at = parent; at && at !== document.body; at = at.parentElement) {
       const overflow = getComputedStyle(at).overflowX;
@@ -39,36 +41,27 @@
       const box = at.getBoundingClientRect();
       left = Math.max(left, box.left);
       right = Math.min(right, box.right);
+      top = Math.max(top, box.top);
+      bottom = Math.min(bottom, box.bottom);
       scrolls ||= overflow === "auto" || overflow === "scroll";
     }
-    return { left, right, scrolls };
+    return { left, right, top, bottom, scrolls };
   }
 
-  // Words of prose of the verdict on the first screen. Tables, pictures with their captions, tiles and the changes,
-  // which are records with labelled fields like the rows of a table, are read by place and not word by word; numbers
-  // and the marks of evidence, which are as good as numbers, are no words.
-  const words = [];
+  // What stands above the fold, token by token; the words of the whole page as it is folded now.
+  const tokens = [];
+  let words = 0;
   for (const { node, parent } of pieces) {
-    if (!parent.closest("#verdict") || parent.closest("table,[role=img],.caption,h2,.tiles,.card,[aria-hidden=true]")) continue;
+    if (parent.closest("nav")) continue;
     for (const match of node.data.matchAll(/\S+/g)) {
       const range = document.createRange();
       range.setStart(node, match.index);
       range.setEnd(node, match.index + match[0].length);
-      const box = range.getBoundingClientRect();
-      if (box.top + scrollY < height && /\p{L}/u.test(match[0]) && !/^E\d+$/.test(match[0])) words.push(match[0]);
+      if (/\p{L}/u.test(match[0])) words += 1;
+      if (/[\p{L}\p{N}]/u.test(match[0]) && range.getBoundingClientRect().top + scrollY < height) tokens.push(match[0]);
     }
   }
-
-  // Numbers of sentences that lead nowhere. A table, a figure, a list of facts, of notes or of rules is made of rows of
-  // evidence itself; what a rule's page says is not about this run; headings of boxes and lines of what is left out
-  // count what stands there. Digits in names are none: ranks, steps, dates, versions, FP32.
-  const rows = "a,table,svg,pre,code,header,footer,nav,summary,.facts,.notes,.outcomes,.page,.more,[role=img],[aria-hidden=true]";
-  const named = /\branks (?:\d+(?:, | and | to |–))*\d+|\brank \d+(?: of \d+)?(?![.,]?\d|\s(?:%|[nµm]?s\b))|\bsteps? \d+(?:(?: and | to |–)\d+)?(?![.,]?\d|\s(?:%|[nµm]?s\b))|\d{4}-\d\d-\d\d\S*/gi;
-  const number = /(?<=^|\s|\s\()[+−-]?\d+(?:,\d{3})*(?:\.\d+)?(?=$|[\s–,;:)×%]|\.(?:\s|$))/;
-  const bare = pieces.flatMap(({ node, parent }) => {
-    const is_row = parent.closest(rows) || (parent.closest("figure") && !parent.closest(".figure-title"));
-    return !is_row && number.test(node.data.replace(named, "")) ? [short(node.data)] : [];
-  });
+  const code = document.querySelector(".pk-first .code");
 
   const clipped = [];
   for (const { node, parent, boxes } of pieces) {
@@ -80,10 +73,10 @@
 
   // Two texts overlap where their boxes share more than two fifths of the lower one's height and two pixels of width.
   const lines = pieces.flatMap(({ node, parent, boxes }) => {
-    const { left, right } = window_of(parent);
+    const { left, right, top, bottom } = window_of(parent);
     return boxes
-      .map((box) => ({ node, left: Math.max(box.left, left), right: Math.min(box.right, right), top: box.top, bottom: box.bottom }))
-      .filter((box) => box.right > box.left);
+      .map((box) => ({ node, left: Math.max(box.left, left), right: Math.min(box.right, right), top: Math.max(box.top, top), bottom: Math.min(box.bottom, bottom) }))
+      .filter((box) => box.right > box.left && box.bottom > box.top);
   }).sort((one, other) => one.top - other.top);
   const overlaps = [];
   for (let i = 0; i < lines.length; i++) {
@@ -98,27 +91,28 @@
   }
 
   const ids = new Set(all("[id]").map((node) => node.id));
-  const figure = document.querySelector('script[type="text/plain"]');
   return {
     title: document.title,
     lang: document.documentElement.lang,
     headings: all("h1").length,
-    landmarks: ["header", "main", "nav", "footer"].filter((tag) => document.querySelector(tag)),
+    landmarks: ["main", "nav", "footer"].filter((tag) => document.querySelector(tag)),
     is_report: ids.has("verdict"),
-    is_diff: ids.has("verdict") && !document.querySelector("nav"),
+    is_diff: ids.has("differences") || (ids.has("numbers") && !ids.has("trust")),
     repeated: all("[id]").length - ids.size,
     dead: all("a[href^='#']").map((a) => decodeURIComponent(a.getAttribute("href").slice(1))).filter((id) => !ids.has(id)),
-    drawn: !figure || Boolean(document.querySelector(".main-svg")),
     handlers: all("*").filter((node) => node.getAttributeNames().some((key) => key.startsWith("on"))).map(name),
-    foreign: all("iframe,object,embed,form,base,link,audio,video,img,input,meta[http-equiv=refresh]").map(name),
-    folded: all("details").filter((box) => ![...box.children].some((node) => node.tagName !== "SUMMARY" && node.checkVisibility())).map(name),
+    foreign: all("iframe,object,embed,form,base,link,audio,video,img,meta[http-equiv=refresh]").map(name),
+    folded: all("details.prints").filter((box) => ![...box.children].some((node) => node.tagName !== "SUMMARY" && node.checkVisibility())).map(name),
     strange: pieces.filter(({ node }) => /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/.test(node.data)).map(({ parent }) => name(parent)),
     dashes: all("td,dd,th").filter((cell) => /^([-–—]|None|nan|NaN|null|undefined)$/.test(clean(cell.textContent))).map(name),
     empty: all("section,figure,table,dl,ul").filter((node) => node.checkVisibility() && !clean(node.textContent) && !node.querySelector("svg")).map(name),
+    tokens,
     words,
-    bare: ids.has("verdict") ? bare : [],
+    screens: document.scrollingElement.scrollHeight / height,
+    first_code: code ? code.getBoundingClientRect().bottom + scrollY : 0,
     clipped,
     overlaps,
+    height,
     page_width: document.scrollingElement.scrollWidth,
     width,
     background: getComputedStyle(document.documentElement).backgroundColor,

@@ -7,7 +7,7 @@ import pytest
 
 from profilerkit.api import analyze
 from profilerkit.model.finding import in_order
-from profilerkit.report import html, markdown, terminal
+from profilerkit.report import html, terminal
 from tests.report.pages import spaces
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -30,8 +30,7 @@ def told(report):
     """What every format says, in one line each."""
     texts = (
         html.render(report),
-        terminal.render(report, width=120),
-        markdown.render(report).replace("\\", ""),
+        terminal.render(report, width=120, verbose=True),
     )
     return [spaces(text) for text in texts]
 

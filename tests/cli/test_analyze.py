@@ -16,6 +16,7 @@ from profilerkit.cli.outputs import opening
 from profilerkit.config import Suppression
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.model.finding import Saving
+from profilerkit.results import as_report
 from tests.report import samples
 
 NEXT = "next: open trace.report.html in a browser"
@@ -68,7 +69,7 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
     assert "input-bound" in shown.out.lower()
     assert files_beside(trace) == ["trace.report.html"]
     assert shown.err.splitlines()[-1].startswith("wrote trace.report.html (")
-    assert re.fullmatch(rf"wrote trace\.report\.html \(\S+ MiB\); {NEXT}", shown.err.splitlines()[-1])
+    assert re.fullmatch(rf"wrote trace\.report\.html \(\S+ [KM]iB\); {NEXT}", shown.err.splitlines()[-1])
     asked = {"rank": None, "select": (), "ignore": (), "device": None, "strict": False, "communication_kernels": ()}
     assert calls == [((trace,), asked | NO_OWN_RULES)]
 
@@ -295,7 +296,7 @@ def test_a_page_that_is_open_and_proposes_nothing_leaves_nothing_to_do(trace, an
     analysis(without_fix(samples.input_bound()))
     monkeypatch.setattr(webbrowser, "open", lambda url: True)
     assert main(["analyze", "trace.json", "--open"]) == 0
-    assert re.fullmatch(r"wrote trace\.report\.html \(\S+ MiB\)", capsys.readouterr().err.splitlines()[-1])
+    assert re.fullmatch(r"wrote trace\.report\.html \(\S+ [KM]iB\)", capsys.readouterr().err.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -419,7 +420,7 @@ until = 2026-12-31
 
 def test_a_report_is_priced_again_without_its_recording(trace, capsys):
     report = with_cost(samples.input_bound(), None)
-    Path("run.report.json").write_text(report.to_json(), encoding="utf-8")
+    Path("run.report.json").write_text(as_report(report).to_json(), encoding="utf-8")
     assert main(["analyze", "run.report.json", "-f", "json", "-o", "-", "--gpu-hour-price", "2"]) == 0
     cost = json.loads(capsys.readouterr().out)["cost"]
     assert (cost["price"], cost["hours"]) == (2.0, report.cost.hours)
@@ -476,7 +477,7 @@ def test_reports_rendered_again_into_a_shared_directory_do_not_hide_each_other(t
     Path("kept").mkdir()
     for name, report in (("a", samples.balanced()), ("b", samples.input_bound())):
         Path(name).mkdir()
-        report.to_json(f"{name}/report.json")
+        as_report(report).to_json(f"{name}/report.json")
         assert main(["analyze", f"{name}/report.json", "-o", "kept"]) == 0
     names = [item.name for item in Path("kept").iterdir()]
     assert len(names) == 2

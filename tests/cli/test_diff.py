@@ -84,9 +84,9 @@ def test_a_bound_and_a_rule_are_called_what_the_report_calls_them(saved, capsys)
     (saved / "slow.json").write_bytes(training(12, fetch=800, kernels=10).bytes())
     (saved / "fast.json").write_bytes(training(12, fetch=10, kernels=10).bytes())
     assert main(["analyze", "slow.json", "-o", "slow.md"]) == 0
-    assert "INPUT-BOUND · waiting for batches" in capsys.readouterr().out
+    assert "INPUT-BOUND" in capsys.readouterr().out
     assert main(["diff", "fast.json", "slow.json", "-o", "diff.sarif"]) == 0
-    assert "Bound by: input-bound (waiting for batches)" in capsys.readouterr().out
+    assert "input-bound" in capsys.readouterr().out
     assert main(["check", "slow.json", "--budget", "step_time=1s", "-o", "check.sarif"]) == 0
     compared, checked = (
         json.loads((saved / name).read_text("utf-8"))["runs"][0]["tool"]["driver"]["rules"]

@@ -57,7 +57,7 @@ def test_every_event_and_our_own_tracks_are_written(tmp_path, capsys):
     assert sum(event["ph"] == "X" for event in on(events, "Stream 7")) == 80
     assert [event["name"] for event in on(events, "Steps")][:2] == ["Step 0, warm-up", "Step 1, steady"]
     idle = on(events, "Device idle, by cause")
-    assert any(event["name"].startswith("Waiting for data") and event["dur"] == 3_000 for event in idle)
+    assert any(event["name"].startswith("Input wait") and event["dur"] == 3_000 for event in idle)
     (first, *_) = on(events, "Findings")
     assert first["ph"] == "i"
     assert first["args"]["why"]

@@ -15,6 +15,7 @@ from profilerkit.cli import main, redact
 from profilerkit.model.change import revise
 from profilerkit.model.finding import in_order
 from profilerkit.report.redaction import redacted
+from profilerkit.results import as_report
 from profilerkit.rundir.identity import Identity
 from tests.report.samples import SAMPLES
 
@@ -34,7 +35,7 @@ def saved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     report = SAMPLES["input_bound"]()
     report = revise(report, run=revise(report.run, command=f"train.py --data {SECRET}"))
-    report.to_json("run.json", redact=False)
+    as_report(report).to_json("run.json", redact=False)
     return report
 
 
@@ -49,11 +50,11 @@ def test_analyze_tells_no_paths_unless_told_to(saved, capsys, command):
 
 
 def test_diff_compares_what_was_redacted_with_what_was_not(saved, capsys):
-    redacted(saved, Identity()).to_json("told.json")
+    as_report(redacted(saved, Identity())).to_json("told.json")
     for option in ([], ["--no-redact"]):
         assert main(["diff", "run.json", "told.json", "-f", "json", "-o", "-", *option]) == 0
         assert json.loads(capsys.readouterr().out)["differences"] == []
-    revise(saved, run=revise(saved.run, command="train.py --data /data/undisclosed/other/b.py")).to_json(
+    as_report(revise(saved, run=revise(saved.run, command="train.py --data /data/undisclosed/other/b.py"))).to_json(
         "other.json", redact=False
     )
     assert main(["diff", "run.json", "other.json", "-f", "json", "-o", "-"]) == 0
@@ -67,7 +68,7 @@ def test_diff_compares_what_was_redacted_with_what_was_not(saved, capsys):
 
 
 def test_a_report_is_compared_with_what_it_wrote_itself(saved, tmp_path):
-    saved.to_json(tmp_path / "told.json")
+    as_report(saved).to_json(tmp_path / "told.json")
     for sides in ((saved, "told.json"), ("told.json", saved)):
         assert api.diff(*sides).differences == ()
     assert api.diff("run.json", saved, also_after=["told.json"]).differences == ()
@@ -78,7 +79,7 @@ def test_check_tells_no_paths_unless_told_to(saved, capsys):
     outcome, finding = in_order(saved.outcomes)[0]
     told = revise(finding, title=f"Rank 0 waits in {SECRET}(12)")
     report = revise(saved, outcomes=(revise(outcome, findings=(told,)),))
-    report.to_json("run.json", redact=False)
+    as_report(report).to_json("run.json", redact=False)
     for option, is_told in (([], False), (["--no-redact"], True)):
         main(["check", "run.json", "--budget", "step_time=1s", "-f", "sarif", "-o", "-", *option])
         out = capsys.readouterr().out

@@ -71,7 +71,7 @@ def test_a_window_for_slow_steps_is_never_judged_and_its_slow_step_is_told(run):
     part, notes = judged(run)
     assert part.startswith("compute.")
     told = "Slow step 1,008 was traced because every 100 steps a step is slow: it took 5.00 ms, 4.00 ms longer"
-    assert [note for note in notes if note.startswith(told) and note.endswith("4.00 ms host running Python.")]
+    assert [note for note in notes if note.startswith(told) and note.endswith("4.00 ms Python between operators.")]
 
 
 def test_with_nothing_but_slow_steps_traced_the_timers_tell_alone(run):

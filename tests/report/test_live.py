@@ -120,7 +120,7 @@ def test_everything_a_watcher_needs_is_there():
         "Host CPU 45 % · 12 threads run or wait · training thread waits 3.1 % for a core · 11.0 of 62.0 GiB",
         "process 2.00 GiB",
         "Where the step goes",
-        "Waiting for data: preparing samples",
+        "Input wait: preparing samples",
     ):
         assert piece in shown
 

@@ -54,13 +54,13 @@ def with_step(base=None, **changes):
 def test_the_title_is_the_finding_with_its_numbers():
     assert median_step_chart(with_step()).title == (
         "In the median step (step 17) the device is idle 38.0 ms of 176 ms: "
-        "31.0 ms waiting for data (preparing samples) and 5.00 ms host running Python"
+        "31.0 ms input wait (preparing samples) and 5.00 ms Python between operators"
     )
     never = median_step_chart(with_step(idle_ns=0, causes={}, gaps=(), gap_count=0))
     assert never.title == "In the median step (step 17) the device is never idle in the 176 ms"
     host = median_step_chart(with_step(mode="cpu", of=1, causes={"over.python": 38 * MS}))
     assert host.title == (
-        "In the one traced step (step 17) nothing is computed for 38.0 ms of 176 ms: 38.0 ms host running Python"
+        "In the one traced step (step 17) nothing is computed for 38.0 ms of 176 ms: 38.0 ms Python between operators"
     )
 
 
@@ -77,15 +77,15 @@ def test_the_caption_calls_the_causes_what_the_breakdown_calls_them():
     for mode in ("gpu", "cpu"):
         caption = median_step_chart(revise(with_step(mode=mode), breakdown=sources)).caption
         assert (
-            "Lanes under Step are measured; in the title waiting for data (preparing samples) is measured and host "
-            "running Python is derived."
+            "Lanes under Step are measured; in the title input wait (preparing samples) is measured and Python "
+            "between operators is derived."
         ) in caption
         assert "(derived)" not in caption
     # The breakdown names the part of the loader that the waits are for, and the step may name another.
     moved = revise(with_step(causes={"input.wait": 31 * MS}), breakdown=sources)
-    assert "in the title waiting for data is measured." in median_step_chart(moved).caption
+    assert "in the title input wait is measured." in median_step_chart(moved).caption
     unsaid = median_step_chart(revise(with_step(), breakdown=())).caption
-    assert "waiting for data (preparing samples) is derived" in unsaid
+    assert "input wait (preparing samples) is derived" in unsaid
     assert "Lanes under Step are measured." in median_step_chart(with_step(causes={})).caption
 
 
@@ -109,12 +109,12 @@ def test_a_family_is_painted_over_the_whole_stack_that_it_is_part_of():
 
 def test_labels_name_the_longest_gaps_and_never_meet():
     chart = median_step_chart(with_step())
-    assert [label.text for label in chart.labels] == ["Waiting for data: preparing samples, 31.7 ms"]
+    assert [label.text for label in chart.labels] == ["Input wait: preparing samples, 31.7 ms"]
     apart = median_step_chart(with_step(gaps=(gap(0, 0.18, "input.wait"), gap(0.9, 0.94, "over.launch"))))
-    assert [label.text for label in apart.labels] == ["Waiting for data, 31.7 ms", "Launch latency, 7.04 ms"]
+    assert [label.text for label in apart.labels] == ["Input wait, 31.7 ms", "Kernel launch, 7.04 ms"]
     mixed = revise(gap(0.2, 0.4), part_ns=20 * MS)
     (label,) = median_step_chart(with_step(gaps=(mixed,))).labels
-    assert label.text == "Waiting for data, 20.0 ms of 35.2 ms"
+    assert label.text == "Input wait, 20.0 ms of 35.2 ms"
     (label,) = median_step_chart(with_step(gaps=(revise(mixed, part="x" * 90),))).labels
     assert len(label.text) == 46
     close = with_step(gaps=(gap(0.5, 0.6), gap(0.62, 0.7), gap(0.75, 0.8)))
@@ -126,8 +126,8 @@ def test_the_table_has_the_lanes_the_causes_and_the_gaps():
     table = median_step_chart(with_step()).table
     assert ("Stream 7", "Compute", "127 ms", "72 %") in table.rows
     assert ("Main thread", "Waiting for the device", "88.0 ms", "50 %") in table.rows
-    assert ("Device idle", "Host running Python", "5.00 ms", "2.8 %") in table.rows
-    assert ("Gap at 0 ns", "Waiting for data: preparing samples, 31.7 ms of it", "31.7 ms", "18 %") in table.rows
+    assert ("Device idle", "Python between operators", "5.00 ms", "2.8 %") in table.rows
+    assert ("Gap at 0 ns", "Input wait: preparing samples, 31.7 ms of it", "31.7 ms", "18 %") in table.rows
     assert table.more == "38 shorter gaps are left out."
 
 

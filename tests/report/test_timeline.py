@@ -75,7 +75,7 @@ def test_without_events_the_page_stays_as_it_is():
 def test_each_name_is_told_once_and_causes_in_words():
     figure = figure_of(events(), events(is_median=False, step=18, left_out=3))
     data = read(figure)
-    assert data["names"] == ["Waiting for data: preparing samples", "gemm", "aten::mm"]
+    assert data["names"] == ["Input wait: preparing samples", "gemm", "aten::mm"]
     assert [step["title"] for step in data["steps"]] == ["Median step 17, 10.0 ms", "Slowest step 18, 10.0 ms"]
     assert [step["note"] for step in data["steps"]] == ["", "3 shorter events of this step left out."]
 

@@ -380,7 +380,7 @@ def test_a_stall_too_small_to_fix_is_not_denied():
 def test_where_the_time_of_an_unnamed_stall_goes_is_told():
     known = stalling(0.1, kind="unnamed", part=None, source="derived")
     grown = replace(known, stalls=(replace(known.stalls[0], grew="over.python", coverage=0.8),))
-    assert "80 % of it is in one part: host running python" in finding("RU002", grown).why
+    assert "80 % of it is in one part: Python between operators" in finding("RU002", grown).why
     assert "part" not in finding("RU002", known).why
 
 

@@ -8,7 +8,7 @@ from scale_benchmark.job import PER_HOST, Job, job_of, write_ranks
 
 from profilerkit import api
 from profilerkit.model.change import revise
-from profilerkit.report import html, markdown, terminal
+from profilerkit.report import html, terminal
 from profilerkit.report.charts.crowd import crowd_chart
 from profilerkit.report.crowd import crowd_lines
 from profilerkit.units import format_ns
@@ -66,7 +66,7 @@ def test_the_heat_is_where_the_late_rank_is(report, job):
 
 
 def test_every_form_says_who_is_late(report, job):
-    for text in (html.render(report), markdown.render(report), terminal.render(report, width=80)):
+    for text in (html.render(report), terminal.render(report, verbose=True)):
         assert f"ank {job.late} keeps the median other rank waiting" in " ".join(text.split())
 
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.model.step import PARTS
+from profilerkit.model.step import PARTS, within
 from profilerkit.units import format_ns
 
 #: So many other steps of the same window are compared with it: they are profiled alike. With fewer the typical window
@@ -45,7 +45,7 @@ class SlowTrace(msgspec.Struct, frozen=True):
         excess = self.time_ns - self.usual_ns
         others = "the steps beside it" if self.beside else "the typical traced step"
         labels = {part: PARTS[part][1] for part, _ in self.grown}
-        named = [f"{format_ns(ns)} {labels[part][0].lower()}{labels[part][1:]}" for part, ns in self.grown]
+        named = [f"{format_ns(ns)} {within(labels[part])}" for part, ns in self.grown]
         of_that = f"of that {', '.join(named)}" if named else "in no part more than in the others"
         return (
             f"Slow step {self.step:,} was traced because {trigger}: it took {format_ns(self.time_ns)}, "

@@ -6,7 +6,7 @@ from itertools import groupby
 from profilerkit.model.finding import Source
 from profilerkit.model.median_step import CELLS, Gap, Lane, MedianStep
 from profilerkit.model.report import Report
-from profilerkit.model.step import Family
+from profilerkit.model.step import Family, within
 from profilerkit.report.blocks import Axis, Chart, Label, Shape, Table, Tick
 from profilerkit.report.charts.axes import Scale
 from profilerkit.report.charts.chart import polyline
@@ -151,11 +151,11 @@ def _words(part: str) -> str:
     """A part within a sentence.
 
     >>> _words("input.prep"), _words("over.python")
-    ('waiting for data (preparing samples)', 'host running Python')
+    ('input wait (preparing samples)', 'Python between operators')
     """
     label = inert(part_label(part), _LABEL_LIMIT)
     first, colon, rest = label.partition(": ")
-    return f"{first[:1].lower()}{first[1:]}{f' ({rest})' if colon else ''}"
+    return f"{within(first)}{f' ({rest})' if colon else ''}"
 
 
 def _caption(found: MedianStep, sources: Mapping[str, Source]) -> Iterator[str]:

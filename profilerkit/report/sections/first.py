@@ -31,7 +31,7 @@ def first_of(report: Report, findings: tuple[Finding, ...]) -> First:
         is_blind, fix = True, None
     return First(
         about=_about(report),
-        made=f"{inert(report.run.created, 40)[:10]} · profilerkit {inert(report.run.profilerkit_version, 40)}",
+        made=inert(report.run.created, 40)[:10],
         tone=tone,
         shape=SHAPES[tone],
         word=verdict.bound.upper(),

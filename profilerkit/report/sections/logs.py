@@ -54,7 +54,7 @@ def section(report: Report) -> Section | None:
     if not blocks:
         return None
     summary = plural(len(report.snapshots), "snapshot") if snapshots else "the devices over time"
-    return Section("logs", "Logs", summary, tuple(blocks), open=report.trust.mode == "logs")
+    return Section("logs", "Logs", summary, tuple(blocks))
 
 
 def sampled_devices(report: Report, name: str) -> tuple[Series, ...]:

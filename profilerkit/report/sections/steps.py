@@ -34,4 +34,4 @@ def section(report: Report) -> Section | None:
     blocks += [*steps_blocks(report), *charts]
     largest = max(parts, key=lambda part: part.share, default=None)
     summary = f"{part_label(largest.part)}: {format_ratio(largest.share)}" if largest else "only its length is known"
-    return Section("steps", "Where the step goes", summary, tuple(blocks), short="Steps")
+    return Section("steps", "Steps", summary, tuple(blocks))

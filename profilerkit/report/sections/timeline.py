@@ -29,9 +29,7 @@ def section(report: Report) -> Section | None:
 
 
 def _section(block: Chart | Figure) -> Section:
-    return Section(
-        "timeline", "Timeline of the median step", "threads, streams and idle time", (block,), short="Timeline"
-    )
+    return Section("timeline", "Timeline", "of the median step", (block,))
 
 
 def with_events(page: Document, events: Sequence[StepEvents]) -> Document:

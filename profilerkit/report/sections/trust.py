@@ -25,6 +25,8 @@ def section(report: Report) -> Section | None:
     """What the numbers rest on."""
     trust, steps = report.trust, report.steps
     blocks: list[Block] = [Text.of(inert(note, SENTENCE_LIMIT), style="note") for note in trust.notes]
+    if report.verdict.consequence:
+        blocks.insert(0, Text.of(inert(report.verdict.consequence, SENTENCE_LIMIT)))
     blocks.append(Facts((*_trust_facts(report), *replay_facts(report))))
     if measured := _measured_signals(report):
         blocks.append(Text.of(f"Measured: {measured}."))

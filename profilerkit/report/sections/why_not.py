@@ -37,7 +37,7 @@ def section(report: Report) -> Section | None:
     if verdict.refuted_by:
         blocks.append(Text.of(f"To check this verdict: {inert(verdict.refuted_by, SENTENCE_LIMIT)}"))
     summary = f"also: {listed(list(verdict.contenders))}" if verdict.contenders else "the number that decides each"
-    return Section("why-not", "Why not the others", summary, tuple(blocks))
+    return Section("why-not", "Other causes", summary, tuple(blocks))
 
 
 def _best(report: Report, bound: Bound) -> Saving | None:

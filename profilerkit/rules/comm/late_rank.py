@@ -10,7 +10,7 @@ from profilerkit.analysis.whatif import saving
 from profilerkit.model.communication import Communication
 from profilerkit.model.communication import LateRank as Late
 from profilerkit.model.finding import Bound, Evidence, Fix
-from profilerkit.model.step import PARTS
+from profilerkit.model.step import PARTS, within
 from profilerkit.rules.comm.whom import is_likely, settled_by
 from profilerkit.rules.rule import (
     SMALLEST_SAVING,
@@ -242,7 +242,7 @@ def _why(late: Late) -> str:
     )
     more = f"{format_ns(late.cause_ns)} a step more than the others"
     same = ", at the same work" if late.same_work else ""
-    return f"{text} Before, it spends {more} on: {part.lower()}{same}{left}."
+    return f"{text} Before, it spends {more} on: {within(part)}{same}{left}."
 
 
 def _evidence(facts: Facts, found: Communication) -> tuple[Evidence, ...]:
@@ -270,7 +270,7 @@ def _evidence(facts: Facts, found: Communication) -> tuple[Evidence, ...]:
         rows.append(derived(late, "Waiting caused, share of all", late.share, "ratio", late.of))
         rows.append(derived(late, "Collectives in which it arrived last", late.last, "count", late.of))
         if late.cause is not None:
-            longer = f"Longer than on the others: {PARTS[late.cause][1].lower()}"
+            longer = f"Longer than on the others: {within(PARTS[late.cause][1])}"
             rows.append(derived(late, longer, late.cause_ns, "ns"))
         if late.coverage is not None:
             explained = "Waiting explained by that" if late.cause else "Waiting explained"

@@ -4,7 +4,7 @@ from profilerkit.analysis.communication.whatif import exposed
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.timed_ranks import median_rank_ns
 from profilerkit.model.communication import LateRank
-from profilerkit.model.step import PARTS
+from profilerkit.model.step import PARTS, within
 from profilerkit.rules.comm.exposed_collectives import ExposedCollectives, undivided
 from profilerkit.rules.rule import ENOUGH_STEPS, each
 from profilerkit.units import format_ns, format_ratio
@@ -99,8 +99,7 @@ def _late_cause(facts: Facts) -> str:
     late = _late(facts)[0]
     if late.cause is None or late.coverage is None:
         return ": not explained"
-    words = PARTS[late.cause][1]
-    return f": {words[0].lower()}{words[1:]}, {format_ratio(late.coverage)} of it"
+    return f": {within(PARTS[late.cause][1])}, {format_ratio(late.coverage)} of it"
 
 
 def longer(facts: Facts, waited: str) -> str:

@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Confidence, Finding, Fix
-from profilerkit.model.step import PARTS
+from profilerkit.model.step import PARTS, within
 from profilerkit.rules.lines import in_line, line_text, told_line
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.rules.run.stop import NAMED, Stop, stops
@@ -183,7 +183,7 @@ def _grown(stop: Stop) -> str:
     stall = stop.stall
     if stall is None or stall.grew is None or stall.coverage is None or stall.part is not None:
         return ""
-    return f" {format_ratio(stall.coverage)} of it is in one part: {PARTS[stall.grew][1].lower()}."
+    return f" {format_ratio(stall.coverage)} of it is in one part: {within(PARTS[stall.grew][1])}."
 
 
 def _label(kind: str) -> str:

@@ -8,7 +8,7 @@ from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import consumer_ns, saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Saving
-from profilerkit.model.step import PARTS, SlowSteps, StepTimes
+from profilerkit.model.step import PARTS, SlowSteps, StepTimes, within
 from profilerkit.rules.rule import (
     SMALLEST_SAVING,
     STEPS_FOR_HIGH,
@@ -88,7 +88,7 @@ class UnevenSteps(Rule):
         every = f", every {slow.period} steps" if slow.period else ""
         cause = "No recorded part of the step holds most of that."
         if slow.part is not None and slow.coverage is not None:
-            cause = f"{format_ratio(slow.coverage)} of that is in one part: {PARTS[slow.part][1].lower()}."
+            cause = f"{format_ratio(slow.coverage)} of that is in one part: {within(PARTS[slow.part][1])}."
         if slow.count == 1:
             cause += f" One step of {facts.steps.steady} does not show how often it comes."
         finding = finding_for(

@@ -27,7 +27,7 @@ def test_the_part_that_grew_is_named_with_how_much():
     assert found.grown == (("over.python", 500 * US),)
     assert found.told("steps recur") == (
         "Slow step 403 was traced because steps recur: it took 600 µs, 500 µs longer than the steps beside it, of that "
-        "500 µs host running Python."
+        "500 µs Python between operators."
     )
 
 
