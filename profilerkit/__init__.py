@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from profilerkit.model.finding import Saving as Saving
     from profilerkit.model.verdict import Verdict as Verdict
     from profilerkit.profiling import Profile as Profile
+    from profilerkit.profiling import TraceHandler as TraceHandler
     from profilerkit.profiling import profile as profile
+    from profilerkit.profiling import trace_handler as trace_handler
     from profilerkit.results import Diff as Diff
     from profilerkit.results import Report as Report
-    from profilerkit.results import TraceHandler as TraceHandler
-    from profilerkit.results import trace_handler as trace_handler
     from profilerkit.summaries.one import summarise as summarise
 
 # Public names by where they live. They are imported on first use: `import profilerkit` must not load numpy.
@@ -35,8 +35,8 @@ _PUBLIC = {
         "profilerkit.errors": "ProfilerkitError",
         "profilerkit.model.finding": "Finding Fix Outcome Saving",
         "profilerkit.model.verdict": "Verdict",
-        "profilerkit.profiling": "Profile profile",
-        "profilerkit.results": "Diff Report TraceHandler trace_handler",
+        "profilerkit.profiling": "Profile TraceHandler profile trace_handler",
+        "profilerkit.results": "Diff Report",
         "profilerkit.summaries.one": "summarise",
     }.items()
     for name in names.split()

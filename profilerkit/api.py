@@ -120,7 +120,7 @@ class Analysis(msgspec.Struct, frozen=True):
 
     @property
     def step_events(self) -> tuple[StepEvents, ...]:
-        """Events of the median and the slowest step of that rank; empty unless they were asked for."""
+        """Return the events of that rank's median and slowest step; empty unless they were asked for."""
         return self.detailed.trace.step_events if self.detailed.trace else ()
 
     def raw_events(self, evidence: Evidence) -> tuple[RawEvents, ...]:

@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING
 
 from profilerkit.capture.profiler import Profile, profile
+from profilerkit.capture.trace_handler import TraceHandler, trace_handler
 
 if TYPE_CHECKING:
     from profilerkit.model.report import Report
 
-__all__ = ["Profile", "profile"]
+__all__ = ["Profile", "TraceHandler", "profile", "trace_handler"]
 
 
 def _shown(record: "Report") -> "Report":

@@ -6,13 +6,11 @@ from typing import Any
 
 import msgspec
 
-from profilerkit.capture.profiler import Profile
-from profilerkit.capture.trace_handler import TraceHandler, trace_handler
 from profilerkit.model import diff as compared
 from profilerkit.model import report as analysed
 from profilerkit.model.step_events import StepEvents
 
-__all__ = ["Diff", "Report", "TraceHandler", "as_diff", "as_report", "trace_handler"]
+__all__ = ["Diff", "Report", "as_diff", "as_report"]
 
 
 def _saved(text: str, path: str | Path | None) -> str:
@@ -114,7 +112,3 @@ def as_diff(record: compared.Diff) -> Diff:
 
 def _fields(record: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
-
-
-# Recording knows no row above its own: its reports get their documents from here.
-Profile.shown = staticmethod(as_report)

@@ -686,7 +686,7 @@ def test_parts_that_do_not_sum_to_the_window_are_refused():
     trace = after_a_gap()
     columns = trace.read()
     overlapping = Spans(np.array([1_000, 1_500]) * US, np.array([1_800, 2_000]) * US)
-    with pytest.raises(InvariantError, match="do not sum"):
+    with pytest.raises(InvariantError, match="do not add up"):
         cut(columns, overlapping)
 
 

@@ -64,7 +64,8 @@ def tables(share, **changes):
     return replace(on_host(), host=HostFacts(tables=found), trace_read=True, **changes)
 
 
-FIRES, PASSES = {"CP013": tables(0.5)}, {"CP013": tables(0.01)}
+FIRES = {"CP013": tables(0.5)}
+PASSES = {"CP013": tables(0.01)}
 
 
 def test_a_dense_gradient_is_priced_and_gets_the_fix():

@@ -1201,7 +1201,7 @@ def test_a_batch_function_that_computes_is_priced_in_workers():
     assert "num_workers=1" in found.fix.code
     unnamed = replace(made, frames=(), frames_ratio=None)
     found = finding("IN001", replace(alone(0.3), loader=None, input=unnamed, usable_cores=4.0))
-    assert ": what makes them in the __iter__ of an IterableDataset" in found.fix.text
+    assert "Put what makes them into the __iter__ of an IterableDataset" in found.fix.text
     assert (
         "The recording does not say"
         in finding("IN001", replace(alone(0.3), loader=None, input=made, usable_cores=None)).fix.text
@@ -1455,7 +1455,7 @@ def test_a_guard_states_no_saving_and_no_bound():
 def test_the_part_that_grew_is_told_and_prices_the_slow_steps():
     found = finding("RU004", uneven(share=0.1))
     assert found.title == "Step 57 is 1.90 s longer than the others"
-    assert "90 % of that is in one part: waiting for data." in found.why
+    assert "90 % of that is in one part: input wait." in found.why
     bound = 1 - 1 / 1.1
     assert (found.saving.expected, found.saving.high) == (pytest.approx(0.9 * bound), pytest.approx(bound))
     assert found.bound is None

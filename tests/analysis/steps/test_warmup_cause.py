@@ -87,8 +87,8 @@ def test_timers_tell_a_first_batch_that_came_late(tmp_path):
 def test_the_report_shows_it_beside_the_window(tmp_path):
     trace = slow_start()
     trace.op(50_000, 100_000, name="_compile.compile_inner (dynamo_timed)")
-    text = analyze(trace.write(tmp_path / "trace.json")).to_markdown()
-    assert "Warm-up: 1 step, 51.0 ms (50.0 ms longer than steady ones: compilation)" in text
+    text = analyze(trace.write(tmp_path / "trace.json")).to_html()
+    assert "1 step of warm-up took 51.0 ms, 50.0 ms more than steady ones: compilation" in text
 
 
 def test_without_a_steady_step_there_is_no_warm_up():
