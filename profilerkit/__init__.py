@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from profilerkit.api import diff as diff
     from profilerkit.api import load as load
     from profilerkit.api import reduce as reduce
+    from profilerkit.capture.trace_handler import TraceHandler as TraceHandler
     from profilerkit.config import Settings as Settings
     from profilerkit.config import Suppression as Suppression
     from profilerkit.errors import ProfilerkitError as ProfilerkitError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from profilerkit.model.finding import Saving as Saving
     from profilerkit.model.verdict import Verdict as Verdict
     from profilerkit.profiling import Profile as Profile
-    from profilerkit.profiling import TraceHandler as TraceHandler
     from profilerkit.profiling import profile as profile
     from profilerkit.profiling import trace_handler as trace_handler
     from profilerkit.results import Diff as Diff
@@ -35,7 +35,8 @@ _PUBLIC = {
         "profilerkit.errors": "ProfilerkitError",
         "profilerkit.model.finding": "Finding Fix Outcome Saving",
         "profilerkit.model.verdict": "Verdict",
-        "profilerkit.profiling": "Profile TraceHandler profile trace_handler",
+        "profilerkit.capture.trace_handler": "TraceHandler",
+        "profilerkit.profiling": "Profile profile trace_handler",
         "profilerkit.results": "Diff Report",
         "profilerkit.summaries.one": "summarise",
     }.items()

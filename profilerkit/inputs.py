@@ -337,7 +337,7 @@ def _check_distinct(files: Iterable[Path]) -> None:
 
 def _left_out_notes(left_out: Sequence[tuple[Path, UnreadableInputError]], kind: str = "trace") -> list[str]:
     notes = [
-        f"{path.name} is no {kind} that can be read and was left out: {error.cause or error.what}."
+        f"{path.name} is not a {kind} that can be read and was left out: {error.cause or error.what}."
         for path, error in left_out[:_NAMED]
     ]
     if len(left_out) > _NAMED:

@@ -268,7 +268,7 @@ def test_a_rank_that_died_before_its_first_step_is_not_asked_to_call_step(tmp_pa
     assert "prof.step()" not in report.verdict.consequence
     signals = {signal.name: signal.reason for signal in report.trust.signals}
     assert signals["step timers, every step"] == signals["unprofiled step time"] == "no step was recorded"
-    assert signals["device events"] == "there is not a trace"
+    assert signals["device events"] == "there is no trace"
     assert report.run.missing_ranks == 0
 
 

@@ -30,7 +30,7 @@ from tests.report.samples import SAMPLES
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "benchmark_accuracy"
 #: Codes of the whole catalogue; rules that are not written yet are named by the scenarios already.
-LAST_CODE = {"IN": 15, "CP": 12, "ME": 10, "CO": 12, "OV": 10, "RU": 9}
+LAST_CODE = {"IN": 15, "CP": 13, "ME": 10, "CO": 12, "OV": 10, "RU": 9}
 
 
 def nothing(_job):

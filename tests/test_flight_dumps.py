@@ -138,7 +138,7 @@ def test_all_but_the_late_rank_is_not_measured(tmp_path):
     assert "what it does longer explains" not in text
     assert max(map(len, text.splitlines())) <= 80
     assert "flight recorder dumps" in report.to_html()
-    assert load(to_json(report)) == report
+    assert as_report(load(to_json(report))) == report
 
 
 def test_dumps_that_begin_apart_are_matched_by_number(tmp_path):
@@ -288,7 +288,7 @@ def test_dumps_beside_something_else_are_refused_with_what_to_do(tmp_path):
 def test_a_damaged_dump_of_a_directory_is_left_out_and_said(tmp_path):
     first, _, third = saved(tmp_path, stepping(), stepping(20 * MS), stepping())
     third.write_bytes(third.read_bytes()[:-700])
-    assert "fr_rank_2.pickle is no dump that can be read" in notes(analyze(tmp_path))
+    assert "fr_rank_2.pickle is not a dump that can be read" in notes(analyze(tmp_path))
     with pytest.raises(UnreadableInputError) as caught:
         analyze(first, third)
     assert (caught.value.cause, "_dump_fr_trace" in caught.value.hint) == ("it ends early", True)

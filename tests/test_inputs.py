@@ -78,8 +78,8 @@ def test_what_is_no_trace_is_left_out_of_a_directory_and_named(job):
     report = analyze(job)
     assert report.run.files == ("rank0.json", "rank1.json")
     assert report.trust.notes[:2] == (
-        "config.json is no trace that can be read and was left out: it is JSON, but without a 'traceEvents' list.",
-        "empty.json is no trace that can be read and was left out: the file is empty.",
+        "config.json is not a trace that can be read and was left out: it is JSON, but without a 'traceEvents' list.",
+        "empty.json is not a trace that can be read and was left out: the file is empty.",
     )
 
 
@@ -182,7 +182,7 @@ def test_any_other_table_is_no_recording_and_a_trace_beside_one_is_read(tmp_path
     trace_at(tmp_path / "trace.json")
     report = analyze(tmp_path)
     assert report.run.files == ("trace.json",)
-    assert "gpu.csv is no log that can be read and was left out: it has no samples." in report.trust.notes
+    assert "gpu.csv is not a log that can be read and was left out: it has no samples." in report.trust.notes
 
 
 def test_documents_of_a_run_directory_are_never_taken_for_traces(job):

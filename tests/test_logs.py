@@ -296,7 +296,7 @@ def test_a_log_given_twice_is_refused_and_a_bad_one_is_refused_or_left_out(tmp_p
     bad = written(tmp_path / "bad.pickle", b"\x80\x04X\x08\0\0\0segmentscos\nsystem\n.")
     with pytest.raises(UnreadableInputError, match="not a readable memory snapshot"):
         analyze(hot, bad)
-    assert "bad.pickle is no log that can be read and was left out" in notes(analyze(tmp_path))
+    assert "bad.pickle is not a log that can be read and was left out" in notes(analyze(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["hot", "snapshot"])

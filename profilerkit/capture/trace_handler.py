@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profilerkit.capture import handoff
-from profilerkit.capture.environment import in_kernel, script_name
+from profilerkit.capture.environment import in_kernel
 from profilerkit.capture.guard import Guard, announce
 from profilerkit.capture.place import Place, place
 from profilerkit.capture.profiler import Profile
-from profilerkit.capture.settings import path_of
-from profilerkit.errors import UsageError
 from profilerkit.rundir.claim import claim
 from profilerkit.rundir.layout import PART_SUFFIX
 
@@ -99,33 +97,6 @@ class TraceHandler:
         seconds = _REPORT_SECONDS if sys.exc_info()[1] is None else _FAILED_SECONDS
         report = handoff.analyze(directory, seconds, quiet=in_kernel())
         self.report = None if report is None else Profile.shown(report)
-
-
-def trace_handler(path: str | os.PathLike[str] | None = None, *, analyze: bool = True) -> TraceHandler:
-    """Return an ``on_trace_ready`` for ``torch.profiler.profile`` that writes its windows into a directory.
-
-    The report is made when the profiler stops. ``profilerkit analyze`` on the directory makes it too.
-
-        with torch.profiler.profile(
-            schedule=torch.profiler.schedule(wait=5, warmup=2, active=5, repeat=2),
-            on_trace_ready=profilerkit.trace_handler("runs/resnet50"),
-        ) as prof:
-            for batch in loader:
-                train_step(batch)
-                prof.step()
-
-    Args:
-        path: the directory; ``runs/<script name>`` when not given. If it is taken, the next free number is used. All
-            ranks of one job write into the same directory.
-        analyze: make the report when the profiler stops.
-
-    Raises:
-        UsageError: ``path`` is empty, not a path, or a file.
-    """
-    wanted = path_of(path) or Path("runs") / script_name()
-    if wanted.is_file():
-        raise UsageError(f"{wanted} is a file", hint="name a directory; it is made if it does not exist")
-    return TraceHandler(wanted, analyze=analyze)
 
 
 def _is_stopping(profiler: Any) -> bool:

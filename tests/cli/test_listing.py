@@ -23,7 +23,7 @@ def runs(tmp_path):
     place = tmp_path / "runs"
     for name in ("reported", "stale"):
         write_run(place / name, [Log().steps(30, 1_000, wait=600)])
-        samples.input_bound().to_json(place / name / "report.json")
+        as_report(samples.input_bound()).to_json(place / name / "report.json")
     aged(place / "reported", 30)
     aged(place / "stale", 5)
     os.utime(place / "reported" / "report.json")
