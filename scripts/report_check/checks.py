@@ -14,7 +14,6 @@ MOST_BYTES_WITH_FIGURES = 2_200_000
 #: Budgets of a page as it opens at 1280 × 800: tokens above the fold, screens, words, and pages of A4.
 MOST_TOKENS, MOST_SCREENS, MOST_WORDS, MOST_PAGES = 90, 5.0, 900, 8
 MOST_SECONDS = 1.0
-DRAWN_SECONDS = 20
 
 WIDE, DARK = Mode(1280, 800, "light"), Mode(1280, 800, "dark")
 NARROW, NARROW_DARK = Mode(420, 900, "light"), Mode(420, 900, "dark")

@@ -105,7 +105,7 @@
     folded: all("details.prints").filter((box) => ![...box.children].some((node) => node.tagName !== "SUMMARY" && node.checkVisibility())).map(name),
     strange: pieces.filter(({ node }) => /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/.test(node.data)).map(({ parent }) => name(parent)),
     dashes: all("td,dd,th").filter((cell) => /^([-–—]|None|nan|NaN|null|undefined)$/.test(clean(cell.textContent))).map(name),
-    empty: all("section,figure,table,dl,ul").filter((node) => node.checkVisibility() && !clean(node.textContent) && !node.querySelector("svg")).map(name),
+    empty: all("section,figure,table,dl,ul").filter((node) => node.checkVisibility() && !clean(node.textContent) && !node.querySelector("svg,.plot")).map(name),
     tokens,
     words,
     screens: document.scrollingElement.scrollHeight / height,
