@@ -14,6 +14,7 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.report import terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
+from profilerkit.results import as_report
 from tests.recipes import training
 
 sys.path.insert(0, str(Path(__file__).parent / "trace"))

@@ -11,7 +11,7 @@ from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.reading.directories import named_as_traces, traces_below
-from profilerkit.report.wording import limits_of
+from profilerkit.report.limits import limits_of
 from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, WINDOW_STATUS
 from tests.recipes import Log, training, write_run
 from tests.xplane_recipes import gpu, jax_json, space
@@ -87,7 +87,7 @@ def test_many_files_that_are_no_traces_are_counted(job):
     for number in range(12):
         (job / f"config{number:02}.json").write_text("{}")
     notes = analyze(job).trust.notes
-    assert notes[2].startswith("config02.json is no trace")
+    assert notes[2].startswith("config02.json is not a trace")
     assert notes[3] == "9 more files there cannot be read as traces and were left out."
 
 

@@ -6,12 +6,10 @@ from profilerkit.api import analyze
 from profilerkit.diagnosis.overlaps import with_overlaps
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
-from profilerkit.model.finding import Saving, in_order
-from profilerkit.report.findings import cards_of
+from profilerkit.model.finding import in_order
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
 from tests.recipes import MS, SINGLE, facts, training
-from tests.report.samples import SAMPLES
 from tests.rules.test_rules import FIRES
 from tests.test_diagnosis import outcome
 
@@ -132,13 +130,3 @@ def test_the_report_of_a_recording_says_a_wait_for_data_once(tmp_path):
     report = analyze(training(12, fetch=20_000, kernels=100, loader=SINGLE).write(tmp_path / "trace.json"))
     overlaps = {outcome.rule: finding.overlaps for outcome, finding in in_order(report.outcomes)}
     assert (overlaps["IN002"], "IN001" in overlaps) == ("", False)
-
-
-def test_the_saving_of_the_second_says_whose_time_it_is():
-    report = SAMPLES["input_bound"]()
-    first = report.outcomes[0]
-    saving = Saving(low=0.1, expected=0.2, high=0.3, method="analytic")
-    finding = revise(first.findings[0], saving=saving, overlaps="IN002")
-    cards, _ = cards_of(revise(report, outcomes=(revise(first, findings=(finding,)),)))
-    assert cards[0].gain == "10–30 %; overlaps with IN002: count one"
-    assert cards[0].saving.endswith("20 % expected); overlaps with IN002: count one")

@@ -4,7 +4,6 @@ import argparse
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from shlex import quote
@@ -79,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Summarise what is not summarised yet; return 0, or 2 where a trace that was named, or none, could be read."""
     from profilerkit.analysis.communication.registry import with_patterns
+    from profilerkit.model.change import revise
     from profilerkit.reading.processes import needed_bytes, room_bytes
     from profilerkit.reading.remote import is_remote, shown
     from profilerkit.reading.traces import Reading
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     traces = shard_of(_traces(arguments.paths), index, count)
     every = [Task(trace, place_of(trace, output), reading) for trace in traces]
     stale = [task for task in every if arguments.force or not is_fresh(task.target, task.trace, reading)]
-    tasks = [replace(task, memory_bytes=needed_bytes(_text_bytes(task.trace))) for task in stale]
+    tasks = [revise(task, memory_bytes=needed_bytes(_text_bytes(task.trace))) for task in stale]
     workers = min(engines.usable_workers(arguments.workers), max(len(tasks), 1))
     # Dask looks after the memory of its workers itself, which may be on other machines.
     room = room_bytes() if arguments.engine == "pool" else math.inf

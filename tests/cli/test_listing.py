@@ -7,6 +7,7 @@ import time
 import pytest
 
 from profilerkit.cli import main
+from profilerkit.results import as_report
 from tests.recipes import Log, training, write_run
 from tests.report import samples
 
