@@ -124,9 +124,9 @@ def test_the_times_shown_are_derived_and_the_correction_is_called_estimated():
     [
         (-0.05, 0.04, "No real change"),
         (-0.04, 0.05, "No real change"),
-        (-0.04, 0.051, "No change that can be told"),
-        (-0.051, 0.04, "No change that can be told"),
-        (-0.3, 0.1, "No change that can be told"),
+        (-0.04, 0.051, "No measurable change"),
+        (-0.051, 0.04, "No measurable change"),
+        (-0.3, 0.1, "No measurable change"),
     ],
 )
 def test_no_change_is_told_from_one_that_cannot_be_told(low, high, said):

@@ -382,7 +382,7 @@ def notes_of(job: Job, world_size: int | None) -> list[str]:
     found = job.communication
     if found is None:
         return []
-    together = "waiting for another rank and transfer cannot be told apart"
+    together = "waiting for another rank and transfer look the same"
     if len(job.ranks) == 1:
         return [f"Of {world_size} ranks one was analyzed: {together}."] if (world_size or 1) > 1 else []
     if not found.matched:

@@ -53,7 +53,7 @@ def headline(
     times = f"{estimated}{format_ns(step.quiet_before_ns)} → {format_ns(step.quiet_after_ns)}{without}"
     change = step.judged
     if verdict == "no real change":
-        what = "No real change" if step.is_surely_small else "No change that can be told"
+        what = "No real change" if step.is_surely_small else "No measurable change"
         return f"{what}: {times} ({format_change(change.low)} to {format_change(change.high)})"
     size = format_ratio(abs(change.expected))
     ends = sorted((abs(change.low), abs(change.high)))
@@ -87,7 +87,7 @@ def _notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepCh
         few = "one recording of each" if counts == [1, 1] else f"{counts[0]} and {counts[1]} recordings"
         yield (
             f"From {few}, a growth of less than {format_ratio(step.visible_ratio)} and a fall of less than "
-            f"{format_ratio(step.smallest_fall_ratio)} cannot be told from what differs between runs of one program."
+            f"{format_ratio(step.smallest_fall_ratio)} cannot be distinguished from run-to-run variation."
         )
     for name, report in (("before", before), ("after", after)):
         if report.steps.inferred:

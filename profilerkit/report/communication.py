@@ -32,7 +32,7 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
     if not found.matched:
         timed = found.late_by_timers
         late = "no rank is called late" if timed is None else f"only the timers point at a rank: rank {timed}"
-        return (f"The ranks' collectives could not be matched: waiting and transfer cannot be told apart, and {late}.",)
+        return (f"The ranks' collectives could not be matched: waiting and transfer look the same, and {late}.",)
     lines = [_late_line(late, report) for late in found.late]
     by_flight = found.matched_in == "flight recorders"
     if not lines and not (by_flight and found.blurred):
@@ -224,7 +224,7 @@ def collective_table(report: Report) -> Table | None:
 def _collective_notes(report: Report) -> list[str]:
     notes = ["Exposed: no compute kernel ran at the same time."]
     if any(row.bus_bytes_per_s is not None and row.bandwidth_is_bound for row in report.collectives):
-        notes.append("≥: the time holds waiting for other ranks, which could not be told apart.")
+        notes.append("≥: the time holds waiting for other ranks, which looks the same.")
     derived = sorted({inert(row.name, 40) for row in report.collectives if row.bytes_source == "derived"})
     if derived:
         notes.append(f"Bytes of {listed(derived[:3])} are derived from operator shapes.")

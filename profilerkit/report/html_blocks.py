@@ -86,8 +86,14 @@ def _facts(block: b.Facts) -> Markup:
     return Markup('<dl class="facts">{}</dl>').format(Markup("").join(rows))
 
 
+#: Characters of a word that is not broken over lines, such as the code of a rule.
+_SHORT = 8
+
+
 def _cell(table: b.Table, number: int, cell: b.Cell) -> Markup:
     kind = "number" if number >= table.text_columns else "lead" if number == 0 else ""
+    if isinstance(cell, str) and len(cell) <= _SHORT and " " not in cell:
+        kind = f"{kind} short".strip()
     value = Markup(' data-v="{}"').format(cell.number) if isinstance(cell, b.Value) and cell.number is not None else ""
     return Markup('<td class="{}" data-label="{}"{}><div>{}</div></td>').format(
         kind, table.columns[number], value, _inline(cell)

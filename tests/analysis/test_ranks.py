@@ -287,7 +287,7 @@ def test_each_rank_says_how_often_it_was_last():
 def test_one_rank_of_several_is_said_to_show_no_waiting():
     facts = run_facts([rank_of(late_rank()[0])])
     notes = facts.trust.notes
-    assert "Of 4 ranks one was analyzed: waiting for another rank and transfer cannot be told apart." in notes
+    assert "Of 4 ranks one was analyzed: waiting for another rank and transfer look the same." in notes
     assert facts.communication.matched is None
 
 

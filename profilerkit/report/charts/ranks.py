@@ -258,7 +258,7 @@ def _caption(report: Report, steps: RankSteps, step_ns: float, *, is_late: bool)
         pieces.append(f"A shade is by how much the rank exceeds the median rank of that step (derived), {of_step}.")
         pieces.append(
             "Own time is the step without exposed communication, in which waiting hides: who waited for whom "
-            "could not be told."
+            "is not known."
         )
     else:
         pieces.append(f"A shade is by how much the rank's step exceeds the median rank's (derived), {of_step}.")
