@@ -60,6 +60,7 @@ THIRD_PARTY = {
     "inputs": {"msgspec": True},
     "results": {"msgspec": True},
     "api": {"msgspec": True},
+    "rules": {"msgspec": True},
     "report": {"markupsafe": True, "plotly": False, "rich": False, "msgspec": True},
     "summaries": {"numpy": True, "msgspec": True, "distributed": False},
     "cli": {"torch": False, "pynvml": False, "argcomplete": False, "rich": False},

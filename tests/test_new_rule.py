@@ -41,7 +41,7 @@ def run(root, *command):
 def test_a_made_rule_passes_its_own_tests_and_those_of_all_rules(copy):
     """Of the tests of single rules only those of the made ones run here: the others know no other rule."""
     made = [f"tests/rules/test_cold_{folder}_cache.py" for folder in FAMILIES.values()]
-    of_all = [f"tests/rules/{name}.py" for name in ("test_docs", "test_every_rule", "test_cited_numbers")]
+    of_all = [f"tests/rules/{name}.py" for name in ("test_docs", "test_every_rule")]
     ended = run(copy, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *made, *of_all)
     assert ended.returncode == 0, ended.stdout
 

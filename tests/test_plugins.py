@@ -14,12 +14,10 @@ from profilerkit.rules import RULES
 from tests.recipes import training
 
 RULE = """
-from dataclasses import dataclass
 from typing import ClassVar
 from profilerkit.rules.rule import NotApplicable, Rule
 
-@dataclass(frozen=True)
-class {name}(Rule):
+class {name}(Rule, frozen=True):
     \"\"\"A rule.\"\"\"
     code: ClassVar[str] = "{code}"
     name: ClassVar[str] = "{name}"
@@ -273,7 +271,7 @@ def test_a_recording_cannot_name_rules(checks, tmp_path, monkeypatch):
         ("from profilerkit.rules.rule import Rule", "it defines no profilerkit.rules.rule.Rule"),
         (RULE.format(name="thief", code="IN001"), "another rule has the code IN001"),
         (RULE.format(name="bare", code="XC001").replace("    summary", "    other"), "it has no summary"),
-        ("from profilerkit.rules.rule import Rule\nclass A(Rule):\n    pass", "it defines no"),
+        ("from profilerkit.rules.rule import Rule\nclass A(Rule, frozen=True):\n    pass", "it defines no"),
     ],
 )
 def test_a_broken_rule_of_the_project_is_left_out_and_named(checks, trace, module, cause):

@@ -1,6 +1,5 @@
 """Print a rule's page: its docstring, with the values of its settings filled in."""
 
-import dataclasses
 import functools
 import html
 import inspect
@@ -52,7 +51,7 @@ def spoken(name: str, value: object) -> str:
 
 def thresholds(rule: Rule) -> dict[str, object]:
     """Return setting to value."""
-    return {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
+    return {option: getattr(rule, option) for option in rule.__struct_fields__}
 
 
 def page_of(rule: Rule) -> dict[str, str]:
@@ -115,9 +114,7 @@ def render_html(rules: Sequence[Rule]) -> str:
 
 
 def _docstring(rule: Rule) -> str:
-    """Return the rule's docstring without the signature that a dataclass writes in its place."""
-    written = inspect.cleandoc(type(rule).__doc__ or "")
-    return "" if written.startswith(f"{type(rule).__name__}(") else written
+    return inspect.cleandoc(vars(type(rule)).get("__doc__") or "")
 
 
 def _markdown(rule: Rule) -> str:

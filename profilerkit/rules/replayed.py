@@ -1,7 +1,8 @@
 """The savings of findings from the replay, where it met the traced steps: which change the fix of each rule is."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.leaves import WAITS
@@ -35,8 +36,7 @@ _SAME_CAUSE = 2.0
 _OWN_PYTHON_NS = 100_000.0
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
+class Priced(msgspec.Struct, frozen=True):
     """A finding whose fix can be replayed.
 
     Attributes:

@@ -1,8 +1,8 @@
 """What a rule is: a noun for a failing state, its thresholds, and one pure check of the facts."""
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.whatif import relative_error
@@ -40,29 +40,25 @@ UNEVEN_CV = 0.15
 _ORDER: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
-@dataclass(frozen=True, slots=True)
-class Fired:
+class Fired(msgspec.Struct, frozen=True):
     """The failing state was found."""
 
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(msgspec.Struct, frozen=True):
     """The state was looked for and is not there; ``reason`` is the number that says so."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotApplicable:
+class NotApplicable(msgspec.Struct, frozen=True):
     """The rule is about something this run does not have."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class MissingData:
+class MissingData(msgspec.Struct, frozen=True):
     """The rule cannot tell; ``hint`` says how to record what it needs."""
 
     reason: str
@@ -72,9 +68,8 @@ class MissingData:
 Result = Fired | Passed | NotApplicable | MissingData
 
 
-@dataclass(frozen=True)
-class Rule(ABC):
-    """One failing state. Subclasses are frozen dataclasses whose fields are the thresholds.
+class Rule(msgspec.Struct, frozen=True):
+    """One failing state. The fields of a subclass are its thresholds.
 
     Class attributes:
         code: stable identifier, family letters and number.
@@ -94,9 +89,9 @@ class Rule(ABC):
     reads_dumps: ClassVar[bool] = False
     of_any_framework: ClassVar[bool] = False
 
-    @abstractmethod
     def check(self, facts: Facts) -> Result:
         """Decide from facts alone; never guess a missing one."""
+        raise NotImplementedError
 
     def worth_saying(self, facts: Facts, expected: float) -> bool:
         """Return whether a saving is above the floor, and its cause surely there.

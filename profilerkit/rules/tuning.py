@@ -9,6 +9,7 @@ from typing import Any
 
 from profilerkit.config import Options, Suppression, did_you_mean, unknown_word
 from profilerkit.errors import ConfigError
+from profilerkit.model.change import revise
 from profilerkit.rules.rule import Rule
 
 
@@ -29,7 +30,7 @@ def with_options(
             name: _in_range(rule, name, _checked(rule, name, value, where), where) for name, value in values.items()
         }
         changes.setdefault(rule.code, {}).update(checked)
-    tuned = tuple(dataclasses.replace(rule, **changes[rule.code]) if rule.code in changes else rule for rule in rules)
+    tuned = tuple(revise(rule, **changes[rule.code]) if rule.code in changes else rule for rule in rules)
     said = [_said(before, after) for before, after in zip(rules, tuned, strict=True)]
     return tuned, tuple(sentence for sentence in said if sentence)
 
@@ -57,7 +58,7 @@ def _find(wanted: str, rules: Sequence[Rule]) -> Rule:
 
 def _checked(rule: Rule, name: str, value: Any, where: str) -> Any:
     """The value in the type of the option's default; a whole number may stand for one with a fraction."""
-    known = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
+    known = {option: getattr(rule, option) for option in rule.__struct_fields__}
     if name not in known:
         hint = did_you_mean(name, list(known)) or (f"its options: {', '.join(known)}" if known else "it has no options")
         raise ConfigError(f"{rule.code} has no option {name!r}", cause=f"it is in {where}", hint=hint)
@@ -103,8 +104,6 @@ def _written(name: str, default: Any) -> str:
 
 
 def _said(before: Rule, after: Rule) -> str:
-    pairs = [
-        (field.name, getattr(before, field.name), getattr(after, field.name)) for field in dataclasses.fields(before)
-    ]
+    pairs = [(name, getattr(before, name), getattr(after, name)) for name in before.__struct_fields__]
     changed = [f"{name} {old} → {new}" for name, old, new in pairs if old != new]
     return f"{before.code} was judged with other options than its own: {', '.join(changed)}." if changed else ""

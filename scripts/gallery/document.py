@@ -61,5 +61,5 @@ def contention(found: Report | Diff) -> str:
     if outcome is None or outcome.status != "missing_data":
         return ""
     pressure = max((series.mean for series in found.run.samples if series.name == _PRESSURE), default=0.0)
-    is_told = pressure > ContendedHost.pressure_ratio
+    is_told = pressure > ContendedHost().pressure_ratio
     return f"Some task waits for a processor: {format_ratio(pressure)} of the time." if is_told else ""

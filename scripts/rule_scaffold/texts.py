@@ -2,7 +2,6 @@
 
 RULE = '''"""$code: $claim_start."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -24,8 +23,7 @@ from profilerkit.units import format_ns, format_ratio
 _PARTS = ("$group",)
 
 
-@dataclass(frozen=True)
-class $type_name(Rule):
+class $type_name(Rule, frozen=True):
     """Find steps of which {smallest_share} or more is $what.
 
     Why it costs: What the device or your training thread cannot do meanwhile.

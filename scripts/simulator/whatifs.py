@@ -25,7 +25,7 @@ from simulator.sample import added, plain
 
 _COMPUTE = (*(name for name in LEAVES if name.startswith("compute.")), "mem.recompute")
 #: What is left of a checkpoint that is written beside training.
-_TAKING = 1.0 - BlockingCheckpoint.background_ratio
+_TAKING = 1.0 - BlockingCheckpoint().background_ratio
 #: Shares of the step that faults take, as in the classes.
 _LOW, _HIGH = 0.05, 0.5
 

@@ -187,13 +187,11 @@ def test_every_default_is_in_the_range_of_its_option():
 
 
 _OWN = """
-from dataclasses import dataclass
 from typing import ClassVar
 from profilerkit.rules.rule import Passed, Rule
 
 
-@dataclass(frozen=True)
-class SlowMirror(Rule):
+class SlowMirror(Rule, frozen=True):
     {docstring}
     code: ClassVar[str] = "XX001"
     name: ClassVar[str] = "slow_mirror"

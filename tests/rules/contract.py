@@ -1,7 +1,5 @@
 """What every rule keeps, whatever it is about, as assertions about one case."""
 
-from dataclasses import fields
-
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from tests.recipes import STEP_NS, replace
@@ -55,4 +53,4 @@ def keeps_silent_within_the_noise(code, known):
 
 def options(codes):
     """Every threshold of the rules ``codes``."""
-    return {(code, field.name) for code in codes for field in fields(RULE[code])}
+    return {(code, name) for code in codes for name in RULE[code].__struct_fields__}

@@ -1,7 +1,5 @@
 """Rules about communication: each fires, passes, abstains, and turns where its thresholds say."""
 
-from dataclasses import fields
-
 import pytest
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
@@ -309,7 +307,9 @@ def test_every_threshold_is_tried_on_both_sides():
         ("CO012", "compared_ratio"),
         ("CO012", "most_exposed"),
     }
-    assert set(THRESHOLDS) | elsewhere == {(code, field.name) for code, rule in RULE.items() for field in fields(rule)}
+    assert set(THRESHOLDS) | elsewhere == {
+        (code, name) for code, rule in RULE.items() for name in rule.__struct_fields__
+    }
 
 
 def test_on_a_host_joining_saves_the_calls_between_the_messages_too():

@@ -1,5 +1,4 @@
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -30,8 +29,7 @@ def gaining(*ends, kind=Saving):
 def rule(number, result):
     """A rule that ends in ``result``, or raises it."""
 
-    @dataclass(frozen=True)
-    class Scripted(Rule):
+    class Scripted(Rule, frozen=True):
         code: ClassVar[str] = number
         name: ClassVar[str] = "scripted_state"
         family: ClassVar[str] = "run"
@@ -129,8 +127,7 @@ def test_where_the_replay_fails_the_savings_of_the_rules_stay_and_say_so(monkeyp
 
 
 def test_an_interrupt_is_no_broken_rule():
-    @dataclass(frozen=True)
-    class Interrupted(Rule):
+    class Interrupted(Rule, frozen=True):
         code: ClassVar[str] = "AA001"
         name: ClassVar[str] = "x"
         family: ClassVar[str] = "run"

@@ -1,6 +1,5 @@
 """CO012: collectives take multiprocessors or bandwidth from the kernels beside them."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.communication.whatif import exposed, share_of_step
@@ -23,8 +22,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_count, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class ContendedKernels(Rule):
+class ContendedKernels(Rule, frozen=True):
     """Find kernels that run {slower_ratio} slower beside a collective than alone.
 
     Why it costs: A collective takes multiprocessors and memory bandwidth from the kernels it overlaps.

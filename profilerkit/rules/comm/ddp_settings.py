@@ -1,6 +1,5 @@
 """CO008: DistributedDataParallel does extra work that its settings could avoid."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.communication.whatif import exposed_of, rows, share_of_step
@@ -23,8 +22,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_bytes, format_ns
 
 
-@dataclass(frozen=True)
-class DdpSettings(Rule):
+class DdpSettings(Rule, frozen=True):
     """Find DDP models that search for unused parameters without need, or copy gradients from their buckets.
 
     Why it costs: The search walks the graph in every step, and the copy moves every gradient once more.

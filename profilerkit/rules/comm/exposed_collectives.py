@@ -1,6 +1,5 @@
 """CO001: the step waits for collectives that nothing hides."""
 
-from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
@@ -28,8 +27,7 @@ from profilerkit.units import format_ns, format_ratio
 _NOTED_SURPLUS = 0.10
 
 
-@dataclass(frozen=True)
-class ExposedCollectives(Rule):
+class ExposedCollectives(Rule, frozen=True):
     """Find collectives that run without a compute kernel beside them for {smallest_share} of the step.
 
     Why it costs: The device transfers data or waits, and computes nothing meanwhile.

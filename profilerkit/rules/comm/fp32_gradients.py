@@ -1,7 +1,6 @@
 """CO010: gradients travel in FP32 although the run computes in 16 bits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.communication.whatif import less, may_overlap, rows, share_of_step
@@ -45,8 +44,7 @@ _CAST_BYTES_RATIO = (4 + 2 + 2 + 4) / 4
 _REACHED_BANDWIDTH = 0.9
 
 
-@dataclass(frozen=True)
-class Fp32Gradients(Rule):
+class Fp32Gradients(Rule, frozen=True):
     """Find FP32 reductions of 1 MB and more in a run whose FLOPs are mostly 16-bit.
 
     Why it costs: FP32 gradients move twice the bytes that the computation used.

@@ -1,6 +1,5 @@
 """CO003: the other ranks wait for one that comes late."""
 
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from profilerkit.analysis.communication.cause import FEWEST_EXPLAINED
@@ -89,8 +88,7 @@ _SLOWER = _Remedy(
 )
 
 
-@dataclass(frozen=True)
-class LateRank(Rule):
+class LateRank(Rule, frozen=True):
     """Find a rank that comes last to the collectives in most steps, while the others wait for it.
 
     Why it costs: A collective ends when the slowest rank arrives. All other devices idle until then.

@@ -1,7 +1,6 @@
 """CO006: the model is sharded more than memory requires, and gathered twice a step for it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.communication.whatif import dimension, exposed_time, less, rows
@@ -23,8 +22,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_bytes, format_ratio
 
 
-@dataclass(frozen=True)
-class OvershardedModel(Rule):
+class OvershardedModel(Rule, frozen=True):
     """Find sharded models that gather {gathered_ratio} times what they scatter, with {free_ratio} of the memory free.
 
     Why it costs: Dropping parameters after forward means gathering them again for backward: three transfers instead of

@@ -1,6 +1,5 @@
 """CO011: the stages of a pipeline idle at the start and the end of the step."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -21,8 +20,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class PipelineBubble(Rule):
+class PipelineBubble(Rule, frozen=True):
     """Find pipeline stages that wait for the first and the last micro-batches.
 
     Why it costs: With p stages and m micro-batches, each stage idles for (p - 1) / (m + p - 1) of the step.

@@ -1,6 +1,5 @@
 """CO007: gradients are reduced in every micro-batch of a step, and not once."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.communication.whatif import exposed, exposed_time, share_of_step
@@ -22,8 +21,7 @@ from profilerkit.rules.rule import (
 )
 
 
-@dataclass(frozen=True)
-class RepeatedReductions(Rule):
+class RepeatedReductions(Rule, frozen=True):
     """Find gradient accumulation that reduces the gradients in each backward pass.
 
     Why it costs: One reduction before the optimizer step is enough. The others move the same bytes for nothing.

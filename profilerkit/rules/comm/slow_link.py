@@ -1,6 +1,5 @@
 """CO004: large collectives run slower than the links allow."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.communication.whatif import exposed, less, rows
@@ -22,8 +21,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_decimal, format_ratio
 
 
-@dataclass(frozen=True)
-class SlowLink(Rule):
+class SlowLink(Rule, frozen=True):
     """Find collectives of 64 MB and more below {slow_ratio} of what the links usually reach.
 
     Why it costs: The ranks talk over a slower path than the hardware has, such as PCIe in place of NVLink.

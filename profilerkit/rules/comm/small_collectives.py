@@ -1,7 +1,6 @@
 """CO005: many collectives are too small to use the links, and each pays the latency."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.communication.whatif import exposed_of, floor_ns, joined, may_overlap, rows
@@ -35,8 +34,7 @@ _MIB = 1 << 20
 _DEFAULT_CAP_MB = 25.0
 
 
-@dataclass(frozen=True)
-class SmallCollectives(Rule):
+class SmallCollectives(Rule, frozen=True):
     """Find steps where {small_ratio} of the collectives are below 1 MB and take about as long as an empty one.
 
     Why it costs: Each collective pays the latency of its start, whatever its size.

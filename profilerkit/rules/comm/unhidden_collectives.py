@@ -1,7 +1,6 @@
 """CO002: there is computing that could hide the communication, and it does not."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.communication.comm_facts import SMALL_COLLECTIVE_BYTES
@@ -45,8 +44,7 @@ _SURELY_LARGER = 1.5
 _PIECES = 4
 
 
-@dataclass(frozen=True)
-class UnhiddenCollectives(Rule):
+class UnhiddenCollectives(Rule, frozen=True):
     """Find collectives of which less than {overlap_ratio} runs beside computation, though nothing prevents it.
 
     Why it costs: A reduction can run while backward computes the next gradients. Here it starts too late.

@@ -73,7 +73,7 @@ def settled_by(facts: Facts) -> str:
 def waits_at_most(facts: Facts) -> list[str]:
     """Return how long the rank waits for others that were not read, at most; nothing where that is little or known."""
     share, all_read = exposed(facts), len(facts.ranks) > 1 and not facts.missing_ranks
-    if facts.framework or all_read or share < ExposedCollectives.smallest_share or not undivided(facts):
+    if facts.framework or all_read or share < ExposedCollectives().smallest_share or not undivided(facts):
         return []
     who = "This rank" if facts.rank.rank is None else f"Rank {facts.rank.rank}"
     waited = f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)}"

@@ -1,6 +1,5 @@
 """CO009: the engine or the back-end of the parallel training is not the one for devices."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.communication.whatif import share_of_step
@@ -33,8 +32,7 @@ _FIX: dict[str, Fix] = {
 }
 
 
-@dataclass(frozen=True)
-class WrongEngine(Rule):
+class WrongEngine(Rule, frozen=True):
     """Find DataParallel, or gloo as the backend for tensors on devices.
 
     Why it costs: DataParallel runs all devices from one process and copies the model in each step. gloo moves tensors

@@ -1,6 +1,5 @@
 """CP010: the search for the fastest algorithm repeats in the steady state."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -19,8 +18,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_ratio
 
 
-@dataclass(frozen=True)
-class AlgorithmSearch(Rule):
+class AlgorithmSearch(Rule, frozen=True):
     """Find convolution algorithm searches in {fewest_steps} or more judged steps.
 
     Why it costs: With cudnn.benchmark each new shape times all algorithms. Shapes that change keep the search going.

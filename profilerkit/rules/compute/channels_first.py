@@ -1,6 +1,5 @@
 """CP007: convolutions pay for the conversion of their layout."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -19,8 +18,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_ratio
 
 
-@dataclass(frozen=True)
-class ChannelsFirst(Rule):
+class ChannelsFirst(Rule, frozen=True):
     """Find kernels that convert NCHW to NHWC and back for {smallest_share} of the step.
 
     Why it costs: Tensor cores compute convolutions in NHWC. Data in NCHW is converted before and after.

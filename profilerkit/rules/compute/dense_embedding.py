@@ -1,6 +1,5 @@
 """CP013: an embedding gets a gradient for every row, and a step looks up few."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -20,8 +19,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_count, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class DenseEmbedding(Rule):
+class DenseEmbedding(Rule, frozen=True):
     """Find embedding tables that get a gradient for every row while a step looks up fewer than half of them.
 
     Why it costs: The gradient and the optimizer go over the whole table, however few rows a batch holds.

@@ -1,6 +1,5 @@
 """CP001: matrix math runs in 32 bits on a chip with faster units."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.device.precision import peak_ratio, target_type
@@ -27,8 +26,7 @@ _BF16_MAJOR = 8
 _TENSOR_CORE_MAJOR = 7
 
 
-@dataclass(frozen=True)
-class Fp32Matmul(Rule):
+class Fp32Matmul(Rule, frozen=True):
     """Find matrix math in FP32 that takes {smallest_share} of the step on a GPU with tensor cores.
 
     Why it costs: Tensor cores are several times faster in TF32 and 16 bits than the FP32 units.

@@ -1,6 +1,5 @@
 """CP008: the device is occupied, not used."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -22,8 +21,7 @@ from profilerkit.units import format_ratio
 _USEFUL = ("compute.math", "compute.membw", "compute.other")
 
 
-@dataclass(frozen=True)
-class HollowUtilisation(Rule):
+class HollowUtilisation(Rule, frozen=True):
     """Find devices with {busy_ratio} utilisation and little useful work.
 
     Why it costs: Utilisation counts time with any kernel, even one that uses a corner of the chip or waits.

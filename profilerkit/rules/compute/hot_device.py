@@ -1,6 +1,5 @@
 """CP012: one device runs hotter than its neighbours."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -14,8 +13,7 @@ from profilerkit.units import format_ratio
 MORE_POWER_RATIO = 0.05
 
 
-@dataclass(frozen=True)
-class HotDevice(Rule):
+class HotDevice(Rule, frozen=True):
     """Find a device that is {hotter_c} °C hotter than the median of the others, among three or more.
 
     Why it costs: A hot device takes more power, and soon its clock is held down.

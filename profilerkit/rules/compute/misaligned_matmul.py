@@ -1,6 +1,5 @@
 """CP002: sizes of matrix products do not fit the granularity of the tensor cores."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -26,8 +25,7 @@ _LARGE_SIZE = 512
 _LARGE_GRANULE = 64
 
 
-@dataclass(frozen=True)
-class MisalignedMatmul(Rule):
+class MisalignedMatmul(Rule, frozen=True):
     """Find 16-bit products with a size that is no multiple of 8, for {smallest_share} of the step.
 
     Why it costs: The library pads such sizes, or chooses slower kernels.

@@ -1,6 +1,5 @@
 """CP004: chains of pointwise kernels move the same tensors again and again."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -10,8 +9,7 @@ from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, no_
 from profilerkit.units import format_ratio, format_value
 
 
-@dataclass(frozen=True)
-class PointwiseChain(Rule):
+class PointwiseChain(Rule, frozen=True):
     """Find chains of three or more pointwise kernels that take {smallest_share} of the step.
 
     Why it costs: Each kernel reads and writes the whole tensor. One fused kernel reads and writes it once.

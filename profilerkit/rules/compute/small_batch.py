@@ -1,6 +1,5 @@
 """CP011: the batch is too small to fill the device."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.batching import LargerBatch, larger_batch, peak_memory, room
@@ -26,8 +25,7 @@ from profilerkit.units import format_bytes, format_ratio
 _IDLE = ("compute.small", "over.")
 
 
-@dataclass(frozen=True)
-class SmallBatch(Rule):
+class SmallBatch(Rule, frozen=True):
     """Find steps with {smallest_share} in small kernels and host work, and memory below {memory_ratio}.
 
     Why it costs: Small kernels keep most of the chip idle, and the host's cost is paid for few samples.

@@ -1,6 +1,5 @@
 """CP009: the device runs below its normal clock."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from profilerkit.analysis.facts import Facts
@@ -14,8 +13,7 @@ from profilerkit.units import format_ratio
 _Limited = Literal["alone", "lowered"]
 
 
-@dataclass(frozen=True)
-class ThrottledClock(Rule):
+class ThrottledClock(Rule, frozen=True):
     """Find a GPU that slows down for {slowed_ratio} of its busy time, or runs below {low_clock_ratio} of its clock.
 
     Why it costs: Matrix math follows the clock. One slow device holds up every rank.

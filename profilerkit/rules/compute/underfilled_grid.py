@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -21,8 +20,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_ratio
 
 
-@dataclass(frozen=True)
-class UnderfilledGrid(Rule):
+class UnderfilledGrid(Rule, frozen=True):
     """Find matrix kernels that keep {idle_ratio} of the device idle, for {smallest_share} of the step.
 
     Why it costs: A grid of 1.25 blocks for each multiprocessor needs two rounds. The second keeps a quarter of them

@@ -1,7 +1,6 @@
 """CP005: attention writes its score matrices to memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -24,8 +23,7 @@ from profilerkit.units import format_ratio
 _CAUSAL = 0.5
 
 
-@dataclass(frozen=True)
-class UnfusedAttention(Rule):
+class UnfusedAttention(Rule, frozen=True):
     """Find attention over {fewest_positions} positions or more as separate products and a softmax.
 
     Why it costs: Scores of n × n are written and read several times. A fused kernel keeps them on the chip.

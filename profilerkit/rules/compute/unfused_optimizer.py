@@ -1,6 +1,5 @@
 """CP006: the optimizer step runs as many small kernels."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -29,8 +28,7 @@ _BY_LIST = ("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 _FUSED_ON_HOST = {"Adam": 0.7, "AdamW": 0.7}
 
 
-@dataclass(frozen=True)
-class UnfusedOptimizer(Rule):
+class UnfusedOptimizer(Rule, frozen=True):
     """Find optimizer steps with over {most_per_tensor} kernels for each parameter, or {smallest_share} of the step.
 
     Why it costs: Each small kernel has a launch, and the parameters are read and written several times.

@@ -1,6 +1,5 @@
 """IN012: the first epoch waits for data that later epochs find in memory."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -20,8 +19,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class ColdEpoch(Rule):
+class ColdEpoch(Rule, frozen=True):
     """Find a first epoch whose fetches take {slower_ratio} times as long as later ones.
 
     Why it costs: The first epoch reads from storage and fills the file cache. Later epochs read from memory.

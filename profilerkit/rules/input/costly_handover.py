@@ -1,6 +1,5 @@
 """IN008: bringing finished samples to the training process is the cost."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -22,8 +21,7 @@ _STACKED_NS = 500.0
 _PIECEWISE_TIMES = 10.0
 
 
-@dataclass(frozen=True)
-class CostlyHandover(Rule):
+class CostlyHandover(Rule, frozen=True):
     """Find batches of which collate and hand-over take {smallest_share} of the work, or which arrive late.
 
     Why it costs: The samples are ready, but the batch is copied, pickled and sent before training gets it.
@@ -88,7 +86,7 @@ def _copying_ns(facts: Facts, workers: Workers) -> float:
 def _joins(workers: Workers, on_the_way: float) -> bool:
     """Return whether joining, not the hand-over, is most of it."""
     joining, moving = workers.time_ns("collate"), workers.time_ns("handover")
-    return joining > moving and on_the_way < CostlyHandover.on_its_way_share
+    return joining > moving and on_the_way < CostlyHandover().on_its_way_share
 
 
 _JOIN = (

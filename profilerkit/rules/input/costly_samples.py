@@ -1,6 +1,5 @@
 """IN007: the workers compute all the time."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -14,8 +13,7 @@ from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class CostlySamples(Rule):
+class CostlySamples(Rule, frozen=True):
     """Find workers that compute for {computing_share} of the work on a batch.
 
     Why it costs: Decoding and augmenting on the CPU sets the pace of training.

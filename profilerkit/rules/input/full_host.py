@@ -1,6 +1,5 @@
 """IN005: the host's cores are taken, so more workers would not help."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -14,8 +13,7 @@ from profilerkit.rules.lines import in_line, line_evidence, told_line
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence
 
 
-@dataclass(frozen=True)
-class FullHost(Rule):
+class FullHost(Rule, frozen=True):
     """Find a loader whose workers wait for a core, or keep the usable cores busy.
 
     Why it costs: The loader is limited by CPU time. More workers only take cores from each other.

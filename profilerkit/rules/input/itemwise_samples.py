@@ -1,7 +1,8 @@
 """IN013: samples that cost next to nothing are fetched one by one in Python."""
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
@@ -23,8 +24,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class ItemwiseSamples(Rule):
+class ItemwiseSamples(Rule, frozen=True):
     """Find samples of at most {most_ns} that are fetched one by one, {fewest_samples} or more to a batch.
 
     Why it costs: Each sample pays for indexing, conversion and a function call that cost more than its data.
@@ -93,8 +93,7 @@ class ItemwiseSamples(Rule):
         return min(removed * batch.per_step / (facts.mean_step_ns or 1.0), facts.share(*WAITS))
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
+class _Batch(msgspec.Struct, frozen=True):
     """What one batch costs whoever makes it; ``bytes`` is ``None`` when not measured.
 
     ``running_ns`` is its CPU time and what it waited for a core.

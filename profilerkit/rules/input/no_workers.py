@@ -1,6 +1,5 @@
 """IN002: the main process loads the data itself."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -28,8 +27,7 @@ from profilerkit.units import format_ns, format_ratio
 _LIMITS = {"compute": "everything it does except loading", "workers": "the workers' rate", "cores": "the host's cores"}
 
 
-@dataclass(frozen=True)
-class NoWorkers(Rule):
+class NoWorkers(Rule, frozen=True):
     """Find a loader without worker processes that holds up the step by {smallest_share} and {smallest_wait_ns}.
 
     Why it costs: Loading and training take turns in one process. Workers make the next batches while this one trains.

@@ -1,6 +1,5 @@
 """IN009: batches are copied from pageable memory."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -21,8 +20,7 @@ from profilerkit.units import format_ns, format_ratio
 _ORIGIN = "Memcpy HtoD (Pageable -> Device)"
 
 
-@dataclass(frozen=True)
-class PageableCopy(Rule):
+class PageableCopy(Rule, frozen=True):
     """Find batch copies from pageable memory below {slow_ratio} of the link's rate.
 
     Why it costs: The driver first copies pageable memory to a staging buffer, and the host waits for the copy.

@@ -1,6 +1,5 @@
 """IN011: every epoch starts its worker processes again."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -22,8 +21,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_count, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class RestartedWorkers(Rule):
+class RestartedWorkers(Rule, frozen=True):
     """Find epochs that lose {smallest_gap_ns} and 2 % of their time to stopping and starting workers.
 
     Why it costs: New workers import modules, open the data and fill the queue while the device waits.

@@ -1,6 +1,5 @@
 """IN010: the device waits for the copies of its batches, which need not be pinned any more."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.device.records import CopyFacts
@@ -15,8 +14,7 @@ from profilerkit.units import format_ns, format_ratio
 _IN_LINE = 0.5
 
 
-@dataclass(frozen=True)
-class SerialCopy(Rule):
+class SerialCopy(Rule, frozen=True):
     """Find batch copies that run while the device does nothing else, for {smallest_share} of the step.
 
     Why it costs: The copy engine can work beside the kernels. A copy that runs alone adds its whole time to the step.

@@ -1,6 +1,5 @@
 """IN004: the workers are fast enough in the mean, but slow batches empty the queue."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -16,8 +15,7 @@ from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, evi
 from profilerkit.units import format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class ShallowPrefetch(Rule):
+class ShallowPrefetch(Rule, frozen=True):
     """Find workers that are fast enough on average, but some of whose batches take much longer.
 
     Why it costs: With few batches prefetched, one slow batch empties the queue and the step waits for it.

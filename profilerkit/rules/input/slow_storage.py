@@ -1,6 +1,5 @@
 """IN006: the workers are blocked while they read."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -15,8 +14,7 @@ from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class SlowStorage(Rule):
+class SlowStorage(Rule, frozen=True):
     """Find workers that are blocked on reads for {blocked_share} of the work on a batch.
 
     Why it costs: A blocked worker makes nothing. Storage, a network or a lock sets the pace of training.

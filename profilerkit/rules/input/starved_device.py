@@ -1,6 +1,5 @@
 """IN001: the step waits for the data loader."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import BEFORE_THE_COPY, BETWEEN_STEPS, INFERRED, Facts
@@ -43,8 +42,7 @@ SMALLEST_HIDDEN = 0.01
 MOST_OF_THE_WAIT = 0.5
 
 
-@dataclass(frozen=True)
-class StarvedDevice(Rule):
+class StarvedDevice(Rule, frozen=True):
     """Find steps that wait for their next batch for {smallest_share} of their time or more.
 
     Why it costs: The GPU has no work until the batch is there. On a run without a GPU the training thread waits.
@@ -172,9 +170,9 @@ def _told_by_workers(facts: Facts) -> bool:
     """Whether a rule about the workers' own time proposes the cheaper batch (IN006, IN007, IN008)."""
     workers = facts.workers
     return workers is not None and (
-        workers.share("fetch") >= SlowStorage.blocked_share
-        or workers.share("prep") >= CostlySamples.computing_share
-        or workers.share("collate", "handover") >= CostlyHandover.smallest_share
+        workers.share("fetch") >= SlowStorage().blocked_share
+        or workers.share("prep") >= CostlySamples().computing_share
+        or workers.share("collate", "handover") >= CostlyHandover().smallest_share
     )
 
 

@@ -1,6 +1,5 @@
 """IN003: all workers are busy and still slower than the step."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -18,8 +17,7 @@ from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, sha
 from profilerkit.units import format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class TooFewWorkers(Rule):
+class TooFewWorkers(Rule, frozen=True):
     """Find workers that are busy {busy_ratio} of the time, each slower with a batch than the step.
 
     Why it costs: The step waits for a batch that is not ready, while the host has cores left for more workers.

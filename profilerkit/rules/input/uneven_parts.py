@@ -1,6 +1,5 @@
 """IN014: workers run out of data before the others, because their parts are of unlike length."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -15,8 +14,7 @@ from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, fin
 from profilerkit.units import format_count, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class UnevenParts(Rule):
+class UnevenParts(Rule, frozen=True):
     """Find iterable datasets where, on average, fewer than {with_data} of the workers still have data.
 
     Why it costs: When the short shards end, the remaining workers feed the rest of the epoch alone.

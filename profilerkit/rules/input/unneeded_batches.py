@@ -1,6 +1,5 @@
 """IN015: batches hold padding, or are fetched and dropped."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -25,8 +24,7 @@ _START_THERE = Fix(
 )
 
 
-@dataclass(frozen=True)
-class UnneededBatches(Rule):
+class UnneededBatches(Rule, frozen=True):
     """Find batches of which {smallest_padding} of the tokens are padding, and batches that train nothing.
 
     Why it costs: The model computes padding like any token. A dropped batch is loaded in full for nothing.

@@ -1,7 +1,6 @@
 """ME001: the step waits for memory to be allocated."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -26,8 +25,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_about, format_count, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class AllocatorChurn(Rule):
+class AllocatorChurn(Rule, frozen=True):
     """Find steps that wait {smallest_share} of their time or more for cudaMalloc, cudaFree or page faults.
 
     Why it costs: The caching allocator should ask the driver rarely. Each call waits for the device, and empties its

@@ -1,6 +1,5 @@
 """ME008: offloaded state travels in the open."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -24,8 +23,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class ExposedOffload(Rule):
+class ExposedOffload(Rule, frozen=True):
     """Find copies of offloaded state that run alone for {smallest_share} of the step.
 
     Why it costs: The device waits for weights or optimizer state to arrive from host memory.

@@ -1,6 +1,5 @@
 """ME007: gradients are filled with zeros instead of dropped."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -22,8 +21,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_count, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class FilledGradients(Rule):
+class FilledGradients(Rule, frozen=True):
     """Find optimizers that fill gradients with zeros, so that backward has to add to them.
 
     Why it costs: Filling writes every gradient, and adding reads and writes it again. A dropped gradient needs neither.

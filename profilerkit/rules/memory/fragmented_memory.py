@@ -1,6 +1,5 @@
 """ME002: the device's memory is split into pieces that cannot be used."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -15,8 +14,7 @@ _UNKNOWN_SIZE = MissingData(
 )
 
 
-@dataclass(frozen=True)
-class FragmentedMemory(Rule):
+class FragmentedMemory(Rule, frozen=True):
     """Find reserved memory with {split_ratio} of it in unused pieces, or {idle_ratio} of it idle at the peak.
 
     Why it costs: A large request fails although the sum of the free pieces would be enough. The free room could hold a

@@ -1,6 +1,5 @@
 """ME004: memory in use grows from step to step."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -35,8 +34,7 @@ _ARRAYS = Fix(
 )
 
 
-@dataclass(frozen=True)
-class GrowingMemory(Rule):
+class GrowingMemory(Rule, frozen=True):
     """Find memory that grows by {smallest_growth_bytes} or more over the run, and does not stop.
 
     Why it costs: Growth without end exhausts the memory, and the run fails after hours.

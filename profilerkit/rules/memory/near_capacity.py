@@ -1,6 +1,5 @@
 """ME003: the device's memory is almost full."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -9,8 +8,7 @@ from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Re
 from profilerkit.units import format_bytes, format_ratio
 
 
-@dataclass(frozen=True)
-class NearCapacity(Rule):
+class NearCapacity(Rule, frozen=True):
     """Find runs that reserve {full_ratio} of the memory at the peak, with {in_use_ratio} of that in use.
 
     Why it costs: A longer sequence or a little fragmentation ends the run with an out-of-memory error.

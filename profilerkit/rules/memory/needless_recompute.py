@@ -1,6 +1,5 @@
 """ME005: activations are recomputed although there is room to keep them."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -22,8 +21,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class NeedlessRecompute(Rule):
+class NeedlessRecompute(Rule, frozen=True):
     """Find runs that recompute for {smallest_share} of the step with the peak below {roomy_ratio} of the memory.
 
     Why it costs: Activation checkpointing runs forward code twice, up to a third more compute. Kept activations need

@@ -1,7 +1,6 @@
 """ME006: the job would run as well on less hardware."""
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.communication.traffic import TRANSFER
@@ -17,8 +16,7 @@ from profilerkit.units import format_bytes, format_ratio
 _HALF_SPEED = 2.0
 
 
-@dataclass(frozen=True)
-class OversizedHardware(Rule):
+class OversizedHardware(Rule, frozen=True):
     """Find devices below {low_utilization_ratio} utilisation, with less than {small_peak_ratio} of the memory used.
 
     Why it costs: You pay for device-hours that the job does not need.

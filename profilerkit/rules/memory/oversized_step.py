@@ -1,7 +1,6 @@
 """ME010: a step asks for memory that the device does not have, or that it could do without."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -24,8 +23,7 @@ for h, y in zip(hidden.chunk(8, dim=1), labels.chunk(8, dim=1)):
 _CHECKPOINT = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"
 
 
-@dataclass(frozen=True)
-class OversizedStep(Rule):
+class OversizedStep(Rule, frozen=True):
     """Find requests that failed, and the tensors that fill the memory at the peak.
 
     Why it costs: The run ends, or it runs with a smaller batch than the device could hold.

@@ -1,7 +1,8 @@
 """How much of the memory the judged rank needs, and how that is told apart from what is only cached."""
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Evidence
@@ -12,8 +13,7 @@ _COMMA = re.compile(r",(?![^\[\]]*\])")
 _INSTANTS, _ALLOCATOR, _NVML = "[memory] instants", "torch's allocator, sampled", "NVML, all processes"
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(msgspec.Struct, frozen=True):
     """The memory that holds what is allocated: the device's, or the host's of a run without one.
 
     Attributes:

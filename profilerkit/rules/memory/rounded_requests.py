@@ -1,6 +1,5 @@
 """ME009: the allocator rounds requests up noticeably."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -12,8 +11,7 @@ from profilerkit.units import format_bytes, format_ratio
 _DIVISIONS = "roundup_power2_divisions"
 
 
-@dataclass(frozen=True)
-class RoundedRequests(Rule):
+class RoundedRequests(Rule, frozen=True):
     """Find allocations with more than {largest_ratio} of their bytes added by rounding, {smallest_bytes} or more.
 
     Why it costs: The room that rounding takes could hold a larger batch.

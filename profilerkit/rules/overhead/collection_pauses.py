@@ -1,6 +1,5 @@
 """OV004: Python's garbage collector stops the step."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -21,8 +20,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class CollectionPauses(Rule):
+class CollectionPauses(Rule, frozen=True):
     """Find garbage collections that take {smallest_share} of the step, in {fewest_collections} or more collections.
 
     Why it costs: A full collection visits every object while training stands still. With several ranks all wait for

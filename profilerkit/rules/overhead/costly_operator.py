@@ -1,7 +1,6 @@
 """OV010: hooks, reads of values, or one operator without matrix products hold much of a step."""
 
 import re
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -55,8 +54,7 @@ _MODEL = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class CostlyOperator(Rule):
+class CostlyOperator(Rule, frozen=True):
     """Find hooks and reads of single values that take {smallest_share} of a CPU step, or one costly operator.
 
     Why it costs: A hook or an item() call in a loop runs Python once for each parameter or element.

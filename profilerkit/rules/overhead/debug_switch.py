@@ -1,7 +1,8 @@
 """OV009: a switch made for debugging is on, and slows the training."""
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
@@ -10,8 +11,7 @@ from profilerkit.model.finding import Evidence, Finding, Fix, Saving
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for
 
 
-@dataclass(frozen=True, slots=True)
-class _Switch:
+class _Switch(msgspec.Struct, frozen=True):
     """A switch: how it begins in the record, what it does, and how to put it off."""
 
     name: str
@@ -39,8 +39,7 @@ _SWITCHES = (
 )
 
 
-@dataclass(frozen=True)
-class DebugSwitch(Rule):
+class DebugSwitch(Rule, frozen=True):
     """Find anomaly detection, blocking launches and other debugging switches that were on.
 
     Why it costs: Anomaly detection checks every gradient. Blocking launches stop the CPU at each kernel.

@@ -1,6 +1,5 @@
 """OV002: the host waits for the device, and the device computes nothing meanwhile or after."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -31,8 +30,7 @@ _FEWER_COPIES = Fix(
 )
 
 
-@dataclass(frozen=True)
-class FrequentSync(Rule):
+class FrequentSync(Rule, frozen=True):
     """Find over {most_per_step} host syncs in a step, or fewer that cost {large_share} of it.
 
     Why it costs: The CPU waits for the GPU, then the GPU waits until the CPU has issued new kernels.

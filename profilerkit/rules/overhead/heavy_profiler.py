@@ -1,6 +1,5 @@
 """OV007: the profiler changes what it measures."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -11,8 +10,7 @@ from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, eac
 from profilerkit.units import format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class HeavyProfiler(Rule):
+class HeavyProfiler(Rule, frozen=True):
     """Find traces whose steps are {inflation_ratio} times as long as untraced ones, or hold {own_share} profiler work.
 
     Why it costs: The numbers of a slowed CPU make overhead look larger than it is.

@@ -1,7 +1,6 @@
 """OV001: the host issues work more slowly than the device runs it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS
@@ -37,8 +36,7 @@ PHASE_WORDS: dict[Phase, str] = {
 }
 
 
-@dataclass(frozen=True)
-class LaunchBound(Rule):
+class LaunchBound(Rule, frozen=True):
     """Find steps whose GPU idles for {smallest_share} while the CPU issues the next kernels.
 
     Why it costs: PyTorch spends microseconds on each operator. When kernels are shorter than that, the GPU waits.

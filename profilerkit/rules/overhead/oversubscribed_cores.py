@@ -1,7 +1,6 @@
 """OV008: more threads than cores compute, and the training thread or the loader's workers wait for one."""
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -24,8 +23,7 @@ from profilerkit.rules.run_queue import over_all_samples, queued_evidence
 from profilerkit.units import format_count, format_ratio
 
 
-@dataclass(frozen=True)
-class OversubscribedCores(Rule):
+class OversubscribedCores(Rule, frozen=True):
     """Find runs with more threads than cores whose training thread waits {queued_ratio} of its time for a core.
 
     Why it costs: Threads that take turns on a core lose time to switching, and the training thread waits in line.

@@ -1,7 +1,6 @@
 """OV005: the user's own Python keeps the device waiting."""
 
 import re
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -33,8 +32,7 @@ _OWN = re.compile(r"(?:^|/)profilerkit/capture/\w+\.py\(")
 _SHOW_THE_HOST = "run the loop within torch.autograd.profiler.emit_nvtx() under nsys, or record with torch.profiler"
 
 
-@dataclass(frozen=True)
-class PythonWork(Rule):
+class PythonWork(Rule, frozen=True):
     """Find Python between operators, longer than 1 ms at a time, that takes {smallest_share} of the step.
 
     Why it costs: Logging, metrics and loops over elements run on the thread that has to issue the next kernel.

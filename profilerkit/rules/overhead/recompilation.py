@@ -1,7 +1,6 @@
 """OV006: the compiled model is compiled again while it trains."""
 
 import re
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from profilerkit.analysis.facts import Facts
@@ -53,8 +52,7 @@ _REMEDIES = (
 _LOOKS_AT = re.compile(r"(?:^|\(|[LG]\[['\"]|tensor ')(?!_{2}|len\b|[LG]\[)([A-Za-z_]\w*)(?:['\"]\])?((?:\.\w+)*)")
 
 
-@dataclass(frozen=True)
-class Recompilation(Rule):
+class Recompilation(Rule, frozen=True):
     """Find compilations in {fewest_steps} or more steady steps.
 
     Why it costs: Each compilation takes seconds. After eight of one function PyTorch runs it uncompiled.

@@ -1,6 +1,5 @@
 """OV003: many tiny copies cross the bus in every step."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
@@ -20,8 +19,7 @@ _READ = Fix(
 )
 
 
-@dataclass(frozen=True)
-class SmallTransfers(Rule):
+class SmallTransfers(Rule, frozen=True):
     """Find over {most_per_step} copies below 4 KiB in a step, between host and device.
 
     Why it costs: A copy of a few bytes takes as long to issue as one of a megabyte. A read back stops the CPU.

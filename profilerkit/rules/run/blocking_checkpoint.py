@@ -1,7 +1,6 @@
 """RU001: training stops while checkpoints are written."""
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -15,8 +14,7 @@ from profilerkit.units import format_about, format_ns, format_ratio
 _HOUR_NS = 3_600 * 10**9
 
 
-@dataclass(frozen=True)
-class BlockingCheckpoint(Rule):
+class BlockingCheckpoint(Rule, frozen=True):
     """Find checkpoints that take {smallest_share} of the time of a recorded run.
 
     Why it costs: torch.save copies the weights and writes the file while the GPU has no work.

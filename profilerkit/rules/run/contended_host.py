@@ -1,6 +1,5 @@
 """RU005: other work on the host takes processor time."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -21,8 +20,7 @@ _SIGNALS = {
 }
 
 
-@dataclass(frozen=True)
-class ContendedHost(Rule):
+class ContendedHost(Rule, frozen=True):
     """Find steal above {steal_ratio}, pressure above {pressure_ratio}, or throttling above {throttled_ratio}.
 
     Why it costs: The training thread is ready and gets no core. The same program takes another time tomorrow.

@@ -1,6 +1,5 @@
 """RU007: the PCIe link runs below its width or generation."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -25,8 +24,7 @@ from profilerkit.units import format_ratio
 _COPIES = ("input.h2d", "sync.d2h", "mem.offload")
 
 
-@dataclass(frozen=True)
-class DegradedLink(Rule):
+class DegradedLink(Rule, frozen=True):
     """Find a PCIe link below its best in {fewest_samples} or more samples of a busy device.
 
     Why it costs: Copies between host and device take longer by the lost rate.

@@ -1,6 +1,5 @@
 """RU009: each step takes longer than the one before it."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -42,8 +41,7 @@ _GROWING = Fix(
 )
 
 
-@dataclass(frozen=True)
-class GrowingSteps(Rule):
+class GrowingSteps(Rule, frozen=True):
     """Find steps that grow by {smallest_growth} from the first to the last third, and go on growing.
 
     Why it costs: Something is kept from step to step and is walked or copied each time.

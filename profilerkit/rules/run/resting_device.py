@@ -1,6 +1,5 @@
 """RU008: a sampled device is idle for seconds at a time, or never fully busy."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -12,8 +11,7 @@ from profilerkit.units import format_count, format_long_ns, format_ratio
 _CODE = "profilerkit run -- train.py"
 
 
-@dataclass(frozen=True)
-class RestingDevice(Rule):
+class RestingDevice(Rule, frozen=True):
     """Find a device in a sampler's log that is idle for {idle_ratio} of the time between its first and last work.
 
     Why it costs: The device is paid for and does nothing.

@@ -1,6 +1,5 @@
 """RU006: another process uses the same GPU."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -9,8 +8,7 @@ from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Re
 from profilerkit.units import format_bytes, format_ratio
 
 
-@dataclass(frozen=True)
-class SharedDevice(Rule):
+class SharedDevice(Rule, frozen=True):
     """Find processes on the GPU that are no rank of the run and no worker of one.
 
     Why it costs: Kernels of both take turns. Your step gets longer, and differs from run to run.

@@ -1,7 +1,8 @@
 """What training stops for, whichever recording tells it: of the whole run, else of the judged steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from profilerkit.analysis.facts import Facts, Stall
 from profilerkit.analysis.host.host_facts import HotLine
@@ -22,8 +23,7 @@ _RECORDED = "the recorded steps"
 _PART = {"checkpoint": "other.ckpt", "evaluation": "other.eval", "logging": "other.log"}
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True):
     """Something that training stops for.
 
     Attributes:

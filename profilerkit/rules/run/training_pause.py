@@ -1,6 +1,5 @@
 """RU002: training stops at intervals for evaluation, logging, or something unnamed."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -31,8 +30,7 @@ _EMPTY_BATCH_NS = 500_000
 _NOT_NAMED = " Nobody named it: if it makes data to train on, as rollouts do, make it faster instead."
 
 
-@dataclass(frozen=True)
-class TrainingPause(Rule):
+class TrainingPause(Rule, frozen=True):
     """Find evaluation, logging and other pauses that take {smallest_share} of the time.
 
     Why it costs: The GPU does not train meanwhile, or has no work at all.

@@ -1,6 +1,5 @@
 """RU004: some steps are much longer than the others."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -24,8 +23,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_count, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class UnevenSteps(Rule):
+class UnevenSteps(Rule, frozen=True):
     """Find steps that vary by {largest_cv_ratio}, or whose slowest take {tail_ratio} times the median.
 
     Why it costs: A few slow steps raise the mean, and with several ranks every rank waits for them.

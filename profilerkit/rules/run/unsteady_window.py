@@ -1,6 +1,5 @@
 """RU003: too few steps are steady, or what is there is cold."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
@@ -19,8 +18,7 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_ratio
 
 
-@dataclass(frozen=True)
-class UnsteadyWindow(Rule):
+class UnsteadyWindow(Rule, frozen=True):
     """Find recordings with fewer than {fewest_steps} steady steps, or {cold_share} of first-use work.
 
     Why it costs: Warm-up and compilation look like bottlenecks that the run does not have.
