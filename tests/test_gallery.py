@@ -104,8 +104,8 @@ def test_a_run_that_never_happened_says_so_on_its_page_and_a_recording_does_not(
     # The samples are recorded on a CPU: a device in one of them is the simulator's.
     assert BY_NAME[name].is_simulated == bool(found.run.devices)
     assert (SIMULATED in found.trust.notes) == BY_NAME[name].is_simulated
-    assert (f">{SIMULATED}</li>" in page) == BY_NAME[name].is_simulated
-    assert (f'<p class="run">{name}, simulated</p>' in page) == BY_NAME[name].is_simulated
+    assert (SIMULATED in page) == BY_NAME[name].is_simulated
+    assert (f"{name}, simulated" in page) == BY_NAME[name].is_simulated
 
 
 def test_the_straggler_is_named():

@@ -191,7 +191,7 @@ def test_a_trace_tells_its_lost_time(tmp_path, monkeypatch, capsys):
     cost = analyze(path, gpu_hour_price=2.5).cost
     assert (cost.unit, cost.scope, cost.price) == ("GPU", "1000 steps", 2.5)
     assert cost.lost[0].cause.startswith("input.")
-    assert main(["analyze", str(path), "--gpu-hour-price", "2.5"]) == 0
+    assert main(["analyze", str(path), "-v", "--gpu-hour-price", "2.5"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "GPU-seconds of 1,000 steps" in shown
     assert "Priced at 2.50 per GPU-hour." in shown

@@ -45,6 +45,8 @@ def classes_in(hint):
 
 @pytest.mark.parametrize("name", ["analyze", "diff", "load", "profile", "reduce", "summarise", "trace_handler"])
 def test_what_a_public_function_takes_and_gives_can_be_annotated(name):
-    hints = typing.get_type_hints(getattr(profilerkit, name))
+    hints = typing.get_type_hints(
+        getattr(profilerkit, name), localns={known: getattr(profilerkit, known) for known in profilerkit.__all__}
+    )
     named = {found.__name__ for hint in hints.values() for found in classes_in(hint)}
     assert named <= set(profilerkit.__all__)

@@ -116,7 +116,7 @@ NAMED = {
     "SIGINT": (-signal.SIGINT, "interrupted (Ctrl-C)", "interrupted"),
     "SIGKILL": (-signal.SIGKILL, "killed", "left no word"),
     "SIGSEGV": (-signal.SIGSEGV, "killed", "left no word"),
-    "out of memory": (1, "RuntimeError: ", "can't allocate memory"),
+    "out of memory": (1, "RuntimeError: ", "can't allocate"),
     "MemoryError": (1, "MemoryError", "MemoryError"),
     "fork and os._exit": (0, "finished", None),
     "fork and exit": (0, "finished", None),

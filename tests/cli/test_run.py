@@ -155,7 +155,7 @@ def test_an_ending_python_does_not_survive_leaves_what_analyze_reads(start, tmp_
     pytest.importorskip("torch")
     done = start(TRAIN + ending, options=LIGHT)
     assert done.returncode == code
-    assert "also after a kill: profilerkit analyze runs/train" in done.stderr
+    assert "for a report before it ends: profilerkit analyze runs/train" in done.stderr
     assert main(["analyze", str(tmp_path / "runs" / "train")]) == 0
     told = capsys.readouterr().out
     assert "input-bound" in told.lower()

@@ -41,7 +41,7 @@ def test_a_trace_that_is_piped_in_is_reported_on_in_the_working_directory(piped,
     assert main(["analyze", "-"]) == 0
     assert [path.name for path in Path().iterdir()] == ["stdin.report.html"]
     assert list((tmp_path / "tmp").iterdir()) == [], "the copy is removed"
-    assert capsys.readouterr().out.splitlines()[0] == "standard input"
+    assert capsys.readouterr().out.splitlines()[0] == "standard input · 12 steps"
     assert not stream.closed
 
 

@@ -122,7 +122,7 @@ def test_nothing_is_written_beside_a_remote_trace(elsewhere, capsys):
     assert "-o summaries/" in capsys.readouterr().err
     assert main(["map", "memory://bucket/run", "-o", "memory://bucket/out", "--engine", "inline"]) == 2
     assert "a local directory" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="no place"):
+    with pytest.raises(UsageError, match="no directory"):
         profilerkit.summarise("memory://bucket/run/rank0.json")
     assert profilerkit.summarise("memory://bucket/run/rank0.json", Path()).is_file()
     assert files_in(elsewhere) == before

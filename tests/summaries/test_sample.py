@@ -145,7 +145,7 @@ def test_a_rank_that_is_late_only_later_is_found_and_the_sample_is_told(facts, t
     assert report.crowd.culprits[0].waited_ns == pytest.approx(42e6, rel=0.25)
     assert report.crowd.sampled.ranks == RANKS
     assert (report.crowd.sampled.kept, report.crowd.sampled.of) == (RANKS * KEPT, RANKS * plan.STEPS * plan.PER_STEP)
-    text = " ".join(terminal.render(report, width=100).split())
+    text = " ".join(terminal.render(report, width=100, verbose=True).split())
     assert "40 ranks have more collectives than a summary keeps: 8,000 of 40,000 are compared" in text
 
 
