@@ -84,7 +84,7 @@ def _sections(diff: Diff) -> Iterator[Section]:
 def _word(diff: Diff) -> str:
     """The verdict as the headline has it: steps that vary too much do not show that nothing changed."""
     if diff.verdict == "no real change" and diff.step is not None and not diff.step.is_surely_small:
-        return "NO CHANGE THAT CAN BE MEASURED"
+        return "NO MEASURABLE CHANGE"
     return diff.verdict.upper()
 
 
