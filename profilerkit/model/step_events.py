@@ -32,7 +32,7 @@ class StepEvents(msgspec.Struct, frozen=True, kw_only=True):
         step: its number.
         time_ns: start to next start.
         is_median: whether it is the step closest to the median, else it is the slowest.
-        mode: ``gpu``, or ``cpu`` when the main thread stands for the device.
+        mode: ``gpu``, or ``cpu`` when the main thread represents the device.
         tracks: from top to bottom.
         names: each text once. Hostile; of a ``cause`` it is a part of the step.
         families: what ``family`` counts in.

@@ -232,12 +232,7 @@ def _finding(found: b.Finding, *, is_other: bool = False) -> Markup:
         Markup("<{0}>{1}{2}</{0}>").format(level, "Or: " if is_other else "", words(found.title)),
         Markup('<p class="saving">{}</p>').format(" · ".join(fact for fact in facts if fact)),
     ]
-    for label, text in (
-        ("Why", found.why),
-        ("Change", found.fix),
-        ("Probed", found.probed),
-        ("Confirm", found.confirm),
-    ):
+    for label, text in found.reasons:
         if text:
             parts.append(Markup('<p><span class="muted">{}:</span> {}</p>').format(label, words(text)))
         if label == "Change" and found.code:

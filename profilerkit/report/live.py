@@ -24,8 +24,6 @@ _LEAST_AGE_NS = 1_000_000_000
 #: Ranks and parts named one by one.
 _MOST_LATE = 8
 _MOST_PARTS = 6
-#: Share of the step from which on it is said what is not explained.
-_NOTED_UNKNOWN = 0.10
 _LABEL = 12
 _NOT_MEASURED = "not measured"
 _LEVELS = "▁▂▃▄▅▆▇█"

@@ -107,7 +107,7 @@ def _sections(page: Page, made: b.Document) -> None:
 
 
 def _block(page: Page, block: b.Block) -> None:
-    """Any block; a chart is told by its title and table."""
+    """Write any block; a chart is shown by its title and table."""
     if isinstance(block, b.Text):
         page.line(
             (
@@ -144,12 +144,7 @@ def _finding(page: Page, found: b.Finding, also: str = "") -> None:
     page.line((f"{also}{_plain(found.title)} ", "bold"), (found.rule, "dim"))
     facts = (found.saves, f"confidence {found.confidence}", found.scope, found.method)
     page.line((" · ".join(fact for fact in facts if fact), "dim"), indent=3)
-    for label, text in (
-        ("Why", found.why),
-        ("Change", found.fix),
-        ("Probed", found.probed),
-        ("Confirm", found.confirm),
-    ):
+    for label, text in found.reasons:
         if text:
             page.line((f"{label}: {_plain(text)}", ""), indent=3)
         if label == "Change" and found.code:

@@ -57,11 +57,6 @@ def section(report: Report) -> Section | None:
     return Section("logs", "Logs", summary, tuple(blocks))
 
 
-def sampled_devices(report: Report, name: str) -> tuple[Series, ...]:
-    """One signal of each device in the logs of samplers."""
-    return tuple(series for series in report.run.samples if series.device is not None and series.name == name)
-
-
 def _devices(report: Report) -> Table | None:
     """A row for each device, with the signals that any of them has."""
     by_device: dict[str, dict[str, Series]] = {}

@@ -29,7 +29,6 @@ _SOURCES: tuple[LedgerSource, ...] = ("measured", "derived", "inferred")
 _MOST_OF_THE_RUN = 0.5
 #: … and one of these that takes this share is worth a look whatever bounds the step.
 _NOTED_SHARE = 0.10
-_NOTED: tuple[Stage, ...] = ("evaluation", "checkpoint")
 #: Wall clocks of ranks that are shown, and the least share of any for which a stage has a column.
 _RANK_ROWS = 64
 _COLUMN_SHARE = 0.01

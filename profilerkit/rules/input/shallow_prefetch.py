@@ -1,4 +1,4 @@
-"""IN004: the workers are fast enough in the mean, but slow batches empty the queue."""
+"""IN004: the workers are fast enough on average, but a few slow batches drain the queue."""
 
 from typing import ClassVar
 

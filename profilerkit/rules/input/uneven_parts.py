@@ -1,4 +1,4 @@
-"""IN014: workers run out of data before the others, because their parts are of unlike length."""
+"""IN014: some workers finish early, because the shards have unequal sizes."""
 
 from typing import ClassVar
 
