@@ -76,8 +76,8 @@ def test_a_budget_that_is_exceeded_fails_and_says_by_how_much_and_what_to_change
     assert re.search(r"^step_time is \S+ ms, not at most 1\.00 ms \(\+\d+ %\)$", shown, re.MULTILINE)
     assert "input-bound: " in shown
     assert re.search(r"first fix \(saves .+ %\): .*num_workers 0 → ", shown)
-    (report,) = re.findall(r"report: (\S+)", shown)
-    assert Path(report).is_file()
+    reports = set(re.findall(r"report: (\S+)", shown))  # where CI is set, pytest's summary has it again
+    assert [Path(report).is_file() for report in reports] == [True]
     assert "input is" not in shown, "only what is exceeded is said"
 
 
