@@ -47,8 +47,8 @@ NAMED_SAVING = 0.10
 #: Share of the step that compute kernels must own to call a run without savings compute-bound.
 MOST_OF_THE_STEP = 0.5
 #: Fewer timed steps than this, without a trace, name only what holds most of the step: the first steps of a run hold
-#: what happens once, and two do not show which of them is the odd one (a choice).
-FEWEST_TIMED = 3
+#: what happens once, and what is alike in four steps is alike by chance in 6 % of runs (sign test; five: 3 %).
+FEWEST_TIMED = 5
 #: More of the step than this unexplained, or in one part that no rule priced, and no verdict has high confidence.
 NOTED_UNPRICED = 0.10
 #: A fix of these is one of the kernels, which own the step all the same.

@@ -79,9 +79,9 @@ class CopiedPages(msgspec.Struct, frozen=True):
         counts: how often its pages were counted.
         private_bytes: the worker's alone at the last count.
         shared_bytes: what it may still copy.
-        copied_bytes: between the first count and the last.
+        copied_bytes: between the fork and the last count; where the fork is not known, since the first count.
         at_once_bytes: of that, the most between two counts. One garbage collection writes to every object of Python's.
-        first_step: step of the first count.
+        first_step: step of the fork or of the first count.
         last_step: step of the last one.
     """
 
@@ -106,7 +106,7 @@ class MemoryUse(msgspec.Struct, frozen=True):
         allocator_settings: of the environment, empty for torch's own; ``None`` where the environment is not known.
         oom: how the memory of the rank ran out; ``None`` where it did not, or nobody could tell.
         faults: ``None`` where they were not sampled in the judged steps.
-        copied: by a loader's worker; ``None`` where its pages were counted in fewer than two samples.
+        copied: by a loader's worker; ``None`` where its pages were counted once at most.
     """
 
     zeroed: ZeroedGradients | None = None

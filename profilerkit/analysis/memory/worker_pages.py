@@ -1,7 +1,7 @@
 """Memory that a worker process shared as it was forked and copied since, page by page."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -22,15 +22,16 @@ def counted_pages(samples: Sequence[Sample], workers: Collection[int]) -> list[t
 
 
 def copied_pages(samples: Sequence[Sample], log: StepLog, workers: Collection[int]) -> CopiedPages | None:
-    """What a worker copied between the first and the last count of its pages; ``None`` for fewer than two."""
+    """What a worker copied since it was forked, or else since the first count; ``None`` where only one is known."""
     counted = counted_pages(samples, workers)
-    if len(counted) < 2:
+    seen = [*_at_the_fork(samples, counted), *counted]
+    if len(seen) < 2:
         return None
-    private = np.array([pages.private_bytes for _, pages in counted], dtype=np.int64)
-    own = np.array([pages.anonymous_bytes for _, pages in counted], dtype=np.int64)
+    private = np.array([pages.private_bytes for _, pages in seen], dtype=np.int64)
+    own = np.array([pages.anonymous_bytes for _, pages in seen], dtype=np.int64)
     # What is new was never shared.
     copied = np.diff(private) - np.maximum(np.diff(own), 0)
-    at_ns = np.array([t_ns for t_ns, _ in counted], dtype=np.int64)
+    at_ns = np.array([t_ns for t_ns, _ in seen], dtype=np.int64)
     step = np.interp(at_ns, log.start, log.index)
     return CopiedPages(
         counts=len(counted),
@@ -41,3 +42,19 @@ def copied_pages(samples: Sequence[Sample], log: StepLog, workers: Collection[in
         first_step=round(float(step[0])),
         last_step=round(float(step[-1])),
     )
+
+
+def _at_the_fork(
+    samples: Sequence[Sample], counted: Sequence[tuple[int, WorkerPages]]
+) -> Iterator[tuple[int, WorkerPages]]:
+    """The worker's pages as it began: those of the training process, all shared.
+
+    A worker that still shares most of its pages at the first count was forked; of another nobody can tell.
+    """
+    for t_ns, pages in counted[:1]:
+        before = [(sample.t_ns, sample.host) for sample in samples if sample.t_ns < t_ns and sample.host]
+        at_ns, host = before[-1] if before else (t_ns, None)
+        if host is None or host.process_rss_bytes is None or host.process_file_bytes is None:
+            return
+        if pages.private_bytes < pages.anonymous_bytes / 2:
+            yield at_ns, WorkerPages(pages.pid, host.process_rss_bytes - host.process_file_bytes, 0)

@@ -100,6 +100,14 @@ def test_pages_that_a_worker_shared_and_copied_are_counted():
     assert with_samples(Memory(), samples, log()).growth == ()
 
 
+@pytest.mark.parametrize(("private", "copied"), [(400, 400 - 24), (700, None)])
+def test_a_worker_that_shares_most_of_its_pages_was_forked_and_had_copied_none(private, copied):
+    parent = HostSample(process_rss_bytes=1_100 * MIB, process_file_bytes=100 * MIB)
+    samples = [Sample(t_ns=500 * MS, host=parent), forked(2, private * MIB)]  # 24 MiB are new
+    found = copied_pages(samples, log(), {9, 4})
+    assert (found and found.copied_bytes) == (copied and copied * MIB)
+
+
 def test_what_a_worker_asks_for_anew_was_never_shared_and_is_its_growth():
     samples = [forked(s, (50 + 10 * s) * MIB, GIB + 10 * s * MIB) for s in range(1, 9)]
     assert copied_pages(samples, log(), {9, 4}).copied_bytes == 0
