@@ -53,9 +53,16 @@ def python(share=0.3, *, frames=(), between=0.0, **changes):
     return facts({"over.python": share}, **{"host": HostFacts(python=told), "device": device, **changes})
 
 
-def compiling(share=0.2, *, steps=4, recompiled=("0/1", "0/2"), source="measured", regions=1, guards=()):
+def compiling(share=0.2, *, steps=4, recompiled=("0/1", "0/2"), source="measured", regions=1, guards=(), longer=0.0):
     compiles = CompileFacts(
-        share=share, steps=steps, of=20, regions=regions, recompiled=recompiled, source=source, guards=guards
+        share=share,
+        longer=longer or share,
+        steps=steps,
+        of=20,
+        regions=regions,
+        recompiled=recompiled,
+        source=source,
+        guards=guards,
     )
     return facts({"warm.compile": share}, host=HostFacts(compiles=compiles))
 
@@ -273,6 +280,7 @@ def test_compiling_again_is_told_with_what_and_how_often():
     assert found.title == "4 of 20 settled steps compile, for 100 ms each"
     assert found.why.endswith("Compiled again: 0/1, 0/2.")
     assert (found.detail, found.confidence, found.saving.expected) == ("compile", "high", 0.2)
+    assert finding("OV006", compiling(longer=0.5)).saving.high > found.saving.high
     assert finding("OV006", compiling(source="derived")).confidence == "medium"
     assert [entry.unit for entry in finding("OV006", compiling(regions=None)).evidence] == ["ratio", "count", "ns"]
 

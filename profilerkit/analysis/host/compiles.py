@@ -10,6 +10,7 @@ from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.host.host_facts import CompileFacts
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.rundir.layout import EventKind
@@ -19,6 +20,8 @@ from profilerkit.trace.columns import Bools, TraceColumns
 #: stands before it where the trace shows the region run.
 _NUMBER = re.compile(r"^(?:Torch-Compiled Region: |\[)?(\d{1,9})/(\d{1,9})\b")
 _MOST_NAMED = 5
+#: Steps without a compilation whose median is typical (a choice: it is none of the odd ones).
+_FEWEST_OTHERS = 3
 #: Behind that number, the guard that failed; and the numbers in it, which differ from one failure to the next. Bounded:
 #: names in a run directory may be of any length.
 _GUARD = re.compile(r"^\S{0,40}\d/\d{1,9}\S{0,40} (.{1,200})")
@@ -33,11 +36,12 @@ def compiles_of_log(events: bytes, names: Mapping[int, str], log: StepLog) -> Co
         return None
     step = in_step(table["start"].astype(np.int64), log.start, log.stop)
     judged = table[(step >= 0) & log.steady[np.maximum(step, 0)]]
-    total = max(int(log.time[log.steady].sum()), 1)
+    share, longer = _lost(log.time[log.steady], log.compiling[log.steady])
     every = [names.get(number, "") for number in np.unique(table["name"]).tolist()]
     again = [names.get(number, "") for number in np.unique(judged["name"]).tolist()]
     return CompileFacts(
-        share=min(float(log.compiling[log.steady].sum()) / total, 1.0),
+        share=share,
+        longer=longer,
         steps=int((log.compiling[log.steady] > 0).sum()),
         of=int(log.steady.sum()),
         regions=_regions(every),
@@ -66,15 +70,27 @@ def compiles_of_trace(columns: TraceColumns, compiles: Bools, steps: TraceSteps,
     counted = (state == "steady") | (state == "compile")
     counted[: state.tolist().index("steady") if "steady" in steps.state else 0] = False
     compiling = per_step[:, leaf("warm.compile")]
-    total = int((steps.end - steps.start)[counted].sum())
+    share, longer = _lost((steps.end - steps.start)[counted], compiling[counted])
     return CompileFacts(
-        share=int(compiling[counted].sum()) / total if total else 0.0,
+        share=share,
+        longer=longer,
         steps=int((compiling[counted] > 0).sum()),
         of=int(counted.sum()),
         regions=_regions(shown),
         recompiled=_recompiled(shown),
         source="derived",
     )
+
+
+def _lost(time: I64, compiling: I64) -> tuple[float, float]:
+    """Share of the steps' time in compilations, and in what steps with one take beyond the typical one without."""
+    total = max(int(time.sum()), 1)
+    share = min(int(compiling.sum()) / total, 1.0)
+    compiles = compiling > 0
+    if (~compiles).sum() < _FEWEST_OTHERS:
+        return share, share
+    longer = time[compiles] - median(time[~compiles])
+    return share, max(float(longer[longer > 0].sum()) / total, share)
 
 
 def _numbers(texts: Iterable[str]) -> set[tuple[int, int]]:

@@ -62,6 +62,8 @@ class CompileFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         share: of the time of the judged steps, and of those among them that were left out because they compile.
+        longer: of that time, what the steps that compile take beyond the typical one that does not: compiled code runs
+            slowly at first. ``share`` where fewer than three do not compile.
         steps: steps that compile.
         of: how many steps these are among.
         regions: compiled regions that ran or were compiled; ``None`` where no name told.
@@ -72,6 +74,7 @@ class CompileFacts(msgspec.Struct, frozen=True):
     """
 
     share: float
+    longer: float
     steps: int
     of: int
     regions: int | None

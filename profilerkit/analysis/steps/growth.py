@@ -19,6 +19,7 @@ class StepGrowth(msgspec.Struct, frozen=True):
     Attributes:
         slope: ns per step, with its 99 % interval, above 0.
         base_ns: the line of growth at the run's first step: a step as long as nothing has grown, at least 0.
+        least_ns: the same by the steepest line that its interval allows.
         first_ns: the typical step of the first tenth.
         last_ns: the typical step of the last tenth.
         mean_ns: the mean step.
@@ -32,6 +33,7 @@ class StepGrowth(msgspec.Struct, frozen=True):
 
     slope: Slope
     base_ns: float
+    least_ns: float
     first_ns: float
     last_ns: float
     mean_ns: float
@@ -65,10 +67,12 @@ def step_growth(series: StepSeries) -> StepGrowth | None:
     tenth = max(len(rows) // 10, 3)
     centre = median(series.index[rows[:tenth]]) - int(series.index[0])
     first, last = (np.isin(np.arange(len(series.time)), third) for third in (early, late))
+    first_ns = median(time[:tenth])
     return StepGrowth(
         slope=slope,
-        base_ns=max(median(time[:tenth]) - slope.value * centre, 0.0),
-        first_ns=median(time[:tenth]),
+        base_ns=max(first_ns - slope.value * centre, 0.0),
+        least_ns=max(first_ns - slope.high * centre, 0.0),
+        first_ns=first_ns,
         last_ns=median(time[-tenth:]),
         mean_ns=float(time.mean()),
         part=what_grew(series, last, first),

@@ -133,7 +133,7 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
         ),
         at_most="high" if timed else "medium",
         detail="compile",
-        saving=saving(compiles.share, compiles.share),
+        saving=saving(compiles.share, compiles.longer),
         fix=fix,
         confirm="With TORCH_LOGS=recompiles nothing may be printed after the first steps.",
     )

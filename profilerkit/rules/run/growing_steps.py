@@ -84,7 +84,8 @@ class GrowingSteps(Rule, frozen=True):
             busy = " while other programs take the processors" if grown < found.ratio - 1.0 else ""
             return Passed(f"the last steps take {format_ratio(found.ratio - 1.0)} more than the first ones{busy}")
         own = grown / (found.ratio - 1.0)
-        low, high = (max(1.0 - base / found.mean_ns, 0.0) * own for base in (found.first_ns, found.base_ns))
+        bases = (found.first_ns, found.base_ns, found.least_ns)
+        low, high, most = (max(1.0 - base / found.mean_ns, 0.0) * own for base in bases)
         expected = (low + high) / 2.0
         if not self.worth_saying(facts, expected):
             return Passed(f"the growth adds {format_ratio(expected)} to the mean step, which varies as much")
@@ -99,7 +100,7 @@ class GrowingSteps(Rule, frozen=True):
                     why=self._why(facts, found),
                     evidence=_evidence(facts, found),
                     at_most="medium",
-                    saving=saving(expected, high),
+                    saving=saving(expected, most),
                     fix=_FIXES.get(family) or (_KEPT if _memory_grows(facts) else _GROWING),
                     confirm="The last steps must take as long as the first ones.",
                 ),

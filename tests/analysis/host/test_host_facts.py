@@ -135,9 +135,10 @@ def test_compilations_in_steady_steps_are_measured():
         long = number in (8, 14)
         if long:
             compiled(log, log.at + 100, 5_000, f"0/{1 + number // 10}")
-        log.step(6_000 if long else 1_000)
+        log.step(7_000 if long else 1_000)
     found = compiles_of_log(log.data, log.names, read_log(log.data, log.names))
-    assert found.share == pytest.approx(10 / 30)
+    # What is compiled runs slowly at first: for 1 ms here.
+    assert (found.share, found.longer) == pytest.approx((10 / 32, 12 / 32))
     assert (found.steps, found.of, found.regions, found.recompiled) == (2, 20, 1, ("0/1", "0/2"))
     assert found.source == "measured"
     facts = run_facts([rank_facts("rank_00000", None, rank(log))])
