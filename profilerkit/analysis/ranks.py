@@ -24,7 +24,7 @@ from profilerkit.analysis.unequal_ranks import captures_apart, rank_name
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
 
-#: Share of a step that the median other rank must wait, exposed, before a rank is called late (R36).
+#: Share of a step that the median other rank must wait, exposed, before a rank is called late.
 LATE_SHARE = 0.05
 #: A late rank on a host must be later than the ends of one collective are apart by this factor: the load that blurs the
 #: ends delays the starts as well. Of 78 gloo recordings with an injected delay it was 32 and more; load alone made a

@@ -342,15 +342,15 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
 
 #: Share of a trace's events that may be lost before that is a reason to doubt.
 MANY_DROPPED = 0.01
-#: Profiled over unprofiled step time outside of this says that the traced steps are not like the others (R52).
+#: Profiled over unprofiled step time outside of this says that the traced steps are not like the others.
 ALIKE = (0.8, 1.5)
-#: Mean over median step from which a few slow steps carry the mean (R56), and how much of the step must be
+#: Mean over median step from which a few slow steps carry the mean, and how much of the step must be
 #: unexplained for that to matter: named phases and periodic stalls explain theirs.
 OUTLIER_MEAN = 1.2
 NOTED_UNKNOWN = 0.10
-#: Mean share of time in which some process waited for a core (PSI), from which host times are not the run's own (R58).
+#: Mean share of time in which some process waited for a core (PSI), from which host times are not the run's own.
 HIGH_PRESSURE = 0.4
-#: Mean share of the processors' time that other guests took, from which they are not either (R58).
+#: Mean share of the processors' time that other guests took, from which they are not either.
 HIGH_STEAL = 0.02
 
 

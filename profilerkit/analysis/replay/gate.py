@@ -15,16 +15,15 @@ from profilerkit.analysis.replay.replay import Replayed, replay
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category
 
-#: The unmodified replay must meet the traced time of the steps within this, and every step within the second (§3.2).
-#: dPRO's replay missed by 14 % in the mean where dependencies between streams were lost (§0.10); its own authors saw
-#: less than 5 %.
+#: The unmodified replay must meet the traced time of the steps within this, and every step within the second.
+#: dPRO's replay missed by 14 % in the mean where dependencies between streams were lost; its authors saw less than 5 %.
 LARGEST_ERROR, LARGEST_STEP_ERROR = 0.05, 0.10
 #: Share of the steps in transfers between two ranks from which a change shows in the trace of the other first (a
 #: choice: what the whole prediction may be off).
 MOST_ELSEWHERE = 0.05
 _BETWEEN_TWO = re.compile(r"^(?:nccl|rccl|oneccl).*(?:send|recv)", re.IGNORECASE)
 #: Share of the steps that kernels lose beside collectives, beyond which a change of these is not told: the replay keeps
-#: kernels as long as they were, and a prediction may be 2 points off (§3.5).
+#: kernels as long as they were, and a prediction may be 2 points off.
 MOST_SLOWED = 0.02
 #: Steps named when they fail.
 _NAMED = 5

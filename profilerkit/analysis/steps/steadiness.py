@@ -9,7 +9,7 @@ from profilerkit.units import format_ns_range
 #: Standard error of the median step over the step from which steps vary too much for a fine judgement. The verdict
 #: keeps silent about lost time above the same ratio.
 NOISY_STEPS = 0.05
-#: Among fewer steps than high confidence needs (R56), one so much longer than the median carries the mean.
+#: Among fewer steps than high confidence needs, one so much longer than the median carries the mean.
 FEW_STEPS = 8
 OUTLIER = 1.5
 #: Change over all judged steps, relative to the median step, from which they are not one population.
