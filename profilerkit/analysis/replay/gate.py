@@ -70,14 +70,14 @@ class ReplayFacts(msgspec.Struct, frozen=True, eq=False):
         """Why no saving is told from it; empty where one is."""
         if self.elsewhere > MOST_ELSEWHERE:
             held = f"{self.elsewhere:.0%}".replace("%", " %")
-            return f"{held} of the steps are transfers between two ranks, which wait for what other traces hold"
+            return f"{held} of the steps are transfers between two ranks, which depend on traces of other ranks"
         if self.failing:
             named = ", ".join(str(number) for number in self.failing[:_NAMED])
             more = f" and {len(self.failing) - _NAMED} more" if len(self.failing) > _NAMED else ""
             worst = float(np.abs(self.step_errors).max())
-            return f"steps {named}{more} come out up to {worst:.0%} off".replace("%", " %")
+            return f"the replay of steps {named}{more} is up to {worst:.0%} off".replace("%", " %")
         if abs(self.error) > LARGEST_ERROR:
-            return f"the steps come out {abs(self.error):.0%} {'longer' if self.error > 0 else 'shorter'}".replace(
+            return f"the replayed steps are {abs(self.error):.0%} {'longer' if self.error > 0 else 'shorter'}".replace(
                 "%", " %"
             )
         return ""
@@ -87,10 +87,10 @@ class ReplayFacts(msgspec.Struct, frozen=True, eq=False):
         if self.refused or fix_class != "communication":
             return self.refused
         if self.slowed is None:
-            return "kernels run beside collectives, and none was seen alone: how much these slow them is not known"
+            return "kernels run beside collectives and none ran alone, so how much collectives slow them is not known"
         if self.slowed > MOST_SLOWED:
             lost = f"{self.slowed:.0%}".replace("%", " %")
-            return f"kernels beside collectives are slower, by {lost} of the steps: that changes with the collectives"
+            return f"collectives slow the kernels beside them by {lost} of the steps, and this would change"
         return ""
 
     def share_of(self, kind: str) -> float:

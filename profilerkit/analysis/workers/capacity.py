@@ -50,7 +50,7 @@ def shortage(facts: Facts) -> str | None:
         return f"the workers keep {format_count(workers.cpu_cores)} of {cores:g} usable cores busy"
     throttled = facts.series("host.cpu_throttled")
     if throttled is not None and throttled.mean >= THROTTLED:
-        return f"the CPU quota holds the processes {format_ratio(throttled.mean)} of the time"
+        return f"the CPU quota stops the processes {format_ratio(throttled.mean)} of the time"
     if cores and workers.count > cores and computing >= COMPUTING_SHARE:
         return f"{workers.count} workers compute on {cores:g} usable cores"
     if is_known or facts.taken:
@@ -91,7 +91,7 @@ def lock_held(facts: Facts) -> str | None:
         return None
     if workers.share("fetch") < BLOCKED:
         return None
-    return f"a blocked worker waited for a lock {format_ratio(workers.locked_ratio)} of the times it was looked at"
+    return f"a blocked worker waited for a lock {format_ratio(workers.locked_ratio)} of the times it was sampled"
 
 
 def ran_out(facts: Facts) -> str | None:
@@ -100,7 +100,7 @@ def ran_out(facts: Facts) -> str | None:
     if workers is None or workers.active is None or workers.active >= WITH_DATA * workers.count:
         return None
     left = format_count(round(workers.active, 1))
-    return f"of {workers.count} workers {left} still had data, in the mean: their parts are of unlike length"
+    return f"on average only {left} of {workers.count} workers still had data: their shards differ in length"
 
 
 def memory_room(facts: Facts) -> int | None:
