@@ -107,7 +107,8 @@ def test_waiting_for_a_processor_that_others_had_is_no_change_of_the_program():
     assert abs(diff.step.judged.expected) < 0.2
     assert diff.verdict == "no real change"
     assert (
-        "for 0 % of the time before and 30 % after; that is taken out. As timed the step changed by +4" in diff.notes[0]
+        "for 0 % of the time before and 30 % after; this is subtracted. As timed the step changed by +4"
+        in diff.notes[0]
     )
 
 
@@ -116,7 +117,9 @@ def test_the_times_shown_are_derived_and_the_correction_is_called_estimated():
     assert diff.step.own_before_ns == pytest.approx(15 * MS)
     assert diff.step.quiet_before_ns == pytest.approx(15 * MS * math.exp(-0.4 * 0.5))
     assert diff.headline.startswith("The step takes 144 % longer: an estimated 12.3 ms → 30.0 ms without what other")
-    assert "Without the waiting it is 15.0 ms → 30.0 ms; what cold caches cost beside it is estimated" in diff.notes[0]
+    assert (
+        "Without the waiting it is 15.0 ms → 30.0 ms; the estimated cost of cold caches is subtracted" in diff.notes[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,7 +200,7 @@ def test_on_a_device_waiting_is_not_taken_out_but_hides_what_it_may_have_caused(
     assert diff(0.0).verdict == "slower"
     assert diff(0.2).verdict == "no real change"
     assert diff(0.2).step.judged.expected == pytest.approx(diff(0.2).step.mean.expected)
-    assert "whether the device waited for it is not known" in diff(0.2).notes[0]
+    assert "because the device may or may not have waited for it" in diff(0.2).notes[0]
 
 
 def test_pressure_on_the_processors_hides_more_where_steps_wait_for_workers():
@@ -286,7 +289,7 @@ def test_rows_that_stand_for_many_are_not_compared():
     report = report_of()
     thinned = replace(report, steps=replace(report.steps, count=4_000, steady=4_000, thinned=True))
     diff = compare(report, thinned)
-    assert diff.obstacles == ("the report after tells of 240 of 4000 steps: analyze it again",)
+    assert diff.obstacles == ("the report after lists 240 of 4000 steps: analyze it again",)
     assert diff.step is None
 
 
@@ -322,7 +325,7 @@ def test_what_one_side_does_not_tell_is_no_obstacle(name):
 
 def test_what_was_taken_to_be_equal_is_said():
     diff = compare(report_of(batch_size=None, processors=()), report_of())
-    assert diff.notes[-1] == "Not known on both sides, and taken to be the same: the batch size, the hardware."
+    assert diff.notes[-1] == "Not known on both sides, and assumed to be the same: the batch size, the hardware."
 
 
 def test_between_accelerators_another_host_is_only_a_difference():
@@ -337,7 +340,7 @@ def test_few_steps_are_not_compared(count, verdict):
     diff = compare(report_of(), report_of(times_of(count=count)))
     assert diff.verdict == verdict
     if verdict == "not comparable":
-        assert diff.obstacles == (f"too few steady steps after: {count}, of at least {FEWEST_STEPS}",)
+        assert diff.obstacles == (f"too few steady steps after: {count}, and {FEWEST_STEPS} are needed",)
 
 
 def test_only_steady_steps_count():
@@ -564,14 +567,14 @@ def test_another_value_than_the_proposed_one_is_another_fix():
     assert fixes(found, found, workers=2) == ()
     (fix,) = fixes(found, {"IN001": "passed"}, workers=2)
     assert (fix.how, fix.holds) == ("the finding is gone", None)
-    assert fix.note == "not judged: num_workers is 2 now, and the prediction is of 4"
+    assert fix.note == "not judged: num_workers is 2 now, and the prediction is for 4"
 
 
 def test_a_finding_that_went_while_its_setting_is_what_it_was_is_told_and_not_judged():
     before = {"IN001": (finding(fix=WORKERS),), "CP001": (finding(fix="Do that."),)}
     (left,) = fixes({"IN001": (finding(fix=WORKERS),)}, {"IN001": "passed"})
     assert (left.how, left.holds) == ("the finding is gone", None)
-    assert left.note == "not judged: num_workers is still 0, so another change did that"
+    assert left.note == "not judged: num_workers is still 0, so another change saved this"
     first, second = fixes(before, {"IN001": "passed", "CP001": "passed"})
     assert [(fix.rule, fix.holds) for fix in (first, second)] == [("CP001", True), ("IN001", None)]
     assert second.note == left.note
@@ -639,7 +642,7 @@ def saved(ratio, *, high=None):
     return Saving(low=0.9 * ratio, expected=ratio, high=high or 1.1 * ratio, method="analytic model")
 
 
-SMALL_BESIDE = "not judged: too little beside the fix above"
+SMALL_BESIDE = "not judged: too small next to the fix above"
 
 
 @pytest.mark.parametrize(
@@ -674,7 +677,7 @@ def test_a_setting_of_another_value_says_so_beside_a_larger_fix():
     after = report_of([24 * MS] * 240, findings={"IN001": "passed", "ME001": "passed"}, loader=loader(4))
     after = replace(after, run=replace(after.run, settings={"prefetch_factor": "3"}))
     notes = {fix.rule: fix.note for fix in compare(before, after).fixes}
-    assert notes["ME001"] == "not judged: prefetch_factor is 3 now, and the prediction is of 4"
+    assert notes["ME001"] == "not judged: prefetch_factor is 3 now, and the prediction is for 4"
 
 
 @pytest.mark.parametrize(
@@ -695,7 +698,7 @@ def test_a_finding_of_which_little_is_left_counts_and_misses_no_promise(after_ms
         return
     (fix,) = rows
     assert (fix.how, fix.holds) == ("the finding is smaller", holds)
-    assert fix.note == ("" if holds else "not judged: a part of it is left")
+    assert fix.note == ("" if holds else "not judged: part of it remains")
 
 
 def test_only_the_finding_that_got_smaller_counts():
@@ -746,7 +749,7 @@ def test_more_load_after_than_before_leaves_open_what_a_fix_saved():
     after = report_of([32 * MS] * 240, queued=0.25, findings={"IN001": "passed"}, loader=loader(4))
     (fix,) = compare(before, after).fixes
     assert fix.measured.expected < 0
-    assert (fix.holds, fix.note) == (None, "neither held nor missed: what was measured is too uncertain")
+    assert (fix.holds, fix.note) == (None, "neither held nor missed: the measurement is too uncertain")
 
 
 def test_noise_alone_confirms_no_promise():

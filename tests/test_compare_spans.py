@@ -41,10 +41,10 @@ def test_of_traces_without_steps_the_device_is_compared_as_a_whole_and_up_to_its
     assert changes(diff) == [("device", -0.002, False), ("stretch", -0.29, True)]
     assert diff.headline == (
         "No real change: the device's whole span 300 ms → 299 ms (−0.2 %), its kernels up to the first pause "
-        "240 ms → 170 ms (−29 %); one of each, so without an interval"
+        "240 ms → 170 ms (−29 %); one of each, so no interval"
     )
-    assert any("is as long as it was recorded" in note for note in diff.notes)
-    assert any("is no mark of a step" in note for note in diff.notes)
+    assert any("Nothing marks steps in this trace" in note for note in diff.notes)
+    assert any("does not mark a step" in note for note in diff.notes)
 
 
 def test_every_form_has_the_spans_and_says_that_they_have_no_interval():

@@ -275,10 +275,10 @@ def outcome_of(text, workers):
     ("text", "workers", "expected"),
     [
         ("num_workers 0 → 4.", 4, (False, "")),
-        ("num_workers 0 → 4.", 0, (None, "not judged: num_workers is still 0, so another change did that")),
-        ("num_workers 0 → 4.", 2, (None, "not judged: num_workers is 2 now, and the prediction is of 4")),
+        ("num_workers 0 → 4.", 0, (None, "not judged: num_workers is still 0, so another change saved this")),
+        ("num_workers 0 → 4.", 2, (None, "not judged: num_workers is 2 now, and the prediction is for 4")),
         ("Do that.", 4, (None, "not judged: no setting of this fix is known to have changed")),
-        ("num_workers 0 → 0.", 0, (None, "not judged: num_workers is still 0, so another change did that")),
+        ("num_workers 0 → 0.", 0, (None, "not judged: num_workers is still 0, so another change saved this")),
     ],
 )
 def test_a_prediction_misses_only_where_the_setting_of_its_fix_changed(text, workers, expected):

@@ -109,7 +109,7 @@ def test_how_late_a_rank_is_comes_out_as_it_was_put_in(tmp_path):
     assert (late.rank, late.waited_ns, report.communication.matched) == (1, 19.5 * MS, 60)
     assert report.steps.time_ns.median == 100 * MS
     assert outcome(report).findings[0].saving.expected == pytest.approx(0.19)
-    assert "Only on one host are 19.5 ms proof" in notes(report)
+    assert "A wait of 19.5 ms proves a late rank only if" in notes(report)
     assert report.verdict.refuted_by.startswith("Record the late rank's steps")
     assert report.cost is None  # no part of a step is known
 
@@ -123,7 +123,7 @@ def test_less_than_five_percent_of_a_step_is_not_called(tmp_path, late_ms, calle
 def test_lateness_beyond_what_clocks_can_differ_needs_no_doubt(tmp_path):
     report = analyze(*saved(tmp_path, stepping(step_ns=900 * MS), stepping(300 * MS, step_ns=900 * MS)))
     assert report.verdict.rank == 1
-    assert "Only on one host" not in notes(report)
+    assert "on one host" not in notes(report)
 
 
 def test_all_but_the_late_rank_is_not_measured(tmp_path):
@@ -168,7 +168,7 @@ def test_without_a_clear_period_nothing_is_said_of_steps_and_nobody_is_accused(t
     assert report.verdict.headline == "The collectives in the dumps do not repeat in a clear period"
     assert (report.steps.count, report.verdict.rank, report.communication.late) == (0, None, ())
     assert outcome(report).status == "missing_data"
-    assert "nobody is judged" in notes(report)
+    assert "no rank is judged" in notes(report)
 
 
 def test_dumps_of_different_times_accuse_nobody(tmp_path):
@@ -180,7 +180,7 @@ def test_dumps_of_different_times_accuse_nobody(tmp_path):
 def test_a_rank_that_stopped_before_the_others_is_named(tmp_path):
     stuck = stepping()
     report = analyze(*saved(tmp_path, stepping(), dump(stuck["entries"][:-3]), stepping()))
-    assert "had issued collective 60, but rank 1 at 57: if all dumps are of one moment, the others wait" in notes(
+    assert "had issued collective 60, but rank 1 at 57. If all dumps are from one moment, the others wait" in notes(
         report
     )
 
@@ -197,7 +197,7 @@ def test_one_dump_shows_what_it_held_and_calls_nobody(tmp_path):
 def test_a_rank_whose_dump_is_empty_may_be_who_is_waited_for(tmp_path):
     report = analyze(*saved(tmp_path, stepping(), stepping(20 * MS), dump([])))
     assert report.verdict.rank == 1
-    assert "Rank 2 left no flight recording and may be who is waited for." in notes(report)
+    assert "Rank 2 has no flight recording; the others may wait for it." in notes(report)
     (tmp_path / "none").mkdir()
     empty = analyze(*saved(tmp_path / "none", dump([]), dump([])))
     assert empty.verdict.headline == "The dumps hold no collective"
@@ -214,7 +214,7 @@ def test_collectives_of_a_device_tell_only_where_they_were_timed(tmp_path):
     timed = analyze(*saved(tmp_path / "timed", nccl(duration_ms=25.0), nccl(20 * MS, duration_ms=1.0)))
     (late,) = timed.communication.late
     assert (late.rank, late.waited_ns) == (1, 24 * MS)
-    assert "Only on one host" not in notes(timed)
+    assert "on one host" not in notes(timed)
 
 
 def test_the_groups_that_dumps_describe_stand_side_by_side(tmp_path):

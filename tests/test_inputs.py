@@ -246,7 +246,8 @@ def test_files_of_one_rank_are_no_ranks_of_a_job(tmp_path):
     for name in ("a.json", "b.json"):
         trace_at(tmp_path / "job" / name, rank=0, world_size=2)
     assert (
-        refused(tmp_path / "job") == "a.json and b.json are both of rank 0: of several runs, or of one at several times"
+        refused(tmp_path / "job")
+        == "a.json and b.json are both of rank 0: from several runs, or from one at several times"
     )
 
 
@@ -315,7 +316,7 @@ def test_a_damaged_trace_is_read_around_unless_strict(tmp_path):
     report = analyze(cut)
     assert report.trust.truncated
     assert report.verdict.confidence == "low"
-    doubt = "The end of the file is missing, and device events with it: the device did more than is shown."
+    doubt = "The end of the file is missing, with some device events: the device did more than is shown."
     assert doubt in report.trust.notes
     assert any(note.startswith("Damaged: event ") for note in report.trust.notes)
     with pytest.raises(UnreadableInputError, match="damaged"):

@@ -58,7 +58,7 @@ def test_a_log_alone_says_what_was_seen_and_that_there_are_no_steps(hot):
     assert report.verdict.headline == "GPU 1 runs 23 °C hotter than the 7 others, at 11 % more power"
     assert "profilerkit run" in report.verdict.refuted_by
     assert (report.run.kind, report.trust.mode, report.ranks) == ("logs", "logs", ())
-    assert "no step, no kernel and no wait" in notes(report)
+    assert "no steps, kernels or waits" in notes(report)
     assert "clocks.sm" in notes(report)
 
 
@@ -91,7 +91,7 @@ def test_devices_of_several_logs_may_be_the_same_and_are_not_added(tmp_path, hea
     logs = [written(tmp_path / f"{number}.csv", gpus(*devices)) for number, devices in enumerate(heats)]
     report = analyze(*logs)
     assert report.verdict.headline == headline
-    assert ("Nothing says whether the logs are of the same devices" in notes(report)) == (len(logs) > 1)
+    assert ("The logs do not say whether they share a run or a device" in notes(report)) == (len(logs) > 1)
 
 
 def test_a_clock_that_heat_holds_down_is_told_of_its_device(tmp_path):
@@ -197,7 +197,7 @@ def test_logs_of_another_time_are_kept_apart_with_the_reason(tmp_path):
     assert "gpu.csv is kept apart from trace.json: 0 samples of GPU 0" in notes(report)
     assert "the log begins 6 h after them" in notes(report)
     assert (
-        "mem.pickle is kept apart from trace.json: its history and the recorded steps are of different times"
+        "mem.pickle is kept apart from trace.json: its history and the recorded steps are from different times"
         in notes(report)
     )
     assert report.memory.peak_allocated_bytes is None
@@ -208,7 +208,7 @@ def test_logs_of_another_time_are_kept_apart_with_the_reason(tmp_path):
     ("text", "why"),
     [
         ("utilization.gpu [%]\n85 %\n", "the log has no times"),
-        (gpus(40, 41).replace("Z, 0", "Z, 6").replace("Z, 1", "Z, 7"), "nothing tells which of its 2 devices"),
+        (gpus(40, 41).replace("Z, 0", "Z, 6").replace("Z, 1", "Z, 7"), "it is unknown which of its 2 devices"),
     ],
 )
 def test_what_the_clock_does_not_decide_is_kept_apart(tmp_path, text, why):
@@ -231,9 +231,9 @@ def one_gpu(index=None, *, name=A100, uuid=""):
 @pytest.mark.parametrize(
     ("log", "recorded", "said"),
     [
-        (one_gpu(), {}, "each knows of one only"),
+        (one_gpu(), {}, "as each has only one"),
         (one_gpu(0), {"devices": [{"id": 0, "name": A100}]}, "which is the recorded device 0 unless"),
-        (one_gpu(name="A100-SXM4-80GB"), {"devices": [{"id": 0, "name": A100}]}, "each knows of one only"),
+        (one_gpu(name="A100-SXM4-80GB"), {"devices": [{"id": 0, "name": A100}]}, "as each has only one"),
         (one_gpu(0), {"rank": 0, "world_size": 2, "devices": [{"id": 0, "name": A100}]}, "the recorded device 0"),
     ],
 )
@@ -247,9 +247,9 @@ def test_a_log_of_one_device_is_joined_where_it_is_the_recorded_one(tmp_path, lo
     ("log", "recorded", "said"),
     [
         (one_gpu(3), {"devices": [{"id": 0, "name": A100}]}, "it is of GPU 3, and the recording numbers its device 0"),
-        (one_gpu(name=H100), {"devices": [{"id": 0, "name": A100}]}, f"its device is of the model {H100}"),
-        (one_gpu(0, name=H100), {"devices": [{"id": 0, "name": A100}]}, f"its device is of the model {H100}"),
-        (one_gpu(), {"rank": 0, "world_size": 2}, "it is of one device, the run has several, and nothing tells"),
+        (one_gpu(name=H100), {"devices": [{"id": 0, "name": A100}]}, f"its device is a {H100}"),
+        (one_gpu(0, name=H100), {"devices": [{"id": 0, "name": A100}]}, f"its device is a {H100}"),
+        (one_gpu(), {"rank": 0, "world_size": 2}, "it is of one device, the run has several, and it is unknown"),
     ],
 )
 def test_a_log_of_one_device_is_kept_apart_where_it_may_be_another(tmp_path, log, recorded, said):
@@ -274,7 +274,7 @@ def test_a_uuid_decides(tmp_path, uuid, joined):
 
 def test_a_log_without_a_time_zone_is_joined_as_utc_and_that_is_said(tmp_path):
     log = written(tmp_path / "gpu.csv", gpus(40, start="2026/11/22 12:00:{:02}"))
-    assert "taken for UTC" in notes(analyze(trace_of(tmp_path / "trace.json"), log))
+    assert "read as UTC" in notes(analyze(trace_of(tmp_path / "trace.json"), log))
 
 
 def test_a_log_beside_a_run_directory_and_within_a_directory_of_traces_is_read(tmp_path, hot):
@@ -378,7 +378,7 @@ def test_a_log_and_a_snapshot_without_a_trace_are_joined_where_they_are_of_the_s
     assert report.memory.peak_allocated_bytes == 10 * KIB
     other = written(tmp_path / "other.pickle", pickled(grown(start_us=1)))
     report = analyze(log, other)
-    assert "other.pickle is kept apart from gpu.csv: they are of different times" in notes(report)
+    assert "other.pickle is kept apart from gpu.csv: they are from different times" in notes(report)
     assert report.memory.peak_allocated_bytes is None
 
 

@@ -1,4 +1,4 @@
-"""What a larger batch would do to the samples per second (R24 and §3.3 of the diagnosis method)."""
+"""What a larger batch would do to the samples per second."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.model.finding import Throughput
 
-#: Share of the memory that a proposed batch may fill (§3.3).
+#: Share of the memory that a proposed batch may fill.
 MEMORY_IN_USE = 0.9
 #: A batch is doubled as long as that gives a tenth more samples per second, and not beyond four times (choices: more
 #: is another training).

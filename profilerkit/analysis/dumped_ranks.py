@@ -28,14 +28,14 @@ FOUND_BY = "the repetition of the collectives"
 _NAMED = 4
 
 _LIMITS = (
-    "A flight recorder holds when the host issued the last collectives of a rank, 2,000 unless TORCH_FR_BUFFER_SIZE "
-    "says otherwise: why a rank is late, only timers or a trace tell.",
-    "Dumps name neither hosts nor devices: it is assumed that all clocks agree, and that ranks which issue no "
-    "collective for a device compute on their hosts.",
+    "A flight recorder holds when the host issued a rank's last collectives: 2,000, unless TORCH_FR_BUFFER_SIZE is "
+    "set. Only timers or a trace show why a rank is late.",
+    "Dumps name neither hosts nor devices. The report assumes that all clocks agree, and that ranks which issue no "
+    "collective for a device compute on the CPU.",
 )
 _NO_PERIOD = (
-    "The collectives do not repeat in a clear period, the same on all ranks over at least "
-    f"{format_ratio(MOST_OF_THEM)} of what they share: no steps are known, and nobody is judged."
+    "No steps are known and no rank is judged: the collectives do not repeat in one clear period over at least "
+    f"{format_ratio(MOST_OF_THEM)} of what the ranks share."
 )
 _ONLY = "only dumps of flight recorders were given"
 
@@ -97,8 +97,8 @@ def _apart(logs: Sequence[FlightLog]) -> tuple[str, ...]:
     if apart_ns < APART_NS:
         return ()
     return (
-        f"The dumps do not overlap: one ends {format_long_ns(apart_ns)} before another begins. They are of different "
-        "collectives or of different runs, so no steps were looked for.",
+        f"The dumps do not overlap: one ends {format_long_ns(apart_ns)} before another begins. They show different "
+        "collectives or different runs, so steps were not looked for.",
     )
 
 
@@ -107,7 +107,7 @@ def _steps_note(found: Repetition) -> str:
     calls = "1 collective" if found.calls == 1 else f"{format_count(found.calls)} collectives"
     return (
         f"A step is what repeats in the process group {name}: {calls}. It may be several iterations of the "
-        "loop, or a part of one."
+        "loop, or part of one."
     )
 
 
@@ -125,7 +125,7 @@ def _behind(logs: dict[int, FlightLog]) -> list[str]:
         more = f" and {len(behind) - _NAMED} more" if len(behind) > _NAMED else ""
         notes.append(
             f"In the process group {group[1] or group[0] or '?'} some ranks had issued collective {most:,}, but "
-            f"{told}{more}: if all dumps are of one moment, the others wait for {named_ranks(behind)}."
+            f"{told}{more}. If all dumps are from one moment, the others wait for {named_ranks(behind)}."
         )
     return notes
 
@@ -151,8 +151,8 @@ def _clock_doubt(facts: Facts, ranks: Sequence[RankFacts]) -> tuple[str, ...]:
     if timed or waited_ns >= CLOCK_ERROR_NS:
         return ()
     return (
-        f"Only on one host are {format_ns(waited_ns)} proof of a late rank: clocks of several hosts may be "
-        f"{format_ns(CLOCK_ERROR_NS)} apart.",
+        f"A wait of {format_ns(waited_ns)} proves a late rank only if all ranks are on one host: the clocks of several "
+        f"hosts may be {format_ns(CLOCK_ERROR_NS)} apart.",
     )
 
 

@@ -26,8 +26,8 @@ from profilerkit.rundir.reader import named_ranks
 from profilerkit.units import format_ns
 
 _UNTIMED = (
-    "The flight recorders tell when the hosts issued collectives, not when the devices ran them: with "
-    "TORCH_NCCL_ENABLE_TIMING=1 they time them, and a trace of every rank does."
+    "The flight recorders show when hosts issued collectives, not when devices ran them. Set "
+    "TORCH_NCCL_ENABLE_TIMING=1, or trace every rank, to time them."
 )
 
 _OUTSIDE = "None of the collectives in the flight recorders was issued in a judged step."
@@ -75,7 +75,7 @@ def flight_ranks(ranks: Sequence[RankFacts], world_size: int | None, *, least_sh
     ]
     match = match_flights(logs, on_device, world_size)
     without = [rank.rank for rank, log in zip(ranks, logs, strict=True) if log is None and rank.rank is not None]
-    unread = (f"{named_ranks(without)} left no flight recording and may be who is waited for.",) if without else ()
+    unread = (f"{named_ranks(without)} has no flight recording; the others may wait for it.",) if without else ()
     found = FlightRanks(logs, match, (*unread, *((_UNTIMED,) if match.untimed else ())))
     if not match.arrivals:
         return found
@@ -128,7 +128,7 @@ def _clocks_apart(match: FlightMatch, late: Lateness, hosts: Sequence[str], wait
         return ()
     return (
         f"One rank issues its collectives {format_ns(waited_ns)} after the others, but the ranks are on "
-        f"{len(set(hosts))} hosts, whose clocks may be {format_ns(CLOCK_ERROR_NS)} apart: a trace of every rank tells.",
+        f"{len(set(hosts))} hosts, whose clocks may be {format_ns(CLOCK_ERROR_NS)} apart. Trace every rank to be sure.",
     )
 
 

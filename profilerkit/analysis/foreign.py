@@ -7,14 +7,14 @@ from profilerkit.model.run import INPUT_WAIT, Signal
 def unread(framework: str) -> str:
     """What such a profile lacks, in one sentence."""
     return (
-        f"This is a profile of {framework}: what the device did is read, and marks of steps; launches, loader waits "
-        "and Python are not."
+        f"This is a profile of {framework}: device work and step marks are read; launches, loader waits and Python "
+        "are not."
     )
 
 
 def signals_of(trace: TraceFacts, framework: str) -> tuple[Signal, ...]:
     """What was read of such a profile, and what is not to be had from it."""
-    hint = "look at the host's lines in the profile itself, for example in XProf or Perfetto"
+    hint = "look at the host's rows in the profile itself, for example in XProf or Perfetto"
     kind = f"a profile of {framework}"
     if trace.steps.inferred:
         steps = Signal(

@@ -39,7 +39,7 @@ def _contradictions(given: Sequence[_Named]) -> Iterator[str]:
     for number, same in by_number.items():
         if len(same) > 1:
             all_of = "both" if len(same) == 2 else "all"
-            yield f"{_listed(same)} are {all_of} of rank {number}: of several runs, or of one at several times"
+            yield f"{_listed(same)} are {all_of} of rank {number}: from several runs, or from one at several times"
     if all(rank.rank is not None for _, rank, _ in given):
         return
     # Ranks that say which they are may have different devices, and be traced at different times.
@@ -49,7 +49,7 @@ def _contradictions(given: Sequence[_Named]) -> Iterator[str]:
     if found is not None and found.ns >= HOURS_APART_NS:
         first, last = given[found.first][0], given[found.last][0]
         gap = format_long_ns(found.ns)
-        yield f"{first} ends {gap} before {last} begins, and neither is known to be of the other's job"
+        yield f"{first} ends {gap} before {last} begins, and nothing shows that they are one job"
     if not any(_is_of_a_job(rank, trace) for _, rank, trace in given):
         yield f"none of {_listed(list(dict.fromkeys(name for name, _, _ in given)))} names a rank or shows a collective"
 

@@ -53,8 +53,8 @@ def budget_notes(records: Iterable[RankRecord]) -> list[str]:
         notes += [_sentence(text) for text in own.turned_off]
         if own.is_exceeded:
             notes.append(
-                f"Recording every step cost more than its budget of {format_ratio(own.budget_ratio)} with all that was "
-                "turned off; light=False records trace windows alone."
+                f"Recording every step cost more than its budget of {format_ratio(own.budget_ratio)}, even with parts "
+                "of it turned off; light=False records trace windows alone."
             )
     return list(dict.fromkeys(notes))
 

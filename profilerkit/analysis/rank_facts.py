@@ -31,7 +31,7 @@ from profilerkit.model.step import PARTS, Part, Steps
 from profilerkit.model.workers import Workers
 from profilerkit.rundir.reader import RankRecord
 
-#: Above this share of CPU time the loading thread computes (R07).
+#: Above this share of CPU time the loading thread computes.
 COMPUTING_RATIO = 0.7
 
 #: Leaves the timers measure themselves: of these a trace's composition is not used where there are timers.

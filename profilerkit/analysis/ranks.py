@@ -24,7 +24,7 @@ from profilerkit.analysis.unequal_ranks import captures_apart, rank_name
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
 
-#: Share of a step that the median other rank must wait, exposed, before a rank is called late (R36).
+#: Share of a step that the median other rank must wait, exposed, before a rank is called late.
 LATE_SHARE = 0.05
 #: A late rank on a host must be later than the ends of one collective are apart by this factor: the load that blurs the
 #: ends delays the starts as well. Of 78 gloo recordings with an injected delay it was 32 and more; load alone made a
@@ -384,7 +384,7 @@ def notes_of(job: Job, world_size: int | None) -> list[str]:
         return []
     together = "waiting for another rank and transfer look the same"
     if len(job.ranks) == 1:
-        return [f"Of {world_size} ranks one was analyzed: {together}."] if (world_size or 1) > 1 else []
+        return [f"Only one of {world_size} ranks was analyzed: {together}."] if (world_size or 1) > 1 else []
     if not found.matched:
         return [
             *captures_apart(job.ranks),
@@ -393,5 +393,5 @@ def notes_of(job: Job, world_size: int | None) -> list[str]:
         ]
     matching = job.matching
     partial = matching is not None and any(not group.whole for group in matching.groups)
-    missing = ["Members of some process groups were not read: whoever came last may be one of them."] if partial else []
+    missing = ["Not all members of the process groups were read: the last to arrive may be missing."] if partial else []
     return [*missing, *found.problems]

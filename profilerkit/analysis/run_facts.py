@@ -342,15 +342,15 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
 
 #: Share of a trace's events that may be lost before that is a reason to doubt.
 MANY_DROPPED = 0.01
-#: Profiled over unprofiled step time outside of this says that the traced steps are not like the others (R52).
+#: Profiled over unprofiled step time outside of this says that the traced steps are not like the others.
 ALIKE = (0.8, 1.5)
-#: Mean over median step from which a few slow steps carry the mean (R56), and how much of the step must be
+#: Mean over median step from which a few slow steps carry the mean, and how much of the step must be
 #: unexplained for that to matter: named phases and periodic stalls explain theirs.
 OUTLIER_MEAN = 1.2
 NOTED_UNKNOWN = 0.10
-#: Mean share of time in which some process waited for a core (PSI), from which host times are not the run's own (R58).
+#: Mean share of time in which some process waited for a core (PSI), from which host times are not the run's own.
 HIGH_PRESSURE = 0.4
-#: Mean share of the processors' time that other guests took, from which they are not either (R58).
+#: Mean share of the processors' time that other guests took, from which they are not either.
 HIGH_STEAL = 0.02
 
 
@@ -361,10 +361,10 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
         out.append(unread(chosen.trace.meta.framework))
     if chosen.trace and chosen.mode == "cpu" and chosen.record is None and chosen.trace.meta.devices:
         hint = fitting(SHOW_DEVICE, chosen.trace.meta.recorder)
-        out.append(f"The trace lists a GPU and none of its events: if the model is on it, record {hint}.")
+        out.append(f"The trace lists a GPU but none of its events. If the model is on it, record {hint}.")
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":
-        out.append("The end of the file is missing, and device events with it: the device did more than is shown.")
+        out.append("The end of the file is missing, with some device events: the device did more than is shown.")
     if chosen.trace and damage and damage.dropped and damage.dropped >= MANY_DROPPED * chosen.trace.n_events:
         out.append(f"{damage.dropped:,} damaged events could not be read: shares may be off by as much.")
     ratio, times = chosen.inflation_ratio, chosen.steps.time_ns
@@ -383,6 +383,6 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     if steal is not None and steal > HIGH_STEAL:
         taken = f"{steal:.0%}".replace("%", " %")
         out.append(
-            f"Other guests of this machine took {taken} of its processors' time: host times may differ next time."
+            f"Other guests of this machine took {taken} of its processors' time: host times may differ in the next run."
         )
     return out

@@ -15,7 +15,7 @@ from profilerkit.units import format_count
 #: How a trace shows the device, what Python does, and how a loop without a loader shows what it waits for.
 SHOW_DEVICE = "ProfilerActivity.CUDA"
 SHOW_STACKS = "torch.profiler: with_stack=True"
-SHOW_FETCHES = 'wrap what gives the batches, prof.wrap(batches), or put getting one under prof.phase("data")'
+SHOW_FETCHES = 'wrap the iterable of batches, prof.wrap(batches), or fetch each one under prof.phase("data")'
 _FETCHES = "an NVTX range around each fetch of a batch, named for it"
 _OPERATORS = "torch.autograd.profiler.emit_nvtx() around the steps"
 #: How Nsight Systems shows what torch.profiler would show another way (its user guide: --trace; torch's emit_nvtx), by
@@ -27,7 +27,7 @@ _WITH_NSYS = {
     "torch.profiler": _OPERATORS,
     "profilerkit.profile(..., deep=True)": _OPERATORS,
     "torch.profiler marks those of torch.optim": _OPERATORS,
-    SHOW_STACKS: "an NVTX range around each function to be told apart",
+    SHOW_STACKS: "an NVTX range around each function to distinguish",
     "torch.profiler: record_shapes=True": "a trace of torch.profiler, record_shapes=True: an export holds no shapes",
     "torch.profiler: profile_memory=True": "a trace of torch.profiler, profile_memory=True: an export holds no memory",
     SHOW_FETCHES: f"put {_FETCHES}",
@@ -68,7 +68,7 @@ def _memory_signal(chosen: RankFacts) -> Signal:
         return Signal(name="memory", state="measured")
     sampled = [series.name for series in chosen.samples if series.name in ("gpu.memory_used", "host.process_memory")]
     if chosen.log is not None and sampled:
-        return Signal(name="memory", state="partial", reason="only its use was sampled, not what allocates", hint=hint)
+        return Signal(name="memory", state="partial", reason="memory use was sampled, not allocations", hint=hint)
     return Signal(name="memory", state="missing", reason="not recorded", hint=hint)
 
 
@@ -91,9 +91,9 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
         )
 
     no_steps = "no step was recorded" if record else "only a trace was given"
-    no_device = "the trace holds none; the main thread stands for the device" if trace else "there is no trace"
+    no_device = "the trace has none; the main thread is treated as the device" if trace else "there is no trace"
     if chosen.unseen is not None:
-        no_device = "the trace holds none, though they were asked for"
+        no_device = "the trace has none, although they were asked for"
     lacking = trace.meta.no_operators if trace else why_no_trace(record)
     signals = (
         signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 MAD_TO_SIGMA = 1.4826
 #: Standard error of a median relative to that of a mean, for normal data: sqrt(π / 2).
 MEDIAN_EFFICIENCY = 1.2533
-#: Quantile of the normal distribution for a two-sided 99 % interval: R28 asks for p < 0.01.
+#: Quantile of the normal distribution for a two-sided 99 % interval (p < 0.01).
 Z99 = 2.576
 #: Pairs of points grow with the square of their number, so more than this many points are put together in blocks.
 MOST_POINTS = 200

@@ -8,7 +8,7 @@ import numpy as np
 from profilerkit.model.change import revise
 from profilerkit.rundir.sampled import GpuSample, Sample
 
-#: Utilisation above which a sample is one of a device at work (R22).
+#: Utilisation above which a sample is one of a device at work.
 AT_WORK = 0.5
 #: Bits of ``throttle_reasons`` (nvml.h, nvmlClocksEventReason*): HwSlowdown, SwThermalSlowdown, HwThermalSlowdown,
 #: HwPowerBrakeSlowdown. A power cap by software (0x4) is normal at full load.

@@ -7,7 +7,7 @@ from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.steps.log import StepLog, exposed
 
 #: Timers show no waiting for a rank: the one whose measured input, phases and collections exceed those of the median
-#: rank by this share of the step is the one that is told (R36's threshold).
+#: rank by this share of the step is the one that is told.
 TIMED_SPREAD = 0.05
 
 

@@ -27,7 +27,7 @@ def why_no_trace(record: RankRecord | None) -> str:
     deep = record.meta.features.get("deep") if record and record.meta else None
     if deep is not None and not deep.on:
         return deep.reason
-    return "no window was open" if deep is None else "none is in its directory"
+    return "no trace window was opened" if deep is None else "its directory has none"
 
 
 def without_trace(ranks: Sequence[RankFacts]) -> list[str]:
@@ -53,7 +53,7 @@ def uneven_steps(ranks: Sequence[RankFacts]) -> list[str]:
     told = " and ".join(
         f"{'at least ' * _lost_its_end(rank)}{rank.steps.count:,} by {rank_name(rank)}" for rank in ends
     )
-    lost = "; the last records of a rank that was killed are lost" if any(map(_lost_its_end, ends)) else ""
+    lost = "; a killed rank loses its last records" if any(map(_lost_its_end, ends)) else ""
     return [f"The ranks recorded different numbers of steps: {told}{lost}."]
 
 
@@ -71,8 +71,8 @@ def captures_apart(ranks: Sequence[RankFacts]) -> list[str]:
         return []
     first, last = rank_name(traced[found.first]), rank_name(traced[found.last])
     return [
-        f"The captures do not overlap: that of {first} ends {format_long_ns(found.ns)} before that of {last} begins. "
-        "They are of different steps or of different runs, so no collectives were matched."
+        f"The captures do not overlap: {first} ends {format_long_ns(found.ns)} before {last} begins. "
+        "They show different steps or different runs, so no collectives were matched."
     ]
 
 

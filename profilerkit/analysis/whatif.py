@@ -14,20 +14,19 @@ from profilerkit.model.workers import Workers
 
 #: What is expected of a saving between nothing and its bound of which nothing else is known.
 EVEN_ODDS = 0.5
-#: Workers asked for beyond the break-even rate, so that jitter does not empty the queue (R03).
+#: Workers asked for beyond the break-even rate, so that jitter does not empty the queue.
 WORKER_MARGIN = 1.2
-#: Workers per core where they wait for storage rather than compute (R06: such workers are cheap, they sleep).
+#: Workers per core where they wait for storage rather than compute (such workers are cheap, they sleep).
 BLOCKED_PER_CORE = 4
-#: Share of CPU time below which the loading thread is blocked rather than computing (R06).
+#: Share of CPU time below which the loading thread is blocked rather than computing.
 BLOCKED_RATIO = 0.5
-#: Share of time in which processes waited for a core (PSI) that leaves no core to spare (R05).
+#: Share of time in which processes waited for a core (PSI) that leaves no core to spare.
 FULL_PRESSURE = 0.4
-#: Share of the wait in which the loading thread queues for a core, from which others hold the cores (R05 has a fifth of
-#: the CPU time).
+#: Share of the wait in which the loading thread queues for a core, from which others hold the cores (a choice).
 CROWDED_RATIO = 0.2
-#: Share of their time in which workers have a batch to make, below which they are not the limit (R03).
+#: Share of their time in which workers have a batch to make, below which they are not the limit.
 BUSY_WORKERS = 0.9
-#: What handing a batch from a worker to the training costs it, ns: 1.6 ms for 32 KiB in tests (R02). On two cores it
+#: What handing a batch from a worker to the training costs it, ns: 1.6 ms for 32 KiB in tests. On two cores it
 #: was 1.0 to 1.9 ms of waiting in torch's loaders (4 KiB and 4 MiB), a little more of slower steps, and 1.7 to 2.4 ms
 #: where a ``get_batch`` was moved into a worker (three sizes of it).
 HANDOVER_NS = 1_600_000
@@ -101,7 +100,7 @@ class LoaderFix(msgspec.Struct, frozen=True):
 
 
 def loader_fix(facts: Facts) -> LoaderFix | None:
-    """More workers, by a fluid model of the loader (diagnosis method, §3.3): T' = Z + max(C, P / W', CPU / cores).
+    """More workers, by a fluid model of the loader: T' = Z + max(C, P / W', CPU / cores).
 
     Z are pauses for something else, in which workers are soon as far ahead as they may be; C is the step without them
     and without the wait, P the producer's time per step and worker: as the workers' own records have it.
@@ -278,7 +277,7 @@ def waited_share(facts: Facts) -> float:
     """Share of the step in which it waits for data and another way to load could shorten that.
 
     Left out are the openings of epochs, the time in which the waiting thread was ready and got no processor: nothing
-    is taken off that queue (R05), and on a host the time in which collectives run behind the wait.
+    is taken off that queue, and on a host the time in which collectives run behind the wait.
     """
     queued = facts.input.queue_ratio if facts.input is not None else None
     return max(facts.share(*WAITS) - opening_share(facts) - hidden_share(facts), 0.0) * (1.0 - (queued or 0.0))
@@ -337,7 +336,7 @@ def unnamed_pauses(facts: Facts) -> float:
 
 
 def overlapped(facts: Facts, exposed: float) -> float:
-    """Saving if the collectives that are ``exposed``, a share of the step, ran beside computation (R35 of the method).
+    """Saving if the collectives that are ``exposed``, a share of the step, ran beside computation.
 
     The last of them has nothing left to hide behind. 0 where no collective was seen.
     """

@@ -132,13 +132,9 @@ def stages(
             "device_steps", f"the device's clock was read every {THINNED} steps", mark_seldom, lambda: clock.marks > 0
         ),
         Stage(
-            "queue", "the loader's queue was not looked at", look_no_more, lambda: workers is not None and workers.seen
+            "queue", "the loader's queue was not sampled", look_no_more, lambda: workers is not None and workers.seen
         ),
-        *(
-            []
-            if stacks is None
-            else [Stage("stacks", "no stacks were looked at", stacks.end, lambda: not stacks.reason)]
-        ),
+        *([] if stacks is None else [Stage("stacks", "no stacks were sampled", stacks.end, lambda: not stacks.reason)]),
         Stage(
             "samplers",
             f"samples were taken every {_SLOW_SECONDS:.0f} s",

@@ -47,7 +47,7 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
         if outer.until_exit:
             outer.until_exit = False
             return outer
-        announce("a profile block inside another one records nothing; the outer one goes on")
+        announce("a profile block inside another one records nothing; the outer one continues")
         return None
     order = take_order(os.environ)
     if order is not None:

@@ -119,7 +119,7 @@ class DeepWindow:
 
     def leave_behind(self) -> None:
         """The block ends on another thread: torch loses what is stopped there, so the session stays as it is."""
-        self._lose("the block ended on another thread than the training's while a trace was recorded")
+        self._lose("the block ended on another thread than the training thread during a trace")
 
     @property
     def done(self) -> bool:
@@ -258,7 +258,7 @@ class DeepWindow:
     def abort(self) -> None:
         """Stop the profiler without keeping anything; amid the capture of a graph, which that would ruin, later on."""
         if captures_graph():
-            self._state, self.reason = "doomed", "a CUDA graph was being captured as the window had to end"
+            self._state, self.reason = "doomed", "a CUDA graph was being captured when the window had to end"
             return
         self._state = "done"
         profiler, self._profiler = self._profiler, None
@@ -312,7 +312,7 @@ class DeepWindow:
         if export.marks < whole:
             said.append(f"torch wrote {export.marks} of {whole} steps")
         if self._asks_device and not export.kernels:
-            said.append("the device was to be traced and not one kernel is in the trace")
+            said.append("the device was to be traced, but the trace has no kernel")
         if self.plan.kind == "anomaly" and self._slow_step is None:
             said.append("no slow step came while the window was open")
         return "; ".join(said)

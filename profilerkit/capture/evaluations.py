@@ -73,7 +73,7 @@ class EvaluationWatch:
 
     def reason(self) -> str:
         """Why no evaluation was seen."""
-        return "" if self._seen else "no model was in evaluation mode and trained again"
+        return "" if self._seen else "no model went to evaluation mode and back to training"
 
 
 def _trains(module: Any) -> bool:

@@ -44,7 +44,7 @@ class NvmlSource:
         self._calls = Calls(pynvml)
         if hides_all(os.environ.get("CUDA_VISIBLE_DEVICES")):
             self.close()
-            return "CUDA_VISIBLE_DEVICES hides every device"
+            return "CUDA_VISIBLE_DEVICES excludes every device"
         self._finder = Finder(self._calls)
         return ""
 

@@ -48,13 +48,13 @@ class Finder:
         _, uuid = cuda_device()
         if uuid is not None:
             found = self._by_uuid((uuid, uuid.replace("GPU-", "MIG-", 1)), "the UUID of the device that CUDA uses")
-            return found, "" if found is not None else f"NVML knows no device with CUDA's UUID, {uuid}"
+            return found, "" if found is not None else f"NVML has no device with CUDA's UUID, {uuid}"
         entries = [entry.strip() for entry in (visible or "").split(",") if entry.strip()]
         if len(entries) == 1 and entries[0].startswith(("GPU-", "MIG-")):
             found = self._by_uuid((entries[0],), "the UUID in CUDA_VISIBLE_DEVICES")
             if found is not None:
                 return found, ""
-            return None, f"NVML knows no device {entries[0]}, which CUDA_VISIBLE_DEVICES names"
+            return None, f"NVML has no device {entries[0]}, which CUDA_VISIBLE_DEVICES names"
         return self._only_one(entries)
 
     def _only_one(self, entries: list[str]) -> tuple[Device | None, str]:
@@ -63,11 +63,11 @@ class Finder:
             return None, "torch was not imported"
         there = [one for device, parts in self._devices() for one in (parts or [device])]
         if len(there) == 1:
-            return self._described(there[0], "the only device there is"), ""
+            return self._described(there[0], "the only device"), ""
         if not there:
             return None, "NVML sees no device"
         named = f"; CUDA_VISIBLE_DEVICES is {','.join(entries)}" if entries else ""
-        return None, f"CUDA was never in use in this process, which could use any of {len(there)} devices{named}"
+        return None, f"this process never used CUDA, and could use any of {len(there)} devices{named}"
 
     def _by_uuid(self, uuids: tuple[str, ...], found_by: str) -> Device | None:
         """The device with one of these UUIDs, or the only one whose UUID begins so: CUDA takes shortened ones."""

@@ -67,7 +67,9 @@ class Recorder:
             if records:
                 self._writer.append_events(records)
             if overflows:
-                self._writer.stop(EVENTS, OSError("the disk did not answer for long, and the oldest records are lost"))
+                self._writer.stop(
+                    EVENTS, OSError("the disk did not respond for a long time, and the oldest records are lost")
+                )
 
     def end(self) -> None:
         """Let the writer thread end; waits for nothing."""

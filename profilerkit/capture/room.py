@@ -45,7 +45,7 @@ class TraceRoom:
         needed = _TIMES * steps * grown[(len(grown) - 1) // 2] // block
         if needed <= (_MOST_RATIO if steps > 1 else _MOST_OF_ONE_RATIO) * room:
             return ""
-        return f"its trace takes up to {format_bytes(needed)} of memory, where {format_bytes(room)} are free"
+        return f"its trace needs up to {format_bytes(needed)} of memory, and {format_bytes(room)} are free"
 
     def close(self) -> None:
         """Close what was opened."""

@@ -71,4 +71,4 @@ class SaveWatch:
         """Why no save was seen."""
         if self._calls.seen:
             return ""
-        return "no save was seen; one by a function that was imported by name before the block cannot be"
+        return "no save was seen; a save function imported by name before the block cannot be watched"

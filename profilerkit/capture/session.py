@@ -201,7 +201,7 @@ class Session:
         planned = cause is None or (leave is not None and leave.code == 0)
         deadline = time.monotonic() + (_SECONDS if planned else _SECONDS_AFTER_ERROR)
         if call(self._recorder.stop, lambda: call(self._write_end, cause, end_ns)) is False:
-            announce(f"the disk does not answer; `profilerkit analyze {self.run}` reads what was written")
+            announce(f"the disk does not respond; `profilerkit analyze {self.run}` reads what was written")
             return None
         call(self._watches.close)
         call(self._recorder.flush)
@@ -307,7 +307,7 @@ class Session:
             return None
         tracker = self._tracker  # a parent of ranks that only evaluates has seen none of these
         if wait and self.until_exit and not (tracker.count or tracker.backwards or tracker.optimizer_seen):
-            announce(f"this process trained nothing, and no report is made; `profilerkit analyze {self.run}` makes one")
+            announce(f"this process trained nothing, so no report was made; `profilerkit analyze {self.run}` makes one")
             return None
         if wait:
             handoff.wait_for_ranks(self.run, self._place.world_size)

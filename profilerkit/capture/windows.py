@@ -76,7 +76,7 @@ class DeepWindows:
         chosen = traced_ranks(place.world_size)
         self.traces = place.rank in chosen
         if not self.traces:
-            self._why_not = f"{len(chosen)} of {place.world_size} ranks are traced, and this is none of them"
+            self._why_not = f"{len(chosen)} of {place.world_size} ranks are traced, and not this one"
 
     @property
     def reason(self) -> str:
@@ -213,11 +213,11 @@ class DeepWindows:
             if number < plan.first_step:
                 self._schedule.plan(plan)
             else:
-                self._refuse(plan, f"this rank was at step {number} when it heard of it")
+                self._refuse(plan, f"this rank was already at step {number} when the request arrived")
 
     def _open(self, plan: Plan, number: int) -> None:
         if number + 1 > plan.first_step:
-            self._refuse(plan, "another one was open at its step")
+            self._refuse(plan, "another window was open at its step")
             return
         no_room = self._no_room()
         if no_room:
@@ -247,12 +247,12 @@ class DeepWindows:
         most_bytes = self._settings.max_trace_bytes
         if self._used_bytes + self._largest_bytes > most_bytes:
             used = f"{format_bytes(self._used_bytes)} of max_trace_bytes={format_bytes(most_bytes)}"
-            return f"the traces before it took {used}"
+            return f"earlier traces took {used}"
         disk = shutil.disk_usage(self._writer.path)
         least_bytes = max(_LEAST_FREE_BYTES, 2 * self._largest_bytes)
         if disk.total and disk.free < least_bytes:  # some network file systems tell neither
             free, least = format_bytes(disk.free), format_bytes(least_bytes)
-            return f"the disk has {free} free, and a trace is made where {least} are"
+            return f"the disk has {free} free, and a trace needs {least}"
         return ""
 
     def _refuse(self, plan: Plan, reason: str) -> None:
@@ -332,14 +332,14 @@ class DeepWindows:
             return
         if held_back:
             self._why_not = self._why_not or (
-                "no torch.optim optimizer stepped, so the loop might have called step() yet: call it, prof.step(), "
-                "or make the loop longer"
+                "no torch.optim optimizer stepped, so the loop might still have called step(): call prof.step(), or "
+                "make the loop longer"
             )
         warmup = self._settings.warmup_steps
         needs = (
             "the trace was waiting for them to settle"
             if self._schedule.waits
-            else f"a trace needs more than {warmup + 1} (warmup_steps={warmup}, one that only warms the profiler up)"
+            else f"a trace needs more than {warmup + 1} (warmup_steps={warmup}, and one that warms up the profiler)"
         )
         self._why_not = self._why_not or f"the loop ended after {steps} steps; {needs}"
         self.abort()

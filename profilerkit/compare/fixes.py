@@ -22,12 +22,12 @@ _OF_OTHERS = ("RU005",)
 #: judged, and a finding has gone for the most part where less than so much of its time is left (choices).
 _MINOR = 0.1
 _LITTLE_LEFT = 0.5
-_OPEN = "several fixes were applied at once: what each of them saved was not measured"
+_OPEN = "several fixes were applied at once, so their savings were not measured one by one"
 _NO_SETTING = "not judged: no setting of this fix is known to have changed"
-_UNCERTAIN = "neither held nor missed: what was measured is too uncertain"
+_UNCERTAIN = "neither held nor missed: the measurement is too uncertain"
 _BESIDE = "gone with the fix above"
-_LEFT = "not judged: a part of it is left"
-_TOO_LITTLE = "not judged: too little beside the fix above"
+_LEFT = "not judged: part of it remains"
+_TOO_LITTLE = "not judged: too small next to the fix above"
 
 _How = Literal["the setting is as proposed", "the finding is gone", "the finding is smaller"]
 
@@ -211,14 +211,14 @@ def _still(text: str, named: Sequence[tuple[Proposal, str]]) -> str:
     if not found or any(now != proposal.current for proposal, now in found):
         return ""
     proposal, now = found[0]
-    return f"not judged: {proposal.name} is still {now}, so another change did that"
+    return f"not judged: {proposal.name} is still {now}, so another change saved this"
 
 
 def _otherwise(named: Sequence[tuple[Proposal, str]]) -> str:
     """That a setting was changed to another value than the fix proposes; empty where none was."""
     for proposal, now in named:
         if now not in (proposal.proposed, proposal.current):
-            return f"not judged: {proposal.name} is {now} now, and the prediction is of {proposal.proposed}"
+            return f"not judged: {proposal.name} is {now} now, and the prediction is for {proposal.proposed}"
     return ""
 
 

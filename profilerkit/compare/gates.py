@@ -82,7 +82,7 @@ def judge_change(limit: Limit, before: Report, after: Report, diff: Diff) -> Gat
         return _gate(metric.name, asked, shown, "not judged", f"{metric.name} was not measured {missing}")
     if kinds[0] != kinds[1]:
         shown = f"{_of(metric.text(first), kinds[0])} → {_of(metric.text(second), kinds[1])}"
-        return _gate(metric.name, asked, shown, "not judged", f"{metric.name} is not of the same memory on both sides")
+        return _gate(metric.name, asked, shown, "not judged", f"{metric.name} measures different memory on each side")
     if not first and (limit.is_relative or metric.name in _OF_THE_STEP):
         return _gate(metric.name, asked, shown, "not judged", f"{metric.name} was 0 before")
     change, step = -(second - first) if metric.more_is_better else second - first, diff.step

@@ -69,9 +69,9 @@ def few_steps(before: Report, after: Report) -> Iterator[str]:
     for name, report in (("before", before), ("after", after)):
         steps = report.steps.steady
         if is_thinned(report):
-            yield f"the report {name} tells of {len(report.steps.rows)} of {report.steps.count} steps: analyze it again"
+            yield f"the report {name} lists {len(report.steps.rows)} of {report.steps.count} steps: analyze it again"
         elif steps < FEWEST_STEPS:
-            yield f"too few steady steps {name}: {steps}, of at least {FEWEST_STEPS}"
+            yield f"too few steady steps {name}: {steps}, and {FEWEST_STEPS} are needed"
         elif not any(time_ns for time_ns, _ in steady_times(report)[1]):
             yield f"no step times {name}"
 

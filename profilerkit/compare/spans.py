@@ -64,7 +64,7 @@ def span_headline(verdict: Judgement, spans: Sequence[SpanChange]) -> str:
         f"{_WORDS[row.span]} {format_ns(row.before_ns)} → {format_ns(row.after_ns)} ({format_change(row.change)})"
         for row in spans
     ]
-    return f"{verdict.capitalize()}: {', '.join(told)}; one of each, so without an interval"
+    return f"{verdict.capitalize()}: {', '.join(told)}; one of each, so no interval"
 
 
 def span_notes(spans: Sequence[SpanChange]) -> tuple[str, ...]:
@@ -75,13 +75,13 @@ def span_notes(spans: Sequence[SpanChange]) -> tuple[str, ...]:
 
 def _notes(kinds: set[SpanOf]) -> Iterator[str]:
     yield (
-        f"One of each does not show what differs between two of one program: a difference below "
-        f"{format_ratio(VISIBLE_RATIO)} may be that."
+        "One recording of each does not show how much runs vary: a difference below "
+        f"{format_ratio(VISIBLE_RATIO)} may be chance."
     )
     if "step" not in kinds:
-        yield "A trace in which nothing marks steps is as long as it was recorded, and says nothing of a step."
+        yield "Nothing marks steps in this trace: its length is that of the recording, not of a step."
     if "stretch" in kinds:
         yield (
-            "A pause of more than 2 ms between kernels is no mark of a step: what ran before the first one need not be "
-            "the same work on both sides."
+            "A pause of more than 2 ms between kernels does not mark a step. The work before the first may differ "
+            "between the two sides."
         )

@@ -77,9 +77,8 @@ def _notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepCh
         waits = [side.queued_ratio for side in sides]
         if None in waits:
             yield (
-                "How long the training thread waited for a processor was not recorded on both sides: the runs are "
-                "compared as they were timed, and are taken to vary by "
-                f"{format_ratio(step.between_runs_ratio)} from run to run."
+                "The wait of the training thread for a processor was not recorded on both sides. The runs are compared "
+                f"as timed, assuming that runs vary by {format_ratio(step.between_runs_ratio)}."
             )
         elif max(wait for wait in waits if wait is not None) >= _QUIET:
             yield from _queued(step, sides, on_device=is_on_device(before) or is_on_device(after))
@@ -100,7 +99,7 @@ def _notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepCh
     if is_traced(before) != is_traced(after):
         yield (
             f"Only the run {'before' if is_traced(before) else 'after'} has a trace: "
-            "where the time of the two steps goes is not compared."
+            "the parts of the two steps are not compared."
         )
     unknown = [
         name
@@ -112,7 +111,7 @@ def _notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepCh
         if not (first and second)
     ]
     if unknown:
-        yield f"Not known on both sides, and taken to be the same: {', '.join(unknown)}."
+        yield f"Not known on both sides, and assumed to be the same: {', '.join(unknown)}."
 
 
 def _queued(step: StepChange, sides: tuple[Side, Side], *, on_device: bool) -> Iterator[str]:
@@ -122,15 +121,15 @@ def _queued(step: StepChange, sides: tuple[Side, Side], *, on_device: bool) -> I
     if step.is_taken_out:
         own = f"{format_ns(step.own_before_ns)} → {format_ns(step.own_after_ns)}"
         yield (
-            f"{others}; that is taken out. As timed the step changed by {_ends(step.mean)}. Without the waiting it is "
-            f"{own}; what cold caches cost beside it is estimated, and taken out as well."
+            f"{others}; this is subtracted. As timed the step changed by {_ends(step.mean)}. Without the waiting it is "
+            f"{own}; the estimated cost of cold caches is subtracted too."
         )
     elif on_device:
-        yield f"{others}; whether the device waited for it is not known, and the interval is wider for it."
+        yield f"{others}. The interval is wider, because the device may or may not have waited for it."
     else:
         yield (
-            f"The training thread waited for a processor for {first} of the time before and {second} after; not every "
-            "rank was sampled, so whether for ranks of its own job is not known, and the interval is wider for it."
+            f"The training thread waited for a processor for {first} of the time before and {second} after. The "
+            "interval is wider, because ranks of the same job may have caused it: not every rank was sampled."
         )
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-#: Growth over fewer steps is an observation (R28's threshold): sequences that get longer look the same. Over fewer
+#: Growth over fewer steps is an observation: sequences that get longer look the same. Over fewer
 #: points it is not carried forward.
 FEWEST_TO_EXTEND = 50
 

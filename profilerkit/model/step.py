@@ -11,7 +11,6 @@ Family = Literal["input", "memory", "communication", "compute", "overhead", "oth
 StepState = Literal["steady", "warmup", "compile", "cut", "disturbed", "probe"]
 
 #: Every part a step is partitioned into, its family, and its name: the one glossary of the whole package.
-#: The leaf table is the one of the design's diagnosis method.
 PARTS: dict[str, tuple[Family, str]] = {
     "input.fetch": ("input", "Input wait: reading"),
     "input.prep": ("input", "Input wait: preparing samples"),

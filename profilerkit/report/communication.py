@@ -12,7 +12,7 @@ from profilerkit.units import format_bytes, format_count, format_ns, format_rati
 _TOP_ROWS = 20
 #: The ledger names the ranks that cause most waiting; of a large job the others cause next to none.
 _LEDGER_ROWS = 32
-#: A rank that causes this share of the waiting is not late by turns (R36).
+#: A rank that causes this share of the waiting is not late by turns.
 _MOST = 0.6
 
 _MATCHED_BY = {

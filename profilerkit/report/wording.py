@@ -79,7 +79,7 @@ STATUS_LABELS: dict[Status, str] = {
     "off": "Switched off",
 }
 
-# Steps from which on their length is a steady state's even without a verdict (R56).
+# Steps from which on their length is a steady state's even without a verdict.
 _STEADY_STEPS = 8
 # Of a text that no section has clipped.
 _LONGEST = 4_000

@@ -64,5 +64,5 @@ def _array(kind: type[Any], value: Any) -> Any:
     if dtype.kind not in _KINDS or name != dtype.str:
         raise ValueError(f"an array of {str(name)[:20]} where {dtype} belongs")
     if any(not isinstance(size, int) or size < 0 for size in shape) or prod(shape) * dtype.itemsize != len(data):
-        raise ValueError("an array whose shape is not that of its bytes")
+        raise ValueError("an array whose shape does not fit its bytes")
     return np.frombuffer(data, dtype).reshape(shape)

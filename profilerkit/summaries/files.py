@@ -262,12 +262,12 @@ def open_summary(path: Path) -> Summary:
     except (msgspec.DecodeError, ValueError) as error:  # text that is no UTF-8 is a ValueError
         raise _broken(path, str(error)) from error
     if header.condition is not None and not is_sound(header.condition):
-        raise _broken(path, "a number in it is none")
+        raise _broken(path, "it holds a number that is not finite")
     if header.version != __version__:
         raise _broken(path, f"it was made by profilerkit {header.version[:20]}")
     found = Summary(path, header, len(start) + length)
     if min(header.outline_bytes, header.details_bytes) < 0 or found.details_at + header.details_bytes > size:
-        raise _broken(path, "it is shorter than it says")
+        raise _broken(path, "it is shorter than its header says")
     if size > _MOST_READ_BYTES:
         raise _broken(path, f"it is larger than any summary, {format_bytes(size)}")
     return found

@@ -179,4 +179,4 @@ def _broken_notes(broken: Sequence[tuple[Path, UnreadableInputError]]) -> Iterab
 def _doubled_notes(doubled: Sequence[str]) -> Iterable[str]:
     if doubled:
         more = f" and {len(doubled) - _NAMED} more" if len(doubled) > _NAMED else ""
-        yield f"Of ranks with several summaries one is judged; left out were {', '.join(doubled[:_NAMED])}{more}."
+        yield f"Ranks with several summaries are judged by one; left out: {', '.join(doubled[:_NAMED])}{more}."

@@ -23,7 +23,7 @@ def sound(facts: TraceFacts) -> TraceFacts:
         raise ValueError("its steps do not belong together")
     judged = int(steps.judged.sum())
     if judged != facts.n_steady or _in_order(facts.window) != judged:
-        raise ValueError("its judged steps are not those of its window")
+        raise ValueError("its judged steps do not match its window")
     for table in (parts.alone, parts.hidden):
         if table is not None and table.shape != parts.per_step.shape:
             raise ValueError("its parts do not belong together")
@@ -63,4 +63,4 @@ def _in_order(spans: Spans | Segments) -> int:
 
 def _within(ids: Any, count: int, *, least: int) -> None:
     if len(ids) and (int(np.min(ids)) < least or int(np.max(ids)) >= count):
-        raise ValueError("an array points beyond what it points into")
+        raise ValueError("an array holds an index out of range")

@@ -261,7 +261,7 @@ def _write_window(writer: RankWriter, loop: Loop, recorded: Recorded) -> None:
     writer.trace_part(WINDOW_FIRST).write_bytes(trace)
     writer.finish_window(WINDOW_FIRST, WindowStatus(
         first_step=WINDOW_FIRST, last_step=WINDOW_FIRST + WINDOW_STEPS - 1, ok=True, trace=WINDOW_TRACE,
-        reason="" if kernels else "the device was to be traced and not one kernel is in the trace",
+        reason="" if kernels else "the device was to be traced, but the trace has no kernel",
         size_bytes=len(trace), start_perf_ns=low, end_perf_ns=recorded.stopped_ns, trigger="after the warm-up",
         kernels=kernels,
     ))  # fmt: skip

@@ -129,7 +129,7 @@ def test_the_timers_of_all_ranks_name_the_late_one_where_its_trace_is_missing(tm
     told = "By the timers of 2 ranks rank 1 spends 640 µs more a step on waiting for data"
     assert told in verdict.consequence
     assert "whether the device worked meanwhile is not known" in verdict.consequence
-    assert "Rank 1 has no trace: no window was open." in report.trust.notes
+    assert "Rank 1 has no trace: no trace window was opened." in report.trust.notes
 
 
 @pytest.mark.parametrize(("device", "hidden"), [(None, False), ("NVIDIA H100", True)])
@@ -224,7 +224,7 @@ def test_captures_that_lie_minutes_apart_are_told_and_not_matched(tmp_path, apar
         start = epoch_us + rank * apart_s * 1_000_000
         training(12, rank=rank, world_size=2, comm=400, start=start).write(tmp_path / f"rank{rank}.json")
     report = analyze(tmp_path)
-    told = "The captures do not overlap: that of rank 0 ends 2.5 min before that of rank 1 begins."
+    told = "The captures do not overlap: rank 0 ends 2.5 min before rank 1 begins."
     assert any(note.startswith(told) for note in report.trust.notes) is not matched
     assert bool(report.communication.matched) is matched
 
@@ -234,7 +234,7 @@ def test_the_steps_of_a_killed_rank_are_the_least_it_made(tmp_path):
     (run / "rank_00001" / "end.json").unlink()
     told = (
         "The ranks recorded different numbers of steps: at least 15 by rank 1 and 20 by rank 0; "
-        "the last records of a rank that was killed are lost."
+        "a killed rank loses its last records."
     )
     assert told in analyze(run).trust.notes
 
@@ -287,13 +287,13 @@ def test_each_rank_says_how_often_it_was_last():
 def test_one_rank_of_several_is_said_to_show_no_waiting():
     facts = run_facts([rank_of(late_rank()[0])])
     notes = facts.trust.notes
-    assert "Of 4 ranks one was analyzed: waiting for another rank and transfer look the same." in notes
+    assert "Only one of 4 ranks was analyzed: waiting for another rank and transfer look the same." in notes
     assert facts.communication.matched is None
 
 
 def test_missing_ranks_may_be_the_ones_that_come_last():
     facts = run_facts([rank_of(trace) for trace in late_rank()[:3]])
-    assert any("whoever came last may be one of them" in note for note in facts.trust.notes)
+    assert any("the last to arrive may be missing" in note for note in facts.trust.notes)
     assert facts.rank.rank == 2
 
 

@@ -74,7 +74,7 @@ def test_the_other_ranks_say_what_is_normal():
 
 def test_a_limit_below_the_devices_default_is_told_from_its_facts(tmp_path):
     samples = sampled(*[at_work(1_000, CAP, sm_clock_max_mhz=1_500, power_limit_mw=350_000)] * 5)
-    gpu = GpuFacts(found_by="the only device there is", power_limit_default_mw=700_000)
+    gpu = GpuFacts(found_by="the only device", power_limit_default_mw=700_000)
     report = analyze(write_run(tmp_path / "run", [Log().steps(30, 1_000)], samples=samples, gpu=gpu))
     (found,) = next(outcome.findings for outcome in report.outcomes if outcome.rule == "CP009")
     assert found.title.startswith("A power limit of 350 W, where 700 W is the default")

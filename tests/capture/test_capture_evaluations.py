@@ -90,7 +90,7 @@ def test_without_one_the_reason_says_so(toy, light, recorded):
         toy.model.eval()
     run = recorded(prof.directory)
     assert run.of(EventKind.EVALUATION) == []
-    assert "trained again" in run.rank.meta.features["evaluations"].reason
+    assert "back to training" in run.rank.meta.features["evaluations"].reason
 
 
 def test_everything_is_left_as_it_was(toy, light):

@@ -73,7 +73,7 @@ def test_a_narrow_counter_of_traffic_is_not_measured(stub):
 def test_facts_are_asked_once(stub):
     facts = stub.run("cuda(); read(times=3)")["facts"]
     assert facts == {
-        "found_by": "the only device there is",
+        "found_by": "the only device",
         "driver_version": "610.57",
         "name": "Fake H200",
         "uuid": FIRST,
@@ -149,7 +149,7 @@ def test_device_is_cudas_own_whatever_its_number(stub):
 def test_device_is_not_known_before_one_of_several_holds_memory(stub):
     found = stub.run(f"cuda('{SECOND[4:]}', held=(0, 0)); read()", FAKE_NVML_DEVICES=f"{FIRST},{SECOND}")
     assert found["samples"] == [None]
-    assert found["missing"] == "CUDA was never in use in this process, which could use any of 2 devices"
+    assert found["missing"] == "this process never used CUDA, and could use any of 2 devices"
 
 
 @pytest.mark.parametrize("visible", [SECOND, SECOND[:12]])
@@ -169,13 +169,13 @@ def test_a_number_names_no_device(stub, visible):
 def test_a_shortened_uuid_of_two_devices_names_none(stub):
     found = stub.run("cuda(); read()", FAKE_NVML_DEVICES=f"{FIRST},{FIRST[:-1]}9", CUDA_VISIBLE_DEVICES=FIRST[:12])
     assert found["samples"] == [None]
-    assert found["missing"] == f"NVML knows no device {FIRST[:12]}, which CUDA_VISIBLE_DEVICES names"
+    assert found["missing"] == f"NVML has no device {FIRST[:12]}, which CUDA_VISIBLE_DEVICES names"
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "-1,0"])
 def test_hidden_devices_switch_the_sampler_off(stub, visible):
     found = stub.run("cuda(); read()", CUDA_VISIBLE_DEVICES=visible)
-    assert found["reason"] == "CUDA_VISIBLE_DEVICES hides every device"
+    assert found["reason"] == "CUDA_VISIBLE_DEVICES excludes every device"
 
 
 def test_the_device_is_looked_for_until_cuda_is_in_use(stub):

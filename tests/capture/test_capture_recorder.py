@@ -59,7 +59,7 @@ def test_a_block_ends_while_the_disk_hangs_and_says_so(light, hung, monkeypatch)
             assert list(prof.wrap(range(3))) == [0, 1, 2]
             assert hung.wait(10)
 
-    with pytest.warns(RuntimeWarning, match="the disk does not answer"):
+    with pytest.warns(RuntimeWarning, match="the disk does not respond"):
         train()
 
 
@@ -84,4 +84,4 @@ def test_what_a_hung_disk_does_not_take_is_bounded_and_told(tmp_path, monkeypatc
         made.record(RECORD)
     made.flush()
     assert (writer.path / "events.bin").stat().st_size == 64 + 100 * 32
-    assert writer.stopped == "events.bin: the disk did not answer for long, and the oldest records are lost"
+    assert writer.stopped == "events.bin: the disk did not respond for a long time, and the oldest records are lost"

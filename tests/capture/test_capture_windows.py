@@ -178,7 +178,7 @@ def test_no_window_opens_once_the_budget_is_used_up(loop):
     first, second = found.statuses
     assert first.ok
     assert not second.ok
-    assert second.reason.startswith("it was not opened: the traces before it took")
+    assert second.reason.startswith("it was not opened: earlier traces took")
     assert second.reason.endswith("max_trace_bytes=1 B")
     assert found.windows.reason == ""  # there is a usable trace
 
@@ -192,7 +192,7 @@ def test_a_trace_that_might_fill_the_disk_is_not_made(loop, monkeypatch):
     found.steps(15)
     first, second = found.statuses
     assert (first.ok, second.ok) == (True, False)
-    assert second.reason == "it was not opened: the disk has 256 MiB free, and a trace is made where 256 MiB are"
+    assert second.reason == "it was not opened: the disk has 256 MiB free, and a trace needs 256 MiB"
 
 
 def test_a_window_ends_before_its_trace_takes_the_memory_that_is_left(loop, tmp_path, monkeypatch):
@@ -215,9 +215,7 @@ def test_a_window_ends_before_its_trace_takes_the_memory_that_is_left(loop, tmp_
         resident(mib)
     (status,) = found.statuses
     assert (status.ok, status.last_step - status.first_step + 1) == (True, 3)
-    assert status.reason == (
-        "closed after 3 of 5 steps: its trace takes up to 150 MiB of memory, where 400 MiB are free"
-    )
+    assert status.reason == ("closed after 3 of 5 steps: its trace needs up to 150 MiB of memory, and 400 MiB are free")
 
 
 def test_a_trace_that_grows_in_every_third_step_is_no_smaller(tmp_path):
@@ -232,7 +230,7 @@ def test_a_trace_that_grows_in_every_third_step_is_no_smaller(tmp_path):
     for pages in (100, 100, 130, 130, 130, 160, 160, 160, 190):
         statm.write_text(f"0 {pages} 0")
         said.append(room.lacks())
-    assert said[-1].startswith(f"its trace takes up to {format_bytes(900 * page)}")
+    assert said[-1].startswith(f"its trace needs up to {format_bytes(900 * page)}")
     room.close()
 
 
@@ -249,7 +247,7 @@ def test_the_limit_of_a_group_leaves_what_the_process_does_not_use(tmp_path):
     statm.write_text("0 162 0")
     assert room.lacks() == ""
     statm.write_text("0 175 0")
-    assert room.lacks().endswith(f"where {format_bytes(1000 * page)} are free")
+    assert room.lacks().endswith(f"and {format_bytes(1000 * page)} are free")
     room.close()
     assert room.lacks() == ""
 
@@ -277,7 +275,7 @@ def test_a_device_that_left_no_kernel_is_said_loudly_and_the_trace_kept(loop):
     found.steps(6)
     (status,) = found.statuses
     assert (status.ok, status.kernels) == (True, 0)
-    assert status.reason == "the device was to be traced and not one kernel is in the trace"
+    assert status.reason == "the device was to be traced, but the trace has no kernel"
     assert status.no_kernels == "not_built"
     assert status.cupti_is_taken_down is False
     assert (found.writer.path / "windows" / "000002" / "trace.json").is_file()
@@ -344,7 +342,7 @@ def test_a_block_that_ends_amid_a_capture_leaves_the_graph_whole_and_gives_way_t
     captures[0] = True
     found.windows.close(4)
     assert found.torch.autograd._profiler_enabled()
-    assert found.windows.reason == "a CUDA graph was being captured as the window had to end"
+    assert found.windows.reason == "a CUDA graph was being captured when the window had to end"
     captures[0] = False
     with found.torch.profiler.profile() as own:
         found.torch.zeros(3).add(1)
@@ -403,7 +401,7 @@ def test_a_rank_that_hears_of_a_window_too_late_does_not_open_it_and_says_so(loo
     assert [(status.kind, status.ok) for status in first.statuses] == [("scheduled", True), ("anomaly", True)]
     status = late.statuses[-1]
     assert (status.kind, status.ok, status.first_step) == ("anomaly", False, 198)
-    assert status.reason == "it was not opened: this rank was at step 300 when it heard of it"
+    assert status.reason == "it was not opened: this rank was already at step 300 when the request arrived"
 
 
 def test_a_first_window_that_gave_way_is_asked_for_again_by_the_first_rank(loop):
@@ -422,7 +420,7 @@ def test_a_first_window_that_gave_way_is_asked_for_again_by_the_first_rank(loop)
 
 def test_ranks_beyond_the_eighth_say_why_they_have_no_trace(loop):
     assert not loop(rank=5, world_size=64).windows.traces
-    assert loop(rank=4, world_size=64).windows.reason == "8 of 64 ranks are traced, and this is none of them"
+    assert loop(rank=4, world_size=64).windows.reason == "8 of 64 ranks are traced, and not this one"
     assert loop(rank=63, world_size=64).windows.traces
 
 

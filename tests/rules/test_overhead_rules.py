@@ -210,7 +210,7 @@ def test_the_function_that_holds_python_is_named_where_stacks_tell():
     assert found.fix.text.startswith("Move update (metrics.py:20) off the loop")
     assert "If it gets the batch" not in found.fix.text
     unseen = finding("OV005", python(frames=FRAMES, input=None)).fix.text
-    assert "If it gets the batch: wrap what gives the batches" in unseen
+    assert "If it gets the batch: wrap the iterable of batches" in unseen
     assert found.evidence[2].range_ns == (5 * MS, 25 * MS)
     assert "wait without an event" in finding("OV005", python()).why
 

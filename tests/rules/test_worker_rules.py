@@ -74,11 +74,11 @@ def test_memory_caps_the_proposal():
         (made(core=0.3), 16.0, (), "a batch computes 280 ms and waits 120 ms for a core"),
         (made(), 4.7, (), "the workers keep 4 of 4.7 usable cores busy"),
         (made(cpu_cores=1.0), 3.0, (), "4 workers compute on 3 usable cores"),
-        (made(), 16.0, (series("host.cpu_throttled", 0.05),), "the CPU quota holds the processes 5.0 % of the time"),
+        (made(), 16.0, (series("host.cpu_throttled", 0.05),), "the CPU quota stops the processes 5.0 % of the time"),
         (made(queued=False), 16.0, (series("host.cpu_pressure", 0.2),), "processes wait for a core 20 % of the time"),
         (made(queued=False), 16.0, (series("host.cpu", 0.9),), "the host's cores are 90 % busy"),
         (made(fetch=0.6, locked_ratio=0.5), 16.0, (), "a blocked worker waited for a lock 50 % of the times"),
-        (made(active=2.99), 16.0, (), "of 4 workers 3 still had data, in the mean"),
+        (made(active=2.99), 16.0, (), "on average only 3 of 4 workers still had data"),
     ],
 )
 def test_no_worker_is_added_where_it_would_not_help(workers, cores, samples, why):

@@ -72,7 +72,7 @@ def test_a_summary_that_was_cut_off_is_refused_and_made_again(trace, summary, le
     whole = summary.read_bytes()
     assert open_summary(summary).header.details_bytes > 0
     summary.write_bytes(whole[: int(left * len(whole))])
-    with pytest.raises(UnreadableInputError, match="shorter than it says"):
+    with pytest.raises(UnreadableInputError, match="shorter than its header says"):
         open_summary(summary)
     assert not is_fresh(summary, trace, PLAIN)
     summarise(trace, summary, PLAIN)

@@ -11,8 +11,8 @@ from profilerkit.trace.columns import TraceColumns
 FEWEST_ALONE = 3
 #: Share of a call beside a collective from which it counts as overlapped (a choice).
 OVERLAPPED_RATIO = 0.5
-#: Shorter kernels are all latency: beside a collective they wait for it, they do not share with it (R45 is about
-#: multiprocessors and bandwidth; TraceLens' bound of a short kernel).
+#: Shorter kernels are all latency: beside a collective they wait for it, they do not share multiprocessors
+#: and bandwidth with it (TraceLens' bound of a short kernel).
 SHORTEST_NS = 10_000
 
 

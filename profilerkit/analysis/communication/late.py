@@ -10,12 +10,12 @@ import numpy.typing as npt
 from profilerkit.analysis.communication.waiting import Arrivals, Ledger, Mask
 from profilerkit.analysis.intervals import I64
 
-#: Share of all waiting that one rank, or two together, must cause to be the late ones (R36). Counted by time: beside a
+#: Share of all waiting that one rank, or two together, must cause to be the late ones. Counted by time: beside a
 #: real late rank anybody is last by microseconds in back-to-back collectives.
 CAUSED_SHARE = 0.60
 #: Least share of each of two that are late together: half of theirs would be an even division.
 SHARED_BY_TWO = 0.25
-#: The late ranks must cause most of the waiting in more steps than this (R36).
+#: The late ranks must cause most of the waiting in more steps than this.
 MOST_STEPS = 0.5
 #: Largest probability that one of equal ranks gets such a share by turns: of a hundred healthy jobs two may be accused.
 BY_CHANCE = 0.02

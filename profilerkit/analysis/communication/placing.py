@@ -60,8 +60,8 @@ class Placing:
             channel, index, found = best
             if found.ambiguous:
                 self.problems.append(
-                    f"The collectives of {self.ranks[rank].name} fit those of other ranks as well when they are moved "
-                    "by whole steps: the alignment with most in common is taken."
+                    f"The collectives of {self.ranks[rank].name} fit those of other ranks in several ways, shifted by "
+                    "whole steps. The alignment with most in common is used."
                 )
             known = self.offset[next(iter(self.clusters[channel][index]))] + found.offset_ns
             self.residual[rank] = found.residual_ns
@@ -129,11 +129,11 @@ class Placing:
             what = "from rank {} to rank {}".format(*channel.pair)
         if tried:
             residual_ns = min(found.residual_ns for found in tried)
-            why = f"their ends lie {residual_ns / 1e6:.1f} ms apart (median) at the best alignment"
+            why = f"at the best alignment, their ends are {residual_ns / 1e6:.1f} ms apart (median)"
         elif min(len(members[rank].rows), *(len(own.rows) for own in members.values())) < FEWEST_COMMON:
             why = f"fewer than {FEWEST_COMMON} are in common"
         else:
-            why = "their names or sizes differ, or none of them is left by all ranks together"
+            why = "their names or sizes differ, or the ranks finish none of them together"
         self.problems.append(
             f"The collectives {what} of {self.ranks[rank].name} could not be matched with those of other ranks: {why}."
         )

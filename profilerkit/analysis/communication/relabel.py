@@ -15,7 +15,7 @@ from profilerkit.model.change import revise
 
 #: Transfers below this size take as long as an empty one: their median is the latency floor of the run.
 TINY_BYTES = 64 * 1024
-#: The floor where no transfer is known to be tiny: an all-reduce of 32 KB over 8 A100 (R38).
+#: The floor where no transfer is known to be tiny: an all-reduce of 32 KB over 8 A100.
 LATENCY_FLOOR_NS = 44_000
 
 

@@ -15,7 +15,7 @@ from profilerkit.analysis.leaves import leaf
 from profilerkit.model.communication import ParallelName
 from profilerkit.trace.columns import ProcessGroup
 
-#: From here on a collective shows the bandwidth of the links (R37).
+#: From here on a collective shows the bandwidth of the links.
 LARGE_COLLECTIVE_BYTES = 64_000_000
 #: Exposed communication that is not known to be waiting for another rank.
 TRANSFER = ("comm.bw", "comm.lat", "comm.other")

@@ -1,7 +1,7 @@
 """How much shorter the step gets with less, quicker or better placed communication; shares of the steady step.
 
 E is exposed communication, Q all of it. A wire that is k times quicker shortens the step by at most
-min(E, Q (1 - 1/k)) and not by E (1 - 1/k): what is hidden gets shorter as well (§3.3 of the diagnosis method).
+min(E, Q (1 - 1/k)) and not by E (1 - 1/k): what is hidden gets shorter as well.
 """
 
 from collections.abc import Callable, Sequence
@@ -125,7 +125,7 @@ def hidden(facts: Facts, chosen: Sequence[Traffic], pieces: float = 0.0) -> tupl
 
 
 def floor_ns(facts: Facts) -> int:
-    """How long a message of next to nothing takes: measured where ranks were matched, else that of R38."""
+    """How long a message of next to nothing takes: measured where ranks were matched, else ``LATENCY_FLOOR_NS``."""
     measured = facts.wire.floor_ns if facts.wire is not None else None
     return measured if measured is not None else LATENCY_FLOOR_NS
 

@@ -11,7 +11,7 @@ import msgspec
 from profilerkit.analysis.intervals import Spans
 from profilerkit.model.communication import ParallelName
 
-#: Size of one collective: below 1 MB the link's latency rules, from 64 MB on its bandwidth (R38, R37).
+#: Size of one collective: below 1 MB the link's latency rules, from 64 MB on its bandwidth.
 SizeClass = Literal["small", "middle", "large"]
 
 

@@ -16,7 +16,7 @@ from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category, TraceColumns, TraceMeta
 
-#: Up to this size a collective takes as long as an empty one (R38's latency floor was measured with half of it).
+#: Up to this size a collective takes as long as an empty one (the latency floor was measured with half of it).
 TINY_BYTES = 64_000
 #: A longer pause between two collectives is more than calling the next one (a choice).
 LONGEST_CALL_NS = 1_000_000

@@ -12,7 +12,7 @@ from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
 from profilerkit.trace.columns import Category, TraceColumns
 
-#: A transfer below this many bytes carries a scalar or an index, not data (R48).
+#: A transfer below this many bytes carries a scalar or an index, not data.
 SMALL_BYTES = 4096
 _MOST_NAMED = 3
 

@@ -14,7 +14,7 @@ from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
-#: Shortest run of fusible kernels that a compiler would turn into one (R17).
+#: Shortest run of fusible kernels that a compiler would turn into one.
 SHORTEST_CHAIN = 3
 
 

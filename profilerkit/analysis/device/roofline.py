@@ -21,7 +21,7 @@ I8 = npt.NDArray[np.int8]
 #: The roof a kernel is under.
 UNKNOWN, MATH, BANDWIDTH = 0, 1, 2
 
-#: Fraction of the memory's peak rate that a streaming kernel reaches (§1.7 of the diagnosis method).
+#: Fraction of the memory's peak rate that a streaming kernel reaches.
 MEMORY_RATIO = 0.9
 #: More than the peak by this factor is no rounding: data came from a cache, an algorithm saved arithmetic, or the cost
 #: is not that of this kernel. Times of releases before 2.4 are whole µs.

@@ -24,9 +24,9 @@ from profilerkit.trace.phases import Phase, phase_of
 
 Mask = npt.NDArray[np.bool_]
 
-#: A call shorter than this did not wait for the device (R47's threshold).
+#: A call shorter than this did not wait for the device.
 BLOCKING_CALL_NS = 10_000
-#: Copies below this size are scalars and masks, not batches (R09's threshold).
+#: Copies below this size are scalars and masks, not batches.
 BATCH_COPY_BYTES = 64 * 1024
 #: A stretch without any host event longer than this is the user's Python, not the gap between two operators.
 QUIET_NS = 1_000_000

@@ -14,7 +14,7 @@ from profilerkit.units import format_long_ns
 #: Samples of a device within the recorded steps below which they say nothing of these (a choice).
 FEWEST_SAMPLES = 3
 
-_AS_UTC = "; its times name no time zone and were taken for UTC"
+_AS_UTC = "; its times have no time zone and are read as UTC"
 
 
 class JoinedGpu(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ def join_sampler(log: SamplerLog, rank: RankFacts, *, only: bool) -> tuple[Joine
     apart = f"{log.origin} is kept apart from {rank.origin}: "
     span = recorded_span(rank)
     if span is None:
-        return None, f"{apart}the recording does not tell the time of day."
+        return None, f"{apart}the recording has no time of day."
     if log.clock == "none":
         return None, f"{apart}the log has no times."
     zone = _AS_UTC if log.clock == "no zone" else ""
@@ -45,9 +45,9 @@ def join_sampler(log: SamplerLog, rank: RankFacts, *, only: bool) -> tuple[Joine
     inside = tuple(sample for sample in gpu.samples if span[0] <= sample.t_ns <= span[1])
     if len(inside) < FEWEST_SAMPLES:
         seen = _relation([sample.t_ns for sample in gpu.samples], span)
-        return None, f"{apart}{len(inside)} samples of {gpu.label} lie within the recorded steps ({seen}){zone}."
+        return None, f"{apart}{len(inside)} samples of {gpu.label} are within the recorded steps ({seen}){zone}."
     named = f", {why}" if why else ""
-    said = f"{len(inside)} samples of {gpu.label} lie within the recorded steps{named}{zone}."
+    said = f"{len(inside)} samples of {gpu.label} are within the recorded steps{named}{zone}."
     return JoinedGpu(gpu.label, inside), f"{log.origin} is joined with {rank.origin} on the clock: {said}"
 
 
@@ -64,11 +64,11 @@ def join_snapshot(log: SnapshotLog, rank: RankFacts) -> tuple[bool, str]:
     span = recorded_span(rank)
     times = _times(log)
     if span is None:
-        return False, f"{apart}the recording does not tell the time of day."
+        return False, f"{apart}the recording has no time of day."
     if not times:
         return False, f"{apart}the snapshot has no times."
     if min(times) > span[1] or max(times) < span[0]:
-        return False, f"{apart}its history and the recorded steps are of different times ({_relation(times, span)})."
+        return False, f"{apart}its history and the recorded steps are from different times ({_relation(times, span)})."
     return True, f"{log.origin} is joined with {rank.origin} on the clock: its history covers recorded steps."
 
 
@@ -81,7 +81,7 @@ def join_logs(sampler: SamplerLog, snapshot: SnapshotLog) -> tuple[bool, str]:
         return False, f"{apart}{'the snapshot' if sampled else 'the log'} has no times."
     zone = _AS_UTC if sampler.clock == "no zone" else ""
     if min(times) > max(sampled) or max(times) < min(sampled):
-        return False, f"{apart}they are of different times{zone}."
+        return False, f"{apart}they are from different times{zone}."
     return True, f"{snapshot.origin} is joined with {sampler.origin} on the clock: they are of the same time{zone}."
 
 
@@ -114,18 +114,18 @@ def _device_of(log: SamplerLog, rank: RankFacts, *, only: bool) -> tuple[GpuLog 
     properties = rank.trace.properties if rank.trace is not None else None
     number = properties.id if properties is not None else None
     found = next((gpu for gpu in log.gpus if gpu.index is not None and gpu.index == number), None)
-    why = f"which is the recorded device {number} unless CUDA_VISIBLE_DEVICES numbers them anew"
+    why = f"which is the recorded device {number} unless CUDA_VISIBLE_DEVICES renumbers them"
     if found is None and len(log.gpus) > 1:
-        return None, f"nothing tells which of its {len(log.gpus)} devices the recording is of"
+        return None, f"it is unknown which of its {len(log.gpus)} devices was recorded"
     if found is None:
-        found, why = log.gpus[0], "which is taken for the recorded device: each knows of one only"
+        found, why = log.gpus[0], "taken to be the recorded device, as each has only one"
         if not only:
-            return None, "it is of one device, the run has several, and nothing tells whether it is the judged one"
+            return None, "it is of one device, the run has several, and it is unknown whether this is the judged one"
         if None not in (found.index, number):
             return None, f"it is of {found.label}, and the recording numbers its device {number}"
     name = properties.name if properties is not None else meta.device_name if meta is not None else None
     if name and found.model and _plain(name) != _plain(found.model):
-        return None, f"its device is of the model {found.model}, and the recorded one is of another"
+        return None, f"its device is a {found.model}, and the recorded one is not"
     return found, why
 
 

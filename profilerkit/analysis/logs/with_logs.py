@@ -34,8 +34,8 @@ _WANTED = (
 )
 #: Devices whose samples are kept for a figure: more lanes are too flat to be read (a choice).
 MOST_DRAWN = 8
-_NO_STEPS = "A sampler tells how busy a device was, not what it did: its log has no step, no kernel and no wait."
-_APART = "Nothing says whether the logs are of the same devices, or of the same run: each is told by itself."
+_NO_STEPS = "A sampler shows how busy a device was, not what it did: its log has no steps, kernels or waits."
+_APART = "The logs do not say whether they share a run or a device, so each is reported on its own."
 _ONLY_LOGS = "only logs were given"
 _HISTORY = "torch.cuda.memory._record_memory_history()"
 
@@ -232,12 +232,12 @@ def _limits(logs: Sequence[Log], snapshots: Sequence[MemorySnapshot], series: Se
     without = list(dict.fromkeys(one.origin for one in snapshots if not one.events))
     if without:
         notes.append(
-            f"{', '.join(without)} has no history of requests: its peak is not known, only what was in use when it was "
-            f"taken. {_HISTORY} before the run records it."
+            f"{', '.join(without)} has no history of requests, so its peak is unknown: only the memory in use at the "
+            f"snapshot is. Call {_HISTORY} before the run to record it."
         )
     notes += [
-        f"The history of {one.origin} begins with {format_bytes(one.start_in_use_bytes)} in use, older entries "
-        "being lost or never recorded: its peak is a lower bound."
+        f"The history of {one.origin} begins with {format_bytes(one.start_in_use_bytes)} in use: older entries were "
+        "lost or never recorded, and its peak is a lower bound."
         for one in snapshots
         if one.events and one.start_in_use_bytes
     ]

@@ -12,8 +12,7 @@ from profilerkit.analysis.replay.graph import F64, NEVER, Bools, Graph, Wait
 from profilerkit.analysis.whatif import FEWEST_BUCKETS
 from profilerkit.model.change import revise
 
-#: What launching the step as one graph takes of the host (§3.3 of the diagnosis method: 10 to 20 µs), and the pause
-#: between its kernels.
+#: What launching the step as one graph takes of the host, and the pause between its kernels.
 GRAPH_LAUNCH_NS, GRAPH_PAUSE_NS = 15_000.0, 1_000.0
 #: A stretch of Python longer than this is work of its own, not the price of issuing the next operator (a choice).
 BETWEEN_OPERATORS_NS = 100_000.0

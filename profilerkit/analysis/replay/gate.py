@@ -15,16 +15,15 @@ from profilerkit.analysis.replay.replay import Replayed, replay
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category
 
-#: The unmodified replay must meet the traced time of the steps within this, and every step within the second (§3.2).
-#: dPRO's replay missed by 14 % in the mean where dependencies between streams were lost (§0.10); its own authors saw
-#: less than 5 %.
+#: The unmodified replay must meet the traced time of the steps within this, and every step within the second.
+#: dPRO's replay missed by 14 % in the mean where dependencies between streams were lost; its authors saw less than 5 %.
 LARGEST_ERROR, LARGEST_STEP_ERROR = 0.05, 0.10
 #: Share of the steps in transfers between two ranks from which a change shows in the trace of the other first (a
 #: choice: what the whole prediction may be off).
 MOST_ELSEWHERE = 0.05
 _BETWEEN_TWO = re.compile(r"^(?:nccl|rccl|oneccl).*(?:send|recv)", re.IGNORECASE)
 #: Share of the steps that kernels lose beside collectives, beyond which a change of these is not told: the replay keeps
-#: kernels as long as they were, and a prediction may be 2 points off (§3.5).
+#: kernels as long as they were, and a prediction may be 2 points off.
 MOST_SLOWED = 0.02
 #: Steps named when they fail.
 _NAMED = 5
@@ -71,14 +70,14 @@ class ReplayFacts(msgspec.Struct, frozen=True, eq=False):
         """Why no saving is told from it; empty where one is."""
         if self.elsewhere > MOST_ELSEWHERE:
             held = f"{self.elsewhere:.0%}".replace("%", " %")
-            return f"{held} of the steps are transfers between two ranks, which wait for what other traces hold"
+            return f"{held} of the steps are transfers between two ranks, which depend on traces of other ranks"
         if self.failing:
             named = ", ".join(str(number) for number in self.failing[:_NAMED])
             more = f" and {len(self.failing) - _NAMED} more" if len(self.failing) > _NAMED else ""
             worst = float(np.abs(self.step_errors).max())
-            return f"steps {named}{more} come out up to {worst:.0%} off".replace("%", " %")
+            return f"the replay of steps {named}{more} is up to {worst:.0%} off".replace("%", " %")
         if abs(self.error) > LARGEST_ERROR:
-            return f"the steps come out {abs(self.error):.0%} {'longer' if self.error > 0 else 'shorter'}".replace(
+            return f"the replayed steps are {abs(self.error):.0%} {'longer' if self.error > 0 else 'shorter'}".replace(
                 "%", " %"
             )
         return ""
@@ -88,10 +87,10 @@ class ReplayFacts(msgspec.Struct, frozen=True, eq=False):
         if self.refused or fix_class != "communication":
             return self.refused
         if self.slowed is None:
-            return "kernels run beside collectives, and none was seen alone: how much these slow them is not known"
+            return "kernels run beside collectives and none ran alone, so how much collectives slow them is not known"
         if self.slowed > MOST_SLOWED:
             lost = f"{self.slowed:.0%}".replace("%", " %")
-            return f"kernels beside collectives are slower, by {lost} of the steps: that changes with the collectives"
+            return f"collectives slow the kernels beside them by {lost} of the steps, and this would change"
         return ""
 
     def share_of(self, kind: str) -> float:

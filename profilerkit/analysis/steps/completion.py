@@ -10,8 +10,8 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import Bools, Category, TraceColumns
 
 #: The host's marks are no clock where the device's lag behind them changes by more than this share of the judged steps:
-#: a step cut at them would be that far off. The replay is held to the same 5 % (§3.2 of the diagnosis method); of 52
-#: recordings of others those whose step was told wrongly have 6 % to 6,000 %, synchronous ones below 2 %.
+#: a step cut at them would be that far off. The replay is held to the same 5 %; of 52 recordings of others, those with
+#: a wrong step have 6 % to 6,000 %, synchronous ones below 2 %.
 AHEAD_RATIO = 0.05
 #: Work of at most this ratio of all may be done before what the device did earlier ends (a choice).
 LITTLE_RATIO = 0.05

@@ -9,7 +9,7 @@ from profilerkit.analysis.steps.series import Grown, StepSeries, what_grew
 
 #: Fewer judged steps have no thirds to compare (a choice: ten steps in each).
 FEWEST_TO_GROW = 30
-#: The last third gains at least so much of what the third before it gained: growth goes on, a jump does not (R28).
+#: The last third gains at least so much of what the third before it gained: growth goes on, a jump does not.
 _GOES_ON = 0.5
 
 

@@ -46,7 +46,7 @@ class SlowTrace(msgspec.Struct, frozen=True):
         others = "the steps beside it" if self.beside else "the typical traced step"
         labels = {part: PARTS[part][1] for part, _ in self.grown}
         named = [f"{format_ns(ns)} {within(labels[part])}" for part, ns in self.grown]
-        of_that = f"of that {', '.join(named)}" if named else "in no part more than in the others"
+        of_that = f"of that {', '.join(named)}" if named else "spread over all parts"
         return (
             f"Slow step {self.step:,} was traced because {trigger}: it took {format_ns(self.time_ns)}, "
             f"{format_ns(excess)} longer than {others}, {of_that}."

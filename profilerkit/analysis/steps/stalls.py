@@ -29,7 +29,7 @@ MOST_STEPS = 20_000
 #: A stall is said from this ratio of the typical step per occurrence, and at most so many of them.
 SMALLEST_STALL = 0.05
 MOST_STALLS = 3
-#: A step is an outlier above this multiple of the median and above ``OUTLIER_SIGMAS`` robust deviations (R57).
+#: A step is an outlier above this multiple of the median and above ``OUTLIER_SIGMAS`` robust deviations.
 OUTLIER_RATIO = 1.5
 OUTLIER_SIGMAS = 5.0
 

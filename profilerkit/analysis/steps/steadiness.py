@@ -9,7 +9,7 @@ from profilerkit.units import format_ns_range
 #: Standard error of the median step over the step from which steps vary too much for a fine judgement. The verdict
 #: keeps silent about lost time above the same ratio.
 NOISY_STEPS = 0.05
-#: Among fewer steps than high confidence needs (R56), one so much longer than the median carries the mean.
+#: Among fewer steps than high confidence needs, one so much longer than the median carries the mean.
 FEW_STEPS = 8
 OUTLIER = 1.5
 #: Change over all judged steps, relative to the median step, from which they are not one population.
@@ -40,17 +40,17 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[str]:
         # Of so few steps an interval of the median says less than the steps themselves.
         extent = format_ns_range(float(time.min()), float(time.max()))
         known = (
-            f"the {len(rows)} judged take {extent}"
+            f"the {len(rows)} judged steps take {extent}"
             if few
             else f"their median is known to ±{100 * step_error_ns / usual:.0f} %"
         )
-        out.append(f"Steps vary much: {known}.")
+        out.append(f"Step times vary widely: {known}.")
     slope = theil_sen(rows, time) if len(rows) >= FEWEST_TO_DRIFT else None
     if slope and (slope.low > 0 or slope.high < 0):
         change = slope.value * float(rows[-1] - rows[0]) / usual
         if abs(change) >= DRIFT:
             word = "longer" if change > 0 else "shorter"
-            out.append(f"Steps get {word} all along, by {100 * abs(change):.0f} % from the first to the last judged.")
+            out.append(f"Steps get steadily {word}: by {100 * abs(change):.0f} % from first to last judged step.")
     count = len(series.time)
     if rows[0] >= ONE_END * count or rows[-1] + 1 <= ONE_END * count:
         out.append(f"The {len(rows)} judged steps come from one end of the {count} recorded.")

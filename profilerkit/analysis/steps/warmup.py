@@ -5,7 +5,7 @@ import numpy as np
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import median, quantile
 
-#: A step longer than this multiple of the settled ones is slow (R56).
+#: A step longer than this multiple of the settled ones is slow.
 WARMUP_RATIO = 1.5
 #: The settled level is this quantile of the last half: steps that are longer at intervals, up to every fourth, are
 #: part of what a run settles to.

@@ -1,4 +1,4 @@
-"""What the steps before the steady window cost, and what made them longer (R56)."""
+"""What the steps before the steady window cost, and what made them longer."""
 
 from collections.abc import Mapping, Sequence
 

@@ -7,7 +7,7 @@ from profilerkit.analysis.device.operator_costs import DTYPES
 from profilerkit.analysis.waste.judged import Bools, Judged
 from profilerkit.analysis.waste.records import Alignment
 
-#: Elements of 16 bits in one load of 128: the granularity that PyTorch's own pattern matcher asks for (R15).
+#: Elements of 16 bits in one load of 128: the granularity that PyTorch's own pattern matcher asks for.
 GRANULE = 8
 
 

@@ -23,7 +23,7 @@ _STYLES_OF_KERNELS = (
 #: Calls that change each parameter once per step, the first that occurs: Adam's kin divide, SGD adds, with momentum
 #: and weight decay once more each.
 _UPDATES = ("addcdiv_", "add_")
-#: How often each element is read or written: parameter and gradient, and one or two moments (§R19: 16 to 28 bytes).
+#: How often each element is read or written: parameter and gradient, and one or two moments.
 _PASSES = {"addcdiv_": 7, "add_": 5}
 #: Bytes of an element: lists do not say their type, and optimizers keep FP32 as a rule.
 _ITEM_BYTES = 4

@@ -3,30 +3,29 @@
 from profilerkit.analysis.facts import Facts
 from profilerkit.units import format_count, format_ns, format_ratio
 
-#: CPU and run-queue time together own this much of a batch, and the second is this much of the first (R05).
+#: CPU and run-queue time together own this much of a batch, and the second is this much of the first.
 COMPUTING_SHARE = 0.9
 QUEUED_RATIO = 0.2
-#: Share of the usable cores that the workers keep busy (R05).
+#: Share of the usable cores that the workers keep busy.
 CORES_IN_USE = 0.85
-#: Share of the time in which the cgroup's quota held its threads (a choice: R05 asks for any growth, which a burst at
-#: start-up causes as well).
+#: Share of the time in which the cgroup's quota held its threads (a choice: a burst at start-up causes some).
 THROTTLED = 0.05
-#: Share of time in which processes waited for a core, where the workers' own run queue is not known (R05).
+#: Share of time in which processes waited for a core, where the workers' own run queue is not known.
 PRESSURE = 0.2
-#: Host utilisation that leaves no core to spare (R05).
+#: Host utilisation that leaves no core to spare.
 FULL_HOST = 0.9
 #: Of the usable cores, from which the run itself is what waits for them (a choice).
 OWN_CORES = 0.8
 #: No more workers than this are proposed.
 MOST_WORKERS = 16
-#: Share of a batch that is blocked (R06's threshold), and of the looks at blocked workers that find a lock, from which
+#: Share of a batch that is blocked, and of the looks at blocked workers that find a lock, from which
 #: workers share a bottleneck instead of adding up: of two workers that only wait for each other one half does.
 BLOCKED = 0.5
 LOCKED = 1 / 3
 #: Of the workers so many must still have data, in the mean, for more of them to mean more batches (a choice: those of
 #: a short epoch start and end one after the other, and of two one may have half of the other's part).
 WITH_DATA = 0.75
-#: Of the host's memory more workers may fill up to here (a choice: R27 calls a device full from here on).
+#: Of the host's memory more workers may fill up to here (a choice: ME003 calls a device full from here on).
 MEMORY_IN_USE = 0.9
 #: Batches under way per worker where the loader's setting is not known: torch's default.
 PREFETCH = 2
@@ -51,7 +50,7 @@ def shortage(facts: Facts) -> str | None:
         return f"the workers keep {format_count(workers.cpu_cores)} of {cores:g} usable cores busy"
     throttled = facts.series("host.cpu_throttled")
     if throttled is not None and throttled.mean >= THROTTLED:
-        return f"the CPU quota holds the processes {format_ratio(throttled.mean)} of the time"
+        return f"the CPU quota stops the processes {format_ratio(throttled.mean)} of the time"
     if cores and workers.count > cores and computing >= COMPUTING_SHARE:
         return f"{workers.count} workers compute on {cores:g} usable cores"
     if is_known or facts.taken:
@@ -92,7 +91,7 @@ def lock_held(facts: Facts) -> str | None:
         return None
     if workers.share("fetch") < BLOCKED:
         return None
-    return f"a blocked worker waited for a lock {format_ratio(workers.locked_ratio)} of the times it was looked at"
+    return f"a blocked worker waited for a lock {format_ratio(workers.locked_ratio)} of the times it was sampled"
 
 
 def ran_out(facts: Facts) -> str | None:
@@ -101,7 +100,7 @@ def ran_out(facts: Facts) -> str | None:
     if workers is None or workers.active is None or workers.active >= WITH_DATA * workers.count:
         return None
     left = format_count(round(workers.active, 1))
-    return f"of {workers.count} workers {left} still had data, in the mean: their parts are of unlike length"
+    return f"on average only {left} of {workers.count} workers still had data: their shards differ in length"
 
 
 def memory_room(facts: Facts) -> int | None:

@@ -7,7 +7,7 @@ import msgspec
 
 from profilerkit.analysis.steps.skipped import SkippedBatches
 
-#: A replay that misses the measured time by more than this predicts nothing (§3.2 of the diagnosis method).
+#: A replay that misses the measured time by more than this predicts nothing.
 MOST_REPLAY_ERROR = 0.05
 
 

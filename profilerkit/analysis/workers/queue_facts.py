@@ -13,7 +13,7 @@ from profilerkit.analysis.workers.loading import QueueFacts
 from profilerkit.analysis.workers.queue_model import replay_queue
 from profilerkit.model.change import revise
 
-#: Prefetch that is tried: more than 8 takes memory for little (R04).
+#: Prefetch that is tried: more than 8 takes memory for little.
 PREFETCHES = (2, 4, 8)
 #: Parts of the work on each batch that are tried without.
 CHEAPER = (0.25, 0.5, 0.75, 1.0)

@@ -9,7 +9,7 @@ from profilerkit.report.inert import inert
 from profilerkit.report.wording import plural
 from profilerkit.units import format_count, format_ns
 
-#: Waiting as a share of the median step, above which a cell is drawn, faint or full (R36's threshold; a half).
+#: Waiting as a share of the median step, above which a cell is drawn: faint (a rank is late) or full (a half).
 _FAINT, _FULL = 0.05, 0.5
 _TABLE_ROWS = 20
 _NAMED_ROWS = 6

@@ -14,8 +14,8 @@ from profilerkit.report.inert import inert
 from profilerkit.report.wording import listed, plural
 from profilerkit.units import format_count, format_ns
 
-#: Shares of the median step from which a cell has a shade. From the second on a rank counts as late, as in the analysis
-#: (R36); the others are a choice.
+#: Shares of the median step from which a cell has a shade. From the second on a rank counts as late, as in the
+#: analysis; the others are a choice.
 _FROM = (0.01, 0.05, 0.25)
 _LATE = 2
 _SHADES = (" faint", " pale", "")

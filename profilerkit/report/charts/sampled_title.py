@@ -12,7 +12,7 @@ from profilerkit.report.inert import inert
 from profilerkit.report.wording import share_text
 from profilerkit.units import format_value
 
-#: Utilisation above which a sample is one of a device at work (R22).
+#: Utilisation above which a sample is one of a device at work.
 _AT_WORK = 0.5
 #: A clock that falls by less, as a share of itself, is even (a choice).
 _FALL = 0.05

@@ -226,7 +226,7 @@ def test_one_recorder_shows_what_it_held_and_calls_nobody(tmp_path):
 def test_a_rank_without_a_recorder_may_be_the_late_one(tmp_path):
     report = job(tmp_path, flight(times(0)), flight(times(20_000)), None)
     assert [late.rank for late in report.communication.late] == [1]
-    said = "Rank 2 left no flight recording and may be who is waited for."
+    said = "Rank 2 has no flight recording; the others may wait for it."
     assert said in report.trust.notes
     assert said in waiting_lines(report)
 

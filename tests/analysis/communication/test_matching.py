@@ -293,7 +293,7 @@ def test_equal_steps_on_clocks_that_are_not_comparable_are_matched_by_most_in_co
     found = matched(traces)
     assert found.matched == 10
     assert max(found.shift) <= 2
-    assert any("moved by whole steps" in problem for problem in found.problems)
+    assert any("shifted by whole steps" in problem for problem in found.problems)
 
 
 def test_equal_steps_on_clocks_that_tell_the_time_of_day_are_matched_by_them():
