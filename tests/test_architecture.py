@@ -78,7 +78,7 @@ BROAD_EXCEPT = {
     *("profilerkit.capture.guard", "profilerkit.capture.loader", "profilerkit.capture.loader_patches"),
     *("profilerkit.rules.runner", "profilerkit.plugins", "profilerkit.reading.remote"),
 }
-MAX_MODULE_LINES, MAX_FUNCTION_LINES = 400, 60
+MAX_MODULE_LINES, MAX_FUNCTION_LINES = 600, 60
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|work|Users|mnt)/\w+")
 

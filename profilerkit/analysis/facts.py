@@ -33,7 +33,7 @@ from profilerkit.analysis.waste.records import Waste
 from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.communication import Communication
-from profilerkit.model.finding import Source
+from profilerkit.model.finding import SOURCES_BY_STRENGTH, Evidence, Source
 from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.probe import Probed
@@ -47,6 +47,8 @@ from profilerkit.trace.columns import Recorder
 #: A part is of one step where the others have less than this ratio of its share of all (a choice: recorded allocations
 #: of one step of three left a tenth, waits that came in bursts 0.6).
 LEFT_BY_ONE = 0.5
+#: In ``Facts.evidence``: as many observations as there are steady steps.
+STEADY = -1
 #: What a wait for a batch is read from when no event marks it.
 BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
 BETWEEN_STEPS = "from the end of a step's own range to the next one"
@@ -344,6 +346,55 @@ class Facts(msgspec.Struct, frozen=True):
     def rank(self) -> Rank:
         """The judged rank."""
         return self.ranks[self.judged_rank]
+
+    @property
+    def judged_steps(self) -> tuple[int, int] | None:
+        """Return the first and last steady step among the rows kept."""
+        steady = [row.index for row in self.steps.rows if row.state == "steady"]
+        return (steady[0], steady[-1]) if steady else None
+
+    def present(self, *names: str) -> tuple[str, ...]:
+        """Return those parts of the judged step that have a share of it, largest first; names as in ``share``."""
+        return tuple(part.part for part in self.parts if self.share(part.part) and belongs(part.part, names))
+
+    def evidence(
+        self,
+        label: str,
+        value: float | None,
+        unit: str,
+        origin: str,
+        source: Source = "measured",
+        *,
+        n: int | None = STEADY,
+        low: float | None = None,
+        high: float | None = None,
+        steps: tuple[int, int] | None = None,
+        range_ns: tuple[int, int] | None = None,
+        behind: tuple[str, ...] = (),
+    ) -> Evidence:
+        """Return evidence about the judged rank; ``n`` counts its steady steps unless given."""
+        return Evidence(
+            label,
+            value,
+            unit,
+            source,
+            origin,
+            n=self.steps.steady if n == STEADY else n,
+            low=low,
+            high=high,
+            rank=self.rank.rank,
+            steps=steps,
+            range_ns=range_ns,
+            behind=behind,
+        )
+
+    def share_evidence(self, label: str, *parts: str, origin: str = "partition of the steady window") -> Evidence:
+        """Return the share of the step that a group of parts owns; it is as good as its weakest part."""
+        present = self.present(*parts)
+        sources = [part.source for part in self.parts if part.part in present]
+        source: Source = max(sources, key=SOURCES_BY_STRENGTH.index, default="derived")
+        share = self.share(*parts)
+        return self.evidence(label, share, "ratio", origin, source, steps=self.judged_steps, behind=present)
 
 
 def belongs(part: str, names: tuple[str, ...]) -> bool:

@@ -22,7 +22,7 @@ Method = Literal["bound", "analytic", "replay", "probe"]
 STEP_LENGTHS = "step"
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class Evidence(msgspec.Struct, frozen=True):
     """One number behind a claim, and where it comes from.
 
     Attributes:

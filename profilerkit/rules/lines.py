@@ -5,7 +5,6 @@ import re
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import HotLine
 from profilerkit.model.finding import Evidence
-from profilerkit.rules.rule import judged_steps
 from profilerkit.units import format_ratio
 
 #: Where a frame's file and line stand in its name.
@@ -46,16 +45,14 @@ def line_evidence(facts: Facts, label: str, line: HotLine | None) -> tuple[Evide
     if line is None:
         return ()
     return (
-        Evidence(
-            label=f"{label} in {line_text(line)}",
-            value=line.share,
-            unit="ratio",
-            source="measured",
-            origin=f"sampled stacks: {' → '.join(frame_text(frame) for frame in line.frames)}",
+        facts.evidence(
+            f"{label} in {line_text(line)}",
+            line.share,
+            "ratio",
+            f"sampled stacks: {' → '.join(frame_text(frame) for frame in line.frames)}",
             n=line.looks,
             low=line.low,
             high=line.high,
-            rank=facts.rank.rank,
-            steps=judged_steps(facts),
+            steps=facts.judged_steps,
         ),
     )

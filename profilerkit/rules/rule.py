@@ -1,12 +1,14 @@
 """What a rule is: a noun for a failing state, its thresholds, and one pure check of the facts."""
 
-from typing import ClassVar
+import re
+from collections.abc import Callable
+from typing import ClassVar, ParamSpec
 
 import msgspec
 
-from profilerkit.analysis.facts import Facts, belongs
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import relative_error
-from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving, Source
+from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Saving, Source
 from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS, WHOLE_TRACE, within
 from profilerkit.rules.parts import PARTS_OF_RULE
@@ -37,6 +39,7 @@ LOST_EVENTS = 0.1
 #: Standard deviation over mean from which few steps are told as their mean: one of seven, half as long again, has 0.16.
 UNEVEN_CV = 0.15
 
+_Claim = ParamSpec("_Claim")
 _ORDER: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
@@ -73,21 +76,29 @@ class Rule(msgspec.Struct, frozen=True):
 
     Class attributes:
         code: stable identifier, family letters and number.
-        name: the failing state as a noun.
-        family: folder it lives in.
         summary: the claim in one line.
+        name: the failing state as a noun; the class's own name unless set.
+        family: the folder the rule lives in; ``own`` for a rule from outside of this package, unless set.
         reads_logs: it can speak of samples alone, without a step. The others end in missing data then.
         reads_dumps: it can speak of the collectives of flight recorders alone.
         of_any_framework: whether what it says, fix included, holds for a run of another framework than PyTorch.
     """
 
     code: ClassVar[str]
+    summary: ClassVar[str]
     name: ClassVar[str]
     family: ClassVar[str]
-    summary: ClassVar[str]
     reads_logs: ClassVar[bool] = False
     reads_dumps: ClassVar[bool] = False
     of_any_framework: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """Name the rule after its class, and its family after its folder."""
+        *package, family, _ = f"..{cls.__module__}".split(".")
+        if "name" not in vars(cls):
+            cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        if "family" not in vars(cls):
+            cls.family = family if package[-2:] == ["profilerkit", "rules"] else "own"
 
     def check(self, facts: Facts) -> Result:
         """Decide from facts alone; never guess a missing one."""
@@ -211,51 +222,6 @@ def record_longer(facts: Facts, least: str) -> str:
     return f"let the run go on for at least {least}" if timed else "record the whole run: profilerkit.profile(...)"
 
 
-def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partition of the steady window") -> Evidence:
-    """Evidence that a group of parts owns this share of the step; it is as good as its weakest part."""
-    present = present_parts(facts, *parts)
-    sources = [part.source for part in facts.parts if part.part in present]
-    return Evidence(
-        label=label,
-        value=facts.share(*parts),
-        unit="ratio",
-        source=max(sources, key=SOURCES_BY_STRENGTH.index, default="derived"),
-        origin=origin,
-        n=facts.steps.steady,
-        rank=facts.rank.rank,
-        steps=judged_steps(facts),
-        behind=present,
-    )
-
-
-def evidence_of(
-    facts: Facts,
-    label: str,
-    value: float | None,
-    unit: str,
-    origin: str,
-    source: Source = "measured",
-    *,
-    n: int | None = -1,
-    steps: tuple[int, int] | None = None,
-    range_ns: tuple[int, int] | None = None,
-    behind: tuple[str, ...] = (),
-) -> Evidence:
-    """Evidence about the judged rank; ``n`` counts its steady steps unless given, the rest is as in ``Evidence``."""
-    return Evidence(
-        label=label,
-        value=value,
-        unit=unit,
-        source=source,
-        origin=origin,
-        n=facts.steps.steady if n == -1 else n,
-        rank=facts.rank.rank,
-        steps=steps,
-        range_ns=range_ns,
-        behind=behind,
-    )
-
-
 def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> Evidence:
     """The mean of a sampled signal, a share of the time, between its 10th and 90th percentile."""
     return Evidence(
@@ -277,17 +243,6 @@ def evidence_if_known(
 ) -> tuple[Evidence, ...]:
     """Evidence of a value that rests on the device's peaks; none for a device of which they are not known."""
     return () if value is None else (Evidence(label=label, value=value, unit=unit, source=source, origin=origin),)
-
-
-def present_parts(facts: Facts, *names: str) -> tuple[str, ...]:
-    """Those parts of the judged step that have a share of it, largest first; names as in ``Facts.share``."""
-    return tuple(part.part for part in facts.parts if facts.share(part.part) and belongs(part.part, names))
-
-
-def judged_steps(facts: Facts) -> tuple[int, int] | None:
-    """First and last steady step among the rows kept."""
-    steady = [row.index for row in facts.steps.rows if row.state == "steady"]
-    return (steady[0], steady[-1]) if steady else None
 
 
 def finding_for(
@@ -316,3 +271,14 @@ def finding_for(
         confirm=confirm,
         rank=facts.rank.rank if len(facts.ranks) > 1 else None,
     )
+
+
+def _alone(make: Callable[_Claim, Finding]) -> Callable[_Claim, Fired]:
+    def fired(*args: _Claim.args, **claim: _Claim.kwargs) -> Fired:
+        return Fired((make(*args, **claim),))
+
+    return fired
+
+
+#: End a rule with one finding, which is made as by ``finding_for``.
+fired = _alone(finding_for)

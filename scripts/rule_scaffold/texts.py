@@ -2,21 +2,7 @@
 
 RULE = '''"""$code: $claim_start."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Fix
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    each,
-    finding_for,
-    share_evidence,
-)
+from profilerkit.rules.api import Facts, Fix, MissingData, Passed, Result, Rule, each, fired, saving
 from profilerkit.units import format_ns, format_ratio
 
 #: Parts of the step that the rule is about: keys of ``profilerkit.model.step.PARTS``, or a group with its dot.
@@ -42,10 +28,8 @@ class $type_name(Rule, frozen=True):
     When it is wrong: Name what looks the same and is something else.
     """
 
-    code: ClassVar[str] = "$code"
-    name: ClassVar[str] = "$name"
-    family: ClassVar[str] = "$folder"
-    summary: ClassVar[str] = "$claim"
+    code = "$code"
+    summary = "$claim"
 
     smallest_share: float = 0.05
     #: Part of the share that the fix is taken to remove.
@@ -59,19 +43,18 @@ class $type_name(Rule, frozen=True):
         expected = self.removed_ratio * share
         if share < self.smallest_share or not self.worth_saying(facts, expected):
             return Passed(f"$what takes {format_ratio(share)} of the step")
-        finding = finding_for(
+        return fired(
             facts,
             # Without a bound this is an observation: it takes no part in the verdict until it is known to be right.
             bound=None,
             title=f"{format_ns(share * facts.mean_step_ns)} of {each(facts)} is $what",
             why="How the claim follows from the evidence.",
-            evidence=(share_evidence(facts, "$What, share of the step", *_PARTS),),
+            evidence=(facts.share_evidence("$What, share of the step", *_PARTS),),
             at_most="low",
             saving=saving(expected, share),
             fix=Fix(text="What to change, with the current and the proposed value."),
             confirm="Record again: the share must fall.",
         )
-        return Fired((finding,))
 '''
 
 _TESTS = """
@@ -99,7 +82,6 @@ TESTS_OF_THE_PACKAGE = f'''"""$code: $claim_start."""
 
 import pytest
 
-from profilerkit.model.change import revise
 $rule_imports
 from tests.recipes import facts
 
@@ -124,12 +106,10 @@ from pathlib import Path
 
 import pytest
 
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.change import revise
 from profilerkit.model.run import Trust
 from profilerkit.model.step import Part, Rank, Steps, StepTimes
 from profilerkit.plugins import project_rules
-from profilerkit.rules.rule import Fired, MissingData, Passed
+from profilerkit.rules.api import Facts, Fired, MissingData, Passed, revise
 
 (RULE,), _ = project_rules(Path(__file__).with_name("$name.py"), [])
 STEP_NS = 100_000_000

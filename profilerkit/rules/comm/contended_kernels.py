@@ -1,24 +1,10 @@
 """CO012: collectives take multiprocessors or bandwidth from the kernels beside them."""
 
-from typing import ClassVar
-
 from profilerkit.analysis.communication.whatif import exposed, share_of_step
 from profilerkit.analysis.communication.wire import Contention
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
 from profilerkit.rules.comm.exposed_collectives import unseen
 from profilerkit.rules.comm.transfers import evidence
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    finding_for,
-)
 from profilerkit.units import format_count, format_ns, format_ratio
 
 
@@ -44,10 +30,8 @@ class ContendedKernels(Rule, frozen=True):
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
 
-    code: ClassVar[str] = "CO012"
-    name: ClassVar[str] = "contended_kernels"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "Collectives slow the kernels beside them"
+    code = "CO012"
+    summary = "Collectives slow the kernels beside them"
 
     slower_ratio: float = 0.10
     #: Share of the time beside collectives that must be compared to speak for the rest (a choice).
@@ -89,7 +73,7 @@ class ContendedKernels(Rule, frozen=True):
                 f" {format_ratio(held)} of the step already waits for communication: fewer multiprocessors for it "
                 "would make that longer, so that nothing is advised."
             )
-        finding = finding_for(
+        return fired(
             facts,
             bound=None if harmful else "comm-bound",
             title=f"Kernels beside collectives are {format_ratio(slower)} slower: {_time(facts, expected)} of "
@@ -112,7 +96,6 @@ class ContendedKernels(Rule, frozen=True):
             ),
             confirm="" if harmful else "Record again: kernels beside collectives must be as quick as alone.",
         )
-        return Fired((finding,))
 
 
 def _time(facts: Facts, share: float) -> str:

@@ -1,24 +1,10 @@
 """CO008: DistributedDataParallel does extra work that its settings could avoid."""
 
-from typing import ClassVar
-
 from profilerkit.analysis.communication.whatif import exposed_of, rows, share_of_step
 from profilerkit.analysis.communication.wire import ReducerWork
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
 from profilerkit.rules.comm.exposed_collectives import unseen
 from profilerkit.rules.comm.transfers import by_ddp, evidence, models
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    finding_for,
-)
 from profilerkit.units import format_bytes, format_ns
 
 
@@ -47,10 +33,8 @@ class DdpSettings(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
-    code: ClassVar[str] = "CO008"
-    name: ClassVar[str] = "ddp_settings"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "DDP does extra work that its settings could avoid"
+    code = "CO008"
+    summary = "DDP does extra work that its settings could avoid"
 
     def check(self, facts: Facts) -> Result:
         """Fires when what the settings could avoid is worth a change."""
@@ -87,7 +71,7 @@ class DdpSettings(Rule, frozen=True):
         why += f", and searches the graph, {format_ns(work.search_ns)} beside nothing." if search else "."
         if unused:
             why += f" {format_bytes(unused)} of parameters had no gradient: the search of the graph is needed."
-        finding = finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"DDP spends {_time(facts, expected)} of {each(facts)} on work that settings avoid",
@@ -101,7 +85,6 @@ class DdpSettings(Rule, frozen=True):
             fix=Fix(text="; ".join(changes) + ".", code=f"DistributedDataParallel(model, {', '.join(code)})"),
             confirm="Record again: the reducer's events must be gone from the trace.",
         )
-        return Fired((finding,))
 
 
 def _map_of_use(facts: Facts) -> float:

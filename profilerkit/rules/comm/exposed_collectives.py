@@ -1,25 +1,25 @@
 """CO001: the step waits for collectives that nothing hides."""
 
 from statistics import median
-from typing import ClassVar
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.communication.whatif import could_hide, exposed, may_overlap, rows
-from profilerkit.analysis.facts import CommFacts, Facts
-from profilerkit.analysis.whatif import alone_compute, at_most, overlapped, saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.analysis.facts import CommFacts
+from profilerkit.analysis.whatif import alone_compute, overlapped
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
+    at_most,
     each,
-    finding_for,
-    share_evidence,
+    fired,
+    revise,
+    saving,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -51,10 +51,8 @@ class ExposedCollectives(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
-    code: ClassVar[str] = "CO001"
-    name: ClassVar[str] = "exposed_collectives"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "The step waits for exposed communication"
+    code = "CO001"
+    summary = "The step waits for exposed communication"
 
     smallest_share: float = 0.05
     #: Share of the communication's time in collectives below 1 MB from which latency is the limit (a choice).
@@ -86,7 +84,7 @@ class ExposedCollectives(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return Passed(f"{format_ratio(share)} is exposed, {reason}")
         first = to_divide(facts)
-        finding = finding_for(
+        return fired(
             facts,
             bound="comm-bound",
             title=f"{format_ns(share * step)} of communication in {each(facts)} is exposed",
@@ -101,7 +99,6 @@ class ExposedCollectives(Rule, frozen=True):
             if unknown or first
             else "Record again: the exposed communication must fall, and the step with it.",
         )
-        return Fired((finding,))
 
     def _kind(self, facts: Facts, comm: CommFacts) -> str:
         rest = exposed(facts) - _latency(facts, comm)
@@ -192,25 +189,14 @@ def _why(comm: CommFacts, unknown: str) -> str:
 
 def _evidence(facts: Facts, comm: CommFacts) -> tuple[Evidence, ...]:
     origin = comm.table[0].name if comm.table else "communication kernels"
-    share = share_evidence(facts, "Exposed communication, share of the step", *TRANSFER, origin=origin)
+    share = facts.share_evidence("Exposed communication, share of the step", *TRANSFER, origin=origin)
     return (
         revise(share, value=_not_waiting(facts)),
-        Evidence(
-            label="Overlapped share of the communication",
-            value=comm.overlap_ratio,
-            unit="ratio",
-            source="measured",
-            origin="interval arithmetic on the device's streams",
-            n=facts.steps.steady,
-            rank=facts.rank.rank,
+        facts.evidence(
+            "Overlapped share of the communication",
+            comm.overlap_ratio,
+            "ratio",
+            "interval arithmetic on the device's streams",
         ),
-        Evidence(
-            label="Collectives per step",
-            value=comm.per_step,
-            unit="count",
-            source="measured",
-            origin="communication kernels",
-            n=facts.steps.steady,
-            rank=facts.rank.rank,
-        ),
+        facts.evidence("Collectives per step", comm.per_step, "count", "communication kernels"),
     )

@@ -1,12 +1,10 @@
 """CO010: gradients travel in FP32 although the run computes in 16 bits."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from profilerkit.analysis.communication.whatif import less, may_overlap, rows, share_of_step
 from profilerkit.analysis.communication.wire import Traffic
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired
 from profilerkit.rules.comm.transfers import (
     confirm,
     divides,
@@ -17,16 +15,6 @@ from profilerkit.rules.comm.transfers import (
     surest,
     transfer_saving,
     untold,
-)
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    finding_for,
 )
 from profilerkit.units import format_bytes
 
@@ -67,10 +55,8 @@ class Fp32Gradients(Rule, frozen=True):
         https://pytorch.org/docs/stable/ddp_comm_hooks
     """
 
-    code: ClassVar[str] = "CO010"
-    name: ClassVar[str] = "fp32_gradients"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "Gradients travel in FP32 although the run computes in 16 bits"
+    code = "CO010"
+    summary = "Gradients travel in FP32 although the run computes in 16 bits"
 
     #: Bytes on the wire that 16-bit gradients leave.
     left_ratio: float = 0.50
@@ -111,7 +97,7 @@ class Fp32Gradients(Rule, frozen=True):
             "lose digits.",
             code=_SHARDED if divides(facts, "sharded data") else _REPLICATED,
         )
-        found = finding_for(
+        return fired(
             facts,
             bound="comm-bound",
             title=f"{format_bytes(moved)} of FP32 gradients travel in {each(facts)} of a {precision} run",
@@ -130,7 +116,6 @@ class Fp32Gradients(Rule, frozen=True):
             fix=fix,
             confirm=confirm(facts, "the type of the reductions must be BFloat16, and the loss must fall as before."),
         )
-        return Fired((found,))
 
 
 def _casts(facts: Facts, chosen: Sequence[Traffic]) -> float:

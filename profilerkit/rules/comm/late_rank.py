@@ -1,29 +1,29 @@
 """CO003: the other ranks wait for one that comes late."""
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from profilerkit.analysis.communication.cause import FEWEST_EXPLAINED
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.signals import SHOW_STACKS, fitting
-from profilerkit.analysis.whatif import saving
 from profilerkit.model.communication import Communication
 from profilerkit.model.communication import LateRank as Late
-from profilerkit.model.finding import Bound, Evidence, Fix
 from profilerkit.model.step import PARTS, within
-from profilerkit.rules.comm.whom import is_likely, settled_by
-from profilerkit.rules.rule import (
+from profilerkit.rules.api import (
     SMALLEST_SAVING,
-    Fired,
+    Bound,
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
     each,
-    finding_for,
-    judged_steps,
+    fired,
+    saving,
     unsure,
 )
+from profilerkit.rules.comm.whom import is_likely, settled_by
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -112,11 +112,9 @@ class LateRank(Rule, frozen=True):
         likely late only.
     """
 
-    code: ClassVar[str] = "CO003"
-    name: ClassVar[str] = "late_rank"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "The other ranks wait for one that comes late"
-    reads_dumps: ClassVar[bool] = True
+    code = "CO003"
+    summary = "The other ranks wait for one that comes late"
+    reads_dumps = True
 
     def check(self, facts: Facts) -> Result:
         """Fires when a rank is late beyond accident and its lateness is worth a change."""
@@ -140,23 +138,19 @@ class LateRank(Rule, frozen=True):
         lost = f"{format_ns(waited * (facts.mean_step_ns or 0.0))} of {each(facts)}"
         known = _remedy(late)
         likely = is_likely(facts)
-        return Fired(
-            (
-                finding_for(
-                    facts,
-                    bound=known.bound if known else None,
-                    title=f"The other ranks wait {lost} for {_named(found)}{', likely late' if likely else ''}",
-                    why=" ".join([*(_why(one) for one in found.late), *([settled_by(facts)] if likely else [])]),
-                    evidence=_evidence(facts, found),
-                    at_most="low" if likely else "medium" if facts.missing_ranks or not _is_explained(late) else "high",
-                    detail=(known.detail or (late.cause or "").rpartition(".")[2]) if known else "",
-                    saving=saving(expected, longer),
-                    fix=_fix(found),
-                    confirm="Record again: the waiting caused by this rank must fall."
-                    if known
-                    else f"Record {_one(late)} with {fitting(SHOW_STACKS, facts.recorder)}: it names what it does.",
-                ),
-            )
+        return fired(
+            facts,
+            bound=known.bound if known else None,
+            title=f"The other ranks wait {lost} for {_named(found)}{', likely late' if likely else ''}",
+            why=" ".join([*(_why(one) for one in found.late), *([settled_by(facts)] if likely else [])]),
+            evidence=_evidence(facts, found),
+            at_most="low" if likely else "medium" if facts.missing_ranks or not _is_explained(late) else "high",
+            detail=(known.detail or (late.cause or "").rpartition(".")[2]) if known else "",
+            saving=saving(expected, longer),
+            fix=_fix(found),
+            confirm="Record again: the waiting caused by this rank must fall."
+            if known
+            else f"Record {_one(late)} with {fitting(SHOW_STACKS, facts.recorder)}: it names what it does.",
         )
 
 
@@ -251,16 +245,7 @@ def _evidence(facts: Facts, found: Communication) -> tuple[Evidence, ...]:
         origin = f"{found.matched} collectives of torch's flight recorders, matched by process group and number"
 
     def derived(late: Late, label: str, value: float | None, unit: str, n: int | None = None) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source="derived",
-            origin=origin,
-            n=n,
-            rank=late.rank,
-            steps=judged_steps(facts),
-        )
+        return Evidence(label, value, unit, "derived", origin, n=n, steps=facts.judged_steps, rank=late.rank)
 
     first = found.late[0]
     rows = [derived(first, "Exposed waiting of the median other rank, share of the step", facts.waiting_share, "ratio")]

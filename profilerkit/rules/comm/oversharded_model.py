@@ -1,24 +1,12 @@
 """CO006: the model is sharded more than memory requires, and gathered twice a step for it."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from profilerkit.analysis.communication.whatif import dimension, exposed_time, less, rows
 from profilerkit.analysis.communication.wire import Traffic
 from profilerkit.analysis.costs.scalar_types import BY_NAME
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired
 from profilerkit.rules.comm.transfers import confirm, doubt, evidence, surest, transfer_saving, untold
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    finding_for,
-)
 from profilerkit.units import format_bytes, format_ratio
 
 
@@ -46,10 +34,8 @@ class OvershardedModel(Rule, frozen=True):
         https://arxiv.org/abs/1910.02054
     """
 
-    code: ClassVar[str] = "CO006"
-    name: ClassVar[str] = "oversharded_model"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "The model is sharded more than memory requires"
+    code = "CO006"
+    summary = "The model is sharded more than memory requires"
 
     gathered_ratio: float = 1.5
     free_ratio: float = 0.40
@@ -83,7 +69,7 @@ class OvershardedModel(Rule, frozen=True):
         bound = max(less(facts, gathers, 1.0 - scattered / gathered)[1], expected)
         if not self.worth_saying(facts, expected):
             return Passed("the second gathering is overlapped, or takes little of the step")
-        found = finding_for(
+        return fired(
             facts,
             bound="comm-bound",
             title=f"Parameters are gathered twice in {each(facts)}, with {format_ratio(free)} of the memory free",
@@ -104,7 +90,6 @@ class OvershardedModel(Rule, frozen=True):
             ),
             confirm=confirm(facts, "as much must be gathered as scattered, and the peak must stay below the capacity."),
         )
-        return Fired((found,))
 
 
 def _elements(chosen: Sequence[Traffic]) -> float | None:

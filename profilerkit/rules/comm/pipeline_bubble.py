@@ -1,22 +1,8 @@
 """CO011: the stages of a pipeline idle at the start and the end of the step."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
 from profilerkit.model.communication import Parallelism
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
 from profilerkit.rules.comm.transfers import evidence
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    finding_for,
-)
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -43,10 +29,8 @@ class PipelineBubble(Rule, frozen=True):
         https://arxiv.org/abs/1811.06965
     """
 
-    code: ClassVar[str] = "CO011"
-    name: ClassVar[str] = "pipeline_bubble"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "Pipeline stages idle at the start and the end of the step"
+    code = "CO011"
+    summary = "Pipeline stages idle at the start and the end of the step"
 
     #: More micro-batches than now that are proposed (a choice).
     more_micro_batches: int = 2
@@ -78,7 +62,7 @@ class PipelineBubble(Rule, frozen=True):
         schedule = found.schedule_share or 0.0
         unequal = bubble >= self.unequal_ratio * schedule
         first = "Move layers until all stages take equally long; then m" if unequal else "M"
-        finding = finding_for(
+        return fired(
             facts,
             bound="comm-bound",
             title=f"Pipeline stages idle {format_ns(bubble * (facts.mean_step_ns or 0.0))} of {each(facts)}",
@@ -102,4 +86,3 @@ class PipelineBubble(Rule, frozen=True):
             ),
             confirm="Record again: the exposed point-to-point time must fall.",
         )
-        return Fired((finding,))

@@ -1,24 +1,22 @@
 """CO007: gradients are reduced in every micro-batch of a step, and not once."""
 
-from typing import ClassVar
-
 from profilerkit.analysis.communication.whatif import exposed, exposed_time, share_of_step
 from profilerkit.analysis.communication.wire import Accumulation
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import half_sure
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Fix, Saving
-from profilerkit.rules.comm.transfers import confirm, divides, doubt, evidence, surest, transfer_saving, untold
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Facts,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
+    Saving,
     each,
-    finding_for,
+    fired,
+    revise,
 )
+from profilerkit.rules.comm.transfers import confirm, divides, doubt, evidence, surest, transfer_saving, untold
 
 
 class RepeatedReductions(Rule, frozen=True):
@@ -48,10 +46,8 @@ class RepeatedReductions(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
-    code: ClassVar[str] = "CO007"
-    name: ClassVar[str] = "repeated_reductions"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "Gradients are reduced in every micro-batch"
+    code = "CO007"
+    summary = "Gradients are reduced in every micro-batch"
 
     def check(self, facts: Facts) -> Result:
         """Fires when early passes' reductions are worth leaving out."""
@@ -83,7 +79,7 @@ class RepeatedReductions(Rule, frozen=True):
         code = "with model.no_sync():  # all micro-batches but the last\n    loss.backward()"
         if sharded:
             code = "model.set_requires_gradient_sync(is_last_micro_batch)\nloss.backward()"
-        finding = finding_for(
+        return fired(
             facts,
             bound="comm-bound",
             title=f"Gradients are reduced {found.passes} times in {step}, once per micro-batch",
@@ -105,7 +101,6 @@ class RepeatedReductions(Rule, frozen=True):
             ),
             confirm=confirm(facts, f"there must be {found.reductions} reductions {kind}."),
         )
-        return Fired((finding,))
 
 
 def _saving(facts: Facts, found: Accumulation, expected: float, bound: float) -> Saving:

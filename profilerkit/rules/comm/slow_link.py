@@ -1,23 +1,11 @@
 """CO004: large collectives run slower than the links allow."""
 
-from typing import ClassVar
-
 from profilerkit.analysis.communication.whatif import exposed, less, rows
 from profilerkit.analysis.communication.wire import Traffic
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.run_facts import ONE_SWITCH
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.rules.comm.exposed_collectives import to_divide
 from profilerkit.rules.comm.transfers import evidence, kinds, surest, transfer_saving, untold
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    finding_for,
-)
 from profilerkit.units import format_decimal, format_ratio
 
 
@@ -44,10 +32,8 @@ class SlowLink(Rule, frozen=True):
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
 
-    code: ClassVar[str] = "CO004"
-    name: ClassVar[str] = "slow_link"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "Large collectives run slower than the links allow"
+    code = "CO004"
+    summary = "Large collectives run slower than the links allow"
 
     slow_ratio: float = 0.60
     #: Share of the link's peak that large collectives normally reach.
@@ -91,7 +77,7 @@ class SlowLink(Rule, frozen=True):
             return Passed("large collectives are slower than the link, but overlapped, or take little of the step")
         reached = sum(row.transfer_ns for row in slow)
         rate = sum((row.bus_bytes_per_s or 0.0) * row.transfer_ns for row in slow) / reached if reached else 0.0
-        found = finding_for(
+        return fired(
             facts,
             bound="comm-bound",
             title=f"Large {kinds(slow)} run at {format_ratio(rate / reference)} of what the link carries",
@@ -118,7 +104,6 @@ class SlowLink(Rule, frozen=True):
             ),
             confirm=f"Record again: the bus bandwidth must pass {_rate(self.slow_ratio * reference)}.",
         )
-        return Fired((found,))
 
 
 def _rate(bytes_per_s: float) -> str:

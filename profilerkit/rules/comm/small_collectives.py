@@ -1,12 +1,10 @@
 """CO005: many collectives are too small to use the links, and each pays the latency."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from profilerkit.analysis.communication.whatif import exposed_of, floor_ns, joined, may_overlap, rows
 from profilerkit.analysis.communication.wire import Traffic
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired
 from profilerkit.rules.comm.transfers import (
     by_ddp,
     confirm,
@@ -17,15 +15,6 @@ from profilerkit.rules.comm.transfers import (
     surest,
     transfer_saving,
     untold,
-)
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    each,
-    finding_for,
 )
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
 
@@ -60,10 +49,8 @@ class SmallCollectives(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
-    code: ClassVar[str] = "CO005"
-    name: ClassVar[str] = "small_collectives"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "Many collectives are too small to use the links"
+    code = "CO005"
+    summary = "Many collectives are too small to use the links"
 
     small_ratio: float = 0.30
     floor_factor: float = 2.5
@@ -101,7 +88,7 @@ class SmallCollectives(Rule, frozen=True):
         many, floor = format_count(round(count, 1)), floor_ns(facts)
         measured = facts.wire is not None and facts.wire.floor_ns is not None
         median, held = max(chosen, key=lambda row: row.per_step).median_ns, exposed_of(facts, chosen)
-        found = finding_for(
+        return fired(
             facts,
             bound="comm-bound",
             title=f"{many} {kinds(chosen)} of {format_bytes(size)} in {each(facts)} pay the latency one by one",
@@ -128,7 +115,6 @@ class SmallCollectives(Rule, frozen=True):
             fix=_fix(facts, chosen, many),
             confirm=confirm(facts, f"there must be far fewer than {many} collectives a step."),
         )
-        return Fired((found,))
 
 
 def _bursts(facts: Facts) -> tuple[Evidence, ...]:

@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 
 from profilerkit.analysis.communication.wire import Traffic
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.model.communication import DistributedModel, ParallelName
-from profilerkit.model.finding import Confidence, Evidence, Saving, Source
+from profilerkit.rules.api import Confidence, Evidence, Facts, MissingData, Result, Saving, Source, at_most, saving
 from profilerkit.rules.comm.exposed_collectives import to_divide, undivided, unseen
-from profilerkit.rules.rule import MissingData, Result, evidence_of
 
 #: Torch's name of the wrapper as it begins what shows a job divided by data.
 _DDP = "DistributedDataParallel"
@@ -52,7 +49,7 @@ def evidence(
     facts: Facts, label: str, value: float | None, unit: str, origin: str, source: Source = "derived"
 ) -> Evidence:
     """One number of the judged rank's steady steps, derived unless it is said."""
-    return evidence_of(facts, label, value, unit, origin, source)
+    return facts.evidence(label, value, unit, origin, source)
 
 
 def kinds(chosen: Sequence[Traffic]) -> str:

@@ -1,7 +1,6 @@
 """CO002: there is computing that could hide the communication, and it does not."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from profilerkit.analysis.communication.comm_facts import SMALL_COLLECTIVE_BYTES
 from profilerkit.analysis.communication.whatif import (
@@ -15,8 +14,7 @@ from profilerkit.analysis.communication.whatif import (
     transferred,
 )
 from profilerkit.analysis.communication.wire import Traffic
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Finding, Fix
+from profilerkit.rules.api import Facts, Fix, NotApplicable, Passed, Result, Rule, each, fired, unsure
 from profilerkit.rules.comm.transfers import (
     by_ddp,
     confirm,
@@ -29,7 +27,6 @@ from profilerkit.rules.comm.transfers import (
     transfer_saving,
     untold,
 )
-from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, each, finding_for, unsure
 from profilerkit.units import format_ns, format_ratio
 
 # A smaller share prints as 0.0 %.
@@ -66,10 +63,8 @@ class UnhiddenCollectives(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
-    code: ClassVar[str] = "CO002"
-    name: ClassVar[str] = "unhidden_collectives"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "Collectives could run beside computation, and do not"
+    code = "CO002"
+    summary = "Collectives could run beside computation, and do not"
 
     overlap_ratio: float = 0.70
     smallest_share: float = 0.05
@@ -96,15 +91,15 @@ class UnhiddenCollectives(Rule, frozen=True):
         expected, bound = hidden(facts, chosen, pieces)
         if not self.worth_saying(facts, expected):
             return unsure("only some of it could run beside computation", expected)
-        return Fired((self._finding(facts, chosen, expected, bound, fix),))
+        return self._finding(facts, chosen, expected, bound, fix)
 
-    def _finding(self, facts: Facts, chosen: Sequence[Traffic], expected: float, bound: float, fix: Fix) -> Finding:
+    def _finding(self, facts: Facts, chosen: Sequence[Traffic], expected: float, bound: float, fix: Fix) -> Result:
         step = facts.mean_step_ns or 1.0
         ratio, left, held = overlap_ratio(facts, chosen), available(facts, chosen), exposed_of(facts, chosen)
         of_backward = facts.wire is not None and facts.wire.backward_alone_ns is not None
         little = f"Only {format_ratio(ratio)}" if ratio >= _TOLD else "Hardly any"
         where = "the backward pass" if of_backward else "the whole step"
-        return finding_for(
+        return fired(
             facts,
             bound="comm-bound",
             title=f"{little} of the {kinds(chosen)} time runs beside computing",

@@ -1,12 +1,12 @@
 """Which rank a verdict is about, in words: the late one, all late ones, or the whole job."""
 
 from profilerkit.analysis.communication.whatif import exposed
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.timed_ranks import median_rank_ns
 from profilerkit.model.communication import LateRank
 from profilerkit.model.step import PARTS, within
+from profilerkit.rules.api import Facts, each
 from profilerkit.rules.comm.exposed_collectives import ExposedCollectives, undivided
-from profilerkit.rules.rule import ENOUGH_STEPS, each
+from profilerkit.rules.rule import ENOUGH_STEPS
 from profilerkit.units import format_ns, format_ratio
 
 

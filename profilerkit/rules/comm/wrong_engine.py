@@ -1,23 +1,9 @@
 """CO009: the engine or the back-end of the parallel training is not the one for devices."""
 
-from typing import ClassVar
-
 from profilerkit.analysis.communication.whatif import share_of_step
 from profilerkit.analysis.communication.wire import Engine
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
 from profilerkit.rules.comm.transfers import evidence
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    finding_for,
-)
 from profilerkit.units import format_ns, format_ratio
 
 _FIX: dict[str, Fix] = {
@@ -56,10 +42,8 @@ class WrongEngine(Rule, frozen=True):
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
-    code: ClassVar[str] = "CO009"
-    name: ClassVar[str] = "wrong_engine"
-    family: ClassVar[str] = "comm"
-    summary: ClassVar[str] = "The parallel engine is not the one for devices"
+    code = "CO009"
+    summary = "The parallel engine is not the one for devices"
 
     saved_ratio: float = 0.70
 
@@ -84,7 +68,7 @@ class WrongEngine(Rule, frozen=True):
             "DataParallel": "One process copies the model to all devices and gathers their results in each step.",
             "gloo": "Each gradient goes to the host, through gloo, and back, while the device waits.",
         }[engine.name]
-        found = finding_for(
+        return fired(
             facts,
             bound="comm-bound",
             title=f"{engine.name} keeps the device from computing for {format_ns(bound * step)} of {each(facts)}",
@@ -98,4 +82,3 @@ class WrongEngine(Rule, frozen=True):
             fix=_FIX[engine.name],
             confirm=f"Record again: {engine.name} must be gone from the trace, and the step must be shorter.",
         )
-        return Fired((found,))

@@ -1,18 +1,16 @@
 """CP010: the search for the fastest algorithm repeats in the steady state."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.waste.records import Searches
-from profilerkit.analysis.whatif import at_most
-from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     Passed,
     Result,
     Rule,
-    finding_for,
+    at_most,
+    fired,
     no_device_events,
 )
 from profilerkit.units import format_ratio
@@ -38,10 +36,8 @@ class AlgorithmSearch(Rule, frozen=True):
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
-    code: ClassVar[str] = "CP010"
-    name: ClassVar[str] = "algorithm_search"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "The search for the fastest algorithm repeats"
+    code = "CP010"
+    summary = "The search for the fastest algorithm repeats"
 
     fewest_steps: int = 2
 
@@ -59,12 +55,12 @@ class AlgorithmSearch(Rule, frozen=True):
         expected = found.share * (1.0 - 1.0 / found.trials)
         if not self.worth_saying(facts, expected):
             return Passed(f"searches for algorithms take {format_ratio(found.share)} of the step")
-        return Fired((_finding(facts, found, expected),))
+        return _finding(facts, found, expected)
 
 
-def _finding(facts: Facts, found: Searches, expected: float) -> Finding:
+def _finding(facts: Facts, found: Searches, expected: float) -> Result:
     shapes = "" if found.shapes is None else f", for {found.shapes} different inputs"
-    return finding_for(
+    return fired(
         facts,
         bound="compute-bound",
         title=f"Searches for the fastest algorithm take {format_ratio(found.share)} of the step",
@@ -72,19 +68,19 @@ def _finding(facts: Facts, found: Searches, expected: float) -> Finding:
         f"the judged steps{shapes}.",
         evidence=(
             Evidence(
-                label="Searches, share of the step",
-                value=found.share,
-                unit="ratio",
-                source="measured",
-                origin=found.operator,
+                "Searches, share of the step",
+                found.share,
+                "ratio",
+                "measured",
+                found.operator,
                 n=round(found.per_step * facts.steps.steady),
             ),
             Evidence(
-                label="Algorithms timed in each",
-                value=found.trials,
-                unit="count",
-                source="derived",
-                origin="waits inside the operator",
+                "Algorithms timed in each",
+                found.trials,
+                "count",
+                "derived",
+                "waits inside the operator",
                 n=round(found.per_step * facts.steps.steady),
             ),
         ),

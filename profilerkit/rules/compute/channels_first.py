@@ -1,18 +1,16 @@
 """CP007: convolutions pay for the conversion of their layout."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Fix,
     NotApplicable,
     Passed,
     Result,
     Rule,
-    finding_for,
+    fired,
     no_device_events,
+    saving,
     unsure,
 )
 from profilerkit.units import format_ratio
@@ -41,10 +39,8 @@ class ChannelsFirst(Rule, frozen=True):
         https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
     """
 
-    code: ClassVar[str] = "CP007"
-    name: ClassVar[str] = "channels_first"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "Convolutions pay for conversions of their layout"
+    code = "CP007"
+    summary = "Convolutions pay for conversions of their layout"
 
     smallest_share: float = 0.02
     #: Part of the convolutions' own time that the other layout saves at most, and is expected to save.
@@ -64,7 +60,7 @@ class ChannelsFirst(Rule, frozen=True):
         expected = share + self.reached_ratio * found.convolution_share
         if not self.worth_saying(facts, expected):
             return unsure(f"conversions of the layout take {format_ratio(share)} of the step", expected)
-        finding = finding_for(
+        return fired(
             facts,
             bound="compute-bound",
             title=f"Conversions between NCHW and NHWC take {format_ratio(share)} of the step",
@@ -72,19 +68,19 @@ class ChannelsFirst(Rule, frozen=True):
             "what it reads, and often what it writes.",
             evidence=(
                 Evidence(
-                    label="Conversion kernels, share of the step",
-                    value=share,
-                    unit="ratio",
-                    source="measured",
-                    origin=found.example or "kernel names",
+                    "Conversion kernels, share of the step",
+                    share,
+                    "ratio",
+                    "measured",
+                    found.example or "kernel names",
                     n=round(found.per_step * facts.steps.steady),
                 ),
                 Evidence(
-                    label="Convolutions, share of the step",
-                    value=found.convolution_share,
-                    unit="ratio",
-                    source="measured",
-                    origin="math kernels of convolution operators",
+                    "Convolutions, share of the step",
+                    found.convolution_share,
+                    "ratio",
+                    "measured",
+                    "math kernels of convolution operators",
                     n=facts.steps.steady,
                 ),
             ),
@@ -94,7 +90,6 @@ class ChannelsFirst(Rule, frozen=True):
             fix=_fix(found.is_3d),
             confirm="The conversion kernels must be gone; where some stay, the operator before them wants NCHW.",
         )
-        return Fired((finding,))
 
 
 def _fix(is_3d: bool | None) -> Fix:

@@ -1,21 +1,6 @@
 """CP013: an embedding gets a gradient for every row, and a step looks up few."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    each,
-    evidence_of,
-    finding_for,
-    unsure,
-)
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired, saving, unsure
 from profilerkit.units import format_count, format_ns, format_ratio
 
 
@@ -43,10 +28,8 @@ class DenseEmbedding(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
     """
 
-    code: ClassVar[str] = "CP013"
-    name: ClassVar[str] = "dense_embedding"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "An embedding gets a gradient for rows that no step looks up"
+    code = "CP013"
+    summary = "An embedding gets a gradient for rows that no step looks up"
 
     #: Looking up the rows, sorting them and updating them takes the rest (measured on a processor, Adam and SGD).
     avoidable_ratio: float = 0.9
@@ -63,11 +46,11 @@ class DenseEmbedding(Rule, frozen=True):
             return unsure(f"whole embedding tables take {format_ratio(found.share)} of the step", expected)
 
         def row(label: str, value: float, unit: str) -> Evidence:
-            return evidence_of(facts, label, value, unit, "operators of the traced steps", "derived", n=None)
+            return facts.evidence(label, value, unit, "operators of the traced steps", "derived", n=None)
 
         time = format_ns(found.share * (facts.mean_step_ns or 0.0))
         more = f" {format_count(found.count)} tables are like this." if found.count > 1 else ""
-        finding = finding_for(
+        return fired(
             facts,
             bound="memory-bound",
             title=f"Gradients of embedding rows that are not looked up take {time} of {each(facts)}",
@@ -85,7 +68,6 @@ class DenseEmbedding(Rule, frozen=True):
             fix=_FIX,
             confirm="The optimizer's time must fall, and the loss must not change.",
         )
-        return Fired((finding,))
 
 
 _FIX = Fix(

@@ -1,23 +1,23 @@
 """CP001: matrix math runs in 32 bits on a chip with faster units."""
 
-from typing import ClassVar
-
 from profilerkit.analysis.device.precision import peak_ratio, target_type
 from profilerkit.analysis.device.records import MathFacts, WideMath
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import faster_kernels, saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Finding, Fix, Saving
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.analysis.whatif import faster_kernels
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
+    Saving,
     evidence_if_known,
-    finding_for,
+    fired,
     no_device_events,
+    revise,
+    saving,
     unsure,
 )
 from profilerkit.units import format_ratio, format_value
@@ -50,10 +50,8 @@ class Fp32Matmul(Rule, frozen=True):
         https://arxiv.org/abs/1710.03740
     """
 
-    code: ClassVar[str] = "CP001"
-    name: ClassVar[str] = "fp32_matmul"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "Matrix math runs in 32 bits on a tensor-core GPU"
+    code = "CP001"
+    summary = "Matrix math runs in 32 bits on a tensor-core GPU"
 
     smallest_share: float = 0.10
     #: Of the time in 32 bits, that in 16 bits up to which nobody chose a precision: what autocast leaves is far less.
@@ -80,7 +78,7 @@ class Fp32Matmul(Rule, frozen=True):
         if math.compute_major is None:
             return MissingData("the units of the device are not known", "record with torch.profiler, which names it")
         if facts.spec is None:
-            return Fired((_finding(facts, math, "fp16", None, None),))
+            return _finding(facts, math, "fp16", None, None)
         target = target_type(facts.spec, is_mostly_vector=math.is_mostly_vector)
         found = [WideMath("fp32", math.fp32_share, math.priced_share), *(() if target == "tf32" else math.wide)]
         ratios = {kind.type: peak_ratio(kind.type, target, facts.spec) for kind in found}
@@ -100,26 +98,26 @@ class Fp32Matmul(Rule, frozen=True):
             return unsure(f"32-bit math kernels take {format_ratio(share)} of the step", expected)
         saved = saving(expected, bound)
         low = max(priced - math.floor_share + gained(self.least_power), 0.0)
-        return Fired((_finding(facts, math, target, revise(saved, low=min(saved.low, low)), main),))
+        return _finding(facts, math, target, revise(saved, low=min(saved.low, low)), main)
 
 
-def _finding(facts: Facts, math: MathFacts, target: str, saved: Saving | None, ratio: float | None) -> Finding:
+def _finding(facts: Facts, math: MathFacts, target: str, saved: Saving | None, ratio: float | None) -> Result:
     """Say what runs in 32 bits; ``saved`` and ``ratio``, of the peaks, are ``None`` where those are not known."""
     faster = f"has {format_value(ratio, '×')} their peak" if ratio else "is faster; its peak is not known"
     share = math.fp32_share if target == "tf32" else math.wide_share
     what = "FP32" if target == "tf32" or not math.wide else "32-bit"
-    return finding_for(
+    return fired(
         facts,
         bound="compute-bound",
         title=f"{what} math takes {format_ratio(share)} of the step on a device with tensor cores",
         why=f"The largest math kernels compute in 32 bits; {'TF32' if target == 'tf32' else '16 bits'} {faster}.",
         evidence=(
             Evidence(
-                label=f"{what} math kernels, share of the step",
-                value=share,
-                unit="ratio",
-                source="measured",
-                origin=math.example or "kernel names",
+                f"{what} math kernels, share of the step",
+                share,
+                "ratio",
+                "measured",
+                math.example or "kernel names",
                 n=facts.steps.steady,
             ),
             *evidence_if_known("Ratio of the peaks", ratio, unit="×", origin=facts.spec.source if facts.spec else ""),

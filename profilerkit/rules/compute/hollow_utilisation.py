@@ -1,20 +1,17 @@
 """CP008: the device is occupied, not used."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Evidence, Source
 from profilerkit.model.step import Part
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
-    finding_for,
+    Source,
+    fired,
     part_words,
-    share_evidence,
 )
 from profilerkit.units import format_ratio
 
@@ -44,10 +41,8 @@ class HollowUtilisation(Rule, frozen=True):
         https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
 
-    code: ClassVar[str] = "CP008"
-    name: ClassVar[str] = "hollow_utilisation"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "Utilisation reads full, but little of it is useful work"
+    code = "CP008"
+    summary = "Utilisation reads full, but little of it is useful work"
 
     busy_ratio: float = 0.90
     useful_share: float = 0.50
@@ -76,24 +71,24 @@ class HollowUtilisation(Rule, frozen=True):
             return Passed("nothing but useful kernels runs")
         works = f"{format_ratio(useful)} of the time" if is_filled else f"with {_told(low[0])}"
         shown = Evidence(
-            label="Utilisation",
-            value=utilisation,
-            unit="ratio",
-            source="measured",
-            origin="NVML" if sampled else "busy share of the trace",
+            "Utilisation",
+            utilisation,
+            "ratio",
+            "measured",
+            "NVML" if sampled else "busy share of the trace",
             n=sampled.n if sampled else facts.steps.steady,
             behind=(sampled.name,) if sampled else (),
         )
-        finding = finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"The device reads {format_ratio(utilisation)} busy, but works {works}",
             why=_why(filler, is_filled=is_filled),
             evidence=(
                 shown,
-                share_evidence(facts, "Useful kernels, share of the step", *_USEFUL),
+                facts.share_evidence("Useful kernels, share of the step", *_USEFUL),
                 *(
-                    (share_evidence(facts, f"Rest of the time: {part_words(filler.part)}", filler.part),)
+                    (facts.share_evidence(f"Rest of the time: {part_words(filler.part)}", filler.part),)
                     if filler
                     else ()
                 ),
@@ -101,7 +96,6 @@ class HollowUtilisation(Rule, frozen=True):
             ),
             at_most="high",
         )
-        return Fired((finding,))
 
     def _low(self, facts: Facts) -> tuple[Evidence, ...]:
         """The numbers that say so beside the share of useful kernels; empty where none does, or none is known."""
@@ -134,7 +128,7 @@ def _why(filler: Part | None, *, is_filled: bool) -> str:
 
 
 def _evidence(label: str, value: float, source: Source, origin: str) -> Evidence:
-    return Evidence(label=label, value=value, unit="ratio", source=source, origin=origin)
+    return Evidence(label, value, "ratio", source, origin)
 
 
 def _told(evidence: Evidence) -> str:

@@ -1,12 +1,8 @@
 """CP012: one device runs hotter than its neighbours."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.neighbours import FEWEST_DEVICES
 from profilerkit.analysis.logs.neighbours import HotDevice as Hottest
-from profilerkit.model.finding import Evidence, Finding, Fix, Source
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, Source, fired
 from profilerkit.units import format_ratio
 
 #: Power shown beside the temperature: 5 % between the devices of one node are normal.
@@ -34,12 +30,10 @@ class HotDevice(Rule, frozen=True):
         https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
 
-    code: ClassVar[str] = "CP012"
-    name: ClassVar[str] = "hot_device"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "One device runs hotter than its neighbours"
-    reads_logs: ClassVar[bool] = True
-    of_any_framework: ClassVar[bool] = True
+    code = "CP012"
+    summary = "One device runs hotter than its neighbours"
+    reads_logs = True
+    of_any_framework = True
 
     #: Seven of eight devices of a public log lie within 6 °C of each other, the eighth 22 °C above them (a choice).
     hotter_c: float = 10.0
@@ -56,14 +50,14 @@ class HotDevice(Rule, frozen=True):
             )
         if found.hotter_c < self.hotter_c:
             return Passed(f"no device is more than {max(found.hotter_c, 0.0):.0f} °C hotter than the others")
-        return Fired((self._finding(facts, found),))
+        return self._finding(facts, found)
 
-    def _finding(self, facts: Facts, found: Hottest) -> Finding:
+    def _finding(self, facts: Facts, found: Hottest) -> Result:
         more = found.more_power_ratio
         takes_more = more is not None and more >= MORE_POWER_RATIO
         power = f", at {format_ratio(more or 0.0)} more power" if takes_more else ""
         name = f"{found.label[0].upper()}{found.label[1:]}"
-        return finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"{name} runs {found.hotter_c:.0f} °C hotter than the {found.others} others{power}",
@@ -92,7 +86,4 @@ def _evidence(found: Hottest) -> tuple[Evidence, ...]:
             ("Power of the others, median", found.others_power_mw, "mW", "measured", found.others),
             ("More power than the others", found.more_power_ratio, "ratio", "derived", found.others),
         ]
-    return tuple(
-        Evidence(label=label, value=value, unit=unit, source=source, origin="NVML, sampled", n=n)
-        for label, value, unit, source, n in rows
-    )
+    return tuple(Evidence(label, value, unit, source, "NVML, sampled", n=n) for label, value, unit, source, n in rows)

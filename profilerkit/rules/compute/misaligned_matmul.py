@@ -1,21 +1,19 @@
 """CP002: sizes of matrix products do not fit the granularity of the tensor cores."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.waste.alignment import GRANULE
 from profilerkit.analysis.waste.records import Alignment
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
-    finding_for,
+    fired,
     no_device_events,
+    saving,
 )
 from profilerkit.units import format_ratio
 
@@ -46,10 +44,8 @@ class MisalignedMatmul(Rule, frozen=True):
         https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
     """
 
-    code: ClassVar[str] = "CP002"
-    name: ClassVar[str] = "misaligned_matmul"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "Sizes of matrix products do not fit the tensor cores"
+    code = "CP002"
+    summary = "Sizes of matrix products do not fit the tensor cores"
 
     smallest_share: float = 0.03
     #: Part of the loss that alignment is held responsible for where no other products tell.
@@ -73,7 +69,7 @@ class MisalignedMatmul(Rule, frozen=True):
         expected = self._expected(found, found.lost_share)
         if not self.worth_saying(facts, expected):
             return Passed(f"products of odd sizes lose {format_ratio(found.lost_share)} of the step")
-        return Fired((_finding(facts, found, expected, found.lost_share),))
+        return _finding(facts, found, expected, found.lost_share)
 
     def _expected(self, found: Alignment, lost: float) -> float:
         """What of the loss goes when these products reach what the others do."""
@@ -82,9 +78,9 @@ class MisalignedMatmul(Rule, frozen=True):
         return min(max(found.share - (found.share - lost) / found.others_ratio, 0.0), lost)
 
 
-def _finding(facts: Facts, found: Alignment, expected: float, lost: float) -> Finding:
+def _finding(facts: Facts, found: Alignment, expected: float, lost: float) -> Result:
     size = " × ".join(map(str, found.sizes))
-    return finding_for(
+    return fired(
         facts,
         bound="compute-bound",
         title=f"Matrix products of odd sizes lose {format_ratio(lost)} of the step",
@@ -92,19 +88,19 @@ def _finding(facts: Facts, found: Alignment, expected: float, lost: float) -> Fi
         "fall back to slower kernels where rows do not divide.",
         evidence=(
             Evidence(
-                label="16-bit products of odd sizes, share of the step",
-                value=found.share,
-                unit="ratio",
-                source="measured",
-                origin=f"{found.operator}: {size}",
+                "16-bit products of odd sizes, share of the step",
+                found.share,
+                "ratio",
+                "measured",
+                f"{found.operator}: {size}",
                 n=round(found.calls_per_step * facts.steps.steady),
             ),
             Evidence(
-                label="Time beyond what the shapes need, share of the step",
-                value=lost,
-                unit="ratio",
-                source="derived",
-                origin=facts.spec.source if facts.spec else "peaks of the device",
+                "Time beyond what the shapes need, share of the step",
+                lost,
+                "ratio",
+                "derived",
+                facts.spec.source if facts.spec else "peaks of the device",
             ),
         ),
         at_most="medium",

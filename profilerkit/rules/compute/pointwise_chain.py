@@ -1,11 +1,7 @@
 """CP004: chains of pointwise kernels move the same tensors again and again."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import fused_chain, saving
-from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, no_device_events
+from profilerkit.analysis.whatif import fused_chain
+from profilerkit.rules.api import Evidence, Facts, Fix, Passed, Result, Rule, fired, no_device_events, saving
 from profilerkit.units import format_ratio, format_value
 
 
@@ -34,10 +30,8 @@ class PointwiseChain(Rule, frozen=True):
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
-    code: ClassVar[str] = "CP004"
-    name: ClassVar[str] = "pointwise_chain"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "Chains of pointwise kernels move the same tensors again and again"
+    code = "CP004"
+    summary = "Chains of pointwise kernels move the same tensors again and again"
 
     smallest_share: float = 0.20
     bandwidth_ratio: float = 0.50
@@ -57,7 +51,7 @@ class PointwiseChain(Rule, frozen=True):
         expected = self.reached_ratio * bound
         if not self.worth_saying(facts, expected):
             return Passed("the chains are too short for fusion to matter")
-        finding = finding_for(
+        return fired(
             facts,
             bound="memory-bound",
             title=f"Chains of pointwise kernels take {format_ratio(chains.share)} of the step",
@@ -65,27 +59,27 @@ class PointwiseChain(Rule, frozen=True):
             "wrote to device memory.",
             evidence=(
                 Evidence(
-                    label="Chains, share of the step",
-                    value=chains.share,
-                    unit="ratio",
-                    source="measured",
-                    origin="kernels in launch order per stream",
+                    "Chains, share of the step",
+                    chains.share,
+                    "ratio",
+                    "measured",
+                    "kernels in launch order per stream",
                     n=facts.steps.steady,
                 ),
                 Evidence(
-                    label="Chains per step",
-                    value=chains.chains_per_step,
-                    unit="count",
-                    source="measured",
-                    origin="kernels in launch order per stream",
+                    "Chains per step",
+                    chains.chains_per_step,
+                    "count",
+                    "measured",
+                    "kernels in launch order per stream",
                     n=facts.steps.steady,
                 ),
                 Evidence(
-                    label="Mean chain length",
-                    value=chains.mean_length,
-                    unit="kernels",
-                    source="measured",
-                    origin=" → ".join(name[:60] for name in chains.example[:3]),
+                    "Mean chain length",
+                    chains.mean_length,
+                    "kernels",
+                    "measured",
+                    " → ".join(name[:60] for name in chains.example[:3]),
                 ),
             ),
             at_most="medium" if _shapes_known(facts) else "low",
@@ -97,7 +91,6 @@ class PointwiseChain(Rule, frozen=True):
             ),
             confirm="The chain must appear as one triton kernel; compare step time after the first ten steps.",
         )
-        return Fired((finding,))
 
 
 def _shapes_known(facts: Facts) -> bool:

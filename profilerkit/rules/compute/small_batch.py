@@ -1,15 +1,13 @@
 """CP011: the batch is too small to fill the device."""
 
-from typing import ClassVar
-
 from profilerkit.analysis.batching import LargerBatch, larger_batch, peak_memory, room
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.model.run import OPERATOR_TRACE
-from profilerkit.rules.rule import (
+from profilerkit.rules.api import (
+    WAITS,
+    Facts,
+    Finding,
     Fired,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
@@ -17,7 +15,7 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
-    share_evidence,
+    revise,
     unsure,
 )
 from profilerkit.units import format_bytes, format_ratio
@@ -46,10 +44,8 @@ class SmallBatch(Rule, frozen=True):
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
-    code: ClassVar[str] = "CP011"
-    name: ClassVar[str] = "small_batch"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "The batch is too small to fill the device"
+    code = "CP011"
+    summary = "The batch is too small to fill the device"
 
     smallest_share: float = 0.30
     memory_ratio: float = 0.60
@@ -95,16 +91,15 @@ def _finding(facts: Facts, found: LargerBatch, share: float, memory: float) -> F
         why="What the host issues and the smallest kernels take the same time for a larger batch: it adds samples "
         "faster than time.",
         evidence=(
-            share_evidence(facts, "Small kernels and host work", *_IDLE),
-            share_evidence(facts, "Small kernels", "compute.small"),
-            share_evidence(facts, "Host's own work", "over."),
-            Evidence(
-                label="Peak of the device's memory",
-                value=memory,
-                unit="ratio",
-                source="measured",
-                origin=f"of {format_bytes(facts.memory.capacity_bytes or 0)}",
-                rank=facts.rank.rank,
+            facts.share_evidence("Small kernels and host work", *_IDLE),
+            facts.share_evidence("Small kernels", "compute.small"),
+            facts.share_evidence("Host's own work", "over."),
+            facts.evidence(
+                "Peak of the device's memory",
+                memory,
+                "ratio",
+                f"of {format_bytes(facts.memory.capacity_bytes or 0)}",
+                n=None,
             ),
         ),
         at_most="medium",

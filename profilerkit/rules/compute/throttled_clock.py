@@ -1,12 +1,9 @@
 """CP009: the device runs below its normal clock."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.throttling import Throttling
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Finding, Fix, Saving
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, Saving, fired, saving
 from profilerkit.units import format_ratio
 
 #: The power limit holds this rank's clock down and no other's, or somebody lowered it.
@@ -35,11 +32,9 @@ class ThrottledClock(Rule, frozen=True):
         https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
 
-    code: ClassVar[str] = "CP009"
-    name: ClassVar[str] = "throttled_clock"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "The device runs below its normal clock"
-    reads_logs: ClassVar[bool] = True
+    code = "CP009"
+    summary = "The device runs below its normal clock"
+    reads_logs = True
 
     slowed_ratio: float = 0.05
     low_clock_ratio: float = 0.9
@@ -62,7 +57,7 @@ class ThrottledClock(Rule, frozen=True):
         if value is not None and not self.worth_saying(facts, value.expected):
             cost = format_ratio(value.expected)
             return Passed(f"the clock is {found.clock_mhz:.0f} MHz under load, which costs {cost} of the step")
-        return Fired((_finding(facts, found, value, limited),))
+        return _finding(facts, found, value, limited)
 
     def _limited(self, found: Throttling) -> _Limited | None:
         """Why the power limit holds the clock down for no other reason than full load; ``None`` where it does not."""
@@ -99,13 +94,13 @@ def _saving(facts: Facts, found: Throttling) -> Saving | None:
     return saving(expected, bound)
 
 
-def _finding(facts: Facts, found: Throttling, value: Saving | None, limited: _Limited | None) -> Finding:
+def _finding(facts: Facts, found: Throttling, value: Saving | None, limited: _Limited | None) -> Result:
     normal = found.max_clock_mhz if limited == "lowered" else _normal_clock(found)
     cause, what = _cause(found, limited)
     clock = f"{found.clock_mhz:.0f} MHz" if normal is None else f"{found.clock_mhz:.0f} → {normal:.0f} MHz"
     ratio = found.capped_ratio if limited else found.slowed_ratio
     whose = "the device's" if found.device is None else f"{found.device}'s"
-    return finding_for(
+    return fired(
         facts,
         bound="compute-bound" if value is not None else None,
         title=f"{cause} holds {whose} clock down {format_ratio(ratio or 0.0)} of the time at work",
@@ -113,25 +108,10 @@ def _finding(facts: Facts, found: Throttling, value: Saving | None, limited: _Li
         + (f", not at {normal:.0f} MHz." if normal else ".")
         + (" At full load the default limit may hold them down too." if limited == "lowered" else ""),
         evidence=(
-            Evidence(
-                label="Time at work with the clock held down",
-                value=ratio,
-                unit="ratio",
-                source="measured",
-                origin="NVML, reasons for the clock",
-                n=found.n,
-                rank=facts.rank.rank,
+            facts.evidence(
+                "Time at work with the clock held down", ratio, "ratio", "NVML, reasons for the clock", n=found.n
             ),
-            Evidence(
-                label="Clock at work",
-                value=found.clock_mhz,
-                unit="MHz",
-                source="measured",
-                origin="NVML",
-                n=found.n,
-                rank=facts.rank.rank,
-                behind=("gpu.sm_clock",),
-            ),
+            facts.evidence("Clock at work", found.clock_mhz, "MHz", "NVML", n=found.n, behind=("gpu.sm_clock",)),
         ),
         at_most="high",
         detail="clock",

@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.waste.records import Grid
-from profilerkit.analysis.whatif import at_most
-from profilerkit.model.finding import Confidence, Evidence, Finding, Fix, Saving
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Confidence,
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     Passed,
     Result,
     Rule,
-    finding_for,
+    Saving,
+    at_most,
+    fired,
     no_device_events,
 )
 from profilerkit.units import format_ratio
@@ -42,10 +43,8 @@ class UnderfilledGrid(Rule, frozen=True):
         https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
     """
 
-    code: ClassVar[str] = "CP003"
-    name: ClassVar[str] = "underfilled_grid"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "Grids of matrix kernels keep multiprocessors without work"
+    code = "CP003"
+    summary = "Grids of matrix kernels keep multiprocessors without work"
 
     smallest_share: float = 0.03
     idle_ratio: float = 0.20
@@ -68,15 +67,15 @@ class UnderfilledGrid(Rule, frozen=True):
         value = at_most(idle)
         if not self.worth_saying(facts, value.expected):
             return Passed(f"badly filled grids cost {format_ratio(idle)} of the step")
-        return Fired((_finding(facts, found, min(share, 1.0), value),))
+        return _finding(facts, found, min(share, 1.0), value)
 
 
-def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) -> Finding:
+def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) -> Result:
     worst = max(found, key=lambda grid: grid.idle_share)
     by_shape = facts.compute is not None and (facts.compute.by_shape_ratio or 0.0) > 0.5
     sure: Confidence = "medium" if by_shape else "low"
     rounds = max(math.ceil(worst.blocks_per_sm), 1)
-    return finding_for(
+    return fired(
         facts,
         bound="compute-bound",
         title=f"Badly filled grids keep multiprocessors idle for {format_ratio(saving.high)} of the step",
@@ -84,19 +83,19 @@ def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) 
         f"with {rounds}.",
         evidence=(
             Evidence(
-                label="Kernels with badly filled grids, share of the step",
-                value=share,
-                unit="ratio",
-                source="measured",
-                origin=worst.kernel,
+                "Kernels with badly filled grids, share of the step",
+                share,
+                "ratio",
+                "measured",
+                worst.kernel,
                 n=round(sum(grid.per_step for grid in found) * facts.steps.steady),
             ),
             Evidence(
-                label="Blocks for each multiprocessor, worst kernel",
-                value=worst.blocks_per_sm,
-                unit="blocks",
-                source="measured",
-                origin="launch geometry in the trace",
+                "Blocks for each multiprocessor, worst kernel",
+                worst.blocks_per_sm,
+                "blocks",
+                "measured",
+                "launch geometry in the trace",
             ),
         ),
         at_most=sure,

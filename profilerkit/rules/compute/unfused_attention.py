@@ -1,21 +1,21 @@
 """CP005: attention writes its score matrices to memory."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.waste.records import Scores
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Finding, Fix, Saving
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     Passed,
     Result,
     Rule,
+    Saving,
     evidence_if_known,
-    finding_for,
+    fired,
     no_device_events,
+    saving,
 )
 from profilerkit.units import format_ratio
 
@@ -47,10 +47,8 @@ class UnfusedAttention(Rule, frozen=True):
         https://arxiv.org/abs/2205.14135
     """
 
-    code: ClassVar[str] = "CP005"
-    name: ClassVar[str] = "unfused_attention"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "Attention writes its score matrices to memory"
+    code = "CP005"
+    summary = "Attention writes its score matrices to memory"
 
     fewest_positions: int = 512
     #: Share of the dense peak that fused attention reaches.
@@ -71,7 +69,7 @@ class UnfusedAttention(Rule, frozen=True):
             between = sum(row.pointwise_share for row in found)
             if not self.worth_saying(facts, between):
                 return Passed(f"softmax, masks and copies of attention take {format_ratio(between)} of the step")
-            return Fired((_finding(facts, found, None),))
+            return _finding(facts, found, None)
         if len(peaks) < len(found):
             return MissingData(
                 "what the products of attention take at least is not known", "name a known device with --device"
@@ -81,41 +79,35 @@ class UnfusedAttention(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return Passed(f"attention takes {format_ratio(share)} of the step, and fused as much")
         bound = min(share - _CAUSAL * least / facts.spec.achievable_ratio, 1.0)
-        return Fired((_finding(facts, found, saving(expected, bound)),))
+        return _finding(facts, found, saving(expected, bound))
 
 
-def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Finding:
+def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Result:
     largest = max(found, key=lambda row: row.share)
     share = min(sum(row.share for row in found), 1.0)
     size = f"{largest.queries} × {largest.keys}"
-    return finding_for(
+    return fired(
         facts,
         bound="memory-bound",
         title=f"Attention that writes its scores takes {format_ratio(share)} of the step",
         why=f"{largest.matrices} matrices of {size} scores are written by one product, changed by softmax and its "
         "neighbours, and read by the next product.",
         evidence=(
+            Evidence("Matrices of scores", largest.matrices, "count", "measured", f"operators over tensors of {size}"),
             Evidence(
-                label="Matrices of scores",
-                value=largest.matrices,
-                unit="count",
-                source="measured",
-                origin=f"operators over tensors of {size}",
-            ),
-            Evidence(
-                label="Kernels over score matrices, share of the step",
-                value=share,
-                unit="ratio",
-                source="measured",
-                origin=f"operators over tensors of {largest.matrices} × {size}",
+                "Kernels over score matrices, share of the step",
+                share,
+                "ratio",
+                "measured",
+                f"operators over tensors of {largest.matrices} × {size}",
                 n=facts.steps.steady,
             ),
             Evidence(
-                label="Softmax, masks and copies, share of the step",
-                value=min(sum(row.pointwise_share for row in found), 1.0),
-                unit="ratio",
-                source="measured",
-                origin="operators between the products",
+                "Softmax, masks and copies, share of the step",
+                min(sum(row.pointwise_share for row in found), 1.0),
+                "ratio",
+                "measured",
+                "operators between the products",
                 n=facts.steps.steady,
             ),
             *evidence_if_known(

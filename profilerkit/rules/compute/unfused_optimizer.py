@@ -1,22 +1,22 @@
 """CP006: the optimizer step runs as many small kernels."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.waste.records import OptimizerWork
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Bound, Evidence, Finding, Fix, Saving
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Bound,
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
+    Saving,
     evidence_if_known,
-    finding_for,
+    fired,
     no_device_events,
+    revise,
+    saving,
 )
 from profilerkit.units import format_count, format_ratio
 
@@ -51,10 +51,8 @@ class UnfusedOptimizer(Rule, frozen=True):
         https://arxiv.org/abs/1910.02054
     """
 
-    code: ClassVar[str] = "CP006"
-    name: ClassVar[str] = "unfused_optimizer"
-    family: ClassVar[str] = "compute"
-    summary: ClassVar[str] = "The optimizer step runs as many small kernels"
+    code = "CP006"
+    summary = "The optimizer step runs as many small kernels"
 
     smallest_share: float = 0.05
     most_per_tensor: float = 5.0
@@ -91,27 +89,24 @@ class UnfusedOptimizer(Rule, frozen=True):
             what = f", {format_ratio(least)} of it for bytes that it must move"
             return Passed(f"the optimizer takes {format_ratio(found.share)} of the step{what}")
         priced = saving(expected, found.share) if blind or found.least_share is not None else None
-        return Fired((_finding(facts, found, priced),))
+        return _finding(facts, found, priced)
 
     def _on_host(self, facts: Facts) -> Result:
         """The same of an optimizer that a processor runs."""
         found = next((one for one in facts.host.held or () if one.place == "optimizer"), None)
         if found is None:
             return no_device_events(facts, "no optimizer step takes 2 % of the step")
-        name, ratio = (
-            found.operator or "the optimizer",
-            0.0 if found.style == "fused" else _FUSED_ON_HOST.get(found.operator, 0.0),
-        )
-        expected = ratio * found.share
+        name = found.operator or "the optimizer"
+        expected = found.share * (0.0 if found.style == "fused" else _FUSED_ON_HOST.get(found.operator, 0.0))
         gains = self.worth_saying(facts, expected)
         if not gains and found.share < self.smallest_on_host:
             return Passed(f"{name} takes {format_ratio(found.share)} of the step")
+        origin = f"Optimizer.step#{name}"
         calls = Evidence(
-            label="Operators of the optimizer, per step", value=found.per_step, unit="count", source="measured",
-            origin=f"Optimizer.step#{name}", n=facts.steps.steady,
-        )  # fmt: skip
+            "Operators of the optimizer, per step", found.per_step, "count", "measured", origin, n=facts.steps.steady
+        )
         share = revise(calls, label="Optimizer, share of the step", value=found.share, unit="ratio")
-        one = finding_for(
+        return fired(
             facts,
             bound="overhead-bound" if gains else None,
             title=f"{name} takes {format_ratio(found.share)} of the step",
@@ -125,43 +120,42 @@ class UnfusedOptimizer(Rule, frozen=True):
             else Fix(text="Train fewer parameters, or apply gradients less often."),
             confirm="Its share of the step must fall.",
         )
-        return Fired((one,))
 
 
-def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Finding:
+def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Result:
     idles = 2 * found.kernel_share < found.share
     bound: Bound = "overhead-bound" if idles else "memory-bound"
     kernels = format_count(round(found.kernels_per_step))
     many = f"{kernels} kernels" if found.tensors is None else f"{kernels} kernels for {found.tensors:.0f} tensors"
     lost = "the device idles between them" if idles else "each goes over the same parameters again"
-    return finding_for(
+    return fired(
         facts,
         bound=bound,
         title=f"{found.name or 'The optimizer'} takes {format_ratio(found.share)} of the step in {kernels} kernels",
         why=f"The optimizer step launches {many}: {lost}.",
         evidence=(
             Evidence(
-                label="Optimizer on the device, share of the step",
-                value=found.share,
-                unit="ratio",
-                source="measured",
-                origin=f"first to last kernel of {f'Optimizer.step#{found.name}' if found.name else 'its ranges'}",
+                "Optimizer on the device, share of the step",
+                found.share,
+                "ratio",
+                "measured",
+                f"first to last kernel of {f'Optimizer.step#{found.name}' if found.name else 'its ranges'}",
                 n=facts.steps.steady,
             ),
             Evidence(
-                label="Kernels of the optimizer, share of the step",
-                value=found.kernel_share,
-                unit="ratio",
-                source="measured",
-                origin="kernels launched inside",
+                "Kernels of the optimizer, share of the step",
+                found.kernel_share,
+                "ratio",
+                "measured",
+                "kernels launched inside",
                 n=round(found.kernels_per_step * facts.steps.steady),
             ),
             Evidence(
-                label="Kernels of the optimizer, per step",
-                value=round(found.kernels_per_step),
-                unit="count",
-                source="measured",
-                origin="kernels launched inside",
+                "Kernels of the optimizer, per step",
+                round(found.kernels_per_step),
+                "count",
+                "measured",
+                "kernels launched inside",
                 n=facts.steps.steady,
             ),
             *evidence_if_known(

@@ -1,18 +1,16 @@
 """IN012: the first epoch waits for data that later epochs find in memory."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.workers.loading import EpochFacts
-from profilerkit.model.finding import Evidence, Finding
-from profilerkit.rules.rule import (
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Finding,
     Fired,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
-    evidence_of,
     finding_for,
     record_longer,
 )
@@ -39,10 +37,8 @@ class ColdEpoch(Rule, frozen=True):
         looks the same where the bytes are unknown.
     """
 
-    code: ClassVar[str] = "IN012"
-    name: ClassVar[str] = "cold_epoch"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "The first epoch waits for data that later epochs find in memory"
+    code = "IN012"
+    summary = "The first epoch waits for data that later epochs find in memory"
 
     slower_ratio: float = 2.0
     #: The general floor of a saving, here of what the first epoch's fetches take more.
@@ -81,7 +77,7 @@ class ColdEpoch(Rule, frozen=True):
             if value is None:
                 return ()
             origin = "step timers" if unit == "ns" else "counters of the worker processes"
-            return (evidence_of(facts, label, value, unit, origin, n=epochs.count),)
+            return (facts.evidence(label, value, unit, origin, n=epochs.count),)
 
         return finding_for(
             facts,

@@ -1,16 +1,11 @@
 """IN008: bringing finished samples to the training process is the cost."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, half_sure, saving
+from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, half_sure
 from profilerkit.analysis.workers.anatomy import on_its_way
-from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
+from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
 from profilerkit.rules.lines import in_line, line_evidence, told_line
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 #: Bytes that one core copies in a nanosecond, of many small arrays (a choice: a tenth of its speed for large ones).
@@ -47,10 +42,8 @@ class CostlyHandover(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/data.html
     """
 
-    code: ClassVar[str] = "IN008"
-    name: ClassVar[str] = "costly_handover"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "Joining and handing over batches is the cost"
+    code = "IN008"
+    summary = "Joining and handing over batches is the cost"
 
     smallest_share: float = 0.2
     on_its_way_share: float = 0.5
@@ -72,7 +65,7 @@ class CostlyHandover(Rule, frozen=True):
             expected = max(expected, CHEAPER_TRANSFORM * on_the_way * facts.share(*WAITS))
         if not self.worth_saying(facts, expected):
             return Passed(f"collate and hand-over are {format_ratio(share)} of a batch; the step hardly waits for it")
-        return Fired((_finding(facts, workers, on_the_way, expected, is_piecewise),))
+        return _finding(facts, workers, on_the_way, expected, is_piecewise)
 
 
 def _copying_ns(facts: Facts, workers: Workers) -> float:
@@ -100,7 +93,7 @@ _STACK = (
 _SEND = "Halve the cost of the hand-over: collate into one tensor, send uint8 instead of float32, cast on the device."
 
 
-def _finding(facts: Facts, workers: Workers, on_the_way: float, expected: float, is_piecewise: bool) -> Finding:
+def _finding(facts: Facts, workers: Workers, on_the_way: float, expected: float, is_piecewise: bool) -> Result:
     time_ns = workers.time_ns("collate", "handover")
     joins = _joins(workers, on_the_way)
     line = facts.lines.get("collate") if joins else None
@@ -109,7 +102,7 @@ def _finding(facts: Facts, workers: Workers, on_the_way: float, expected: float,
     if is_piecewise:
         text = _STACK.format(in_line(line), format_bytes(workers.batch_bytes or 0))
     size = f" of {format_bytes(workers.batch_bytes)}" if workers.batch_bytes is not None else ""
-    return finding_for(
+    return fired(
         facts,
         bound="input-bound",
         title=f"Joining and handing over every batch{size} takes {format_ns(time_ns)} of a worker",

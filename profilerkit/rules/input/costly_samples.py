@@ -1,15 +1,10 @@
 """IN007: the workers compute all the time."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, saving
-from profilerkit.model.finding import Fix
+from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch
 from profilerkit.model.workers import Workers
+from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
 from profilerkit.rules.lines import in_line, line_evidence, told_line
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -37,10 +32,8 @@ class CostlySamples(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/data.html
     """
 
-    code: ClassVar[str] = "IN007"
-    name: ClassVar[str] = "costly_samples"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "Workers spend their time computing samples"
+    code = "IN007"
+    summary = "Workers spend their time computing samples"
 
     computing_share: float = 0.7
 
@@ -57,7 +50,7 @@ class CostlySamples(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return Passed(f"computing samples is {format_ratio(share)} of a batch, and the step hardly waits for it")
         line = facts.lines.get("fetch")
-        finding = finding_for(
+        return fired(
             facts,
             bound="input-bound",
             title=f"Workers compute {format_ns(workers.time_ns('prep'))} for the samples of every batch",
@@ -78,4 +71,3 @@ class CostlySamples(Rule, frozen=True):
             ),
             confirm="A dataset that returns ready tensors shows the floor.",
         )
-        return Fired((finding,))

@@ -1,16 +1,11 @@
 """IN005: the host's cores are taken, so more workers would not help."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, saving, workers_now
+from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, workers_now
 from profilerkit.analysis.workers.capacity import CORES_IN_USE, shortage
-from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
+from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
 from profilerkit.rules.input.worker_evidence import cores_evidence, measured, optional, recorded_workers
 from profilerkit.rules.lines import in_line, line_evidence, told_line
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence
 
 
 class FullHost(Rule, frozen=True):
@@ -37,10 +32,8 @@ class FullHost(Rule, frozen=True):
         https://docs.kernel.org/accounting/psi.html
     """
 
-    code: ClassVar[str] = "IN005"
-    name: ClassVar[str] = "full_host"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "The host has no cores for more workers"
+    code = "IN005"
+    summary = "The host has no cores for more workers"
 
     def check(self, facts: Facts) -> Result:
         """Fires when the step waits for batches that wait for a core."""
@@ -57,19 +50,19 @@ class FullHost(Rule, frozen=True):
         expected = cheaper_batch(facts, queued) if queued and not own else cheaper_batch(facts, cpu, cpu)
         if not self.worth_saying(facts, expected):
             return Passed(f"{reason}, and the step hardly waits for it")
-        return Fired((_finding(facts, workers, reason, expected, is_own=own),))
+        return _finding(facts, workers, reason, expected, is_own=own)
 
 
-def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is_own: bool) -> Finding:
+def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is_own: bool) -> Result:
     known = all(stage.run_queue_ns is not None for stage in workers.stages)
-    return finding_for(
+    return fired(
         facts,
         bound="input-bound",
         title=f"More workers will not help, the CPU is full: {reason}",
         why="Making a batch needs a core, and there is none free: more workers would share the same cores."
         f"{told_line(facts.lines.get('workers'), 'the time of workers')}",
         evidence=(
-            share_evidence(facts, "Input wait, share of the step", *WAITS),
+            facts.share_evidence("Input wait, share of the step", *WAITS),
             measured(facts, workers, "CPU time of a batch", workers.cpu_ns, "ns"),
             measured(facts, workers, "Waiting for a core, per batch", workers.time_ns("core"), "ns"),
             *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),

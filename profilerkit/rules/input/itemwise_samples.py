@@ -1,26 +1,24 @@
 """IN013: samples that cost next to nothing are fetched one by one in Python."""
 
-from typing import ClassVar
-
 import msgspec
 
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import cheaper_batch, saving, workers_now
-from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.input.worker_evidence import ORIGIN, SMALLEST_WAIT
-from profilerkit.rules.lines import line_evidence, told_line
-from profilerkit.rules.rule import (
+from profilerkit.analysis.whatif import cheaper_batch, workers_now
+from profilerkit.rules.api import (
+    WAITS,
+    Evidence,
+    Facts,
+    Finding,
     Fired,
+    Fix,
     MissingData,
     Passed,
     Result,
     Rule,
-    evidence_of,
     finding_for,
-    judged_steps,
-    share_evidence,
+    saving,
 )
+from profilerkit.rules.input.worker_evidence import ORIGIN, SMALLEST_WAIT
+from profilerkit.rules.lines import line_evidence, told_line
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
 
 
@@ -46,10 +44,8 @@ class ItemwiseSamples(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/data.html
     """
 
-    code: ClassVar[str] = "IN013"
-    name: ClassVar[str] = "itemwise_samples"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "Tiny samples are fetched one by one in Python"
+    code = "IN013"
+    summary = "Tiny samples are fetched one by one in Python"
 
     most_ns: float = 200_000
     computing_share: float = 0.7
@@ -152,14 +148,13 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
     origin = ORIGIN if batch.by_workers else "step timers"
 
     def evidence(label: str, value: float, unit: str) -> Evidence:
-        return evidence_of(
-            facts,
+        return facts.evidence(
             label,
             value,
             unit,
             origin,
             n=facts.workers.batches if facts.workers is not None else facts.input.fetches if facts.input else None,
-            steps=judged_steps(facts),
+            steps=facts.judged_steps,
         )
 
     return finding_for(
@@ -169,7 +164,7 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
         why="With so little time for a sample, most of it is Python: one call for each, and joining them "
         f"again.{told_line(line, 'the fetching')}",
         evidence=(
-            share_evidence(facts, "Input wait, share of the step", *WAITS),
+            facts.share_evidence("Input wait, share of the step", *WAITS),
             evidence("Time of a batch", batch.time_ns, "ns"),
             evidence("CPU time of a batch", batch.cpu_ns, "ns"),
             evidence("Samples in a batch", batch.samples, "count"),

@@ -2,8 +2,6 @@
 
 import math
 
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import (
     BLOCKED_PER_CORE,
     CHEAPER_TRANSFORM,
@@ -13,7 +11,7 @@ from profilerkit.analysis.whatif import (
     waited_share,
     workers_now,
 )
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import WAITS, Facts, Fix
 
 #: Share of a wait for batches that others make which goes once enough of them are made at a time. Measured on the U-Net
 #: of a course: 8 workers for 2 took 0.94 of it, 16 for 2 0.92, batches made on the device 0.88.

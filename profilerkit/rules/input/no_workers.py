@@ -1,26 +1,23 @@
 """IN002: the main process loads the data itself."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import loader_fix, saving, waited_share, workers_now
-from profilerkit.model.finding import Evidence
-from profilerkit.rules.input.loader_fixes import worker_fix
-from profilerkit.rules.input.starved_device import frames_evidence, in_function
-from profilerkit.rules.input.worker_evidence import cores_evidence
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.analysis.whatif import loader_fix, waited_share, workers_now
+from profilerkit.rules.api import (
+    WAITS,
+    Evidence,
+    Facts,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
     each,
-    finding_for,
-    share_evidence,
+    fired,
+    saving,
     unsure,
 )
+from profilerkit.rules.input.loader_fixes import worker_fix
+from profilerkit.rules.input.starved_device import frames_evidence, in_function
+from profilerkit.rules.input.worker_evidence import cores_evidence
 from profilerkit.units import format_ns, format_ratio
 
 #: What a step waits for once there are workers.
@@ -52,10 +49,8 @@ class NoWorkers(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/data.html
     """
 
-    code: ClassVar[str] = "IN002"
-    name: ClassVar[str] = "no_workers"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "The main process loads the data itself"
+    code = "IN002"
+    summary = "The main process loads the data itself"
 
     smallest_share: float = 0.03
     #: Handing a batch from a worker to the main process took 1.6 ms for 32 KiB in tests.
@@ -83,20 +78,14 @@ class NoWorkers(Rule, frozen=True):
             return unsure(f"the step waits {format_ratio(share)} of its time for data", fix.expected)
         wait = format_ns(facts.time_ns(*WAITS))
         known = facts.loader is not None and facts.loader.num_workers is not None
-        finding = finding_for(
+        return fired(
             facts,
             bound="input-bound",
             title=f"num_workers = 0: loading costs {wait} in {each(facts)}{in_function(facts)}",
             why="While the main process loads a batch it issues no work, so loading and computing never overlap.",
             evidence=(
-                Evidence(
-                    label="num_workers",
-                    value=0,
-                    unit="count",
-                    source="measured",
-                    origin="DataLoader settings" if known else facts.input.origin,
-                ),
-                share_evidence(facts, "Input wait, share of the step", *WAITS),
+                Evidence("num_workers", 0, "count", "measured", "DataLoader settings" if known else facts.input.origin),
+                facts.share_evidence("Input wait, share of the step", *WAITS),
                 *frames_evidence(facts),
                 *cores_evidence(facts),
             ),
@@ -107,7 +96,6 @@ class NoWorkers(Rule, frozen=True):
             confirm="Train again: the wait for data must fall and the step with it. "
             f"What limits it afterwards is {_LIMITS[fix.limited_by]}.",
         )
-        return Fired((finding,))
 
 
 def _detail(facts: Facts) -> str:

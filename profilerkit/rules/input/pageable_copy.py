@@ -1,20 +1,6 @@
 """IN009: batches are copied from pageable memory."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Fix
-from profilerkit.rules.rule import (
-    Fired,
-    Passed,
-    Result,
-    Rule,
-    each,
-    evidence_of,
-    finding_for,
-    no_device_events,
-)
+from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, each, fired, no_device_events, saving
 from profilerkit.units import format_ns, format_ratio
 
 _ORIGIN = "Memcpy HtoD (Pageable -> Device)"
@@ -49,10 +35,8 @@ class PageableCopy(Rule, frozen=True):
         https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html
     """
 
-    code: ClassVar[str] = "IN009"
-    name: ClassVar[str] = "pageable_copy"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "Batches are copied from pageable memory"
+    code = "IN009"
+    summary = "Batches are copied from pageable memory"
 
     #: Ratio of the link below which a copy counts as slow.
     slow_ratio: float = 0.5
@@ -91,15 +75,15 @@ class PageableCopy(Rule, frozen=True):
         expected = max(bound - pinned_ns / step, 0.0)
         if not self.worth_saying(facts, expected):
             return Passed(f"pageable copies cost {format_ratio(bound)} of the step")
-        finding = finding_for(
+        return fired(
             facts,
             bound="input-bound",
             title=f"Pageable copies cost {format_ns(bound * step)} in {each(facts)}",
             why="A copy from pageable memory goes through a staging buffer and holds the launching thread meanwhile.",
             evidence=(
-                evidence_of(facts, "Pageable bytes per step", facts.copies.bytes_per_step, "bytes", _ORIGIN),
-                evidence_of(facts, "Achieved rate", rate / 1e9, "GB/s", _ORIGIN),
-                evidence_of(facts, "Device waits for them, share of the step", bound, "ratio", "its streams"),
+                facts.evidence("Pageable bytes per step", facts.copies.bytes_per_step, "bytes", _ORIGIN),
+                facts.evidence("Achieved rate", rate / 1e9, "GB/s", _ORIGIN),
+                facts.evidence("Device waits for them, share of the step", bound, "ratio", "its streams"),
             ),
             at_most="high" if known else "medium",
             detail="h2d",
@@ -110,4 +94,3 @@ class PageableCopy(Rule, frozen=True):
             ),
             confirm="The copies must read Memcpy HtoD (Pinned -> Device) in the next trace.",
         )
-        return Fired((finding,))

@@ -1,22 +1,23 @@
 """IN011: every epoch starts its worker processes again."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import at_most, saving, workers_now
+from profilerkit.analysis.whatif import workers_now
 from profilerkit.analysis.workers.loading import EpochFacts
-from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.rule import (
+from profilerkit.rules.api import (
     SMALLEST_SAVING,
+    Evidence,
+    Facts,
+    Finding,
     Fired,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
-    evidence_of,
+    at_most,
     finding_for,
     record_longer,
+    saving,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
 
@@ -45,10 +46,8 @@ class RestartedWorkers(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/data.html
     """
 
-    code: ClassVar[str] = "IN011"
-    name: ClassVar[str] = "restarted_workers"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "Worker processes are started again in every epoch"
+    code = "IN011"
+    summary = "Worker processes are started again in every epoch"
 
     smallest_gap_ns: float = 20_000_000
 
@@ -82,8 +81,7 @@ def _finding(facts: Facts, epochs: EpochFacts, lost_ns: float, expected: float, 
     steps = format_count(round(epochs.steps or 0))
 
     def evidence(label: str, value: float, unit: str) -> Evidence:
-        return evidence_of(
-            facts,
+        return facts.evidence(
             label,
             value,
             unit,

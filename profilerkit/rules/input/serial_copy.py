@@ -1,13 +1,19 @@
 """IN010: the device waits for the copies of its batches, which need not be pinned any more."""
 
-from typing import ClassVar
-
 from profilerkit.analysis.device.records import CopyFacts
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, each, evidence_of, finding_for, no_device_events
+from profilerkit.rules.api import (
+    WAITS,
+    Evidence,
+    Facts,
+    Fix,
+    Passed,
+    Result,
+    Rule,
+    each,
+    fired,
+    no_device_events,
+    saving,
+)
 from profilerkit.units import format_ns, format_ratio
 
 #: Share of the copies' time on the stream that computes, from which they are in line with the kernels (a choice).
@@ -42,10 +48,8 @@ class SerialCopy(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/generated/torch.Tensor.record_stream.html
     """
 
-    code: ClassVar[str] = "IN010"
-    name: ClassVar[str] = "serial_copy"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "The device waits for the copies of its batches"
+    code = "IN010"
+    summary = "The device waits for the copies of its batches"
 
     smallest_share: float = 0.03
 
@@ -66,7 +70,7 @@ class SerialCopy(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return Passed(f"only {format_ratio(expected)} of the step can overlap the copies")
         in_line = copies.in_line_ratio >= _IN_LINE
-        finding = finding_for(
+        return fired(
             facts,
             bound="input-bound",
             title=f"The device waits {format_ns(bound * step)} of {each(facts)} for batch copies",
@@ -82,7 +86,6 @@ class SerialCopy(Rule, frozen=True):
             fix=_fix(in_line=in_line, too_long=room < bound),
             confirm="In the next trace the copies must run beside kernels of the step before.",
         )
-        return Fired((finding,))
 
 
 def _awaited_ratio(facts: Facts) -> float:
@@ -101,7 +104,7 @@ def _evidence(facts: Facts, copies: CopyFacts, exposed: float) -> tuple[Evidence
         ("Copy time on the stream that computes", copies.in_line_ratio, "ratio", "copies to the device"),
     )
     return tuple(
-        evidence_of(facts, label, value, unit, origin, behind=("input.h2d",)) for label, value, unit, origin in values
+        facts.evidence(label, value, unit, origin, behind=("input.h2d",)) for label, value, unit, origin in values
     )
 
 

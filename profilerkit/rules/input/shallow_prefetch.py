@@ -1,17 +1,12 @@
 """IN004: the workers are fast enough on average, but a few slow batches drain the queue."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import saving, waited_share
+from profilerkit.analysis.whatif import waited_share
 from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.analysis.workers.capacity import PREFETCH, batch_room
 from profilerkit.analysis.workers.loading import QueueFacts
-from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
+from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, fired, saving
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, evidence_of, finding_for, judged_steps
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -37,10 +32,8 @@ class ShallowPrefetch(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/data.html
     """
 
-    code: ClassVar[str] = "IN004"
-    name: ClassVar[str] = "shallow_prefetch"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "A few slow batches drain the prefetch queue"
+    code = "IN004"
+    summary = "A few slow batches drain the prefetch queue"
 
     variation_ratio: float = 0.5
     #: Share of the most that deeper prefetch gains from which the smaller depth is enough (a choice).
@@ -86,10 +79,10 @@ class ShallowPrefetch(Rule, frozen=True):
         expected = min(fitting[depth], waited_share(facts))
         if not self.worth_saying(facts, expected):
             return Passed(f"prefetch_factor {now} → {depth} would save {format_ratio(expected)}: too little")
-        return Fired((_finding(facts, workers, queue, now, depth, expected),))
+        return _finding(facts, workers, queue, now, depth, expected)
 
 
-def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth: int, expected: float) -> Finding:
+def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth: int, expected: float) -> Result:
     held = workers.count * depth
     keep = "1 worker then keeps" if workers.count == 1 else f"{workers.count} workers then keep"
     text = f"prefetch_factor {now} → {depth}: {keep} {held} batches under way."
@@ -99,7 +92,7 @@ def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth:
             "but changes the order of the samples."
         )
     slowest = f", {format_ns(workers.p99_ns)} at the 99th percentile" if workers.p99_ns is not None else ""
-    return finding_for(
+    return fired(
         facts,
         bound="input-bound",
         title=f"Uneven batches empty the queue: {format_ns(workers.producer_ns)} of work on average{slowest}",
@@ -111,15 +104,14 @@ def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth:
             *optional(facts, workers, "Fetches that found no batch ready", workers.queue_empty_ratio, "ratio"),
             measured(facts, workers, "Wait for batches of twice the usual work", queue.slow_ratio, "ratio"),
             measured(facts, workers, "prefetch_factor", now, "count"),
-            evidence_of(
-                facts,
+            facts.evidence(
                 "Replayed with the present prefetch, beside the measured time",
                 1.0 + queue.error_ratio,
                 "ratio",
                 "the loader's queue replayed",
                 "derived",
                 n=queue.batches,
-                steps=judged_steps(facts),
+                steps=facts.judged_steps,
             ),
         ),
         at_most="high",

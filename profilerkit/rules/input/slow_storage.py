@@ -1,16 +1,11 @@
 """IN006: the workers are blocked while they read."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import BUSY_WORKERS, cheaper_batch, saving, workers_busy
+from profilerkit.analysis.whatif import BUSY_WORKERS, cheaper_batch, workers_busy
 from profilerkit.analysis.workers.capacity import lock_held
-from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
+from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
 from profilerkit.rules.lines import in_line, line_evidence, told_line
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 
@@ -37,10 +32,8 @@ class SlowStorage(Rule, frozen=True):
         checked. Sockets and memory-mapped files count no bytes.
     """
 
-    code: ClassVar[str] = "IN006"
-    name: ClassVar[str] = "slow_storage"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "Workers are blocked while they read"
+    code = "IN006"
+    summary = "Workers are blocked while they read"
 
     blocked_share: float = 0.5
     #: Half of what is read comes from storage, not from the page cache.
@@ -66,9 +59,9 @@ class SlowStorage(Rule, frozen=True):
         expected = cheaper_batch(facts, workers.time_ns("fetch") * (1.0 - 1.0 / self.faster))
         if not self.worth_saying(facts, expected):
             return Passed(f"a batch is blocked {format_ratio(blocked)} of its time, and the step hardly waits for it")
-        return Fired((self._finding(facts, workers, expected),))
+        return self._finding(facts, workers, expected)
 
-    def _finding(self, facts: Facts, workers: Workers, expected: float) -> Finding:
+    def _finding(self, facts: Facts, workers: Workers, expected: float) -> Result:
         time = format_ns(workers.time_ns("fetch"))
         reads = workers.read_bytes is not None and workers.read_bytes >= self.fewest_bytes
         is_storage = reads and (workers.storage_bytes or 0) >= self.stored_ratio * (workers.read_bytes or 0)
@@ -87,7 +80,7 @@ class SlowStorage(Rule, frozen=True):
             why = "Hardly any bytes are read through files meanwhile: a network, a lock, or a sleep."
             what = "ask the service for more at once, or remove the shared lock."
             text = f"Halve the time the workers wait{in_line(line)}: {what}"
-        return finding_for(
+        return fired(
             facts,
             bound="input-bound",
             title=f"Workers are blocked {time} for every batch" + (", waiting for a lock" if is_locked else ""),

@@ -1,39 +1,35 @@
 """IN001: the step waits for the data loader."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import BEFORE_THE_COPY, BETWEEN_STEPS, INFERRED, Facts
+from profilerkit.analysis.facts import BEFORE_THE_COPY, BETWEEN_STEPS, INFERRED
 from profilerkit.analysis.host.names import is_feeding_phase
-from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import (
     LoaderFix,
     hidden_share,
     loader_fix,
     made_in_line,
     opening_share,
-    saving,
     waited_share,
     workers_now,
 )
-from profilerkit.model.finding import Confidence, Evidence, Fix
+from profilerkit.rules.api import (
+    WAITS,
+    Confidence,
+    Evidence,
+    Facts,
+    Fix,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    fired,
+    saving,
+    unsure,
+)
 from profilerkit.rules.input.costly_handover import CostlyHandover
 from profilerkit.rules.input.costly_samples import CostlySamples
 from profilerkit.rules.input.loader_fixes import cheaper_input, limits, made_elsewhere, more_at_a_time, worker_fix
 from profilerkit.rules.input.slow_storage import SlowStorage
 from profilerkit.rules.lines import PLACE, frame_text, in_line, line_evidence, told_line
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    evidence_of,
-    finding_for,
-    judged_steps,
-    present_parts,
-    share_evidence,
-    unsure,
-)
 from profilerkit.units import format_ns, format_ratio
 
 #: A hidden wait below this share of the step is not worth a line (the share below which no finding is named).
@@ -72,10 +68,8 @@ class StarvedDevice(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/data.html
     """
 
-    code: ClassVar[str] = "IN001"
-    name: ClassVar[str] = "starved_device"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "The step waits for the data loader"
+    code = "IN001"
+    summary = "The step waits for the data loader"
 
     smallest_share: float = 0.05
 
@@ -103,7 +97,7 @@ class StarvedDevice(Rule, frozen=True):
         proposal: Fix | None = None if _told_by_workers(facts) else _cheaper_fix(facts)
         if fix is not None and by_workers:
             proposal = _by_workers(facts, fix)
-        finding = finding_for(
+        return fired(
             facts,
             bound="input-bound",
             title=f"The step waits {format_ns(wait)} of {format_ns(step)} for data{in_function(facts)}",
@@ -116,7 +110,6 @@ class StarvedDevice(Rule, frozen=True):
             confirm="Record again after the change: the input share must fall and the step with it. "
             "A batch cached in memory shows the floor.",
         )
-        return Fired((finding,))
 
 
 def _not_for_data(facts: Facts, share: float) -> str:
@@ -239,8 +232,7 @@ def _held(facts: Facts) -> tuple[Evidence, ...]:
     if facts.mode != "gpu" or facts.input is None or facts.input.held_ratio is None:
         return ()
     return (
-        evidence_of(
-            facts,
+        facts.evidence(
             "Time in the loader, overlapped or not, share of the step",
             facts.input.held_ratio,
             "ratio",
@@ -257,8 +249,7 @@ def _hidden(facts: Facts) -> tuple[Evidence, ...]:
     if hidden < SMALLEST_HIDDEN:
         return ()
     return (
-        evidence_of(
-            facts,
+        facts.evidence(
             "Further wait overlapped with communication and copies, share of the step",
             hidden,
             "ratio",
@@ -301,8 +292,7 @@ def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
     if sampled is not None and sampled.frames == facts.input.frames:
         return line_evidence(facts, "Input wait", sampled)
     return (
-        evidence_of(
-            facts,
+        facts.evidence(
             f"Input wait in {_holder(facts.input.frames)}",
             facts.input.frames_ratio,
             "ratio",
@@ -315,19 +305,18 @@ def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
 def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
     assert facts.input is not None
     entries = [
-        evidence_of(
-            facts,
+        facts.evidence(
             "Input wait per step",
             wait,
             "ns",
             facts.input.origin,
             facts.input.source,
             n=facts.input.fetches,
-            steps=judged_steps(facts),
+            steps=facts.judged_steps,
             range_ns=facts.input.longest_ns,
-            behind=present_parts(facts, *WAITS),
+            behind=facts.present(*WAITS),
         ),
-        share_evidence(facts, "Input wait, share of the step", *WAITS),
+        facts.share_evidence("Input wait, share of the step", *WAITS),
         *_held(facts),
         *frames_evidence(facts),
         *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
@@ -335,26 +324,24 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
     ]
     if facts.input.cpu_ratio is not None:
         entries.append(
-            evidence_of(
-                facts,
+            facts.evidence(
                 "CPU time of the loading thread during the wait",
                 facts.input.cpu_ratio,
                 "ratio",
                 "thread CPU clock",
                 n=facts.input.fetches,
-                behind=present_parts(facts, *WAITS),
+                behind=facts.present(*WAITS),
             )
         )
     if facts.input.queue_ratio is not None:
         entries.append(
-            evidence_of(
-                facts,
+            facts.evidence(
                 "Time of the wait in which the loading thread was ready and got no processor",
                 facts.input.queue_ratio,
                 "ratio",
                 "the kernel's scheduler statistics",
                 n=facts.input.fetches,
-                behind=present_parts(facts, *WAITS),
+                behind=facts.present(*WAITS),
             )
         )
     return tuple(entries)

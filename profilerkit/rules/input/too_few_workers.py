@@ -1,19 +1,13 @@
 """IN003: all workers are busy and still slower than the step."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, consumer_ns, loader_fix, saving, workers_busy
+from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, consumer_ns, loader_fix, workers_busy
 from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.analysis.workers.capacity import no_use
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Finding
 from profilerkit.model.workers import Workers
+from profilerkit.rules.api import WAITS, Facts, Passed, Result, Rule, fired, revise, saving, unsure
 from profilerkit.rules.input.loader_fixes import worker_fix
 from profilerkit.rules.input.worker_evidence import measured, optional, recorded_workers
 from profilerkit.rules.lines import line_evidence, told_line
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence, unsure
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -40,10 +34,8 @@ class TooFewWorkers(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/data.html
     """
 
-    code: ClassVar[str] = "IN003"
-    name: ClassVar[str] = "too_few_workers"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "All workers are busy and still slower than the step"
+    code = "IN003"
+    summary = "All workers are busy and still slower than the step"
 
     busy_ratio: float = BUSY_WORKERS
     #: Fetches tell little: workers that keep pace deliver in bursts, all but the first batch of which are ready.
@@ -68,7 +60,7 @@ class TooFewWorkers(Rule, frozen=True):
             return Passed("the host has no cores or memory for more workers")
         if not self.worth_saying(facts, fix.expected):
             return unsure(f"{fix.workers} workers would do", fix.expected)
-        return Fired((self._finding(facts, workers, fix),))
+        return self._finding(facts, workers, fix)
 
     def _enough(self, facts: Facts, workers: Workers) -> str:
         """The number that says that the workers are not the limit; empty where they are."""
@@ -84,19 +76,19 @@ class TooFewWorkers(Rule, frozen=True):
             return f"the workers make a batch in {format_ns(workers.pace_ns)}, the step without its wait takes longer"
         return ""
 
-    def _finding(self, facts: Facts, workers: Workers, fix: LoaderFix) -> Finding:
+    def _finding(self, facts: Facts, workers: Workers, fix: LoaderFix) -> Result:
         blocked = workers.share("fetch") >= self.blocked_share
         rest = (facts.mean_step_ns or 0.0) - facts.time_ns(*WAITS)
         work = workers.interval_ns * workers.batches_per_step
         count = f"{fix.current} worker{'' if fix.current == 1 else 's'}"
-        return finding_for(
+        return fired(
             facts,
             bound="input-bound",
             title=f"{count}, always busy: {format_ns(work)} of work per step, {format_ns(rest)} of other time",
             why="The workers always have a batch to make, and the step still waits: together they are slower than it."
             f"{told_line(facts.lines.get('workers'), 'the time of workers')}",
             evidence=(
-                share_evidence(facts, "Input wait, share of the step", *WAITS),
+                facts.share_evidence("Input wait, share of the step", *WAITS),
                 measured(facts, workers, "Work of the workers, per step", work, "ns"),
                 revise(measured(facts, workers, "Step without its input wait", rest, "ns"), source="derived"),
                 *optional(facts, workers, "Workers busy", workers.busy_ratio, "ratio"),

@@ -1,16 +1,11 @@
 """IN014: some workers finish early, because the shards have unequal sizes."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import even_parts, saving
+from profilerkit.analysis.whatif import even_parts
 from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.analysis.workers.capacity import WITH_DATA
-from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
+from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, fired, saving
 from profilerkit.rules.input.worker_evidence import measured, recorded_workers
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, share_evidence
 from profilerkit.units import format_count, format_ns, format_ratio
 
 
@@ -41,10 +36,8 @@ class UnevenParts(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/data.html
     """
 
-    code: ClassVar[str] = "IN014"
-    name: ClassVar[str] = "uneven_parts"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "Workers finish early: shards have unequal sizes"
+    code = "IN014"
+    summary = "Workers finish early: shards have unequal sizes"
 
     with_data: float = WITH_DATA
 
@@ -64,19 +57,19 @@ class UnevenParts(Rule, frozen=True):
         expected = even_parts(facts)
         if not self.worth_saying(facts, expected):
             return Passed(f"with all workers at work the step would take {format_ratio(expected)} less: too little")
-        return Fired((_finding(facts, workers, workers.active, expected),))
+        return _finding(facts, workers, workers.active, expected)
 
 
-def _finding(facts: Facts, workers: Workers, active: float, expected: float) -> Finding:
+def _finding(facts: Facts, workers: Workers, active: float, expected: float) -> Result:
     left = format_count(round(active, 1))
-    return finding_for(
+    return fired(
         facts,
         bound="input-bound",
         title=f"{left} of {workers.count} workers still had data, on average",
         why=f"They make a step's data in {format_ns(workers.pace_ns)}. The others have ended: their shards were "
         "shorter.",
         evidence=(
-            share_evidence(facts, "Input wait, share of the step", *WAITS),
+            facts.share_evidence("Input wait, share of the step", *WAITS),
             measured(facts, workers, "Workers", workers.count, "count"),
             measured(facts, workers, "Workers that still had data", active, "count"),
             measured(facts, workers, "They make a step's data in", workers.pace_ns, "ns"),

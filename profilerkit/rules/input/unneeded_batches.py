@@ -1,13 +1,22 @@
 """IN015: batches hold padding, or are fetched and dropped."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.steps.skipped import SkippedBatches
-from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.analysis.workers.loading import PaddingFacts
-from profilerkit.model.finding import Evidence, Finding, Fix, Saving
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, evidence_of, finding_for
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Finding,
+    Fired,
+    Fix,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    Saving,
+    at_most,
+    finding_for,
+    saving,
+)
 from profilerkit.units import format_count, format_long_ns, format_ratio
 
 _TO_THE_LONGEST = Fix(
@@ -45,10 +54,8 @@ class UnneededBatches(Rule, frozen=True):
         trains drops nothing.
     """
 
-    code: ClassVar[str] = "IN015"
-    name: ClassVar[str] = "unneeded_batches"
-    family: ClassVar[str] = "input"
-    summary: ClassVar[str] = "Batches hold padding, or are fetched and dropped"
+    code = "IN015"
+    summary = "Batches hold padding, or are fetched and dropped"
 
     smallest_padding: float = 0.2
     fewest_looks: int = 3
@@ -90,7 +97,7 @@ class UnneededBatches(Rule, frozen=True):
         is_fixed_length = padding.beyond_ratio >= self.beyond_share * padding.padded_ratio
 
         def row(label: str, value: float) -> Evidence:
-            return evidence_of(facts, label, value, "ratio", "looks at batches", n=padding.looks)
+            return facts.evidence(label, value, "ratio", "looks at batches", n=padding.looks)
 
         return [
             finding_for(
@@ -134,8 +141,8 @@ def _dropped(facts: Facts, skipped: SkippedBatches) -> Finding:
         title=f"{count} batches were fetched and dropped before training began: {format_long_ns(skipped.time_ns)}",
         why="Each batch was loaded in full, and no backward pass followed. A loop that resumes a run does so.",
         evidence=(
-            evidence_of(facts, "Batches dropped", skipped.count, "count", "step timers", n=None),
-            evidence_of(facts, "Time from the first to the last of them", skipped.time_ns, "ns", "step timers", n=None),
+            facts.evidence("Batches dropped", skipped.count, "count", "step timers", n=None),
+            facts.evidence("Time from the first to the last of them", skipped.time_ns, "ns", "step timers", n=None),
         ),
         at_most="medium",
         fix=_START_THERE,

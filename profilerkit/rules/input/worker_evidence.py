@@ -1,12 +1,9 @@
 """What the rules about worker processes share: when they speak at all, and the evidence they print."""
 
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import workers_now
-from profilerkit.model.finding import Evidence
 from profilerkit.model.workers import WorkerPartName, Workers
+from profilerkit.rules.api import WAITS, Evidence, Facts, MissingData, NotApplicable, Passed, Result
 from profilerkit.rules.lines import line_evidence
-from profilerkit.rules.rule import MissingData, NotApplicable, Passed, Result, evidence_of, judged_steps, share_evidence
 from profilerkit.units import format_ratio
 
 #: Where the workers' numbers come from.
@@ -44,7 +41,7 @@ def recorded_workers(facts: Facts) -> Workers | Result:
 def part_evidence(facts: Facts, workers: Workers, *parts: WorkerPartName) -> tuple[Evidence, ...]:
     """The wait, the time of a batch, and the share of each part in it."""
     return (
-        share_evidence(facts, "Input wait, share of the step", *WAITS),
+        facts.share_evidence("Input wait, share of the step", *WAITS),
         measured(facts, workers, "Work on one batch", float(workers.producer_ns), "ns"),
         *(
             measured(facts, workers, f"{_LABELS[entry.part]}, share of it", entry.share, "ratio")
@@ -57,7 +54,7 @@ def part_evidence(facts: Facts, workers: Workers, *parts: WorkerPartName) -> tup
 
 def measured(facts: Facts, workers: Workers, label: str, value: float, unit: str) -> Evidence:
     """A mean over the batches that the judged steps got."""
-    return evidence_of(facts, label, value, unit, ORIGIN, n=workers.batches, steps=judged_steps(facts))
+    return facts.evidence(label, value, unit, ORIGIN, n=workers.batches, steps=facts.judged_steps)
 
 
 def optional(facts: Facts, workers: Workers, label: str, value: float | None, unit: str) -> tuple[Evidence, ...]:
@@ -69,8 +66,4 @@ def cores_evidence(facts: Facts) -> tuple[Evidence, ...]:
     """The cores that the process may use; nothing where that is not known."""
     if facts.usable_cores is None:
         return ()
-    return (
-        Evidence(
-            label="Usable cores", value=facts.usable_cores, unit="count", source="measured", origin="affinity and quota"
-        ),
-    )
+    return (Evidence("Usable cores", facts.usable_cores, "count", "measured", "affinity and quota"),)

@@ -1,27 +1,24 @@
 """ME001: the step waits for memory to be allocated."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.use import PageFaults
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.model.snapshot import MemorySnapshot
-from profilerkit.rules.memory.room import grows_segments, with_setting
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
     each,
-    evidence_of,
-    finding_for,
+    fired,
     no_device_events,
-    share_evidence,
+    saving,
 )
+from profilerkit.rules.memory.room import grows_segments, with_setting
 from profilerkit.units import format_about, format_count, format_ns, format_ratio
 
 
@@ -51,11 +48,9 @@ class AllocatorChurn(Rule, frozen=True):
         https://pytorch.org/docs/stable/notes/cuda.html
     """
 
-    code: ClassVar[str] = "ME001"
-    name: ClassVar[str] = "allocator_churn"
-    family: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "The step waits for memory to be allocated"
-    reads_logs: ClassVar[bool] = True
+    code = "ME001"
+    summary = "The step waits for memory to be allocated"
+    reads_logs = True
 
     smallest_share: float = 0.01
     #: On a host: fewer pages are those of small tensors, which C's allocator keeps for the most part (a choice).
@@ -77,9 +72,9 @@ class AllocatorChurn(Rule, frozen=True):
         share = facts.share("mem.alloc")
         calls = facts.allocator.calls_per_step if facts.allocator is not None else 0.0
         if calls and share >= self.smallest_share and self.worth_saying(facts, share):
-            return Fired((self._churn(facts, calls, share),))
+            return self._churn(facts, calls, share)
         if retries:
-            return Fired((self._retried(facts, retries),))
+            return self._retried(facts, retries)
         faults = facts.memory_use.faults
         if facts.mode == "cpu" and faults is not None:
             return self._on_host(facts, faults)
@@ -94,21 +89,15 @@ class AllocatorChurn(Rule, frozen=True):
         retaken, one = max(known, key=lambda entry: entry[0])
         if retaken < self.fewest_retaken:
             return Passed(f"{retaken} pieces of memory were taken after some had been given back")
-        finding = finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"The allocator took memory from the device {format_count(retaken)} times after giving some back",
             why="Each of these requests waits for the device. The cause is torch.cuda.empty_cache() in a loop, or "
             "a request that did not fit.",
             evidence=(
-                evidence_of(
-                    facts,
-                    "Pieces taken after some were given back",
-                    retaken,
-                    "count",
-                    one.origin,
-                    "measured",
-                    n=one.events,
+                facts.evidence(
+                    "Pieces taken after some were given back", retaken, "count", one.origin, "measured", n=one.events
                 ),
             ),
             at_most="medium",
@@ -118,7 +107,6 @@ class AllocatorChurn(Rule, frozen=True):
             ),
             confirm="The history of the next run must hold hardly any segments that are given back.",
         )
-        return Fired((finding,))
 
     def _on_host(self, facts: Facts, faults: PageFaults) -> Result:
         if faults.samples < self.fewest_samples:
@@ -128,7 +116,7 @@ class AllocatorChurn(Rule, frozen=True):
         if few or share < self.smallest_share or not self.worth_saying(facts, share):
             count = format_about(faults.per_step)
             return Passed(f"{count} page faults a step, {format_ratio(share)} of the time in the kernel")
-        finding = finding_for(
+        return fired(
             facts,
             bound="memory-bound",
             title=f"Fresh pages take {format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)}",
@@ -148,21 +136,18 @@ class AllocatorChurn(Rule, frozen=True):
             ),
             confirm="Page faults per step must fall to a few hundred.",
         )
-        return Fired((finding,))
 
-    def _churn(self, facts: Facts, calls: float, share: float) -> Finding:
+    def _churn(self, facts: Facts, calls: float, share: float) -> Result:
         frees = facts.memory.allocator_frees_per_step or 0.0
         issuing = facts.share("over.dispatch", "over.launch") if frees else 0.0
-        return finding_for(
+        return fired(
             facts,
             bound="memory-bound",
             title=f"Allocator calls hold the device for {format_ns(facts.time_ns('mem.alloc'))} in {each(facts)}",
             why="Each call goes to the driver, and a free waits for the whole device first.",
             evidence=(
-                evidence_of(
-                    facts, "Allocator calls per step", calls, "count", "cudaMalloc, cudaFree and similar calls"
-                ),
-                share_evidence(facts, "Device idle under them, share of the step", "mem.alloc"),
+                facts.evidence("Allocator calls per step", calls, "count", "cudaMalloc, cudaFree and similar calls"),
+                facts.share_evidence("Device idle under them, share of the step", "mem.alloc"),
                 *_retry_evidence(facts, _retries(facts)),
             ),
             at_most="high",
@@ -172,9 +157,9 @@ class AllocatorChurn(Rule, frozen=True):
             confirm="Allocator calls per step must fall to zero after the first steps.",
         )
 
-    def _retried(self, facts: Facts, retries: int) -> Finding:
+    def _retried(self, facts: Facts, retries: int) -> Result:
         times = "once" if retries == 1 else f"{format_count(retries)} times"
-        return finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"The allocator gave back its cache {times} to serve a request",
@@ -197,8 +182,7 @@ def _retry_evidence(facts: Facts, retries: int) -> tuple[Evidence, ...]:
         return ()
     is_sampled = retries != facts.memory.allocator_retries
     return (
-        evidence_of(
-            facts,
+        facts.evidence(
             "Requests that succeeded only after the cache was given back",
             retries,
             "count",
@@ -221,8 +205,7 @@ def _fix(facts: Facts) -> Fix:
 
 
 def _of_faults(facts: Facts, label: str, value: float, unit: str) -> Evidence:
-    return evidence_of(
-        facts,
+    return facts.evidence(
         label,
         value,
         unit,

@@ -1,25 +1,20 @@
 """ME008: offloaded state travels in the open."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.use import Offload
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Fix
-from profilerkit.rules.memory.room import Room, room_of
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Facts,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
     each,
-    evidence_of,
-    finding_for,
+    fired,
     no_device_events,
-    share_evidence,
+    saving,
 )
+from profilerkit.rules.memory.room import Room, room_of
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 
@@ -49,10 +44,8 @@ class ExposedOffload(Rule, frozen=True):
         https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
     """
 
-    code: ClassVar[str] = "ME008"
-    name: ClassVar[str] = "exposed_offload"
-    family: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "CPU-offload copies are not overlapped with compute"
+    code = "ME008"
+    summary = "CPU-offload copies are not overlapped with compute"
 
     smallest_share: float = 0.03
     #: Ratio of the link that pinned copies reach (measured 55.4 of 63 GB/s on PCIe 5).
@@ -90,15 +83,15 @@ class ExposedOffload(Rule, frozen=True):
     def _fired(self, facts: Facts, offload: Offload, share: float, expected: float) -> Result:
         time = format_ns(facts.time_ns("mem.offload"))
         both = offload.to_device_bytes + offload.to_host_bytes
-        finding = finding_for(
+        return fired(
             facts,
             bound="memory-bound",
             title=f"Offloaded state holds the device for {time} in {each(facts)}",
             why=f"{format_bytes(both)} per step go to the host and back while nothing is computed.",
             evidence=(
-                share_evidence(facts, "Offload copies with nothing beside them, share of the step", "mem.offload"),
+                facts.share_evidence("Offload copies with nothing beside them, share of the step", "mem.offload"),
                 *(
-                    evidence_of(facts, f"Offloaded bytes {way}, per step", value, "bytes", "bytes of the copies")
+                    facts.evidence(f"Offloaded bytes {way}, per step", value, "bytes", "bytes of the copies")
                     for way, value in (("to the host", offload.to_host_bytes), ("back", offload.to_device_bytes))
                 ),
             ),
@@ -108,7 +101,6 @@ class ExposedOffload(Rule, frozen=True):
             fix=self._fix(offload, room_of(facts)),
             confirm="The copies must run beside kernels in the next trace.",
         )
-        return Fired((finding,))
 
     def _fix(self, offload: Offload, room: Room | None) -> Fix:
         steps = []

@@ -1,22 +1,19 @@
 """ME007: gradients are filled with zeros instead of dropped."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.use import ZeroedGradients
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
     each,
-    evidence_of,
-    finding_for,
+    fired,
+    revise,
+    saving,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
 
@@ -42,10 +39,8 @@ class FilledGradients(Rule, frozen=True):
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
-    code: ClassVar[str] = "ME007"
-    name: ClassVar[str] = "filled_gradients"
-    family: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "Gradients are filled with zeros instead of dropped"
+    code = "ME007"
+    summary = "Gradients are filled with zeros instead of dropped"
 
     def check(self, facts: Facts) -> Result:
         """Fires when filling and adding to zeros takes enough of the step."""
@@ -63,10 +58,10 @@ class FilledGradients(Rule, frozen=True):
 
     def _fired(self, facts: Facts, zeroed: ZeroedGradients, expected: float) -> Result:
         def share(label: str, value: float, origin: str) -> Evidence:
-            return evidence_of(facts, label, value, "ratio", origin)
+            return facts.evidence(label, value, "ratio", origin)
 
         cost = format_ns(expected * (facts.mean_step_ns or 0.0))
-        finding = finding_for(
+        return fired(
             facts,
             bound="memory-bound",
             title=f"Filling gradients with zeros costs {cost} of {each(facts)}",
@@ -85,4 +80,3 @@ class FilledGradients(Rule, frozen=True):
             fix=Fix(text="zero_grad(set_to_none=False) → True.", code="optimizer.zero_grad(set_to_none=True)"),
             confirm="zero_grad must hold no aten::zero_ in the next trace.",
         )
-        return Fired((finding,))

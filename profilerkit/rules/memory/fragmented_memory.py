@@ -1,11 +1,19 @@
 """ME002: the device's memory is split into pieces that cannot be used."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
+from profilerkit.rules.api import (
+    Confidence,
+    Evidence,
+    Facts,
+    Finding,
+    Fired,
+    Fix,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+)
 from profilerkit.rules.memory.room import grows_segments, no_allocator, with_setting
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, evidence_of, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
 _UNKNOWN_SIZE = MissingData(
@@ -35,11 +43,9 @@ class FragmentedMemory(Rule, frozen=True):
         https://pytorch.org/docs/stable/notes/cuda.html
     """
 
-    code: ClassVar[str] = "ME002"
-    name: ClassVar[str] = "fragmented_memory"
-    family: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "The device's memory is split into pieces that cannot be used"
-    reads_logs: ClassVar[bool] = True
+    code = "ME002"
+    summary = "The device's memory is split into pieces that cannot be used"
+    reads_logs = True
 
     #: Free pieces / reserved memory.
     split_ratio: float = 0.20
@@ -84,9 +90,7 @@ class FragmentedMemory(Rule, frozen=True):
         if idle + free < oom.requested_bytes or not idle:
             return None
         entries = [
-            Evidence(
-                label=label, value=value, unit="bytes", source="measured", origin="the error and torch's allocator"
-            )
+            Evidence(label, value, "bytes", "measured", "the error and torch's allocator")
             for label, value in (
                 ("Request that failed", oom.requested_bytes),
                 ("Reserved and not in use then", idle),
@@ -97,8 +101,7 @@ class FragmentedMemory(Rule, frozen=True):
         return self._finding(facts, tuple(entries), oom.reserved_bytes, "high", failed=oom.requested_bytes)
 
     def _split(self, facts: Facts, ratio: float, samples: int) -> Evidence:
-        return evidence_of(
-            facts,
+        return facts.evidence(
             "Free pieces between blocks in use, of the reserved memory",
             ratio,
             "ratio",
@@ -107,8 +110,8 @@ class FragmentedMemory(Rule, frozen=True):
         )
 
     def _idle(self, facts: Facts, ratio: float) -> Evidence:
-        return evidence_of(
-            facts, "Reserved memory that is idle at the peak", ratio, "ratio", "[memory] instants", "derived", n=None
+        return facts.evidence(
+            "Reserved memory that is idle at the peak", ratio, "ratio", "[memory] instants", "derived", n=None
         )
 
     def _finding(
@@ -126,7 +129,7 @@ class FragmentedMemory(Rule, frozen=True):
             title = f"A request of {format_bytes(failed)} failed beside {beside} in idle pieces{free}"
         else:
             worst = max(entry.value or 0.0 for entry in evidence)
-            evidence += (evidence_of(facts, "Reserved memory", reserved, "bytes", "torch's allocator", n=None),)
+            evidence += (facts.evidence("Reserved memory", reserved, "bytes", "torch's allocator", n=None),)
             title = f"{format_ratio(worst)} of {format_bytes(reserved)} reserved memory is in pieces that nothing uses"
         return finding_for(
             facts,

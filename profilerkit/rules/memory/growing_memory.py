@@ -1,13 +1,22 @@
 """ME004: memory in use grows from step to step."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.history import file_and_line
 from profilerkit.analysis.memory.use import CopiedPages
-from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, evidence_of, finding_for, record_longer
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Finding,
+    Fired,
+    Fix,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    Source,
+    finding_for,
+    record_longer,
+)
 from profilerkit.units import format_about, format_bytes, format_count, format_long_ns
 
 _WORDS: dict[Tracked, tuple[str, str, str]] = {
@@ -60,11 +69,9 @@ class GrowingMemory(Rule, frozen=True):
         https://github.com/pytorch/pytorch/issues/13246
     """
 
-    code: ClassVar[str] = "ME004"
-    name: ClassVar[str] = "growing_memory"
-    family: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "Memory in use grows from step to step"
-    reads_logs: ClassVar[bool] = True
+    code = "ME004"
+    summary = "Memory in use grows from step to step"
+    reads_logs = True
 
     smallest_growth_bytes: int = 100_000_000
     smallest_step_bytes: int = 1_000_000
@@ -140,7 +147,7 @@ def _copied(facts: Facts, copied: CopiedPages) -> Finding:
     origin, steps = _WORDS["worker"][2], (copied.first_step, copied.last_step)
 
     def row(label: str, value: float) -> Evidence:
-        return evidence_of(facts, label, value, "bytes", origin, "measured", n=copied.counts, steps=steps)
+        return facts.evidence(label, value, "bytes", origin, "measured", n=copied.counts, steps=steps)
 
     each = "Each worker" if count > 1 else "The worker"
     why = "Reading a Python object changes its reference count, which copies the shared page into the worker."
@@ -171,18 +178,17 @@ def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ..
     def known(label: str, value: float | None, unit: str, source: Source = "derived") -> tuple[Evidence, ...]:
         if value is None:
             return ()
-        return (evidence_of(facts, label, value, unit, origin, source, n=None),)
+        return (facts.evidence(label, value, unit, origin, source, n=None),)
 
-    growth = Evidence(
-        label=f"{what}, growth per step",
-        value=row.bytes_per_step,
-        unit="bytes",
-        source="derived",
-        origin=origin,
+    growth = facts.evidence(
+        f"{what}, growth per step",
+        row.bytes_per_step,
+        "bytes",
+        origin,
+        "derived",
         n=row.n,
         low=row.low_bytes_per_step,
         high=row.high_bytes_per_step,
-        rank=facts.rank.rank,
         steps=(row.first_step, row.last_step),
         behind=(_SAMPLED[row.of],) if row.of in _SAMPLED else (),
     )

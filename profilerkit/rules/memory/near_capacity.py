@@ -1,10 +1,6 @@
 """ME003: the device's memory is almost full."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, evidence_of, finding_for
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.units import format_bytes, format_ratio
 
 
@@ -33,11 +29,9 @@ class NearCapacity(Rule, frozen=True):
         https://arxiv.org/abs/1604.06174
     """
 
-    code: ClassVar[str] = "ME003"
-    name: ClassVar[str] = "near_capacity"
-    family: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "The device's memory is almost full"
-    reads_logs: ClassVar[bool] = True
+    code = "ME003"
+    summary = "The device's memory is almost full"
+    reads_logs = True
 
     full_ratio: float = 0.90
     in_use_ratio: float = 0.80
@@ -68,37 +62,23 @@ class NearCapacity(Rule, frozen=True):
             room = f"full: {format_bytes(used)} are taken of {format_bytes(capacity)}"
             why = "That is more than there is: the driver lends memory of the host, or one of the two numbers is wrong."
         origin = "torch's allocator" if by_allocator else "NVML, all processes"
-        finding = finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"Device memory is {room}",
             why=why,
             evidence=(
-                evidence_of(
-                    facts,
-                    "Peak reserved memory" if by_allocator else "Peak use of the device",
-                    used,
-                    "bytes",
-                    origin,
-                    n=None,
+                facts.evidence(
+                    "Peak reserved memory" if by_allocator else "Peak use of the device", used, "bytes", origin, n=None
                 ),
-                Evidence(label="Capacity", value=capacity, unit="bytes", source="measured", origin="device properties"),
-                Evidence(
-                    label="Peak of the capacity", value=used / capacity, unit="ratio", source="derived", origin=origin
-                ),
-                Evidence(
-                    label="Left at the peak",
-                    value=max(capacity - used, 0),
-                    unit="bytes",
-                    source="derived",
-                    origin=origin,
-                ),
+                Evidence("Capacity", capacity, "bytes", "measured", "device properties"),
+                Evidence("Peak of the capacity", used / capacity, "ratio", "derived", origin),
+                Evidence("Left at the peak", max(capacity - used, 0), "bytes", "derived", origin),
             ),
             at_most="high" if by_allocator and used <= capacity else "low",
             fix=fix if by_allocator else None,
             confirm=f"The peak must fall below {format_ratio(self.full_ratio)} of the capacity.",
         )
-        return Fired((finding,))
 
 
 def _reserved(facts: Facts) -> tuple[int | None, float]:

@@ -1,23 +1,7 @@
 """ME005: activations are recomputed although there is room to keep them."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
 from profilerkit.rules.memory.room import Room, room_of
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    evidence_of,
-    finding_for,
-    share_evidence,
-)
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 
@@ -43,10 +27,8 @@ class NeedlessRecompute(Rule, frozen=True):
         https://arxiv.org/abs/1604.06174
     """
 
-    code: ClassVar[str] = "ME005"
-    name: ClassVar[str] = "needless_recompute"
-    family: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "Activations are recomputed although there is room to keep them"
+    code = "ME005"
+    summary = "Activations are recomputed although there is room to keep them"
 
     smallest_share: float = 0.10
     #: Of the capacity, above which there is no room to speak of.
@@ -85,15 +67,15 @@ class NeedlessRecompute(Rule, frozen=True):
     def _fired(self, facts: Facts, share: float, room: Room, kept: int | None, fits: float) -> Result:
         time = format_ns(facts.time_ns("mem.recompute"))
         layers = "no layer" if fits >= 1.0 else f"{format_ratio(1.0 - fits)} of the layers"
-        size = (evidence_of(facts, "Recomputed activations of a step", kept, "bytes", "[memory] instants", "derived"),)
-        finding = finding_for(
+        size = (facts.evidence("Recomputed activations of a step", kept, "bytes", "[memory] instants", "derived"),)
+        return fired(
             facts,
             bound="memory-bound",
             title=f"Recomputation takes {time} of {each(facts)}, memory is {format_ratio(room.ratio)} full",
             why=f"{format_bytes(room.capacity_bytes - room.needed_bytes)} are free at the peak: "
             "activations that fit need no second forward pass.",
             evidence=(
-                share_evidence(facts, "Forward code that runs again, share of the step", "mem.recompute"),
+                facts.share_evidence("Forward code that runs again, share of the step", "mem.recompute"),
                 room.evidence(facts),
                 *(size if kept is not None else ()),
             ),
@@ -109,4 +91,3 @@ class NeedlessRecompute(Rule, frozen=True):
             ),
             confirm=f"The peak must stay below {format_ratio(self.full_ratio)} of the capacity.",
         )
-        return Fired((finding,))

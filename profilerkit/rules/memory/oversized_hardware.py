@@ -1,15 +1,11 @@
 """ME006: the job would run as well on less hardware."""
 
 import math
-from typing import ClassVar
 
 from profilerkit.analysis.communication.traffic import TRANSFER
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import host_is_full, overlapped, workers_now
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.rules.memory.room import Room, room_of
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, evidence_of, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
 #: The smaller device that is tried: half the speed.
@@ -38,10 +34,8 @@ class OversizedHardware(Rule, frozen=True):
         https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html
     """
 
-    code: ClassVar[str] = "ME006"
-    name: ClassVar[str] = "oversized_hardware"
-    family: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "The job would run as well on less hardware"
+    code = "ME006"
+    summary = "The job would run as well on less hardware"
 
     #: SageMaker's rule for low utilisation asks the same quantile.
     low_utilization_ratio: float = 0.50
@@ -88,7 +82,7 @@ class OversizedHardware(Rule, frozen=True):
         return self._fired(facts, used, room)
 
     def _fired(self, facts: Facts, used: float, room: Room) -> Result:
-        finding = finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"The device is used below {format_ratio(used)}, and {format_ratio(room.ratio)} of its memory",
@@ -96,8 +90,7 @@ class OversizedHardware(Rule, frozen=True):
             f"long. It would take {_in_line(facts, _HALF_SPEED):.2f} times as long if nothing ran beside the "
             "waiting.",
             evidence=(
-                evidence_of(
-                    facts,
+                facts.evidence(
                     "Utilisation, 95th percentile",
                     used,
                     "ratio",
@@ -111,7 +104,6 @@ class OversizedHardware(Rule, frozen=True):
             fix=Fix(text=self._smaller(facts, used, room)),
             confirm="The step must take as long as before.",
         )
-        return Fired((finding,))
 
     def _smaller(self, facts: Facts, used: float, room: Room) -> str:
         """What would do, by utilisation and memory."""

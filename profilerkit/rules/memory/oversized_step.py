@@ -1,13 +1,25 @@
 """ME010: a step asks for memory that the device does not have, or that it could do without."""
 
 from collections.abc import Iterator
-from typing import ClassVar
 
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.history import file_and_line, own_line
-from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Source
 from profilerkit.model.snapshot import FailedRequest, LiveAtPeak, MemorySnapshot
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.rules.api import (
+    Bound,
+    Confidence,
+    Evidence,
+    Facts,
+    Finding,
+    Fired,
+    Fix,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    Source,
+    finding_for,
+)
 from profilerkit.units import format_bytes, format_ratio
 
 #: Lines that hold less of the activations do not tell how many layers there are (a choice).
@@ -50,11 +62,9 @@ class OversizedStep(Rule, frozen=True):
         https://pytorch.org/docs/stable/notes/cuda.html
     """
 
-    code: ClassVar[str] = "ME010"
-    name: ClassVar[str] = "oversized_step"
-    family: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "A step asks for more memory than there is, or than it needs"
-    reads_logs: ClassVar[bool] = True
+    code = "ME010"
+    summary = "A step asks for more memory than there is, or than it needs"
+    reads_logs = True
 
     loss_ratio: float = 0.20
     activation_ratio: float = 0.25
@@ -209,11 +219,7 @@ def _evidence(one: MemorySnapshot, *sizes: tuple[str, int | None]) -> tuple[Evid
     peak = "In use at the peak" if one.peak_bytes is not None else "In use at the snapshot"
     told = [*sizes, (peak, one.peak_bytes if one.peak_bytes is not None else one.in_use_bytes)]
     measured: Source = "measured"
-    return tuple(
-        Evidence(label=label, value=value, unit="bytes", source=measured, origin=one.origin)
-        for label, value in told
-        if value
-    )
+    return tuple(Evidence(label, value, "bytes", measured, one.origin) for label, value in told if value)
 
 
 def _finding(

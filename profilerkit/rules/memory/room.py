@@ -4,10 +4,8 @@ import re
 
 import msgspec
 
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Evidence
 from profilerkit.model.run import Series
-from profilerkit.rules.rule import MissingData, NotApplicable, evidence_of
+from profilerkit.rules.api import Evidence, Facts, MissingData, NotApplicable
 
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 _INSTANTS, _ALLOCATOR, _NVML = "[memory] instants", "torch's allocator, sampled", "NVML, all processes"
@@ -34,7 +32,7 @@ class Room(msgspec.Struct, frozen=True):
 
     def evidence(self, facts: Facts, label: str = "Peak of the memory in use, of the capacity") -> Evidence:
         """The ratio as evidence."""
-        return evidence_of(facts, label, self.ratio, "ratio", self.origin, n=None)
+        return facts.evidence(label, self.ratio, "ratio", self.origin, n=None)
 
 
 def room_of(facts: Facts) -> Room | None:

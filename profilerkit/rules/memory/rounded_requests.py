@@ -1,11 +1,7 @@
 """ME009: the allocator rounds requests up noticeably."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.rules.memory.room import without_setting
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, evidence_of, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
 _DIVISIONS = "roundup_power2_divisions"
@@ -31,10 +27,8 @@ class RoundedRequests(Rule, frozen=True):
         https://pytorch.org/docs/stable/notes/cuda.html
     """
 
-    code: ClassVar[str] = "ME009"
-    name: ClassVar[str] = "rounded_requests"
-    family: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "The allocator rounds requests up noticeably"
+    code = "ME009"
+    summary = "The allocator rounds requests up noticeably"
 
     largest_ratio: float = 0.10
     #: As much as growth must reach to be told; a choice here.
@@ -50,35 +44,28 @@ class RoundedRequests(Rule, frozen=True):
         if known.rounding_ratio <= self.largest_ratio or known.rounding_bytes < self.smallest_bytes:
             wasted = format_bytes(known.rounding_bytes)
             return Passed(f"rounding takes {format_ratio(known.rounding_ratio)} of what is allocated, {wasted}")
-        finding = finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"Rounding takes {format_bytes(known.rounding_bytes)}, {format_ratio(known.rounding_ratio)} "
             "of what is allocated",
             why="Each request gets a block of the next size that the allocator keeps. The rest of the block is idle.",
             evidence=(
-                evidence_of(
-                    facts,
+                facts.evidence(
                     "Allocated beyond what was asked for",
                     known.rounding_bytes,
                     "bytes",
                     "torch's allocator, sampled",
                     n=None,
                 ),
-                evidence_of(
-                    facts,
-                    "Share of what is allocated",
-                    known.rounding_ratio,
-                    "ratio",
-                    "torch's allocator, sampled",
-                    n=None,
+                facts.evidence(
+                    "Share of what is allocated", known.rounding_ratio, "ratio", "torch's allocator, sampled", n=None
                 ),
             ),
             at_most="high",
             fix=_fix(facts),
             confirm="Allocated and requested bytes must come closer.",
         )
-        return Fired((finding,))
 
 
 def _fix(facts: Facts) -> Fix:

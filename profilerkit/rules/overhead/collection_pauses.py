@@ -1,22 +1,7 @@
 """OV004: Python's garbage collector stops the step."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import CollectionFacts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import (
-    Fired,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    each,
-    finding_for,
-    share_evidence,
-    unsure,
-)
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired, saving, unsure
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -48,10 +33,8 @@ class CollectionPauses(Rule, frozen=True):
         https://docs.python.org/3.12/library/gc.html
     """
 
-    code: ClassVar[str] = "OV004"
-    name: ClassVar[str] = "collection_pauses"
-    family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "Python's garbage collector stops the step"
+    code = "OV004"
+    summary = "Python's garbage collector stops the step"
 
     smallest_share: float = 0.02
     #: Collections seen in the judged steps, below which none is said to come again (a choice: two make no rate).
@@ -74,13 +57,13 @@ class CollectionPauses(Rule, frozen=True):
             return Passed(f"too few garbage collections for a rate: {times} in {facts.steps.steady} steps")
         step_ns = facts.mean_step_ns or 0.0
         several = " The other ranks wait meanwhile, and pause at other steps." if (facts.world_size or 1) > 1 else ""
-        finding = finding_for(
+        return fired(
             facts,
             bound="overhead-bound",
             title=f"Garbage collection takes {format_ns(share * step_ns)} of {each(facts)}",
             why=f"No Python runs while the collector looks through the objects, so no work is issued.{several}",
             evidence=(
-                share_evidence(facts, "Garbage collection, share of the step", "over.gc"),
+                facts.share_evidence("Garbage collection, share of the step", "over.gc"),
                 *(_counted(facts, seen) if seen is not None else ()),
             ),
             at_most="high" if seen is not None else "medium",
@@ -93,20 +76,11 @@ class CollectionPauses(Rule, frozen=True):
             ),
             confirm="The time in collections must be gone, and the memory must not grow.",
         )
-        return Fired((finding,))
 
 
 def _counted(facts: Facts, seen: CollectionFacts) -> tuple[Evidence, ...]:
     def evidence(label: str, value: float, unit: str) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source="measured",
-            origin="gc.callbacks",
-            n=facts.steps.steady,
-            rank=facts.rank.rank,
-        )
+        return facts.evidence(label, value, unit, "gc.callbacks")
 
     return (
         evidence("Collections of 50 µs or more, per step", seen.per_step, "count"),

@@ -1,28 +1,28 @@
 """OV010: hooks, reads of values, or one operator without matrix products hold much of a step."""
 
 import re
-from typing import ClassVar
 
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import HeldFacts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.model.run import STEP_TIMERS
-from profilerkit.rules.lines import frame_text, line_evidence, line_text
-from profilerkit.rules.overhead.debug_switch import ANOMALY
-from profilerkit.rules.parts import COMPUTING
-from profilerkit.rules.rule import (
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Finding,
     Fired,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
     each,
-    evidence_of,
     finding_for,
+    revise,
+    saving,
 )
+from profilerkit.rules.lines import frame_text, line_evidence, line_text
+from profilerkit.rules.overhead.debug_switch import ANOMALY
+from profilerkit.rules.parts import COMPUTING
 from profilerkit.units import format_about, format_ns, format_ratio
 
 #: How a place stands in a title, and what to do about it.
@@ -73,10 +73,8 @@ class CostlyOperator(Rule, frozen=True):
         something named forward looks like one. The trace slows small calls.
     """
 
-    code: ClassVar[str] = "OV010"
-    name: ClassVar[str] = "costly_operator"
-    family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "Hooks, reads of values or one operator hold much of the step"
+    code = "OV010"
+    summary = "Hooks, reads of values or one operator hold much of the step"
 
     smallest_share: float = 0.05
     smallest_operator: float = 0.15
@@ -148,9 +146,7 @@ class CostlyOperator(Rule, frozen=True):
             evidence=(
                 _share(facts, f"{verb.removesuffix(' takes').removesuffix(' take')}, share of the step", one.share),
                 *((_share(facts, f"Share of the step in {one.operator}", one.operator_share),) if is_avoidable else ()),
-                evidence_of(
-                    facts, f"{one.operator}, calls per step", one.per_step, "count", "the traced steps", n=None
-                ),
+                facts.evidence(f"{one.operator}, calls per step", one.per_step, "count", "the traced steps", n=None),
             ),
             at_most="medium",
             detail=one.place if is_avoidable else "",
@@ -179,4 +175,4 @@ def _instead(operator: str) -> str:
 
 
 def _share(facts: Facts, label: str, value: float) -> Evidence:
-    return evidence_of(facts, label, value, "ratio", "operators of the traced steps", "derived", n=None)
+    return facts.evidence(label, value, "ratio", "operators of the traced steps", "derived", n=None)

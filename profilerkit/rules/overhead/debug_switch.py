@@ -1,14 +1,23 @@
 """OV009: a switch made for debugging is on, and slows the training."""
 
-from typing import ClassVar
-
 import msgspec
 
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import at_most, saving
-from profilerkit.model.finding import Evidence, Finding, Fix, Saving
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for
+from profilerkit.rules.api import (
+    WAITS,
+    Evidence,
+    Facts,
+    Finding,
+    Fired,
+    Fix,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    Saving,
+    at_most,
+    finding_for,
+    saving,
+)
 
 
 class _Switch(msgspec.Struct, frozen=True):
@@ -61,10 +70,8 @@ class DebugSwitch(Rule, frozen=True):
         https://pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html
     """
 
-    code: ClassVar[str] = "OV009"
-    name: ClassVar[str] = "debug_switch"
-    family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "A switch made for debugging is on"
+    code = "OV009"
+    summary = "A switch made for debugging is on"
 
     #: Of two small programs without it a step took 65 and 71 % less (stopwatch, on a CPU); larger kernels lose less.
     anomaly_ratio: float = 0.5
@@ -93,7 +100,7 @@ class DebugSwitch(Rule, frozen=True):
             detail="debug",
             title=f"{said} is on",
             why=switch.does,
-            evidence=(Evidence(label=said, value=1, unit="count", source="measured", origin="torch, in the run"),),
+            evidence=(Evidence(said, 1, "count", "measured", "torch, in the run"),),
             at_most="medium",
             saving=value,
             fix=Fix(text=f"Switch it off: {switch.off}."),

@@ -1,22 +1,7 @@
 """OV002: the host waits for the device, and the device computes nothing meanwhile or after."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, each, fired, no_device_events, revise, saving
 from profilerkit.rules.parts import awaited_share, synced_share
-from profilerkit.rules.rule import (
-    Fired,
-    Passed,
-    Result,
-    Rule,
-    each,
-    finding_for,
-    no_device_events,
-    share_evidence,
-)
 from profilerkit.units import format_ns, format_ratio
 
 _DRAINED = "After each one the device has nothing to run until the host has issued work again."
@@ -58,10 +43,8 @@ class FrequentSync(Rule, frozen=True):
         https://pytorch.org/docs/stable/notes/cuda.html
     """
 
-    code: ClassVar[str] = "OV002"
-    name: ClassVar[str] = "frequent_sync"
-    family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "Host syncs keep the GPU idle"
+    code = "OV002"
+    summary = "Host syncs keep the GPU idle"
 
     most_per_step: float = 2.0
     #: A single call that drains or copies for this much of the step matters as well.
@@ -86,34 +69,26 @@ class FrequentSync(Rule, frozen=True):
             )
         copies = copying > lost / 2
         calls = ", ".join(f"{count} × {name}" for name, count in syncs.culprits)
-        finding = finding_for(
+        return fired(
             facts,
             bound="overhead-bound",
             title=_title(facts, (copying if copies else lost) * step, often=often, copies=copies),
             why=_COPYING if copies else _DRAINED,
             evidence=(
-                Evidence(
-                    label="Blocking calls per step",
-                    value=syncs.per_step,
-                    unit="count",
-                    source="measured",
-                    origin=calls,
-                    n=facts.steps.steady,
-                    rank=facts.rank.rank,
-                ),
+                facts.evidence("Blocking calls per step", syncs.per_step, "count", calls),
                 revise(
-                    share_evidence(facts, "Idle after them, share of the step", "sync.drain"),
+                    facts.share_evidence("Idle after them, share of the step", "sync.drain"),
                     value=lost - copying,
                     source="derived",
                 ),
                 revise(
-                    share_evidence(facts, "Host blocked in them, share of the step", "sync.drain"),
+                    facts.share_evidence("Host blocked in them, share of the step", "sync.drain"),
                     value=min(syncs.blocked_ns / step, 1.0),
                     source="measured",
                     origin=calls,
                     behind=(),
                 ),
-                *((share_evidence(facts, "Copying to the host, share of the step", "sync.d2h"),) if copying else ()),
+                *((facts.share_evidence("Copying to the host, share of the step", "sync.d2h"),) if copying else ()),
             ),
             at_most="medium",
             detail="sync",
@@ -121,7 +96,6 @@ class FrequentSync(Rule, frozen=True):
             fix=_FEWER_COPIES if copies else _FEWER_SYNCS,
             confirm=_confirm(often=often, copies=copies),
         )
-        return Fired((finding,))
 
 
 def _title(facts: Facts, lost_ns: float, *, often: bool, copies: bool) -> str:

@@ -1,12 +1,7 @@
 """OV007: the profiler changes what it measures."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired, revise
 from profilerkit.rules.recording import recording_share, slowed_by
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, each, finding_for, share_evidence
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -33,10 +28,8 @@ class HeavyProfiler(Rule, frozen=True):
         https://docs.pytorch.org/docs/2.13/profiler.html
     """
 
-    code: ClassVar[str] = "OV007"
-    name: ClassVar[str] = "heavy_profiler"
-    family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "The profiler changes what it measures"
+    code = "OV007"
+    summary = "The profiler changes what it measures"
 
     inflation_ratio: float = 1.10
     own_share: float = 0.02
@@ -45,7 +38,7 @@ class HeavyProfiler(Rule, frozen=True):
         """Fires when the trace is not like the run."""
         if not facts.trace_read:
             if facts.trust.has_rival:
-                return Fired((_rival(facts),))
+                return _rival(facts)
             return MissingData("no steps were traced", "profilerkit.profile(..., deep=True)")
         ratio, own = facts.trust.inflation_ratio, facts.share("other.prof")
         options = " and ".join(slowed_by(facts))
@@ -62,7 +55,7 @@ class HeavyProfiler(Rule, frozen=True):
             )
         else:
             return Passed(f"traced steps took {ratio:.2f} × the time of the others")
-        finding = finding_for(
+        return fired(
             facts,
             bound=None,
             title=title,
@@ -70,27 +63,16 @@ class HeavyProfiler(Rule, frozen=True):
             "larger than it is, and the device less busy.",
             evidence=(
                 *(
-                    (
-                        Evidence(
-                            label="Traced step over untraced step",
-                            value=ratio,
-                            unit="ratio",
-                            source="measured",
-                            origin="step timers",
-                            n=facts.steps.steady,
-                            rank=facts.rank.rank,
-                        ),
-                    )
+                    (facts.evidence("Traced step over untraced step", ratio, "ratio", "step timers"),)
                     if ratio is not None
                     else ()
                 ),
-                share_evidence(facts, "The profiler's own work, share of the step", "other.prof"),
+                facts.share_evidence("The profiler's own work, share of the step", "other.prof"),
                 *_recorded(facts),
             ),
             at_most="low" if ratio is None and own <= self.own_share else "high",
             confirm="Trace fewer steps, without with_stack and profile_memory; the ratio must fall below 1.1.",
         )
-        return Fired((finding,))
 
 
 def _slowed_by(facts: Facts) -> str:
@@ -105,14 +87,11 @@ def _recorded(facts: Facts) -> tuple[Evidence, ...]:
     found = facts.host.recording
     if found is None or not found.events or not slowed_by(facts):
         return ()
-    events = Evidence(
-        label="Operators, Python calls and allocations recorded, per step",
-        value=round(found.events),
-        unit="count",
-        source="measured",
-        origin="events of the threads that train",
-        n=facts.steps.steady,
-        rank=facts.rank.rank,
+    events = facts.evidence(
+        "Operators, Python calls and allocations recorded, per step",
+        round(found.events),
+        "count",
+        "events of the threads that train",
     )
     whole = revise(
         events, label="Recording them, at least", value=found.waited_ns + found.hidden_ns, unit="ns", source="estimated"
@@ -121,25 +100,15 @@ def _recorded(facts: Facts) -> tuple[Evidence, ...]:
     return events, whole, revise(whole, label="Recording while the device waits, at least", value=waits_ns)
 
 
-def _rival(facts: Facts) -> Finding:
+def _rival(facts: Facts) -> Result:
     """What another profiler costs is not known, as no step was seen without it."""
-    return finding_for(
+    return fired(
         facts,
         bound=None,
         title="Another profiler is on in the training, and slows every operator on the host",
         why="It was active when a trace was to be recorded. Sessions of torch.profiler cannot be nested, so this run "
         "has none, and its step times hold what the other one costs.",
-        evidence=(
-            Evidence(
-                label="Mean step, with the other profiler on",
-                value=facts.mean_step_ns,
-                unit="ns",
-                source="measured",
-                origin="step timers",
-                n=facts.steps.steady,
-                rank=facts.rank.rank,
-            ),
-        ),
+        evidence=(facts.evidence("Mean step, with the other profiler on", facts.mean_step_ns, "ns", "step timers"),),
         at_most="high",
         fix=Fix(
             text="Switch it off, or let it trace some steps only.",

@@ -1,27 +1,28 @@
 """OV001: the host issues work more slowly than the device runs it."""
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.names import QUIET_NS
-from profilerkit.analysis.whatif import saving, slowed
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Confidence, Evidence, Finding, Fix, Saving
-from profilerkit.rules.parts import issuing_share
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.analysis.whatif import slowed
+from profilerkit.rules.api import (
+    Confidence,
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
+    Saving,
     each,
-    finding_for,
-    share_evidence,
+    fired,
+    revise,
+    saving,
     unsure,
 )
+from profilerkit.rules.parts import issuing_share
 from profilerkit.trace.phases import Phase
 from profilerkit.units import format_count, format_ns, format_ratio
 
@@ -68,10 +69,8 @@ class LaunchBound(Rule, frozen=True):
         https://pytorch.org/docs/stable/notes/cuda.html
     """
 
-    code: ClassVar[str] = "OV001"
-    name: ClassVar[str] = "launch_bound"
-    family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "The CPU issues work more slowly than the GPU runs it"
+    code = "OV001"
+    summary = "The CPU issues work more slowly than the GPU runs it"
 
     smallest_share: float = 0.05
     host_smallest_share: float = 0.10
@@ -109,7 +108,7 @@ class LaunchBound(Rule, frozen=True):
         if on_device and facts.trust.inflation_ratio is None:
             value = slowed(value, self.unmeasured_inflation_ratio)
         detail = "contention" if self._is_held_up(facts) else "launch"
-        return Fired((self._finding(facts, issuing, value, detail=detail),))
+        return self._finding(facts, issuing, value, detail=detail)
 
     def _of_host(self, facts: Facts, issuing: float) -> Saving:
         """What fewer operators save without a device: between the measured shares the part of it in proportion.
@@ -130,7 +129,7 @@ class LaunchBound(Rule, frozen=True):
         late = facts.device.late_launch_ratio * facts.share("over.launch")
         return late >= self.late_launch_ratio * issuing_share(facts)
 
-    def _finding(self, facts: Facts, issuing: float, value: Saving, detail: str) -> Finding:
+    def _finding(self, facts: Facts, issuing: float, value: Saving, detail: str) -> Result:
         time = format_ns(issuing * (facts.mean_step_ns or 0.0))
         step = each(facts)
         known = facts.trust.inflation_ratio is not None
@@ -159,7 +158,7 @@ class LaunchBound(Rule, frozen=True):
                 f"{first}",
                 code='model = torch.compile(model, mode="reduce-overhead")',
             )
-        return finding_for(
+        return fired(
             facts,
             bound="overhead-bound",
             title=title,
@@ -183,27 +182,21 @@ def _queue_words(facts: Facts) -> str:
 
 
 def _evidence(facts: Facts, issuing: float) -> tuple[Evidence, ...]:
-    whole = share_evidence(facts, "Issuing work, share of the step", "over.dispatch", "over.launch", "over.python")
+    whole = facts.share_evidence("Issuing work, share of the step", "over.dispatch", "over.launch", "over.python")
     entries = [revise(whole, value=issuing)]
-    python = share_evidence(facts, f"Idle while Python runs, up to {format_ns(QUIET_NS)} at a time", "over.python")
+    python = facts.share_evidence(f"Idle while Python runs, up to {format_ns(QUIET_NS)} at a time", "over.python")
     entries += [
         entry
         for entry in (
-            share_evidence(facts, "Idle while operators are dispatched", "over.dispatch"),
+            facts.share_evidence("Idle while operators are dispatched", "over.dispatch"),
             revise(python, value=issuing - facts.share("over.dispatch", "over.launch")),
-            share_evidence(facts, "Launch latency", "over.launch"),
+            facts.share_evidence("Launch latency", "over.launch"),
         )
         if entry.value
     ]
     if facts.mode == "gpu":
         return (*entries, *_by_phase(facts), *_of_kernels(facts))
-    small = Evidence(
-        label="Small operators are shorter than",
-        value=SMALL_KERNEL_NS,
-        unit="ns",
-        source="estimated",
-        origin="definition of this tool",
-    )
+    small = Evidence("Small operators are shorter than", SMALL_KERNEL_NS, "ns", "estimated", "definition of this tool")
     return (*entries, small)
 
 
@@ -211,14 +204,12 @@ def _by_phase(facts: Facts) -> Iterator[Evidence]:
     step = facts.mean_step_ns or 1.0
     for phase in facts.host.phases:
         if phase.idle_ns >= NOTED_PHASE * step:
-            yield Evidence(
-                label=f"Waiting for the host in {PHASE_WORDS[phase.name]}",
-                value=phase.idle_ns / step,
-                unit="ratio",
-                source="derived",
-                origin="ranges that torch or the program marks",
-                n=facts.steps.steady,
-                rank=facts.rank.rank,
+            yield facts.evidence(
+                f"Waiting for the host in {PHASE_WORDS[phase.name]}",
+                phase.idle_ns / step,
+                "ratio",
+                "ranges that torch or the program marks",
+                "derived",
             )
 
 
@@ -226,14 +217,12 @@ def _of_kernels(facts: Facts) -> Iterator[Evidence]:
     device = facts.device
     if device is None:
         return
-    median = Evidence(
-        label="Median kernel",
-        value=device.median_kernel_ns,
-        unit="ns",
-        source="measured",
-        origin="kernel events",
+    median = facts.evidence(
+        "Median kernel",
+        device.median_kernel_ns,
+        "ns",
+        "kernel events",
         n=round(device.kernels_per_step * facts.steps.steady),
-        rank=facts.rank.rank,
     )
     if (empty := device.queue_empty_ratio) is not None:
         yield revise(

@@ -1,24 +1,27 @@
 """OV008: more threads than cores compute, and the training thread or the loader's workers wait for one."""
 
 import math
-from typing import ClassVar
 
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import at_most, cheaper_batch, saving
+from profilerkit.analysis.whatif import cheaper_batch
 from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
-from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.input.worker_evidence import cores_evidence, measured
-from profilerkit.rules.rule import (
+from profilerkit.rules.api import (
+    WAITS,
+    Evidence,
+    Facts,
+    Finding,
     Fired,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
+    at_most,
     finding_for,
-    share_evidence,
+    fired,
+    saving,
 )
+from profilerkit.rules.input.worker_evidence import cores_evidence, measured
 from profilerkit.rules.run_queue import over_all_samples, queued_evidence
 from profilerkit.units import format_count, format_ratio
 
@@ -46,10 +49,8 @@ class OversubscribedCores(Rule, frozen=True):
         https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html
     """
 
-    code: ClassVar[str] = "OV008"
-    name: ClassVar[str] = "oversubscribed_cores"
-    family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "More threads than cores compete"
+    code = "OV008"
+    summary = "More threads than cores compete"
 
     queued_ratio: float = 0.2
     #: Share of its cores that the rank uses itself, below which others take them (a choice).
@@ -82,18 +83,16 @@ class OversubscribedCores(Rule, frozen=True):
             why=f"The threads that make the batches use {format_count(workers.cpu_cores)} cores, and their processes "
             f"{format_count(sampled.mean)}: operators divide their work among more threads than there are cores.",
             evidence=(
-                share_evidence(facts, "Input wait, share of the step", *WAITS),
+                facts.share_evidence("Input wait, share of the step", *WAITS),
                 measured(facts, workers, "Waiting for a core, share of the work on a batch", queued, "ratio"),
                 measured(facts, workers, "num_workers", workers.count, "count"),
                 measured(facts, workers, "Cores of the threads that make batches", workers.cpu_cores, "count"),
-                Evidence(
-                    label="Cores that the workers' processes use",
-                    value=sampled.mean,
-                    unit="count",
-                    source="measured",
-                    origin="CPU time of the worker processes",
+                facts.evidence(
+                    "Cores that the workers' processes use",
+                    sampled.mean,
+                    "count",
+                    "CPU time of the worker processes",
                     n=sampled.n,
-                    rank=facts.rank.rank,
                     behind=(sampled.name,),
                 ),
                 *cores_evidence(facts),
@@ -143,9 +142,9 @@ class OversubscribedCores(Rule, frozen=True):
         proposed = max(math.floor(cores), 1)
 
         def evidence(label: str, value: float, unit: str, origin: str) -> Evidence:
-            return Evidence(label=label, value=value, unit=unit, source="measured", origin=origin, rank=facts.rank.rank)
+            return facts.evidence(label, value, unit, origin, n=None)
 
-        finding = finding_for(
+        return fired(
             facts,
             bound="overhead-bound",
             title=f"{_threads(threads)} on {cores:g} cores: training waits {format_ratio(share)} of the time",
@@ -166,7 +165,6 @@ class OversubscribedCores(Rule, frozen=True):
             ),
             confirm="The share of time in the run queue must fall.",
         )
-        return Fired((finding,))
 
 
 def _threads(count: int) -> str:

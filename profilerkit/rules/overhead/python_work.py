@@ -1,29 +1,29 @@
 """OV005: the user's own Python keeps the device waiting."""
 
 import re
-from typing import ClassVar
 
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import PythonFacts
 from profilerkit.analysis.signals import SHOW_FETCHES, SHOW_STACKS, fitting
-from profilerkit.analysis.whatif import saving, slowed
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.analysis.whatif import slowed
 from profilerkit.model.run import OPERATOR_TRACE
-from profilerkit.rules.lines import frame_text, line_evidence, line_text, told_line
-from profilerkit.rules.parts import own_python_share
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
+    Saving,
     each,
-    finding_for,
-    share_evidence,
+    fired,
+    revise,
+    saving,
     unsure,
 )
+from profilerkit.rules.lines import frame_text, line_evidence, line_text, told_line
+from profilerkit.rules.parts import own_python_share
 from profilerkit.units import format_ns, format_ratio
 
 #: A frame of the recording itself, as the profiler writes it.
@@ -56,10 +56,8 @@ class PythonWork(Rule, frozen=True):
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
-    code: ClassVar[str] = "OV005"
-    name: ClassVar[str] = "python_work"
-    family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "Your own Python keeps the GPU waiting"
+    code = "OV005"
+    summary = "Your own Python keeps the GPU waiting"
 
     smallest_share: float = 0.05
     #: Part of the time in the queue for a processor that may look like Python.
@@ -88,10 +86,10 @@ class PythonWork(Rule, frozen=True):
         value = saving(expected, bound)
         if facts.trust.inflation_ratio is None and facts.mode == "gpu":
             value = slowed(value, self.unmeasured_inflation_ratio)
-        return Fired((_finding(facts, value),))
+        return _finding(facts, value)
 
 
-def _finding(facts: Facts, value: Saving) -> Finding:
+def _finding(facts: Facts, value: Saving) -> Result:
     time, step = format_ns(value.expected * (facts.mean_step_ns or 0.0)), each(facts)
     python, hook = facts.host.python, facts.lines.get("hook")
     why = "No operator runs on the launching thread in that time: it is Python, or a wait without an event."
@@ -111,7 +109,7 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         why += f"{told_line(hook, each(facts))} The backward pass calls it, as a hook."
         fix = revise(fix, text=f"Call {line_text(hook)} less often, every 100 steps for example. {fix.text}")
     known = facts.trust.inflation_ratio is not None
-    return finding_for(
+    return fired(
         facts,
         bound="overhead-bound",
         title=f"The device idles {time} in {step} while Python runs"
@@ -119,11 +117,11 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         else f"Python outside of operators takes {time} of {step}",
         why=why,
         evidence=(
-            share_evidence(facts, "Idle while Python runs", "over.python"),
+            facts.share_evidence("Idle while Python runs", "over.python"),
             *(_stretches(facts, python) if python is not None else ()),
             *line_evidence(facts, "Share of the step in a hook of the backward pass,", hook),
             revise(
-                share_evidence(facts, "Longer stretches of Python, share of the step", "over.python"),
+                facts.share_evidence("Longer stretches of Python, share of the step", "over.python"),
                 value=value.expected,
             ),
         ),
@@ -139,15 +137,7 @@ def _finding(facts: Facts, value: Saving) -> Finding:
 
 def _stretches(facts: Facts, python: PythonFacts) -> tuple[Evidence, ...]:
     def evidence(label: str, value: float, unit: str, origin: str, range_ns: tuple[int, int] | None) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source="derived",
-            origin=origin,
-            rank=facts.rank.rank,
-            range_ns=range_ns,
-        )
+        return facts.evidence(label, value, unit, origin, "derived", n=None, range_ns=range_ns)
 
     longest = python.longest_ns[1] - python.longest_ns[0]
     out = [

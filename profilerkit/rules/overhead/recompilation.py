@@ -1,14 +1,24 @@
 """OV006: the compiled model is compiled again while it trains."""
 
 import re
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import CompileFacts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Finding,
+    Fired,
+    Fix,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    revise,
+    saving,
+)
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -33,9 +43,7 @@ _REMEDIES = (
     _Remedy(
         re.compile(r"grad_mode|requires_grad|inference_mode"),
         "gradients are on in some calls and off in others",
-        Fix(
-            text="Call it in one gradient mode: compile what evaluates apart, and set requires_grad before training.",
-        ),
+        Fix(text="Call it in one gradient mode: compile what evaluates apart, and set requires_grad before training."),
     ),
     _Remedy(
         re.compile(r" == -?\d"),
@@ -77,10 +85,8 @@ class Recompilation(Rule, frozen=True):
         https://docs.pytorch.org/docs/2.12/user_guide/torch_compiler/compile/programming_model.recompilation.html
     """
 
-    code: ClassVar[str] = "OV006"
-    name: ClassVar[str] = "recompilation"
-    family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "The compiled model is compiled again while it trains"
+    code = "OV006"
+    summary = "The compiled model is compiled again while it trains"
 
     fewest_steps: int = 2
 
@@ -107,15 +113,7 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
     origin = "torch.compile's callbacks" if timed else "events of torch.compile"
 
     def evidence(label: str, value: float, unit: str) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source=compiles.source,
-            origin=origin,
-            n=compiles.of,
-            rank=facts.rank.rank,
-        )
+        return facts.evidence(label, value, unit, origin, compiles.source, n=compiles.of)
 
     again = f" Compiled again: {', '.join(compiles.recompiled)}." if compiles.recompiled else ""
     why, fix = _by_guard(compiles.guards[0]) if compiles.guards else ("", _SIZES)

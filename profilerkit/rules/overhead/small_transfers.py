@@ -1,12 +1,7 @@
 """OV003: many tiny copies cross the bus in every step."""
 
-from typing import ClassVar
-
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, each, finding_for, no_device_events
+from profilerkit.rules.api import Evidence, Facts, Fix, Passed, Result, Rule, each, fired, no_device_events, saving
 from profilerkit.units import format_ns, format_ratio
 
 _CREATE = Fix(
@@ -39,10 +34,8 @@ class SmallTransfers(Rule, frozen=True):
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
-    code: ClassVar[str] = "OV003"
-    name: ClassVar[str] = "small_transfers"
-    family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "Many tiny copies cross the bus in every step"
+    code = "OV003"
+    summary = "Many tiny copies cross the bus in every step"
 
     most_per_step: float = 10.0
 
@@ -61,7 +54,7 @@ class SmallTransfers(Rule, frozen=True):
             return Passed(
                 f"{copies.per_step:,.1f} copies below 4 KiB per step cost the device {format_ratio(expected)} of it"
             )
-        finding = finding_for(
+        return fired(
             facts,
             bound="overhead-bound",
             title=f"{copies.per_step:,.0f} tiny copies cost {format_ns(expected * step)} of {each(facts)}",
@@ -74,22 +67,13 @@ class SmallTransfers(Rule, frozen=True):
             fix=_READ if copies.to_host >= copies.to_device else _CREATE,
             confirm="Copies below 4 KiB per step must fall below ten.",
         )
-        return Fired((finding,))
 
 
 def _evidence(facts: Facts, copies: SmallCopyFacts, step: float) -> tuple[Evidence, ...]:
     issued = ", ".join(f"{count} × {name}" for name, count in copies.operators)
 
     def evidence(label: str, value: float, unit: str, origin: str) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source="measured",
-            origin=origin,
-            n=facts.steps.steady,
-            rank=facts.rank.rank,
-        )
+        return facts.evidence(label, value, unit, origin)
 
     return (
         evidence("Copies below 4 KiB to the device, per step", copies.to_device, "count", issued or "Memcpy HtoD"),

@@ -1,13 +1,9 @@
 """RU001: training stops while checkpoints are written."""
 
 import math
-from typing import ClassVar
 
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, Fix, MissingData, Passed, Result, Rule, fired, record_longer, saving
 from profilerkit.rules.lines import told_line
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.rules.run.stop import Stop, stops
 from profilerkit.units import format_about, format_ns, format_ratio
 
@@ -41,10 +37,8 @@ class BlockingCheckpoint(Rule, frozen=True):
         https://arxiv.org/abs/2410.21680
     """
 
-    code: ClassVar[str] = "RU001"
-    name: ClassVar[str] = "blocking_checkpoint"
-    family: ClassVar[str] = "run"
-    summary: ClassVar[str] = "Training stops while checkpoints are written"
+    code = "RU001"
+    summary = "Training stops while checkpoints are written"
 
     smallest_share: float = 0.02
     #: Part of a checkpoint that leaves the loop when it is written in the background (a guess).
@@ -70,7 +64,7 @@ class BlockingCheckpoint(Rule, frozen=True):
         expected = self.background_ratio * lost
         if lost < self.smallest_share or not self.worth_saying(facts, expected):
             return Passed(f"checkpoints cost {format_ratio(lost)} of the time")
-        finding = finding_for(
+        return fired(
             facts,
             bound="overhead-bound",
             title=f"Checkpoint stops training for {format_ns(stop.each_ns)} {stop.how_often}",
@@ -85,7 +79,6 @@ class BlockingCheckpoint(Rule, frozen=True):
             ),
             confirm="The long steps must be gone from the per-step figure.",
         )
-        return Fired((finding,))
 
     def _rarer(self, facts: Facts, stop: Stop) -> str:
         """The interval that loses least, as a sentence, where it is clearly longer than that of the run; else empty."""

@@ -1,12 +1,8 @@
 """RU005: other work on the host takes processor time."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
-from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, fired, sampled_evidence
 from profilerkit.rules.input.worker_evidence import cores_evidence
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, sampled_evidence
 from profilerkit.rules.run_queue import ORIGIN as RUN_QUEUE
 from profilerkit.rules.run_queue import SIGNAL, over_all_samples, queued_evidence
 from profilerkit.units import format_count, format_ratio
@@ -41,10 +37,8 @@ class ContendedHost(Rule, frozen=True):
         https://docs.kernel.org/accounting/psi.html
     """
 
-    code: ClassVar[str] = "RU005"
-    name: ClassVar[str] = "contended_host"
-    family: ClassVar[str] = "run"
-    summary: ClassVar[str] = "Other work on the host, or a quota, takes processor time from the run"
+    code = "RU005"
+    summary = "Other work on the host, or a quota, takes processor time from the run"
 
     steal_ratio: float = 0.02
     pressure_ratio: float = 0.20
@@ -76,7 +70,7 @@ class ContendedHost(Rule, frozen=True):
         if own is not None and cores and own < self.own_ratio * cores:
             taken = [*waited, *taken]
         if taken:
-            return Fired((self._finding(facts, taken, own),))
+            return self._finding(facts, taken, own)
         if not waited:
             return Passed("nothing else takes much processor time")
         if own is None or not cores:
@@ -96,14 +90,14 @@ class ContendedHost(Rule, frozen=True):
         found = queued_evidence(facts, label) if name == SIGNAL else sampled_evidence(facts, series, label, origin)
         return [found] if found is not None and (found.value or 0.0) > limit else []
 
-    def _finding(self, facts: Facts, told: list[Evidence], own: float | None) -> Finding:
+    def _finding(self, facts: Facts, told: list[Evidence], own: float | None) -> Result:
         worst = max(told, key=lambda entry: entry.value or 0.0) if not facts.taken else told[0]
         uses = (
             f"The run itself uses {format_count(own)} of its {format_count(facts.usable_cores)} cores. "
             if own and facts.usable_cores
             else ""
         )
-        return finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"{worst.label}: {format_ratio(worst.value or 0.0)} of the time",
@@ -120,9 +114,7 @@ def _cores(facts: Facts, own: float | None) -> tuple[Evidence, ...]:
     """What the run uses of its cores; nothing where that was not sampled."""
     if not own or not facts.usable_cores:
         return ()
-    used = Evidence(
-        label="Cores that the run itself uses", value=own, unit="count", source="measured", origin="CPU time"
-    )
+    used = Evidence("Cores that the run itself uses", own, "count", "measured", "CPU time")
     return (used, *cores_evidence(facts))
 
 

@@ -1,22 +1,19 @@
 """RU007: the PCIe link runs below its width or generation."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.surroundings import HostLink
-from profilerkit.analysis.whatif import at_most
-from profilerkit.model.finding import Evidence, Fix, Source
-from profilerkit.rules.rule import (
+from profilerkit.rules.api import (
     SMALLEST_SAVING,
-    Fired,
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
-    evidence_of,
-    finding_for,
-    share_evidence,
+    Source,
+    at_most,
+    fired,
 )
 from profilerkit.units import format_ratio
 
@@ -45,10 +42,8 @@ class DegradedLink(Rule, frozen=True):
         https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html
     """
 
-    code: ClassVar[str] = "RU007"
-    name: ClassVar[str] = "degraded_link"
-    family: ClassVar[str] = "run"
-    summary: ClassVar[str] = "The PCIe link runs below its width or generation"
+    code = "RU007"
+    summary = "The PCIe link runs below its width or generation"
 
     #: A link takes a moment to speed up (a choice).
     fewest_samples: int = 5
@@ -70,12 +65,12 @@ class DegradedLink(Rule, frozen=True):
     def _fired(self, facts: Facts, link: HostLink) -> Result:
         copies = facts.share(*_COPIES)
         bound = copies * (1.0 - link.rate_ratio)
-        finding = finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"The PCIe link runs at {format_ratio(link.rate_ratio)} of its rate",
             why=f"Copies from and to the host take {format_ratio(copies)} of the step with nothing beside them.",
-            evidence=(*_evidence(facts, link), share_evidence(facts, "Copies, share of the step", *_COPIES)),
+            evidence=(*_evidence(facts, link), facts.share_evidence("Copies, share of the step", *_COPIES)),
             at_most="high",
             saving=at_most(bound, 0.0) if bound >= SMALLEST_SAVING else None,
             fix=Fix(
@@ -84,7 +79,6 @@ class DegradedLink(Rule, frozen=True):
             ),
             confirm="The generation and the lanes must be the best ones while the device is busy.",
         )
-        return Fired((finding,))
 
 
 def _evidence(facts: Facts, link: HostLink) -> tuple[Evidence, ...]:
@@ -96,7 +90,7 @@ def _evidence(facts: Facts, link: HostLink) -> tuple[Evidence, ...]:
         ("Rate of its best", link.rate_ratio, "ratio", "derived", ()),
     )
     return tuple(
-        evidence_of(facts, label, value, unit, "NVML, while the device was busy", source, n=link.samples, behind=behind)
+        facts.evidence(label, value, unit, "NVML, while the device was busy", source, n=link.samples, behind=behind)
         for label, value, unit, source, behind in rows
     )
 

@@ -1,25 +1,23 @@
 """RU009: each step takes longer than the one before it."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.steps.growth import FEWEST_TO_GROW, StepGrowth, step_growth
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import STEP_LENGTHS, Evidence, Fix
 from profilerkit.model.step import Family, family_of
 from profilerkit.model.verdict import FAMILY_BOUND
-from profilerkit.rules.rule import (
-    Fired,
+from profilerkit.rules.api import (
+    STEP_LENGTHS,
+    WAITS,
+    Evidence,
+    Facts,
+    Fix,
     MissingData,
     Passed,
     Result,
     Rule,
-    evidence_of,
-    finding_for,
+    fired,
     part_words,
     record_longer,
+    revise,
+    saving,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -64,10 +62,8 @@ class GrowingSteps(Rule, frozen=True):
         this.
     """
 
-    code: ClassVar[str] = "RU009"
-    name: ClassVar[str] = "growing_steps"
-    family: ClassVar[str] = "run"
-    summary: ClassVar[str] = "Each step takes longer than the one before it"
+    code = "RU009"
+    summary = "Each step takes longer than the one before it"
 
     smallest_growth: float = 0.2
 
@@ -90,21 +86,17 @@ class GrowingSteps(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return Passed(f"the growth adds {format_ratio(expected)} to the mean step, which varies as much")
         family = family_of(found.part.part) if found.part is not None else "compute"
-        return Fired(
-            (
-                finding_for(
-                    facts,
-                    bound=FAMILY_BOUND.get(family, "compute-bound"),
-                    detail="growing",
-                    title=f"Steps get longer: {format_ns(found.first_ns)} at first, {format_ns(found.last_ns)} at last",
-                    why=self._why(facts, found),
-                    evidence=_evidence(facts, found),
-                    at_most="medium",
-                    saving=saving(expected, most),
-                    fix=_FIXES.get(family) or (_KEPT if _memory_grows(facts) else _GROWING),
-                    confirm="The last steps must take as long as the first ones.",
-                ),
-            )
+        return fired(
+            facts,
+            bound=FAMILY_BOUND.get(family, "compute-bound"),
+            detail="growing",
+            title=f"Steps get longer: {format_ns(found.first_ns)} at first, {format_ns(found.last_ns)} at last",
+            why=self._why(facts, found),
+            evidence=_evidence(facts, found),
+            at_most="medium",
+            saving=saving(expected, most),
+            fix=_FIXES.get(family) or (_KEPT if _memory_grows(facts) else _GROWING),
+            confirm="The last steps must take as long as the first ones.",
         )
 
     def _why(self, facts: Facts, found: StepGrowth) -> str:
@@ -136,8 +128,8 @@ def _memory_grows(facts: Facts) -> bool:
 
 def _evidence(facts: Facts, found: StepGrowth) -> tuple[Evidence, ...]:
     def row(label: str, value: float) -> Evidence:
-        return evidence_of(
-            facts, label, value, "ns", "length of the steps", "derived", steps=found.steps, behind=(STEP_LENGTHS,)
+        return facts.evidence(
+            label, value, "ns", "length of the steps", "derived", steps=found.steps, behind=(STEP_LENGTHS,)
         )
 
     slope = found.slope

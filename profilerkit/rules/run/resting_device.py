@@ -1,11 +1,7 @@
 """RU008: a sampled device is idle for seconds at a time, or never fully busy."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.log_facts import Rests
-from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.units import format_count, format_long_ns, format_ratio
 
 _CODE = "profilerkit run -- train.py"
@@ -29,11 +25,9 @@ class RestingDevice(Rule, frozen=True):
         mean.
     """
 
-    code: ClassVar[str] = "RU008"
-    name: ClassVar[str] = "resting_device"
-    family: ClassVar[str] = "run"
-    summary: ClassVar[str] = "The device is idle for seconds at a time, or never fully busy"
-    reads_logs: ClassVar[bool] = True
+    code = "RU008"
+    summary = "The device is idle for seconds at a time, or never fully busy"
+    reads_logs = True
 
     idle_ratio: float = 0.10
 
@@ -52,14 +46,14 @@ class RestingDevice(Rule, frozen=True):
         most = max(known, key=lambda one: one.idle_ratio)
         if most.idle_ratio < self.idle_ratio:
             return Passed(f"no device is idle for more than {format_ratio(most.idle_ratio)} of the sampled time")
-        return Fired((_finding(facts, most),))
+        return _finding(facts, most)
 
 
-def _finding(facts: Facts, one: Rests) -> Finding:
+def _finding(facts: Facts, one: Rests) -> Result:
     title = f"{one.label[:1].upper()}{one.label[1:]} is idle {format_ratio(one.idle_ratio)} of the time{_pattern(one)}"
     origin = "the log, from its first work to its last"
     more = [
-        Evidence(label=label, value=value, unit=unit, source="derived", origin=origin, n=one.n)
+        Evidence(label, value, unit, "derived", origin, n=one.n)
         for label, value, unit in (
             ("Stretches at rest", one.count, "count"),
             ("Length of a stretch, median", *_length(one, one.length)),
@@ -67,18 +61,18 @@ def _finding(facts: Facts, one: Rests) -> Finding:
         )
         if value
     ]
-    return finding_for(
+    return fired(
         facts,
         bound=None,
         title=title,
         why=_why(one),
         evidence=(
             Evidence(
-                label=f"Idle time of {one.label}",
-                value=one.idle_ratio,
-                unit="ratio",
-                source="measured",
-                origin=origin,
+                f"Idle time of {one.label}",
+                one.idle_ratio,
+                "ratio",
+                "measured",
+                origin,
                 n=one.n,
                 behind=("gpu.utilization",),
             ),

@@ -1,10 +1,6 @@
 """RU006: another process uses the same GPU."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Finding, Fix
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, evidence_of, finding_for
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.units import format_bytes, format_ratio
 
 
@@ -30,10 +26,8 @@ class SharedDevice(Rule, frozen=True):
         https://docs.nvidia.com/deploy/mps/introduction.html
     """
 
-    code: ClassVar[str] = "RU006"
-    name: ClassVar[str] = "shared_device"
-    family: ClassVar[str] = "run"
-    summary: ClassVar[str] = "Another process uses the same GPU"
+    code = "RU006"
+    summary = "Another process uses the same GPU"
 
     #: Busy by NVML in 90 of 100 samples beyond busy in the trace, from which somebody else is (a choice: NVML counts a
     #: sample as busy while any kernel runs in it).
@@ -45,7 +39,7 @@ class SharedDevice(Rule, frozen=True):
             return NotApplicable("no device")
         strangers = facts.surroundings.strangers
         if strangers:
-            return Fired((self._listed(facts, strangers),))
+            return self._listed(facts, strangers)
         use, device = facts.series("gpu.utilization"), facts.device
         if strangers is None and use is not None and device is not None:
             beyond = use.p10 - device.busy_ratio
@@ -63,11 +57,10 @@ class SharedDevice(Rule, frozen=True):
         own = facts.surroundings.siblings
         return Passed(f"only the run itself is on the device{f', with {own} other processes of it' if own else ''}")
 
-    def _listed(self, facts: Facts, strangers: int) -> Finding:
+    def _listed(self, facts: Facts, strangers: int) -> Result:
         held = facts.surroundings.strangers_bytes
         processes = "1 other process uses" if strangers == 1 else f"{strangers} other processes use"
-        count = evidence_of(
-            facts,
+        count = facts.evidence(
             "Other processes on the device, most at once",
             strangers,
             "count",
@@ -75,16 +68,10 @@ class SharedDevice(Rule, frozen=True):
             n=None,
             behind=("gpu.other_processes",),
         )
-        memory = evidence_of(
-            facts,
-            "Device memory of other processes",
-            held,
-            "bytes",
-            "NVML",
-            n=None,
-            behind=("gpu.other_processes_memory",),
+        memory = facts.evidence(
+            "Device memory of other processes", held, "bytes", "NVML", n=None, behind=("gpu.other_processes_memory",)
         )
-        return finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"{processes} the same device{f' and {format_bytes(held)} of its memory' if held else ''}",
@@ -96,27 +83,20 @@ class SharedDevice(Rule, frozen=True):
         )
 
     def _busy(self, facts: Facts, sampled: float, traced: float, samples: int) -> Result:
-        finding = finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"The device is busy {format_ratio(sampled)} of the time, with this run {format_ratio(traced)}",
             why="Something else keeps it busy, or the traced steps are unlike the others: NVML does not say who.",
             evidence=(
-                evidence_of(
-                    facts,
-                    "Utilisation, 10th percentile",
-                    sampled,
-                    "ratio",
-                    "NVML",
-                    n=samples,
-                    behind=("gpu.utilization",),
+                facts.evidence(
+                    "Utilisation, 10th percentile", sampled, "ratio", "NVML", n=samples, behind=("gpu.utilization",)
                 ),
-                evidence_of(facts, "Device busy in the traced steps", traced, "ratio", "device events"),
+                facts.evidence("Device busy in the traced steps", traced, "ratio", "device events"),
             ),
             at_most="low",
             confirm="`nvidia-smi` outside of the container lists who uses the device.",
         )
-        return Fired((finding,))
 
 
 _FIX = Fix(text="Shared device → a device that nobody else uses, or a MIG slice of its own.")

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from profilerkit.analysis.facts import Facts, Stall
+from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.host.host_facts import HotLine
 from profilerkit.analysis.ledger.pause import Pause
-from profilerkit.model.finding import STEP_LENGTHS, Evidence, Source
+from profilerkit.rules.api import STEP_LENGTHS, Evidence, Facts, Source
 from profilerkit.rules.lines import line_evidence
-from profilerkit.rules.rule import evidence_of
 from profilerkit.units import format_about, format_ratio
 
 #: A stall without a name is the evaluation that was inferred when each takes about as long: within this factor.
@@ -114,8 +113,7 @@ class Stop(msgspec.Struct, frozen=True):
         """One occurrence, all of them together, and how far apart they are."""
         over, steps = self.spread_over
         return (
-            evidence_of(
-                facts,
+            facts.evidence(
                 f"{label}, time per occurrence",
                 self.each_ns,
                 "ns",
@@ -125,8 +123,7 @@ class Stop(msgspec.Struct, frozen=True):
                 steps=self.steps,
                 behind=self._behind,
             ),
-            evidence_of(
-                facts,
+            facts.evidence(
                 f"{label}, share of {over}",
                 self.share,
                 "ratio",
@@ -137,8 +134,7 @@ class Stop(msgspec.Struct, frozen=True):
             ),
             *(
                 (
-                    evidence_of(
-                        facts,
+                    facts.evidence(
                         f"{label}, steps from one to the next",
                         float(f"{self.steps_apart:.2g}"),
                         "count",

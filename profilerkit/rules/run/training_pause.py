@@ -1,14 +1,23 @@
 """RU002: training stops at intervals for evaluation, logging, or something unnamed."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import at_most, saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Confidence, Finding, Fix
 from profilerkit.model.step import PARTS, within
+from profilerkit.rules.api import (
+    Confidence,
+    Facts,
+    Finding,
+    Fired,
+    Fix,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    at_most,
+    finding_for,
+    record_longer,
+    revise,
+    saving,
+)
 from profilerkit.rules.lines import in_line, line_text, told_line
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.rules.run.stop import NAMED, Stop, stops
 from profilerkit.units import format_about, format_ns, format_ratio
 
@@ -54,10 +63,8 @@ class TrainingPause(Rule, frozen=True):
         longer rightly. For a rollout only the bound is known.
     """
 
-    code: ClassVar[str] = "RU002"
-    name: ClassVar[str] = "training_pause"
-    family: ClassVar[str] = "run"
-    summary: ClassVar[str] = "Training stops at intervals for something else than checkpoints"
+    code = "RU002"
+    summary = "Training stops at intervals for something else than checkpoints"
 
     smallest_share: float = 0.05
     #: Part that is saved when the work is done half as often.

@@ -1,23 +1,22 @@
 """RU004: some steps are much longer than the others."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import consumer_ns, saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import STEP_LENGTHS, Evidence, Saving
+from profilerkit.analysis.whatif import consumer_ns
 from profilerkit.model.step import PARTS, SlowSteps, StepTimes, within
-from profilerkit.rules.rule import (
+from profilerkit.rules.api import (
     SMALLEST_SAVING,
+    STEP_LENGTHS,
     STEPS_FOR_HIGH,
-    Fired,
+    WAITS,
+    Evidence,
+    Facts,
     MissingData,
     Passed,
     Result,
     Rule,
-    evidence_of,
-    finding_for,
+    Saving,
+    fired,
+    revise,
+    saving,
     used_steps,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
@@ -47,11 +46,9 @@ class UnevenSteps(Rule, frozen=True):
         slow step may never come again.
     """
 
-    code: ClassVar[str] = "RU004"
-    name: ClassVar[str] = "uneven_steps"
-    family: ClassVar[str] = "run"
-    summary: ClassVar[str] = "Some steps are much longer than the others"
-    of_any_framework: ClassVar[bool] = True
+    code = "RU004"
+    summary = "Some steps are much longer than the others"
+    of_any_framework = True
 
     largest_cv_ratio: float = 0.15
     tail_ratio: float = 1.5
@@ -89,7 +86,7 @@ class UnevenSteps(Rule, frozen=True):
             cause = f"{format_ratio(slow.coverage)} of that is in one part: {within(PARTS[slow.part][1])}."
         if slow.count == 1:
             cause += f" One step of {facts.steps.steady} does not show how often it comes."
-        finding = finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"{which} {format_ns(slow.excess_ns)} longer than the others{every}",
@@ -99,7 +96,6 @@ class UnevenSteps(Rule, frozen=True):
             saving=self._saving(facts, slow, bound),
             confirm="The slow steps must be gone from the per-step figure.",
         )
-        return Fired((finding,))
 
     def _saving(self, facts: Facts, slow: SlowSteps, bound: float) -> Saving | None:
         if slow.count == 1 and facts.steps.steady < STEPS_FOR_HIGH:
@@ -112,7 +108,7 @@ def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence
     """Of the slow steps, then of all."""
 
     def row(label: str, value: float, unit: str, n: int | None = None) -> Evidence:
-        return evidence_of(facts, label, value, unit, "length of the steps", "derived", n=n, behind=(STEP_LENGTHS,))
+        return facts.evidence(label, value, unit, "length of the steps", "derived", n=n, behind=(STEP_LENGTHS,))
 
     steady = facts.steps.steady
     excess = row("Time of a slow step beyond the others, mean", slow.excess_ns, "ns", slow.count)

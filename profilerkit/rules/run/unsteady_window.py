@@ -1,12 +1,12 @@
 """RU003: too few steps are steady, or what is there is cold."""
 
-from typing import ClassVar
-
-from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import STEP_LENGTHS, Evidence, Finding
 from profilerkit.model.step import WHOLE_TRACE
-from profilerkit.rules.rule import (
+from profilerkit.rules.api import (
+    STEP_LENGTHS,
     STEPS_FOR_HIGH,
+    Evidence,
+    Facts,
+    Finding,
     Fired,
     MissingData,
     Passed,
@@ -36,11 +36,9 @@ class UnsteadyWindow(Rule, frozen=True):
         with less confidence.
     """
 
-    code: ClassVar[str] = "RU003"
-    name: ClassVar[str] = "unsteady_window"
-    family: ClassVar[str] = "run"
-    summary: ClassVar[str] = "Too few steps are steady, or the recording is a cold start"
-    of_any_framework: ClassVar[bool] = True
+    code = "RU003"
+    summary = "Too few steps are steady, or the recording is a cold start"
+    of_any_framework = True
 
     fewest_steps: int = STEPS_FOR_HIGH
     cold_share: float = 0.25
@@ -65,21 +63,19 @@ class UnsteadyWindow(Rule, frozen=True):
                 why="Modules are loaded, memory is set up and graphs are captured once; later steps do without.",
                 evidence=(
                     Evidence(
-                        label="First-use work, share of the window",
-                        value=facts.cold.share,
-                        unit="ratio",
-                        source="derived",
-                        origin="the calls below, and others like them",
+                        "First-use work, share of the window",
+                        facts.cold.share,
+                        "ratio",
+                        "derived",
+                        "the calls below, and others like them",
                     ),
                     *(
                         Evidence(
-                            label=name,
-                            value=duration,
-                            unit="ns",
-                            source="measured",
-                            origin="slow launches, which load modules lazily"
-                            if "Launch" in name
-                            else "slow runtime calls",
+                            name,
+                            duration,
+                            "ns",
+                            "measured",
+                            "slow launches, which load modules lazily" if "Launch" in name else "slow runtime calls",
                         )
                         for name, duration in facts.cold.calls
                     ),
@@ -105,14 +101,7 @@ class UnsteadyWindow(Rule, frozen=True):
                 why=f"{used_steps(facts)}. Confidence is capped below {self.fewest_steps} steps, because one odd step "
                 "moves every share.",
                 evidence=(
-                    Evidence(
-                        label="Steady steps",
-                        value=steady,
-                        unit="count",
-                        source="measured",
-                        origin=facts.steps.found_by,
-                        behind=(STEP_LENGTHS,),
-                    ),
+                    Evidence("Steady steps", steady, "count", "measured", facts.steps.found_by, behind=(STEP_LENGTHS,)),
                 ),
                 at_most="high",
             )

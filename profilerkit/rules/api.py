@@ -1,0 +1,61 @@
+"""Offer everything that a rule is written with, from one place."""
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import at_most, saving
+from profilerkit.model.change import revise
+from profilerkit.model.finding import STEP_LENGTHS, Bound, Confidence, Evidence, Finding, Fix, Saving, Source
+from profilerkit.rules.rule import (
+    SMALLEST_SAVING,
+    STEPS_FOR_HIGH,
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    evidence_if_known,
+    finding_for,
+    fired,
+    no_device_events,
+    part_words,
+    record_longer,
+    sampled_evidence,
+    unsure,
+    used_steps,
+)
+
+__all__ = [
+    "SMALLEST_SAVING",
+    "STEPS_FOR_HIGH",
+    "STEP_LENGTHS",
+    "WAITS",
+    "Bound",
+    "Confidence",
+    "Evidence",
+    "Facts",
+    "Finding",
+    "Fired",
+    "Fix",
+    "MissingData",
+    "NotApplicable",
+    "Passed",
+    "Result",
+    "Rule",
+    "Saving",
+    "Source",
+    "at_most",
+    "each",
+    "evidence_if_known",
+    "finding_for",
+    "fired",
+    "no_device_events",
+    "part_words",
+    "record_longer",
+    "revise",
+    "sampled_evidence",
+    "saving",
+    "unsure",
+    "used_steps",
+]
