@@ -1,4 +1,4 @@
-"""Settings: flags win over ``PROFILERKIT_*``, these over ``[tool.profilerkit]``, this over the defaults."""
+"""Read settings: flags win over ``PROFILERKIT_*``, these over ``[tool.profilerkit]``, this over the defaults."""
 
 import math
 import os
@@ -29,7 +29,7 @@ class Suppression:
 
 
 class Options(dict[str, Any]):
-    """The options of one rule by name as a file holds them; ``where`` names the table and its file for errors.
+    """Return the options of one rule by name, as a file holds them; errors name the table and file, ``where``.
 
     >>> Options({"smallest_share": 0.1}, where="[tool.profilerkit.rules.IN001] in pyproject.toml")["smallest_share"]
     0.1
@@ -89,7 +89,7 @@ _LISTS: dict[str, tuple[str | None, str, str]] = {
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """A hint with the known name closest to a mistyped one, or an empty string when none is close.
+    """Return a hint with the known name closest to a mistyped one; empty when none is close.
 
     >>> did_you_mean("analyse", ["analyze", "rules"]), did_you_mean("x", ["analyze"])
     ('did you mean analyze?', '')
@@ -102,7 +102,7 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 
 
 def unknown_word(word: str, known: Sequence[str], *, what: str, hint: str) -> UsageError:
-    """The error for a word that is not among the known ones; ``hint`` is for when none comes close."""
+    """Return the error for a word that is not among the known ones; ``hint`` is for when none comes close."""
     shown = known if len(known) <= 8 else [*known[:6], f"… {len(known) - 6} more"]
     return UsageError(
         f"unknown {what} {word!r}",
@@ -112,7 +112,7 @@ def unknown_word(word: str, known: Sequence[str], *, what: str, hint: str) -> Us
 
 
 def rule_prefixes(wanted: Sequence[str], codes: Sequence[str]) -> tuple[str, ...]:
-    """Codes or their beginnings, written as the known codes are. Raises ``UsageError`` for one that no code has.
+    """Return codes or their beginnings, written as the known codes are; raise ``UsageError`` for an unknown one.
 
     >>> rule_prefixes(["in", "Co001"], ["IN001", "CO001"]), rule_prefixes("in", ["IN001"])
     (('IN', 'CO001'), ('IN',))
@@ -133,7 +133,7 @@ def load_settings(
     start: Path | None = None,
     inputs: Sequence[Path] | None = None,
 ) -> Settings:
-    """The settings in force. A flag that is ``None`` or empty was not given.
+    """Return the settings in force. A flag that is ``None`` or empty was not given.
 
     ``environment`` is ``os.environ`` and ``start``, where the search for ``pyproject.toml`` begins, is the working
     directory unless given. ``inputs`` are what is analysed: code that may have come with them is not named; ``None``

@@ -1,4 +1,4 @@
-"""Rules and renderers of other packages and of the project: a broken one is named and left out."""
+"""Load rules and renderers of other packages and of the project; a broken one is named and left out."""
 
 import importlib.util
 import inspect
@@ -30,10 +30,10 @@ _PROJECT_MODULES = "profilerkit_project_rules"
 
 
 def all_rules(rules_path: str | Path | None = None) -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
-    """Built-in rules, those of other packages, the project's own; and what is to be said about them.
+    """Return the built-in rules, those of other packages and the project's own, with notes about them.
 
-    That is a sentence about each that cannot be used, and one that says which code of the project was run:
-    ``rules_path`` is its file or directory; ``None`` means that the project has none.
+    A note names each rule that cannot be used, or the project's code that was run. ``rules_path`` is the project's
+    file or directory of rules; ``None`` means that it has none.
     """
     from profilerkit.rules import RULES
 
@@ -45,16 +45,16 @@ def all_rules(rules_path: str | Path | None = None) -> "tuple[tuple[Rule, ...], 
 
 
 def loaded_from(rules_path: str | Path | None) -> tuple[str, ...]:
-    """The sentence that says whose code is run: a stranger's directory may name its own. Empty without any."""
+    """Return the note that says whose code is run: a stranger's directory may name its own. Empty without any."""
     if rules_path is None or not Path(rules_path).exists():
         return ()
     return (f"Rules were loaded from {rules_path}, whose code is run.",)
 
 
 def without_unloaded(settings: Settings) -> Settings:
-    """The settings without what is about rules of the project, where those are not loaded.
+    """Return the settings without those of project rules that are not loaded.
 
-    They name them by codes that nobody knows here; where all rules are loaded such a code is an error.
+    They name these rules by codes that are not known here. Where all rules are loaded such a code is an error.
     """
     if not settings.unused:
         return settings
@@ -74,7 +74,7 @@ def without_unloaded(settings: Settings) -> Settings:
 
 
 def project_rules(path: Path, taken: Sequence[str]) -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
-    """The rules in a Python file, or in those of a directory, by code, and a sentence about each that cannot be used.
+    """Return the rules of a Python file or directory by code, and a note about each that cannot be used.
 
     Files whose names begin with ``_`` or ``test_`` hold none. A file stands by itself: it imports what is installed.
     Every class of a rule that a file defines is one; ``taken`` are codes that others have.
@@ -122,7 +122,7 @@ def _rules_in(file: Path) -> "list[Rule]":
 
 
 def installed_rules() -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
-    """The rules of other packages by code, and a sentence about each one that cannot be used."""
+    """Return the rules of other packages by code, and a note about each one that cannot be used."""
     from profilerkit.rules import RULES
 
     rules: list[Rule] = []
@@ -138,12 +138,12 @@ def installed_rules() -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
 
 
 def renderer_names() -> list[str]:
-    """The formats that other packages add."""
+    """Return the formats that other packages add."""
     return sorted({entry.name for entry in entry_points(group=RENDERER_GROUP)})
 
 
 def find_renderer(name: str) -> "Callable[[Report], str]":
-    """The renderer of a format in ``renderer_names``.
+    """Return the renderer of a format in ``renderer_names``.
 
     Raises:
         UsageError: it cannot be imported, or, when it is called, fails or does not return text.

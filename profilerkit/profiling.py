@@ -1,4 +1,4 @@
-"""Record as users call it: what a block leaves in ``report`` has its documents."""
+"""Record as users call it: the ``report`` of a block can write its documents."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Numbers with units, to and from the text a person reads."""
+"""Convert numbers with units to the text a person reads, and back."""
 
 _NS_STEPS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _DECIMAL_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -6,7 +6,7 @@ _BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "
 
 
 def _three_digits(value: float) -> str:
-    """Three significant digits without an exponent: 38.1, 176, 1.20, 1,455."""
+    """Return three significant digits without an exponent: 38.1, 176, 1.20, 1,455."""
     magnitude = abs(value)
     if magnitude >= 99.95:
         return f"{value:,.0f}"
@@ -16,7 +16,7 @@ def _three_digits(value: float) -> str:
 
 
 def format_ns(value_ns: float) -> str:
-    """A duration in the unit that keeps it between 1 and 1,000.
+    """Return a duration in the unit that keeps it between 1 and 1,000.
 
     >>> format_ns(38_100_000), format_ns(950), format_ns(0)
     ('38.1 ms', '950 ns', '0 ns')
@@ -31,7 +31,7 @@ _LONG_STEPS = ((86_400, "days"), (3_600, "h"), (60, "min"))
 
 
 def format_long_ns(value_ns: float) -> str:
-    """An estimated duration with two significant digits, from two minutes on in minutes, hours or days.
+    """Return an estimated duration with two significant digits, from two minutes on in minutes, hours or days.
 
     >>> format_long_ns(3.419e12), format_long_ns(42.4e9), format_long_ns(2e15)
     ('57 min', '42 s', '23 days')
@@ -42,7 +42,7 @@ def format_long_ns(value_ns: float) -> str:
 
 
 def format_about(value: float) -> str:
-    """An estimate with two significant digits.
+    """Return an estimate with two significant digits.
 
     >>> format_about(96_409), format_about(7.26), format_about(0)
     ('96,000', '7.3', '0')
@@ -52,7 +52,7 @@ def format_about(value: float) -> str:
 
 
 def format_ns_range(low_ns: float, high_ns: float) -> str:
-    """A range of durations; the unit is printed once where both ends share it.
+    """Return a range of durations; the unit is printed once where both ends share it.
 
     >>> format_ns_range(84_500_000, 107_000_000), format_ns_range(900_000, 2_000_000), format_ns_range(5e6, 5e6)
     ('84.5–107 ms', '900 µs–2.00 ms', '5.00 ms')
@@ -67,7 +67,7 @@ def format_ns_range(low_ns: float, high_ns: float) -> str:
 
 
 def format_bytes(value_bytes: float) -> str:
-    """A size in binary units.
+    """Return a size in binary units.
 
     >>> format_bytes(1536), format_bytes(12)
     ('1.50 KiB', '12 B')
@@ -79,7 +79,7 @@ def format_bytes(value_bytes: float) -> str:
 
 
 def format_decimal(value: float, unit: str) -> str:
-    """A quantity with a decimal prefix, as rates and counts of operations are given.
+    """Return a quantity with a decimal prefix, as rates and counts of operations are given.
 
     >>> format_decimal(6.32e14, "FLOP/s"), format_decimal(1.35e12, "B/s"), format_decimal(12, "FLOP")
     ('632 TFLOP/s', '1.35 TB/s', '12.0 FLOP')
@@ -91,7 +91,7 @@ def format_decimal(value: float, unit: str) -> str:
 
 
 def format_ratio(value_ratio: float) -> str:
-    """A share of one as a percentage, with one decimal below 10 %.
+    """Return a share of one as a percentage, with one decimal below 10 %.
 
     >>> format_ratio(0.611), format_ratio(0.047), format_ratio(0.0)
     ('61 %', '4.7 %', '0 %')
@@ -103,7 +103,7 @@ def format_ratio(value_ratio: float) -> str:
 
 
 def format_ratio_range(low_ratio: float, high_ratio: float) -> str:
-    """A range of shares; one number where both ends read the same.
+    """Return a range of shares; one number where both ends read the same.
 
     >>> format_ratio_range(0.48, 0.61), format_ratio_range(0.05, 0.05)
     ('48–61 %', '5.0 %')
@@ -147,7 +147,7 @@ def format_saving(low_ratio: float, expected_ratio: float, high_ratio: float, me
 
 
 def format_count(value: float) -> str:
-    """A count with thousands separators.
+    """Return a count with thousands separators.
 
     >>> format_count(1234567)
     '1,234,567'
@@ -156,7 +156,7 @@ def format_count(value: float) -> str:
 
 
 def format_value(value: float | None, unit: str) -> str:
-    """A number in one of the report's units (``ns bytes ratio count per_s text``), or "not measured" for ``None``.
+    """Return a number in a report's unit (``ns bytes ratio count per_s text``); "not measured" for ``None``.
 
     >>> format_value(1.5e9, "bytes_per_s"), format_value(250_000, "mW"), format_value(45.0, "°C")
     ('1.50 GB/s', '250 W', '45.0 °C')
@@ -176,7 +176,7 @@ def format_value(value: float | None, unit: str) -> str:
 
 
 def format_change(ratio: float) -> str:
-    """A change as a percentage with its sign.
+    """Return a change as a percentage with its sign.
 
     >>> format_change(0.123), format_change(-0.04), format_change(0.0)
     ('+12 %', '−4.0 %', '0 %')

@@ -136,7 +136,7 @@ def test_all_but_the_late_rank_is_not_measured(tmp_path):
     assert report.ledger is None
     assert "not measured" in outcome(report).findings[0].why
     text = terminal.render(report)
-    assert "what it does longer explains" not in text
+    assert "what takes it longer explains" not in text
     assert max(map(len, text.splitlines())) <= 80
     assert "flight recorder dumps" in report.to_html()
     assert as_report(load(to_json(report))) == report

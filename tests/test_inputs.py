@@ -150,7 +150,7 @@ def test_a_second_document_in_a_file_is_said_below_the_headline(tmp_path):
     content = training(6).bytes()
     (tmp_path / "two.json").write_bytes(content + content)
     report = analyze(tmp_path / "two.json")
-    assert "The file holds another document behind the first: only the first was read." in limits_of(report)
+    assert "The file holds a second document after the first: only the first was read." in limits_of(report)
     (tmp_path / "one.json").write_bytes(content)
     assert limits_of(analyze(tmp_path / "one.json")) == ()
 

@@ -478,7 +478,7 @@ def test_rests_at_intervals_are_told_with_a_figure_over_time(tmp_path):
     page = report.to_html()
     assert 'id="logged-strips"' in page
     assert "Seconds since the first sample" in page
-    assert "Of its limit" in page
+    assert "Share of limit" in page
 
 
 def test_rests_without_a_distance_and_waits_shorter_than_a_sample_are_told_apart(tmp_path):

@@ -59,7 +59,9 @@ def test_texts_are_found_where_they_are_written(tmp_path: Path):
 PACKAGE = Path(__file__).parents[1] / "profilerkit"
 #: Modules whose docstrings users read through ``help()``.
 PUBLIC = (
-    *(PACKAGE / name for name in ("__init__.py", "api.py", "errors.py", "capture/profiler.py", "summaries/one.py")),
+    *(PACKAGE / f"{name}.py" for name in ("__init__", "api", "config", "errors", "plugins", "profiling", "results")),
+    *(PACKAGE / f"{name}.py" for name in ("units", "capture/profiler", "model/finding", "model/verdict")),
+    PACKAGE / "summaries" / "one.py",
     *sorted((PACKAGE / "integrations").glob("*.py")),
     *sorted((PACKAGE / "guide").glob("*.py")),
 )
@@ -69,6 +71,14 @@ def test_the_command_line_is_plain():
     texts = [text for path in sorted((PACKAGE / "cli").rglob("*.py")) for text in strings_of(path)]
     assert len(texts) > 300
     assert [fault for text in texts for fault in faults(text)] == []
+
+
+@pytest.mark.parametrize("folder", ["analysis", "capture", "compare", "model", "report", "summaries"])
+def test_what_reports_say_is_plain(folder):
+    """The templates of a page are markup, not sentences."""
+    texts = [text for path in sorted((PACKAGE / folder).rglob("*.py")) for text in strings_of(path)]
+    assert len(texts) > 50
+    assert [fault for text in texts if "</" not in text.text for fault in faults(text)] == []
 
 
 def test_errors_are_plain():

@@ -34,7 +34,7 @@ _LIMITS = (
     "collective for a device compute on the CPU.",
 )
 _NO_PERIOD = (
-    "No steps are known and no rank is judged: the collectives do not repeat in one clear period over at least "
+    "No steps are known and no rank is judged: the collectives do not repeat in a clear period over "
     f"{format_ratio(MOST_OF_THEM)} of what the ranks share."
 )
 _ONLY = "only dumps of flight recorders were given"

@@ -142,7 +142,7 @@ class Facts(msgspec.Struct, frozen=True):
     """Everything the rules may know about a run, in the words of the judged rank.
 
     Attributes:
-        mode: gpu, cpu (main thread stands for the device) or steps (timers only).
+        mode: gpu, cpu (main thread is treated as the device) or steps (timers only).
         step_ns: median steady step, ns; ``None`` if there is none.
         step_error_ns: its standard error; ``None`` for a single step.
         parts: breakdown of the judged rank, largest first.

@@ -45,7 +45,7 @@ class Partition(msgspec.Struct, frozen=True):
     """The window cut into labelled segments.
 
     Attributes:
-        mode: ``gpu``, or ``cpu`` when the main thread stands for the device.
+        mode: ``gpu``, or ``cpu`` when the main thread is treated as the device.
         segments: labels are indices into ``LEAVES``.
         per_step: ``(n_steps, n_leaves)`` int64 ns; rows follow the window's spans.
         alone: the same shape, time that only this part kept the device from computing; ``None`` without a device.

@@ -154,7 +154,7 @@ def _ending(live: "Live", report: "Report | None") -> str:
 
     if live.is_over:
         return f"the run is over: {(report.run.ended if report is not None else None) or 'left no word of its end'}"
-    return f"no record for {format_long_ns(live.silent_ns or 0)}; the run may be gone"
+    return f"no record for {format_long_ns(live.silent_ns or 0)}; the run may have stopped"
 
 
 def _follow(watched: "_Watched", console: Console) -> str:

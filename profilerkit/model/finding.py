@@ -1,4 +1,4 @@
-"""What a rule says: evidence, saving, fix, finding, outcome."""
+"""Define what a rule says: evidence, saving, fix, finding, outcome."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -23,7 +23,7 @@ STEP_LENGTHS = "step"
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """One number behind a claim, and where it comes from.
+    """Hold one number that backs a claim, and where it comes from.
 
     Attributes:
         id: ``E1``, ``E2`` … in report order; empty until the runner numbers it.
@@ -38,8 +38,8 @@ class Evidence(msgspec.Struct, frozen=True):
         rank: the global rank; ``None`` if it holds for all.
         steps: first and last step number, inclusive; ``None`` if it is not about steps.
         range_ns: start and end on the trace's clock, to be typed into a timeline viewer.
-        behind: what it was computed from, to find its raw events by: parts of the step, names of sampled signals, or
-            ``step`` for the lengths of the steps; empty where its events cannot be told from others.
+        behind: what it was computed from, to find its raw events: parts of the step, names of sampled signals, or
+            ``step`` for step lengths. Empty where its events cannot be distinguished.
     """
 
     label: str
@@ -84,9 +84,9 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """How many more samples per second, each end a ratio of those of now: 0.5 is half as many again.
+    """Hold how many more samples per second a fix gives, as a ratio of today's rate: 0.5 means 50 % more.
 
-    For fixes that put more into a step and make it no shorter; a ``Saving`` is of the step's time.
+    It is for fixes that put more into a step without making it shorter. A ``Saving`` is a share of the step's time.
 
     Attributes:
         low: a value the measured gain should exceed.
@@ -187,7 +187,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_order(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, Finding]]:
-    """All findings with the outcome they belong to, in the order of a report: largest expected saving first."""
+    """Return all findings with their outcomes in the order of a report: largest expected saving first."""
     pairs = [(outcome, finding) for outcome in outcomes for finding in outcome.findings]
     return sorted(pairs, key=lambda pair: -(pair[1].saving.expected if pair[1].saving else -1.0))
 

@@ -62,7 +62,7 @@ class MedianStep(msgspec.Struct, frozen=True, kw_only=True):
         step: its number.
         rank: whose step it is; ``None`` when the file does not say.
         of: how many traced steady steps there are.
-        mode: ``gpu``, or ``cpu`` when the main thread stands for the device; idle then is what is no computation.
+        mode: ``gpu``, or ``cpu`` when the main thread is treated as the device; idle then is what is no computation.
         time_ns: start to next start.
         idle_ns: no kernel, copy or collective ran on any stream.
         causes: part to ns of the idle time, exact: the partition of this step.

@@ -63,7 +63,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     """How far the numbers can be trusted.
 
     Attributes:
-        mode: ``gpu`` when device events were read, ``cpu`` when the main thread stands for the device,
+        mode: ``gpu`` when device events were read, ``cpu`` when the main thread is treated as the device,
             ``steps`` when only step timers exist, ``logs`` when there are not even steps.
         events: events read, all files.
         repaired: events that needed repair.

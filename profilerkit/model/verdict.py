@@ -1,4 +1,4 @@
-"""The one sentence: what bounds the run, how sure, and why not the others."""
+"""Define the verdict: what bounds the run, how sure that is, and why not the others."""
 
 from typing import Literal
 
@@ -30,11 +30,11 @@ RULE_LETTERS: dict[Bound, str] = {
 
 
 class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A bound that was not chosen, and why.
+    """Hold a bound that was not chosen, and why.
 
     Attributes:
         share: its share of the steady step; ``None`` when this recording does not measure it.
-        saving: its best expected saving; ``None`` if no rule stated one.
+        saving: its best expected saving; ``None`` if no rule estimates one.
         reason: the number that rules it out, or what was not measured.
         state: a bound that was not measured is not ruled out.
     """

@@ -75,9 +75,9 @@ def parts_missing(report: Report) -> str:
     if any(part.time_ns > 0 for part in report.breakdown):
         return ""
     if report.trust.mode == "logs":
-        return "Logs have no steps, so that nothing tells where the time goes."
+        return "Logs have no steps, so they do not show where the time goes."
     if report.trust.mode == "dumps":
-        return "Flight recorders tell when collectives are issued, not what the time between them goes into."
+        return "Flight recorders show when collectives are issued, not what happens between them."
     if report.steps.time_ns is None and report.steps.count:
         return f"{plural(report.steps.count, 'step')} found, none of them steady, so there is no step time to divide."
     if report.steps.time_ns is None:

@@ -43,7 +43,7 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
         divided = (
             f"{share} waiting for the last to arrive, {format_ratio(found.transfer_ns / found.time_ns)} transfer."
             if found.transfer_ns is not None
-            else f"at least {share} waiting; in the rest they may have waited for ranks that were not read."
+            else f"at least {share} waiting; the rest may include waiting for ranks that were not read."
         )
         lines.append(
             f"In {plural(found.steps or 0, 'judged step')} the ranks spent {format_ns(found.time_ns)} together in "
@@ -65,17 +65,17 @@ def _nobody_late(found: Communication, report: Report) -> str:
     caused = f"{_name(worst).capitalize()} causes {format_ratio(share)} of the waiting"
     if found.blurred and found.residual_ns is not None:
         return (
-            f"{caused}, but its host is too busy to call it late: the ends of one collective lie "
+            f"{caused}, but its host is too busy to call it late: the ends of one collective are "
             f"{format_ns(found.residual_ns)} apart."
         )
     steps = plural(found.steps or 0, "judged step")
     if found.steps_needed is not None:
         return f"No rank is clearly late in {steps}: record at least {found.steps_needed} to be sure."
     of_all = found.transfer_ns is not None or found.matched_in == "flight recorders"
-    known = "" if of_all else " Who was not read may be."
+    known = "" if of_all else " Ranks that were not read may be late."
     if share >= _MOST:
-        return f"{caused} over {steps}, too unevenly to exclude an accident: no rank is called late.{known}"
-    return f"No rank is late beyond accident: waiting comes by turns.{known}"
+        return f"{caused} over {steps}, too unevenly to exclude chance: no rank is called late.{known}"
+    return f"No rank is late beyond chance: the ranks wait for each other in turn.{known}"
 
 
 def _late_line(late: LateRank, report: Report) -> str:
@@ -89,12 +89,12 @@ def _late_line(late: LateRank, report: Report) -> str:
         f"{amount}{format_ratio(late.share)} of all waiting."
     )
     if late.cause is None or late.cause_ns is None or late.coverage is None:
-        part = f": what it does longer explains {format_ratio(late.coverage)}" if late.coverage is not None else ""
+        part = f": what takes it longer explains {format_ratio(late.coverage)}" if late.coverage is not None else ""
         return f"{text} What makes it late is not explained{part}."
     label = part_label(late.cause)
     return (
         f"{text} Before, it spends {format_ns(late.cause_ns)} a step more than the others on: "
-        f"{within(label)}; that is {format_ratio(late.coverage)} of the exposed waiting, "
+        f"{within(label)}. This is {format_ratio(late.coverage)} of the exposed waiting; "
         f"{format_ratio(1.0 - late.coverage)} is not explained."
     )
 
@@ -127,7 +127,7 @@ def waiting_table(report: Report) -> Table | None:
         for rank in shown
     )
     return Table(
-        "Waiting per step, hidden or not, booked on the rank that arrived last and summed over those that waited.",
+        "Waiting per step, exposed or overlapped: the sum over the ranks that waited, for the rank that arrived last.",
         ("Rank", "Last in", "Caused per step", "Share", "Own wait", "Clock ahead by"),
         rows,
         1,
@@ -147,7 +147,9 @@ def parallel_facts(report: Report) -> tuple[Fact, ...]:
     """How the work is divided among the ranks, as far as groups and names say; empty for a single rank."""
     found = report.communication.parallelism if report.communication else ()
     if not found:
-        return (Fact("Parallelism", "unknown", "no group or name tells"),) if (report.run.world_size or 1) > 1 else ()
+        return (
+            (Fact("Parallelism", "unknown", "no group or name shows it"),) if (report.run.world_size or 1) > 1 else ()
+        )
     return tuple(
         Fact(f"Parallelism, {entry.name}", _dimension(entry), f"derived from {inert(entry.evidence, 80)}")
         for entry in found
@@ -192,7 +194,7 @@ def _cells(row: Collective) -> dict[str, str]:
         "Waiting": "not known" if row.wait_ns is None else format_ns(row.wait_ns),
         "Transfer": "not known" if row.transfer_ns is None else format_ns(row.transfer_ns),
         "Bus GB/s": _bandwidth(row),
-        "Of link": "not known" if row.link_ratio is None else f"{_bound(row)}{share_text(row.link_ratio)}",
+        "Share of link": "not known" if row.link_ratio is None else f"{_bound(row)}{share_text(row.link_ratio)}",
     }
 
 
@@ -208,7 +210,7 @@ def collective_table(report: Report) -> Table | None:
         "Waiting": any(row.wait_ns is not None for row in top),
         "Transfer": any(row.transfer_ns is not None for row in top),
         "Bus GB/s": any(row.bus_bytes_per_s is not None for row in top),
-        "Of link": any(row.link_ratio is not None for row in top),
+        "Share of link": any(row.link_ratio is not None for row in top),
     }
     found = [{name: text for name, text in _cells(row).items() if known.get(name, True)} for row in top]
     more = len(report.collectives) - len(top)
@@ -230,5 +232,5 @@ def _collective_notes(report: Report) -> list[str]:
         notes.append(f"Bytes of {listed(derived[:3])} are derived from operator shapes.")
     ratio = report.communication.unclassified_ratio if report.communication else None
     if ratio:
-        notes.append(f"Of {format_ratio(ratio)} of the communication time the kind of collective is not known.")
+        notes.append(f"The kind of collective is not known for {format_ratio(ratio)} of the communication time.")
     return notes

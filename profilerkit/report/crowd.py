@@ -29,12 +29,12 @@ def _lines(crowd: Crowd) -> Iterator[str]:
         yield (
             "No rank and no host keeps the others waiting for long in most of the steps."
             if crowd.matched
-            else "Collectives of different ranks could not be matched, so nobody can be said to wait for anybody."
+            else "Collectives of different ranks could not be matched, so it is not known who waits for whom."
         )
     if crowd.outliers and all(row.condition is None for row in crowd.outliers):
         yield (
-            "Clocks, throttling and the host of the ranks that others wait for were not measured: a trace holds no "
-            "samples of them, a run directory does (profilerkit run)."
+            "Clocks, throttling and hosts of the late ranks were not measured: traces hold no samples of them. "
+            "Run directories do (profilerkit run)."
         )
     if sides := " ".join(_groups(crowd.groups)):
         yield sides
@@ -49,7 +49,7 @@ def _scope(crowd: Crowd) -> Iterator[str]:
     if crowd.unreadable:
         yield f"{plural(crowd.unreadable, 'file')} could not be read."
     if len(crowd.told) < crowd.ranks:
-        yield f"{plural(len(crowd.told), 'rank')} {'is' if len(crowd.told) == 1 else 'are'} told in detail."
+        yield f"{plural(len(crowd.told), 'rank')} {'is' if len(crowd.told) == 1 else 'are'} reported in detail."
     blamed = {rank for culprit in crowd.culprits for rank in culprit.ranks}
     if untold := len(blamed - set(crowd.told)):
         yield f"{plural(untold, 'rank')} that others wait for {'is' if untold == 1 else 'are'} not among them."
@@ -63,8 +63,8 @@ def _sampled(sampled: Sampled) -> str:
     has = "has" if sampled.ranks == 1 else "have"
     return (
         f"{plural(sampled.ranks, 'rank')} {has} more collectives than a summary keeps: {format_count(sampled.kept)} of "
-        f"{format_count(sampled.of)} are compared, those of whole steps spread over the trace, or the first where it "
-        "does not number them. Who is late in the others alone is not found."
+        f"{format_count(sampled.of)} are compared. They come from whole steps spread over the trace, or are the first "
+        "ones if the trace does not number them. A rank that is late only in the others is not found."
     )
 
 
@@ -74,7 +74,7 @@ def _culprit(found: CulpritRow) -> str:
     who = f"host {name}".rstrip() if found.kind == "host" else name or "a rank"
     return (
         f"{who[0].upper()}{who[1:]}{ranks} keeps the median other rank waiting {format_ns(found.waited_ns)} of every "
-        f"step: {format_ratio(found.share)} of the waiting that is left without those named before, and most of it in "
+        f"step. That is {format_ratio(found.share)} of the waiting not caused by those named before, and most of it in "
         f"{format_ratio(found.steps)} of the steps."
     )
 
@@ -85,7 +85,7 @@ def _groups(known: Sequence[Groups]) -> Iterator[str]:
         yield f"All ranks are in one {listed(alone)}."
     unknown = [f"{kind}s" for kind in get_args(GroupKind) if kind not in {groups.kind for groups in known}]
     if unknown:
-        yield f"Not measured: {listed(unknown)}, as no process group of the recordings is described as one."
+        yield f"Not measured: {listed(unknown)}, because no process group in the recordings is described as one."
 
 
 def _numbers(ranks: tuple[int, ...]) -> str:

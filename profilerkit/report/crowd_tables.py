@@ -12,7 +12,7 @@ from profilerkit.units import format_count, format_ns, format_ratio, format_valu
 #: Field of a condition, its column and its unit.
 _CONDITION = (
     ("sm_clock_mhz", "SM clock", "MHz"),
-    ("slowed_ratio", "Clock held down", "ratio"),
+    ("slowed_ratio", "Clock throttled", "ratio"),
     ("thermal_ratio", "By heat", "ratio"),
     ("power_capped_ratio", "At the power limit", "ratio"),
     ("temperature_c", "Temperature", "°C"),
@@ -20,7 +20,7 @@ _CONDITION = (
     ("cpu_pressure_ratio", "CPU pressure", "ratio"),
     ("running_tasks", "Threads running or waiting", "count"),
     ("thread_queue_ratio", "Thread waits for a core", "ratio"),
-    ("cpu_quota_ratio", "Held by CPU quota", "ratio"),
+    ("cpu_quota_ratio", "Stopped by CPU quota", "ratio"),
 )
 
 
@@ -76,9 +76,9 @@ def _groups(groups: Groups) -> Table:
     stages = groups.kind == "pipeline stage"
     more = groups.count - len(groups.rows)
     return Table(
-        "By the descriptions of process groups. The waiting of all ranks is told, in collectives that all members of a "
-        "group take part in: a transfer between two is no waiting for a late rank.",
-        ("Stage" if stages else "Its ranks", "Ranks", "Median step", "Waiting caused per step", "Last to come"),
+        "From the descriptions of process groups, over all ranks. Waiting counts collectives of a whole group, not "
+        "transfers between two ranks.",
+        ("Stage" if stages else "Its ranks", "Ranks", "Median step", "Waiting caused per step", "Last to arrive"),
         tuple(
             (
                 f"Stage {row.stage}" if stages else _members(row),
@@ -104,14 +104,14 @@ def _outliers(crowd: Crowd) -> Table:
     known = [entry for entry in _CONDITION if any(_value(condition, entry[0]) is not None for _, condition in told)]
     unknown = [title for name, title, _ in _CONDITION if name not in {entry[0] for entry in known}]
     return Table(
-        "What their devices and hosts did, beside the median rank: medians over the samples until the trace was "
-        "summarised, of the device while it was at work.",
+        "Their devices and hosts next to the median rank: medians over the samples taken until the trace was "
+        "summarised. Device values count only while the device was busy.",
         ("Rank", *(title for _, title, _ in known)),
         tuple(
             (name, *(format_value(_value(condition, field), unit) for field, _, unit in known))
             for name, condition in told
         ),
-        more=f"Not measured of any: {', '.join(unknown)}." if unknown else "",
+        more=f"Not measured for any: {', '.join(unknown)}." if unknown else "",
     )
 
 

@@ -135,7 +135,7 @@ def _numbers(diff: Diff) -> Table:
         )
         if was or now
     ]
-    return Table("Intervals hold with 99 %.", ("Number", "Before", "After", "Change"), tuple(rows), 4)
+    return Table("Intervals are at 99 % confidence.", ("Number", "Before", "After", "Change"), tuple(rows), 4)
 
 
 def _is_timed(diff: Diff) -> bool:

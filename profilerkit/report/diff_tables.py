@@ -140,7 +140,9 @@ def kernels_table(kernels: Sequence[KernelChange]) -> Table | None:
         for row in kernels
         if row.is_real
     )
-    caption = "Time per traced step; an operator is all kernels that it launched, as far as the reports list them."
+    caption = (
+        "Time per traced step. An operator includes all kernels that it launched, as far as the reports list them."
+    )
     return Table(caption, ("What", "Kind", "Before", "After", "Change"), rows, text_columns=2) if rows else None
 
 
@@ -201,7 +203,7 @@ def fixes_table(diff: Diff) -> Table | None:
 
 def _predicted(saving: Saving | None) -> str:
     if saving is None:
-        return "none stated"
+        return "not predicted"
     return format_saving(saving.low, saving.expected, saving.high, saving.method)
 
 
@@ -216,8 +218,8 @@ def _held(fix: AppliedFix) -> str:
     if fix.holds is None:
         return inert(fix.note, SENTENCE_LIMIT)
     if fix.holds:
-        return "held: it lies in the predicted interval"
-    return "missed: outside of the predicted interval"
+        return "held: within the predicted interval"
+    return "missed: outside the predicted interval"
 
 
 def differences_table(diff: Diff) -> Table | None:

@@ -27,7 +27,7 @@ def limits_of(report: Report) -> tuple[str, ...]:
         lines.append(f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}.")
     if trust.another_follows:
         lines.append(
-            f"{'The' if len(report.run.files) == 1 else 'A'} file holds another document behind the first: "
+            f"{'The' if len(report.run.files) == 1 else 'A'} file holds a second document after the first: "
             "only the first was read."
         )
     return (*lines, *_suppressed(report))

@@ -88,7 +88,7 @@ def _state(out: Page, name: str, live: Live, report: Report | None) -> None:
     silent_ns = live.silent_ns or 0 if _is_silent(live) else 0
     long = "" if live.running_ns is None else f" for {_long(max(live.running_ns - silent_ns, 0))}"
     ended = inert(report.run.ended or "") if report is not None else ""
-    state = f"ended: {ended or 'left no word'}, ran{long}" if live.is_over else f"running{long}"
+    state = f"ended: {ended or 'no end record'}, ran{long}" if live.is_over else f"running{long}"
     if silent_ns:
         state = f"silent, after running{long}"
     out.line((inert(name) or "run", "bold"), (f" · {state} · {ranks}" if live.ranks else " · no rank yet", ""))
@@ -102,7 +102,7 @@ def _state(out: Page, name: str, live: Live, report: Report | None) -> None:
 def _quiet(live: Live) -> str:
     """That no record came, or no step ended, for long; empty where all is as usual."""
     if _is_silent(live):
-        return f"no record for {_long(live.silent_ns or 0)}; the run may be gone"
+        return f"no record for {_long(live.silent_ns or 0)}; the run may have stopped"
     if live.quiet_ns is None or live.recent is None:
         return ""
     if live.quiet_ns < max(_QUIET_NS, _QUIET_STEPS * live.recent.median_ns):
@@ -144,7 +144,7 @@ def _verdict(out: Page, name: str, live: Live, report: Report | None) -> None:
     if report is None or _judged(report) is None:
         judged = report.steps.steady if report is not None else 0
         word = "◇ NO VERDICT" if live.is_over else "◇ NO VERDICT YET"
-        out.line((word, STYLES["info"]), (f" · {judged} of the {FEWEST_JUDGED} steps that it takes", ""))
+        out.line((word, STYLES["info"]), (f" · {judged} of the {FEWEST_JUDGED} steps it needs", ""))
         return
     tone = verdict_tone(report)
     out.line(
@@ -164,12 +164,14 @@ def _verdict(out: Page, name: str, live: Live, report: Report | None) -> None:
 def _more(name: str, live: Live) -> str:
     """What tells more than the timers."""
     if live.window is None:
-        return f"They see waits and pauses; a trace tells the rest, and there is none{'' if live.is_over else ' yet'}."
+        return (
+            f"Timers show waits and pauses; a trace shows the rest, and there is none{'' if live.is_over else ' yet'}."
+        )
     first, last = live.window
     steps = f"{format_count(first)} to {format_count(last)}"
     # Of a run that is over the last line says where its report is, or how to make it.
     how = "." if live.is_over else f": profilerkit analyze {quote(inert(name))}"
-    return f"The trace of steps {steps} tells more{how}"
+    return f"The trace of steps {steps} shows more{how}"
 
 
 # The numbers
@@ -337,7 +339,7 @@ def _late(out: Page, live: Live) -> None:
         return
     out.blank()
     if not live.late:
-        out.line(("Ranks: ", "bold"), ("none stands out by its timers, none is behind.", ""))
+        out.line(("Ranks: ", "bold"), ("none stands out by its timers, and none lags.", ""))
         return
     out.line(("Ranks that stand out", "bold"))
     for late in live.late[:_MOST_LATE]:
@@ -351,10 +353,10 @@ def _late_text(late: Late) -> str:
     match late.kind:
         case "timers":
             more = format_ns(late.excess_ns or 0)
-            return f"{more} more a step than the median rank in waits for data and pauses."
+            return f"{more} more per step than the median rank in waits for data and pauses."
         case "behind":
-            return f"{steps} behind."
+            return f"lags by {steps}."
         case "ended":
-            return f"ended after {steps}, while others go on."
+            return f"ended after {steps}, while others continue."
         case "killed":
-            return f"gone without a word after {steps}, while others go on."
+            return f"stopped without an end record after {steps}, while others continue."

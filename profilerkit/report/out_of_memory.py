@@ -71,13 +71,13 @@ def _facts(oom: OutOfMemory) -> tuple[Fact, ...]:
         Fact("Asked for", size(oom.requested_bytes), "the request that failed"),
         Fact("Asked for at", " < ".join(inert(frame, 160) for frame in oom.frames[:_FRAMES]), "innermost line first"),
         Fact("Free", size(oom.free_bytes), limit),
-        Fact("In all", size(oom.total_bytes)),
+        Fact("Total", size(oom.total_bytes)),
         Fact("Held", size(oom.allocated_bytes), held),
         Fact("Reserved and idle", size(idle), "by torch's allocator: cached, or in pieces too small"),
         Fact("Batch size", "" if oom.batch_size is None else format_count(oom.batch_size)),
-        Fact("Batch that may fit", fits, "estimated: all but the parameters, gradients, optimizer state and buffers "
-             "shrinks with the batch; gradients and state still to come are counted, further activations are not"),
-        Fact("Not all was looked at", "" if oom.complete else "there may be more tensors"),
+        Fact("Batch that may fit", fits, "estimated: everything except parameters, gradients, optimizer state and "
+             "buffers shrinks with the batch. Later gradients and state are counted, later activations are not"),
+        Fact("Incomplete", "" if oom.complete else "there may be more tensors"),
     )  # fmt: skip
 
 

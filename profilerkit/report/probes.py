@@ -11,14 +11,14 @@ from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
 _AGREEMENTS: dict[Agreement, str] = {
     "agrees": "",
-    "below": "This contradicts the prediction: the run itself gained less, and the saving goes by that.",
-    "above": "That is the most that all changes of this kind can save together; this one is predicted to save less.",
-    "other": "The fix proposes other values, so this is no check of its prediction.",
-    "unlike": "The run's steps took another time then than those that are judged: this is no check of the prediction.",
+    "below": "This contradicts the prediction: the run itself gained less, so the saving is what was measured.",
+    "above": "This is the most that all changes of this kind can save together; this one is predicted to save less.",
+    "other": "The fix proposes other values, so this does not check its prediction.",
+    "unlike": "The run's steps took a different time than the judged ones, so this does not check the prediction.",
 }
 #: Of a probe that made the very change that the fix proposes.
 _BETTER = "The run itself gained more than predicted, so the saving is what was measured."
-_NOTHING = "This contradicts the prediction: the run itself gained nothing worth naming, so no fix is proposed."
+_NOTHING = "This contradicts the prediction: the run itself gained next to nothing, so no fix is proposed."
 
 
 def probed_words(finding: Finding) -> str:
@@ -59,8 +59,8 @@ def _caption(report: Report) -> str:
     if not steps:
         return ""
     return (
-        f"Probes put {plural(steps, 'step')} into the run and then put its state back. They are left out of everything "
-        "else here; what the loop counts itself, such as a step number or a mean loss, counted them."
+        f"Probes put {plural(steps, 'step')} into the run and then put its state back. The rest of the report "
+        "excludes them. Your loop's own counters, such as a step number or a mean loss, include them."
     )
 
 

@@ -65,9 +65,9 @@ def _model(model: DistributedModel) -> list[Fact]:
     if model.overlap_ratio is not None:
         facts.append(
             Fact(
-                f"{name}: hidden behind backward",
+                f"{name}: overlapped with backward",
                 format_ratio(model.overlap_ratio),
-                "of the time from the first bucket's reduction to the last one's end, waiting for other ranks included",
+                "of the time from the first bucket's reduction to the end of the last, including waits for other ranks",
             )
         )
     facts.append(Fact(f"{name}: buckets", _buckets(model), _settings(model)))
@@ -107,4 +107,4 @@ def matched_in_words(found: Communication) -> str:
     """Whose collectives were matched, where these were not a trace's."""
     if found.matched_in == "traces":
         return ""
-    return " They are those of torch's flight recorders, which tell who arrives when, and nothing about transfer."
+    return " They come from torch's flight recorders, which show who arrives when, but not the transfer."

@@ -27,7 +27,7 @@ def waterfall_blocks(report: Report) -> tuple[Block, ...]:
         rows.append((label, inert(fix.title, _TITLE_LIMIT), bar, time, Value(fix.saving, "ratio")))
     if found.floor_ns is not None:
         bar, time = _bar("Floor", found.floor_ns, found), Value(found.floor_ns, "ns")
-        rows.append(("Floor", "no fix named here gets below that", bar, time, ""))
+        rows.append(("Floor", "no fix named here gets below this", bar, time, ""))
     caption = f"Replayed together, never added. {_basis(found)}"
     table = Table(
         caption, ("Step", "Fix", "Length", "Time", "Saved so far"), tuple(rows), 3, title="The step after each fix"
@@ -43,7 +43,7 @@ def _bar(label: str, step_ns: float, found: Waterfall) -> Bar:
 def _basis(found: Waterfall) -> str:
     replay = found.replay
     which = plural(replay.steps, "traced step") if replay.steps == replay.of else f"{replay.steps} of {replay.of} steps"
-    return f"n {which}; unchanged they come out within {format_ratio(replay.worst_step_ratio)}."
+    return f"n {which}; the unchanged replay is within {format_ratio(replay.worst_step_ratio)}."
 
 
 def replay_facts(report: Report) -> tuple[Fact, ...]:

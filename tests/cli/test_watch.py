@@ -158,7 +158,7 @@ def test_two_ranks_are_watched_from_before_their_start_to_their_end(tmp_path, st
     assert "INPUT-BOUND" in page
     assert int(re.search(r"Step ([\d,]+) ·", page)[1].replace(",", "")) >= seen[-1]
     assert "most on rank 1" in page
-    assert re.search(r"Rank 1: .* more a step than the median rank in waits for data", page)
+    assert re.search(r"Rank 1: .* more per step than the median rank in waits for data", page)
     assert re.search(r"CPU \d+", page)
     assert said.splitlines()[0] == "waiting for run, 100 s at most"
     assert said.splitlines()[-1] == "the run is over: finished; next: profilerkit analyze run"
@@ -471,9 +471,9 @@ def test_a_job_of_another_host_that_writes_no_more_ends_the_watch(tmp_path, caps
     run = aged(run_at(tmp_path / "run", ended=False), 3_600)
     assert main(["watch", str(run), *words]) == 0
     shown = capsys.readouterr()
-    assert "No record for 60 min; the run may be gone." in shown.out
+    assert "No record for 60 min; the run may have stopped." in shown.out
     assert "silent, after running" in " ".join(shown.out.split())
-    assert shown.err == f"no record for 60 min; the run may be gone; next: profilerkit analyze {run}\n"
+    assert shown.err == f"no record for 60 min; the run may have stopped; next: profilerkit analyze {run}\n"
 
 
 @pytest.mark.parametrize(("seconds", "said", "gone"), [(100, False, False), (200, True, False), (400, True, True)])
@@ -481,7 +481,7 @@ def test_how_long_nothing_is_written_before_a_job_is_taken_to_be_gone(tmp_path, 
     assert main(["watch", str(aged(run_at(tmp_path / "run", ended=False), seconds)), "--once"]) == 0
     shown = capsys.readouterr()
     assert ("No record for" in shown.out) == said
-    assert ("the run may be gone; next:" in shown.err) == gone
+    assert ("the run may have stopped; next:" in shown.err) == gone
 
 
 def test_the_times_that_help_names_are_those_that_hold(capsys):
@@ -496,7 +496,7 @@ def test_a_job_that_is_known_to_run_is_never_gone(tmp_path, capsys):
     run = aged(run_at(tmp_path / "run", ended=False, pid=os.getpid(), process=this_process()), 86_400)
     assert main(["watch", str(run), "--once"]) == 0
     shown = capsys.readouterr()
-    assert "may be gone" not in shown.out + shown.err
+    assert "may have stopped" not in shown.out + shown.err
 
 
 @pytest.mark.parametrize("words", [[], ["--once"]])

@@ -24,7 +24,7 @@ def test_the_title_says_where_the_time_goes_and_what_of_the_link_it_reaches(repo
         "73 % of the time of collectives with known size and bandwidth goes to messages of 4.00 MiB, "
         "which reach 3.3 % of the link"
     )
-    assert "Of 1 other kind, 40.0 ms in all, size or bandwidth is not known." in chart.caption
+    assert "Size or bandwidth is not known for 1 other kind, 40.0 ms in all." in chart.caption
     assert "Bus bandwidth is derived" in chart.caption
     known = of_rows(report, *COLLECTIVES[:2])
     assert known.title.startswith("73 % of the time of collectives goes to")

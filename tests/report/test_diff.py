@@ -98,7 +98,7 @@ def test_the_terminal_says_verdict_prediction_and_limits(diffs):
     assert re.search(r"passed +step_time", text)
     assert re.search(r"FAILED +findings", text)
     assert re.search(r"not judged +busy", text)
-    assert re.search(r"33 % \(31 % to 36 +held: it lies", text)
+    assert re.search(r"33 % \(31 % to 36 +held: within", text)
     assert re.search(r"Input wait: preparing +moved +12\.0 ms +2\.00 ms +−10\.0 ms +40 % → 10 %", text)
     assert "1 finding unchanged: CP001." in text
     assert "\nDifferent: num_workers 0 → 4, torch 2.12 → 2.13\n" in text

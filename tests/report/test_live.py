@@ -131,15 +131,15 @@ def test_of_several_ranks_the_least_and_the_most_are_told():
     assert "Input wait 38.1–90.0 ms of each step · 22–50 % · most on rank 2" in shown
     assert "busy 20–87 % · 90.0–312 of 400 W" in shown
     assert "CPU 45 % · 12 threads" in shown
-    assert "Rank 2: 50.0 ms more a step than the median rank in waits for data" in shown
-    assert "Rank 1: 70 steps behind." in shown
+    assert "Rank 2: 50.0 ms more per step than the median rank in waits for data" in shown
+    assert "Rank 1: lags by 70 steps." in shown
     assert "No step for 60 s." in shown
 
 
 @pytest.mark.parametrize("steady", [0, 1, FEWEST_JUDGED - 1])
 def test_too_few_steps_give_no_verdict(steady):
     shown = words(job(), report(steady=steady))
-    assert f"NO VERDICT YET · {steady} of the {FEWEST_JUDGED} steps that it takes" in shown
+    assert f"NO VERDICT YET · {steady} of the {FEWEST_JUDGED} steps it needs" in shown
     assert "INPUT-BOUND" not in shown
     assert "no verdict yet" in line(job(), report(steady=steady))
 
@@ -151,7 +151,7 @@ def test_enough_steps_give_one():
 
 @pytest.mark.parametrize(
     ("window", "told"),
-    [(None, "there is none yet"), ((6, 15), "The trace of steps 6 to 15 tells more: profilerkit analyze runs/x")],
+    [(None, "there is none yet"), ((6, 15), "The trace of steps 6 to 15 shows more: profilerkit analyze runs/x")],
 )
 def test_where_the_timers_cannot_tell_what_would_is_named(window, told):
     assert told in words(job(window=window), report("inconclusive"))
@@ -199,8 +199,8 @@ def test_a_verdict_says_how_old_it_is(age_s, told):
 def test_a_job_that_cannot_be_asked_and_writes_nothing_may_be_gone(silent_s, told):
     live = job(silent_ns=round(silent_s * 1e9), quiet_ns=round(silent_s * 1e9))
     shown = words(live, report())
-    assert ("No record for 2 min; the run may be gone." in shown) == told
-    assert ("no record for 2 min; the run may be gone" in line(live, report())) == told
+    assert ("No record for 2 min; the run may have stopped." in shown) == told
+    assert ("no record for 2 min; the run may have stopped" in line(live, report())) == told
     assert ("runs/x · silent, after running for 72 s" in shown) == told
     assert ("runs/x · running for 3.2 min" in shown) == (not told)
     assert ("no step for" in shown.lower()) == (not told)

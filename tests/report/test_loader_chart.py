@@ -59,7 +59,7 @@ def test_data_made_in_the_loop_is_told_in_rests_of_a_step():
 
 def test_workers_are_told_by_what_they_make_together():
     title = loader_wait(waiting([10] * 20, workers=made(40 * MS, count=2))).title
-    assert title.endswith("2 workers make the data of a step in 20.0 ms, the rest of a step takes 10.0 ms")
+    assert title.endswith("2 workers make the data of a step in 20.0 ms; the rest of a step takes 10.0 ms")
 
 
 def test_few_steps_or_none_that_waits_are_no_figure():
@@ -74,7 +74,7 @@ def test_times_beyond_the_scale_stand_in_the_last_bin():
     chart = loader_wait(waiting([10] * 19 + [900]))
     assert cells(chart) == (20, 20)
     assert chart.table.rows[-1][0].endswith(" to 900 ms")
-    assert "The last bar also holds what is longer: 1 step." in chart.caption
+    assert "The last bar also holds 1 longer step." in chart.caption
 
 
 def test_a_trace_of_a_device_tells_the_devices_wait():

@@ -77,7 +77,7 @@ def test_the_caption_calls_the_causes_what_the_breakdown_calls_them():
     for mode in ("gpu", "cpu"):
         caption = median_step_chart(revise(with_step(mode=mode), breakdown=sources)).caption
         assert (
-            "Lanes under Step are measured; in the title input wait (preparing samples) is measured and Python "
+            "The lanes below Step are measured; in the title input wait (preparing samples) is measured and Python "
             "between operators is derived."
         ) in caption
         assert "(derived)" not in caption
@@ -86,7 +86,7 @@ def test_the_caption_calls_the_causes_what_the_breakdown_calls_them():
     assert "in the title input wait is measured." in median_step_chart(moved).caption
     unsaid = median_step_chart(revise(with_step(), breakdown=())).caption
     assert "input wait (preparing samples) is derived" in unsaid
-    assert "Lanes under Step are measured." in median_step_chart(with_step(causes={})).caption
+    assert "The lanes below Step are measured." in median_step_chart(with_step(causes={})).caption
 
 
 def test_every_lane_has_a_tick_and_every_family_a_colour():

@@ -89,12 +89,12 @@ def test_where_nobody_is_late_nobody_is_called_late(several):
 
 def test_a_figure_without_a_late_rank_calls_no_step_late(several):
     """A cell of 5 % does not make a rank late: that takes the ledger's test."""
-    assert "Late in a step: 5 % and more. To be called late takes" in rank_chart(several).caption
+    assert "Late in a step: 5 % and more. A rank is late if" in rank_chart(several).caption
     report = of_steps(several, times=[(0, 50 * MS), (0, 0)])
     chart = rank_chart(changed(report, communication=changed(several.communication, late=())))
     assert chart.title.startswith("No rank is called late")
     assert "Late in a step" not in chart.caption
-    assert "To be called late takes most of the waiting, in most steps, and more than by chance." in chart.caption
+    assert "A rank is late if it causes most of the waiting in most steps, beyond chance." in chart.caption
     assert chart.table.columns[1] == "At least 5 % in"
     assert chart.table.rows[0][:2] == ("Rank 0", "1 of 2")
 

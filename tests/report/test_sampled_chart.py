@@ -90,7 +90,7 @@ def test_the_title_is_about_the_steady_window():
 def test_a_window_without_a_sample_is_not_what_the_title_is_about():
     late = signal("gpu.utilization", [0.5] * 40, at_s=range(60, 100))
     caption = sampled_strips(with_samples(late)).caption
-    assert "No sample lies in the steady window, 0 s to 40 s: the title and the means are about all samples." in caption
+    assert "No sample is in the steady window, 0 s to 40 s: the title and the means cover all samples." in caption
     both = sampled_strips(with_samples(late, signal("gpu.power", [9e4] * 40))).caption
     assert "the steady window, 0 s to 40 s; all samples for A kernel runs." in both
 

@@ -107,7 +107,7 @@ def test_probe_of_another_number_of_workers_is_no_check_of_the_fix():
         found = joined("IN003", probe("workers", share, change="num_workers 1 → 2"), fix="num_workers 1 → 24.")
         assert found.probed.agreement == "other"
         assert found.predicted is None
-        assert probed_words(found).endswith("so this is no check of its prediction.")
+        assert probed_words(found).endswith("so this does not check its prediction.")
 
 
 def test_fix_itself_comes_before_its_bound_and_that_before_other_values():

@@ -77,8 +77,8 @@ def test_the_figure_says_of_whom_each_of_its_numbers_is(report, job):
         f"Rank {job.late} keeps the median other rank waiting {format_ns(first.waited_ns)} of every step, "
         f"then host {second.name} {format_ns(second.waited_ns)}"
     )
-    assert "a shade is the waiting of the mean other member" in chart.caption
-    assert "the title is about the median other rank" in chart.caption
+    assert "A cell shows how long the other members" in chart.caption
+    assert "The title names the wait of the median other rank" in chart.caption
 
 
 def heated(report, *, ranks_each, steps_each):
@@ -100,15 +100,15 @@ def test_a_row_of_one_rank_and_a_column_of_one_step_are_that_rank_and_step(repor
     assert (chart.x.ticks[0].at, chart.x.ticks[0].label) == (12.5, "1,000")
     assert [(tick.at, tick.label) for tick in chart.y.ticks] == [(75.0, "0"), (25.0, "1")]
     assert [shape.path for shape in chart.shapes] == ["M50 50H75V100H50z"]
-    assert chart.table.columns == ("Rank", "Caused in its worst step", "Which step")
+    assert chart.table.columns == ("Rank", "Caused in its worst step", "Worst step")
     assert chart.table.rows[1] == ("1", "1.00 s", "1,002")
 
 
 def test_a_row_of_several_ranks_and_a_column_of_several_steps_say_where_they_begin(report):
     chart = heated(report, ranks_each=3, steps_each=5)
     assert (chart.x.name, chart.y.name) == ("First step of a column", "First rank of a row")
-    assert chart.table.rows[1] == ("3 and on", "1.00 s", "1,010 and on")
-    assert "A row is the rank that causes most of 3 neighbours. A column is the worst of 5 steps." in chart.caption
+    assert chart.table.rows[1] == ("from 3", "1.00 s", "from 1,010")
+    assert "Each row is the worst of 3 neighbouring ranks. Each column is the worst of 5 steps." in chart.caption
 
 
 @pytest.mark.parametrize(("kind", "who"), [("rank", "A rank"), ("host", "Host")])

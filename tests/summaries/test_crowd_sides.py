@@ -95,7 +95,7 @@ def test_few_ranks_are_told_in_their_groups_too(report):
 
 def test_a_kind_that_no_group_is_described_as_is_not_measured(report):
     said = " ".join(crowd_lines(report))
-    assert "Not measured: expert groups and shard groups, as no process group" in said
+    assert "Not measured: expert groups and shard groups, because no process group" in said
     headings = [heading for heading, _ in crowd_tables(report)]
     assert headings == [
         *("All ranks", "Hosts", "Pipeline stages", "Tensor groups", "Data-parallel groups"),
@@ -135,10 +135,10 @@ def test_the_late_rank_has_its_condition_beside_that_of_the_median_rank(report):
     assert crowd.typical == COOL
     assert crowd.conditions == RANKS
     table = dict(crowd_tables(report))["Ranks that others wait for"]
-    assert table.columns == ("Rank", "SM clock", "Clock held down", "Temperature", "CPU pressure")
+    assert table.columns == ("Rank", "SM clock", "Clock throttled", "Temperature", "CPU pressure")
     assert table.rows[0][1:] == ("1,100 MHz", format_ratio(0.5), "88.0 °C", format_ratio(0.4))
     assert table.rows[-1] == (f"Median of {RANKS} ranks", "1,900 MHz", format_ratio(0.0), "55.0 °C", format_ratio(0.1))
-    assert "Not measured of any: By heat, At the power limit, Host CPU" in table.more
+    assert "Not measured for any: By heat, At the power limit, Host CPU" in table.more
     assert "1,100 MHz" in html.render(report)
     assert markdown.render(report)
     assert terminal.render(report, width=80)
@@ -155,7 +155,7 @@ def test_without_any_sample_it_is_said_once(base, tmp_path):
     report = reduced(base, tmp_path)
     assert report.crowd.typical is None
     assert "Ranks that others wait for" not in dict(crowd_tables(report))
-    assert "were not measured: a trace holds no samples" in " ".join(crowd_lines(report))
+    assert "were not measured: traces hold no samples" in " ".join(crowd_lines(report))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])

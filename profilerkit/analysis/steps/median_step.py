@@ -11,7 +11,7 @@ from profilerkit.model.step import PARTS
 
 #: Gaps that are told one by one (a choice).
 MOST_GAPS = 20
-#: What computes where the main thread stands for the device; all else keeps it from that.
+#: What computes where the main thread is treated as the device; all else keeps it from that.
 _COMPUTES = np.array([PARTS[name][0] in ("compute", "memory") for name in LEAVES])
 
 

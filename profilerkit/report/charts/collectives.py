@@ -119,20 +119,20 @@ def _title(rows: Sequence[Collective], *, are_all: bool) -> str:
 def _caption(report: Report, rows: Sequence[Collective], peak: float | None) -> str:
     pieces = [
         f"{plural(sum(row.count for row in rows), 'collective')} of the judged rank in "
-        f"{plural(report.steps.steady, 'judged step')}; a point is those of one name, type and group, at the size of "
-        "their mean call."
+        f"{plural(report.steps.steady, 'judged step')}. Each point is one name, type and group, at the "
+        "mean size of its calls."
     ]
     pieces.append(
-        "Bus bandwidth is derived as nccl-tests counts it, over the transfer without waiting where that is known."
+        "Bus bandwidth is derived as in nccl-tests, from the transfer time without waiting where that is known."
     )
     if peak is None:
         pieces.append("The peak of the device's link is not known.")
     elif any(row.link_bytes_per_s is None for row in rows):
-        pieces.append("Groups that also use the network are not held against the link.")
+        pieces.append("Groups that also use the network are not compared with the link.")
     left = [row for row in report.collectives if row not in rows]
     if left:
         time = format_ns(sum(map(_time, left)))
-        pieces.append(f"Of {plural(len(left), 'other kind')}, {time} in all, size or bandwidth is not known.")
+        pieces.append(f"Size or bandwidth is not known for {plural(len(left), 'other kind')}, {time} in all.")
     return " ".join(pieces)
 
 
@@ -150,7 +150,7 @@ def _table(rows: Sequence[Collective]) -> Table:
         )
         for number, row in enumerate(rows, start=1)
     )
-    columns = ("Collective", "Type", "Calls", "Ranks", "Size of a call", "Time", "Bus bandwidth", "Of link")
+    columns = ("Collective", "Type", "Calls", "Ranks", "Size of a call", "Time", "Bus bandwidth", "Share of link")
     return Table("", columns, cells, 2)
 
 

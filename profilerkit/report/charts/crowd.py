@@ -52,7 +52,7 @@ def crowd_chart(report: Report) -> Chart | None:
 def _title(crowd: Crowd) -> str:
     names = [inert(f"{'host ' if row.kind == 'host' else ''}{row.name}", 40) or "a rank" for row in crowd.culprits]
     if not names:
-        return "Nobody keeps the other ranks waiting for long"
+        return "No rank keeps the others waiting for long"
     first = crowd.culprits[0]
     told = (
         f"{names[0][:1].upper()}{names[0][1:]} keeps the median other rank waiting {format_ns(first.waited_ns)} of "
@@ -62,12 +62,12 @@ def _title(crowd: Crowd) -> str:
 
 
 def _caption(crowd: Crowd, heat: Heat, step_ns: float) -> str:
-    each = f"A row is the rank that causes most of {heat.ranks_each} neighbours. " if heat.ranks_each > 1 else ""
-    steps = f"A column is the worst of {heat.steps_each} steps. " if heat.steps_each > 1 else ""
+    each = f"Each row is the worst of {heat.ranks_each} neighbouring ranks. " if heat.ranks_each > 1 else ""
+    steps = f"Each column is the worst of {heat.steps_each} steps. " if heat.steps_each > 1 else ""
     return (
         f"{plural(crowd.ranks, 'rank')}, median step {format_ns(step_ns)}. {each}{steps}Derived from matched "
-        "collectives: a shade is the waiting of the mean other member of a rank's groups, and the title is about the "
-        "median other rank."
+        "collectives. A cell shows how long the other members of a rank's groups wait for it, on average. The title "
+        "names the wait of the median other rank."
     )
 
 
@@ -87,7 +87,7 @@ def _table(heat: Heat) -> Table:
     more = f"{len(heat.rows) - len(rows)} more rows in the JSON." if len(heat.rows) > len(rows) else ""
     return Table(
         "The figure as a table",
-        ("Rank", "Caused in its worst step", "Which step"),
+        ("Rank", "Caused in its worst step", "Worst step"),
         tuple(rows),
         1,
         more,
@@ -98,6 +98,6 @@ def _from(first: int, each: int) -> str:
     """A row or a column by the first number in it.
 
     >>> _from(1200, 1), _from(1200, 50)
-    ('1,200', '1,200 and on')
+    ('1,200', 'from 1,200')
     """
-    return format_count(first) if each == 1 else f"{format_count(first)} and on"
+    return format_count(first) if each == 1 else f"from {format_count(first)}"

@@ -144,7 +144,7 @@ def _title(report: Report, waits: _Waits) -> str:
         largest = max(wait / (wait + rest) for wait, rest in zip(waits.wait_ns, waits.rest_ns, strict=True) if wait)
         return (
             f"{who} hardly waits for data: at most {share_text(largest)} of a step, "
-            f"{format_ns(median(waits.wait_ns))} in the median, beside {format_ns(rest)} for the rest"
+            f"{format_ns(median(waits.wait_ns))} in the median, next to {format_ns(rest)} for the rest"
         )
     usual, pace = format_ns(median(noticed)), _pace(report, waits)
     if len(noticed) == len(waits.wait_ns):
@@ -160,7 +160,7 @@ def _pace(report: Report, waits: _Waits) -> str:
         made = format_ns(workers.pace_ns)
         verb = "makes" if workers.count == 1 else "make"
         who = plural(workers.count, "worker")
-        return f"{who} {verb} the data of a step in {made}, the rest of a step takes {format_ns(rest)}"
+        return f"{who} {verb} the data of a step in {made}; the rest of a step takes {format_ns(rest)}"
     mostly = 2 * len(waits.noticed_ns) > len(waits.wait_ns)
     if loader is not None and loader.num_workers == 0 and waits.timed and mostly and rest > 0:
         return f"making the data of a step takes {median(waits.wait_ns) / rest:.1f} times as long as the rest of a step"
@@ -173,13 +173,13 @@ def _caption(report: Report, waits: _Waits, bins: _Bins) -> str:
     pieces = [f"{which}{drawn_rank(report)}. Dashed: medians.", _source(report, waits)]
     beyond = sum(max(pair) >= bins.end_ns for pair in zip(waits.wait_ns, waits.rest_ns, strict=True))
     if beyond:
-        pieces.append(f"The last bar also holds what is longer: {plural(beyond, 'step')}.")
+        pieces.append(f"The last bar also holds {plural(beyond, 'longer step')}.")
     return " ".join(pieces)
 
 
 def _source(report: Report, waits: _Waits) -> str:
     if waits.timed:
-        hidden = " The GPU may have worked meanwhile." if report.trust.mode == "gpu" or report.run.devices else ""
+        hidden = " The GPU may have worked during the wait." if report.trust.mode == "gpu" or report.run.devices else ""
         return f"The wait is measured in the training loop, the rest of the step is derived.{hidden}"
     sources = [part.source for part in report.breakdown if part.part in WAITS]
     return f"The wait is {weakest(sources) if sources else 'derived'} from the trace, the rest of the step is derived."
@@ -194,4 +194,4 @@ def _table(bins: _Bins, wait: Sequence[int], rest: Sequence[int], waits: _Waits)
             high = max(high, longest) if place == bins.count - 1 else high
             rows.append((f"{format_ns(low)} to {format_ns(high)}", format_count(waited), format_count(rested)))
     columns = ("Time", "Steps by wait", "Steps by rest")
-    return Table("The steps by their wait and by the rest", columns, tuple(rows), 1, "Times of no step are left out.")
+    return Table("The steps by their wait and by the rest", columns, tuple(rows), 1, "Empty intervals are left out.")

@@ -166,21 +166,18 @@ def _caption(found: MedianStep, sources: Mapping[str, Source]) -> Iterator[str]:
         yield f"n 1{whose}: step {found.step}, the only steady one that was traced."
     kinds = {lane.kind for lane in found.lanes}
     if found.mode == "gpu":
-        yield (
-            "Step has every instant in the colour of its part; while no stream has work, of what the thread that "
-            "launched the next kernel did meanwhile."
-        )
+        yield "The Step lane has the colour of each part. Idle time is coloured by what the CPU was doing."
     else:
-        yield "Step has every instant in the colour of its part; the main thread stands for the device."
+        yield "The Step lane has the colour of each part; the main thread is treated as the device."
     yield _sources(found, sources)
     yield (
-        f"Lanes are cut into {CELLS} pieces of {format_ns(found.time_ns / CELLS)}: "
-        "a bar is as high as its share of the piece, and the thinnest are raised."
+        f"Lanes are divided into {CELLS} pieces of {format_ns(found.time_ns / CELLS)}. "
+        "A bar's height is its share of the piece; very small bars are enlarged."
     )
     if "thread" in kinds and found.mode == "gpu":
         yield (
-            "Host threads show operators and runtime calls as host overhead, also where they cost nothing, and waits "
-            "for the device as other; blank is what left no event."
+            "Host threads show operators and runtime calls as host overhead, even where they cost nothing, and waits "
+            "for the device as other. Blank means no event."
         )
     yield from _left_out(found)
 
@@ -195,7 +192,7 @@ def _known_sources(report: Report) -> dict[str, Source]:
 def _sources(found: MedianStep, sources: Mapping[str, Source]) -> str:
     """What is measured, and of the causes in the title what the breakdown calls them; of another part: derived."""
     told = [f"{_words(part)} is {sources.get(part, 'derived')}" for part, _ in _largest(found)]
-    return f"Lanes under Step are measured{f'; in the title {listed(told)}' if told else ''}."
+    return f"The lanes below Step are measured{f'; in the title {listed(told)}' if told else ''}."
 
 
 def _left_out(found: MedianStep) -> Iterator[str]:

@@ -250,18 +250,18 @@ def _caption(report: Report, steps: RankSteps, step_ns: float, *, is_late: bool)
     if steps.of == "caused":
         found = report.communication
         source = f" (derived from the collectives matched in {found.matched_in})" if found else ""
-        pieces.append(f"A shade is how long each of the others waited for the rank, on average{source}, {of_step}.")
+        pieces.append(f"A cell shows how long each of the others waited for the rank, on average{source}, {of_step}.")
         if is_late:
             pieces.append(f"Late in a step: {_percent(_FROM[_LATE - 1])} and more.")
-        pieces.append("To be called late takes most of the waiting, in most steps, and more than by chance.")
+        pieces.append("A rank is late if it causes most of the waiting in most steps, beyond chance.")
     elif steps.of == "own":
-        pieces.append(f"A shade is by how much the rank exceeds the median rank of that step (derived), {of_step}.")
+        pieces.append(f"A cell shows by how much the rank exceeds the median rank of that step (derived), {of_step}.")
         pieces.append(
-            "Own time is the step without exposed communication, in which waiting hides: who waited for whom "
-            "is not known."
+            "Own time is the step without exposed communication. Waiting is part of that communication, so who waited "
+            "for whom is not known."
         )
     else:
-        pieces.append(f"A shade is by how much the rank's step exceeds the median rank's (derived), {of_step}.")
+        pieces.append(f"A cell shows by how much the rank's step exceeds the median rank's (derived), {of_step}.")
         pieces.append("Who waited for whom is not known, and ranks that train together have equal steps.")
     if steps.group > 1:
         pieces.append(f"Each row is the largest of {steps.group} neighbouring ranks.")

@@ -148,7 +148,7 @@ def _caption(report: Report, kernels: Sequence[Kernel]) -> str:
         f"{plural(len(kernels), 'kernel')} of the {format_count(len(report.kernels))} with most time, of the judged "
         f"rank in {plural(report.steps.steady, 'judged step')}; {share} of their time. FLOPs and bytes are derived "
         "from shapes: every input read once, every output written once. Lines: dense peaks of the device. Shares "
-        "of a roof are of the rate that real kernels reach, a little below the lines."
+        "of the roof use the rate that real kernels reach, slightly below the lines."
     )
 
 
@@ -164,4 +164,4 @@ def _table(kernels: Sequence[Kernel]) -> Table:
         )
         for number, kernel in enumerate(kernels, start=1)
     )
-    return Table("", ("Kernel", "Type", "FLOP per byte", "Rate", "Of the roof", "Time"), rows, 2)
+    return Table("", ("Kernel", "Type", "FLOP per byte", "Rate", "Share of roof", "Time"), rows, 2)

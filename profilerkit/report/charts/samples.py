@@ -243,11 +243,11 @@ def _judged(shown: dict[str, Sampled], span: _Span) -> Iterator[str]:
     low, high = (_seconds(round(second, 1)) for second in span.steady)
     beside = [_KINDS[name].words for name, sampled in shown.items() if not sampled.reaches(span.steady)]
     if not beside:
-        yield f"The title and the means are about the steady window, {low} to {high}."
+        yield f"The title and the means cover the steady window, {low} to {high}."
     elif len(beside) == len(shown):
-        yield f"No sample lies in the steady window, {low} to {high}: the title and the means are about all samples."
+        yield f"No sample is in the steady window, {low} to {high}: the title and the means cover all samples."
     else:
-        yield f"The title and the means are about the steady window, {low} to {high}; all samples for {listed(beside)}."
+        yield f"The title and the means cover the steady window, {low} to {high}; all samples for {listed(beside)}."
 
 
 def _table(shown: dict[str, Sampled], said: Callable[[float], str] = _seconds, across: str = "Time") -> Table:

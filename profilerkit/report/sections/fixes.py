@@ -25,6 +25,6 @@ def section(report: Report) -> Section | None:
     return Section(
         "fixes",
         f"{len(more)} more {'fix' if len(more) == 1 else 'fixes'}" if more else "Evidence",
-        " · ".join(named) if named else "why, and the numbers behind it",
+        " · ".join(named) if named else "why, and the numbers",
         tuple(blocks),
     )

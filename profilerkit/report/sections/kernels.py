@@ -11,7 +11,7 @@ _TOP_ROWS = 200
 _PLACE = 40
 _KINDS = {"membw": "bandwidth", "comm": "communication"}
 _UNKNOWN = "not known"
-_BY_NAME = "A kind with a question mark is told by the name alone."
+_BY_NAME = "A question mark means that the kind comes from the name alone."
 _ROOF = "the least time their shapes allow on this device / the time taken, derived"
 
 
@@ -38,24 +38,22 @@ def _against_peaks(compute: Compute, *, cpu: bool) -> list[Fact]:
     facts = []
     if not cpu:
         spec = inert(compute.spec or "", 40)
-        none = "the device is not in the hardware table: no efficiency, and kinds are told by names"
+        none = "the device is not in the hardware table: efficiency is not known, and kinds come from names"
         facts.append(Fact("Judged by the peaks of", spec or _UNKNOWN, "" if spec else none))
         if compute.by_shape_ratio is not None:
-            facts.append(
-                Fact("Kind follows from shapes", _of(compute.by_shape_ratio, "kernel time"), "names tell the rest")
-            )
+            facts.append(Fact("Kind known from shapes", _of(compute.by_shape_ratio, "kernel time"), "the rest by name"))
     if compute.efficiency is not None:
-        facts.append(Fact("Those run at", f"{format_ratio(compute.efficiency)} of the roof", _ROOF))
+        facts.append(Fact("Kernels of known shapes run at", f"{format_ratio(compute.efficiency)} of the roof", _ROOF))
     if compute.flops_per_step is not None:
         flops = format_decimal(compute.flops_per_step, "FLOP")
         priced = "" if compute.priced_ratio is None else f"from {_of(compute.priced_ratio, 'the math time')}"
-        facts.append(Fact("Arithmetic that follows from shapes", f"{flops} per step", priced))
+        facts.append(Fact("Arithmetic known from shapes", f"{flops} per step", priced))
     if not cpu:
         facts.append(_utilisation(compute))
     if compute.recomputed_flops_per_step:
         again = format_decimal(compute.recomputed_flops_per_step, "FLOP")
         with_it = "" if compute.hfu is None else f"utilisation with it {format_ratio(compute.hfu)}"
-        facts.append(Fact("Of it recomputed", f"{again} per step", with_it))
+        facts.append(Fact("Recomputed arithmetic", f"{again} per step", with_it))
     if not cpu and compute.tensor_core_ratio is not None:
         facts.append(Fact("On matrix units", _of(compute.tensor_core_ratio, "math time"), "by kernel names"))
     if not cpu and compute.small_ratio is not None:
@@ -93,11 +91,11 @@ def _kernel_table(report: Report) -> Table | None:
     if not report.kernels:
         return None
     top = sorted(report.kernels, key=lambda kernel: -kernel.total_ns)[:_TOP_ROWS]
-    columns = ("Kernel", "Kind", "Launched by", "Calls", "Total", "Share", "Rate", "Of the roof")
+    columns = ("Kernel", "Kind", "Launched by", "Calls", "Total", "Share", "Rate", "Share of roof")
     known = {
         "Launched by": any(kernel.operator for kernel in top) and report.trust.mode != "cpu",
         "Rate": any(kernel.priced_ns for kernel in top),
-        "Of the roof": any(kernel.efficiency is not None for kernel in top),
+        "Share of roof": any(kernel.efficiency is not None for kernel in top),
     }
     keep = [index for index, column in enumerate(columns) if known.get(column, True)]
     rows = tuple(tuple(cells[index] for index in keep) for cells in map(_cells, top))
@@ -118,7 +116,7 @@ def _caption(report: Report, top: list[Kernel]) -> str:
         return "On a CPU-only run these are operators."
     caption = "Streams overlap: shares need not sum to 100 %."
     if any(kernel.efficiency is not None for kernel in top):
-        caption += f" Of the roof: {_ROOF}."
+        caption += f" Share of roof: {_ROOF}."
     if any(map(_by_name, top)):
         caption += f" {_BY_NAME}"
     return caption

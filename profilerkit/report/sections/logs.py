@@ -18,9 +18,9 @@ _SIGNALS = (
     ("gpu.utilization", "Busy", False),
     ("gpu.memory_used", "Most memory", True),
     ("gpu.power", "Power", False),
-    ("gpu.power_of_limit", "Of its limit", False),
-    ("gpu.power_throttle", "Held by the limit", False),
-    ("gpu.hw_thermal_throttle", "Held by heat", False),
+    ("gpu.power_of_limit", "Share of limit", False),
+    ("gpu.power_throttle", "Throttled for power", False),
+    ("gpu.hw_thermal_throttle", "Throttled for heat", False),
     ("gpu.temperature", "Temperature", False),
     ("gpu.sm_clock", "Clock", False),
 )
@@ -35,10 +35,10 @@ KINDS: dict[LiveKind, str] = {
     "other": "other",
     "unseen": "not known",
 }
-_DEVICES = "Means over the whole log while it sampled, idle times included; of memory the most."
+_DEVICES = "Means over the whole log, including idle times; for memory the maximum."
 _SNAPSHOTS = (
-    "Sizes as they were asked for. Reserved and idle are of the moment of the peak; without a history, of the "
-    "snapshot. Split: free between blocks in use when the snapshot was taken, of what was reserved."
+    "Sizes as requested. Reserved and idle are measured at the peak, or at the snapshot if there is no history. "
+    "Split: free memory between blocks in use at the snapshot, as a share of reserved memory."
 )
 
 
@@ -100,7 +100,7 @@ def _snapshots(snapshots: Sequence[MemorySnapshot]) -> Table | None:
         )
         for one in snapshots[:_MOST_SNAPSHOTS]
     )
-    columns = ("Snapshot", "Peak", "Reserved", "Idle", "In the end", "Split", "Events")
+    columns = ("Snapshot", "Peak", "Reserved", "Idle", "At the end", "Split", "Events")
     more = f"{len(snapshots) - len(rows)} more in the JSON." if len(snapshots) > len(rows) else ""
     return Table(_SNAPSHOTS, columns, rows, 1, more)
 
@@ -134,9 +134,9 @@ def _live(one: MemorySnapshot) -> Table:
     )
     shares = [f"{KINDS[entry.kind]} {share_text(entry.bytes / total)}" for entry in one.kinds] if total else []
     kinds = f" By kind, derived from the lines: {', '.join(shares)}." if shares else ""
-    when = "when the snapshot was taken, since it has no history" if one.peak_bytes is None else "at the peak"
+    when = "at the snapshot, which has no history" if one.peak_bytes is None else "at the peak"
     return Table(
-        f"Blocks in use {when}, by the line that asked for them.{kinds}",
+        f"Blocks in use {when}, by the line that requested them.{kinds}",
         ("Line", "Kind", "Blocks", "Size", "Share"),
         rows,
         2,

@@ -58,11 +58,15 @@ def _title(cost: Cost) -> str:
 
 def _caption(cost: Cost) -> str:
     """Whose hours are counted, at which price, what start-up took beside them, and what was not recorded."""
-    whole = "The whole recorded run" if cost.scope == "run" else "1,000 steps like those judged: no run was recorded"
+    whole = (
+        "The whole recorded run"
+        if cost.scope == "run"
+        else "1,000 steps like the judged ones, because no run was recorded"
+    )
     sentences = [f"{whole}, {plural(cost.ranks, 'rank')}."]
     if cost.ranks_read < cost.ranks:
         sentences.append(f"{format_count(cost.ranks_read)} of them {'was' if cost.ranks_read == 1 else 'were'} read;")
-        sentences.append("the others count as their mean.")
+        sentences.append("the others are assumed to match their mean.")
     if cost.unit == "rank":
         sentences.append("No GPU was seen: a rank-hour is one process for one hour, without a price.")
     if cost.price is not None:
@@ -78,7 +82,7 @@ def _start_up(cost: Cost) -> list[str]:
     unit, factor = _unit(cost)
     priced = "" if cost.price is None else f", cost {_money(hours * cost.price)}"
     took = f"{_amount(hours * factor)} {unit} ({share_text(hours / cost.hours)}{priced})"
-    return [f"Start-up, imports included, took {took}: paid once, it is not counted as lost."]
+    return [f"Start-up, including imports, took {took}. It is paid once and not counted as lost."]
 
 
 def _label(row: LostTime) -> str:
@@ -130,5 +134,5 @@ def _fixes(cost: Cost) -> Table | None:
     columns = ("Finding", "Method", unit, "Range", *(("Cost",) if priced else ()))
     left = len(cost.fixes) - _ROWS
     more = f"{plural(left, 'finding')} more in the JSON." if left > 0 else ""
-    caption = "Given back if a finding's cause goes away. These overlap and must not be added."
+    caption = "Time gained if a finding's cause goes away. These overlap: do not add them."
     return Table(caption, columns, tuple(row(fix) for fix in cost.fixes[:_ROWS]), 2, more)

@@ -105,7 +105,7 @@ def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot], found_by: str) -
         yield Fact("Peak reserved", format_bytes(memory.peak_reserved_bytes), _BY_HISTORY if by_history else "measured")
     if len(snapshots) == 1 and snapshots[0].start_in_use_bytes is not None and snapshots[0].length_ns:
         ends = f"{format_bytes(snapshots[0].start_in_use_bytes)} → {format_bytes(snapshots[0].in_use_bytes)}"
-        over = f"measured, from the beginning of the history to its end, {format_long_ns(snapshots[0].length_ns)} later"
+        over = f"measured, from the start of the history to its end, {format_long_ns(snapshots[0].length_ns)} later"
         yield Fact("In use", ends, over)
     if memory.peak_device_used_bytes is not None:
         yield Fact("Peak use of the device", format_bytes(memory.peak_device_used_bytes), "sampled, all processes")
@@ -114,7 +114,7 @@ def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot], found_by: str) -
     peak = _peak(memory)
     if peak is not None and memory.capacity_bytes:
         more = peak > memory.capacity_bytes
-        note = "derived, more is taken than there is" if more else "derived"
+        note = "derived, more than the capacity is in use" if more else "derived"
         yield Fact("Headroom", "none" if more else format_bytes(memory.capacity_bytes - peak), note)
     if memory.peak_process_bytes is not None:
         of = f" of {format_bytes(memory.host_capacity_bytes)}" if memory.host_capacity_bytes else ""
@@ -171,7 +171,7 @@ def _alive(memory: Memory) -> Table | None:
         for row in memory.alive
     )
     columns = ("Operator", *(("Module",) if with_modules else ()), "Blocks", "Size", "Share")
-    caption = "Alive when most was allocated, by the operator that asked for it."
+    caption = "Alive at the allocation peak, by the operator that requested it."
     if memory.alive_before_bytes:
         before = format_bytes(memory.alive_before_bytes)
         caption += f" {before} more are older than the recording, such as parameters and optimizer state."
@@ -192,17 +192,17 @@ def _title(memory: Memory, rows: Sequence[MemoryRow]) -> str:
     if _height(highest) - _height(lowest) <= _EVEN_RATIO * _height(highest):
         return f"Memory is even: steps peak at {format_bytes(_height(highest))}{of}"
     return (
-        f"Step {highest.index} needs most memory: {format_bytes(_height(highest))}{of}; "
-        f"the least of a step is {format_bytes(_height(lowest))}"
+        f"Step {highest.index} needs the most memory: {format_bytes(_height(highest))}{of}; "
+        f"the lowest step needs {format_bytes(_height(lowest))}"
     )
 
 
 def _caption(memory: Memory, columns: Columns) -> str:
-    pieces = [f"The most of each step: {_TRACKED[memory.rows_of or 'allocated']}."]
+    pieces = [f"The peak of each step: {_TRACKED[memory.rows_of or 'allocated']}."]
     if any(row.reserved_bytes is not None for row in columns.rows):
         pieces.append("Pale: reserved beyond it.")
     if columns.capacity_bytes is not None and not columns.capacity_drawn:
-        pieces.append(f"The capacity, {format_bytes(columns.capacity_bytes)}, lies far above the scale.")
+        pieces.append(f"The capacity, {format_bytes(columns.capacity_bytes)}, is far above the scale.")
     if columns.group > 1:
         pieces.append(f"Each column is the highest of {columns.group} neighbouring steps.")
     return " ".join(pieces)

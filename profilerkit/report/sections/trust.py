@@ -12,7 +12,7 @@ from profilerkit.units import format_count, format_ns, format_ratio
 
 _MODES = {
     "gpu": "Device events were read.",
-    "cpu": "No device events: the main thread stands for the device.",
+    "cpu": "No device events: the main thread is treated as the device.",
     "steps": "Only step timers exist.",
     "logs": "Only logs were read, which have no steps.",
     "dumps": "Only dumps of flight recorders were read.",
@@ -145,7 +145,9 @@ def _clock(steps: Steps) -> tuple[Fact, ...]:
     """By whose clock steps are timed, where a device's was recorded."""
     if steps.ahead_ns is None:
         return ()
-    return (Fact("Steps timed by", "the device's clock", f"the host runs {format_ns(steps.ahead_ns)} ahead of it"),)
+    return (
+        Fact("Steps timed by", "the device's clock", f"a step ends {format_ns(steps.ahead_ns)} later than on the host"),
+    )
 
 
 def _dropped_note(dropped: list[str]) -> str:

@@ -22,7 +22,7 @@ def section(report: Report) -> Section | None:
         also = ", also in parts of other families" if beyond else ""
         reason = f"Its best fix is expected to save 5 % or more{also}."
         if best is None:
-            reason = "The recorder slows the host: without it the kernels may be the bound."
+            reason = "The recorder slows the host. Without it, kernels may be the bound."
         rows.append(_row(bound, "also costs time", shares.get(family) if family else None, best, reason))
     for row in verdict.ruled_out:
         if row.bound not in verdict.contenders:
@@ -47,5 +47,5 @@ def _best(report: Report, bound: Bound) -> Saving | None:
 def _row(
     bound: Bound, state: str, share: float | None, best: Saving | None, reason: str, known: float | None = None
 ) -> tuple[Cell, ...]:
-    saving = saving_range(best) if best else "none stated" if known is None else format_ratio(known)
+    saving = saving_range(best) if best else "not estimated" if known is None else format_ratio(known)
     return (bound, state, reason, Value(share, "ratio"), saving)

@@ -42,7 +42,7 @@ def _facts(workers: Workers) -> Iterator[Fact]:
     of = f"mean of {format_count(workers.batches)}, made by {plural(workers.count, 'worker')}"
     yield Fact("Work on one batch", format_ns(workers.producer_ns), f"measured, {of}")
     if workers.p99_ns is not None:
-        yield Fact("99th percentile of it", format_ns(workers.p99_ns), "measured")
+        yield Fact("Its 99th percentile", format_ns(workers.p99_ns), "measured")
     if workers.busy_ratio is not None:
         idle = format_ratio(1.0 - workers.busy_ratio)
         yield Fact("Workers busy", format_ratio(workers.busy_ratio), f"measured, idle {idle}")
@@ -59,7 +59,7 @@ def _facts(workers: Workers) -> Iterator[Fact]:
         text = ", ".join(f"{_AWAITED[name]} {format_ratio(share)}" for name, share in awaited)
         yield Fact("While the step waits, its batch is", text, "measured")
     if workers.delivery_ns is not None:
-        yield Fact("From made to received", format_ns(workers.delivery_ns), "measured, median of awaited batches")
+        yield Fact("From ready to received", format_ns(workers.delivery_ns), "measured, median of awaited batches")
     yield from _sizes(workers)
 
 

@@ -181,7 +181,7 @@ def test_clocks_of_several_hosts_are_not_trusted_below_their_error(tmp_path):
     report = job(tmp_path, flight(times(0)), flight(times(20_000)), hosts=["a", "b"])
     assert report.communication.late == ()
     assert "clocks" in outcome(report).reason
-    assert "by turns" not in " ".join(waiting_lines(report))
+    assert "in turn" not in " ".join(waiting_lines(report))
     assert any("2 hosts, whose clocks may be 100 ms apart" in note for note in report.trust.notes)
     (tmp_path / "near").mkdir()
     assert job(tmp_path / "near", flight(times(0)), flight(times(20_000)), hosts=["a", "a"]).communication.late
@@ -312,7 +312,7 @@ def test_what_ddp_says_is_shown_as_it_is(tmp_path):
     report = profilerkit.analyze(run)
     (shown,) = report.communication.ddp
     assert (shown.overlap_ratio, shown.backward_ns, shown.static_graph) == (0.75, None, None)
-    assert "hidden behind backward" in report.to_html()
+    assert "overlapped with backward" in report.to_html()
     values = [fact.value for fact in model_facts(report)]
     assert values == ["forward 1.00 ms, communication 4.00 ms", "75 %", "2: 1.00 KiB, 2.00 KiB"]
 
