@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import opening_share
-from profilerkit.analysis.workers.capacity import OWN_CORES, others_hold, own_cores
+from profilerkit.analysis.workers.capacity import OWN_CORES, cores_in_use, others_hold, own_cores
 from profilerkit.model.change import revise
 from profilerkit.model.step import PARTS, QUEUE, Part, StepTimes
 from profilerkit.model.workers import Workers
@@ -88,7 +88,7 @@ def ready_ratio(cpu_ratio: float, queue_ratio: float) -> float:
 
 def _taken(facts: Facts) -> Mapping[str, float]:
     """Part to the share of the step in which it queues for a processor; empty where that is not others' doing."""
-    own, cores = own_cores(facts), facts.usable_cores
+    own, cores = own_cores(facts), cores_in_use(facts)
     if facts.on_device or (facts.world_size or 1) > 1 or not facts.mean_step_ns:
         return {}
     if own is None or not cores or own >= OWN_CORES * cores:

@@ -169,6 +169,7 @@ class Facts(msgspec.Struct, frozen=True):
         raised: whether an exception ended a rank; after a mere silence the run may still be under way.
         refused: no rank recorded anything, because the disk took nothing: it was full, or the host went down.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
+        has_whole_host: the run may use all cores of its host, as far as that is known.
         host_ranks: recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.
         workers: what the loader's worker processes did; ``None`` without any, or where that was not recorded.
@@ -226,6 +227,7 @@ class Facts(msgspec.Struct, frozen=True):
     loader: Loader | None = None
     workers: Workers | None = None
     usable_cores: float | None = None
+    has_whole_host: bool = False
     host_ranks: int | None = None
     device: DeviceFacts | None = None
     copies: CopyFacts | None = None

@@ -88,6 +88,7 @@ def run_facts(
         input=chosen.input,
         workers=chosen.workers,
         usable_cores=_cores(ranks, chosen),
+        has_whole_host=_has_whole_host(chosen),
         stalls=chosen.stalls,
         spec=device_spec(trace.properties if trace else None, device),
         memory=_memory(chosen),
@@ -266,6 +267,11 @@ def _cores(ranks: Sequence[RankFacts], chosen: RankFacts) -> float | None:
     """Usable cores for the judged rank: those of its host, divided among the ranks recorded there."""
     meta = chosen.record.meta if chosen.record else None
     return meta.usable_cores / (host_ranks(ranks, chosen) or 1) if meta else None
+
+
+def _has_whole_host(chosen: RankFacts) -> bool:
+    meta = chosen.record.meta if chosen.record else None
+    return meta is not None and meta.host_cores is not None and meta.usable_cores >= meta.host_cores
 
 
 def _world_size(ranks: Sequence[RankFacts]) -> int | None:

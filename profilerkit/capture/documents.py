@@ -73,6 +73,7 @@ def meta(
         anchor_unix_ns=anchor.unix_ns,
         anchor_perf_ns=anchor.perf_ns,
         usable_cores=environment.usable_cores(),
+        host_cores=os.cpu_count(),
         device_name=device_name,
         device_uuid=device_uuid,
         features=features,

@@ -261,6 +261,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         start_up: what came before the recording; ``None`` where it was not begun by ``profilerkit run``.
         switches: switches made for debugging that were on all along, as ``NAME`` or ``NAME=value``; ``None`` in
             recordings of older versions.
+        host_cores: all of the host, whoever may use them; ``None`` in recordings of older versions.
     """
 
     format_version: int
@@ -287,6 +288,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     processor: str | None = None
     start_up: StartUp | None = None
     switches: tuple[str, ...] | None = None
+    host_cores: int | None = None
 
 
 #: Why a window was opened: to see the typical step, or slow ones that recur.

@@ -428,11 +428,15 @@ def test_what_takes_the_processors_decides_the_fix():
 
 
 def test_a_run_that_takes_all_of_its_cores_waits_for_itself():
-    assert "itself uses 7 of its 8 cores" in check("RU005", contended(own=7.0, cpu_pressure=0.9)).reason
+    assert "itself uses 7 of the 8 cores in use" in check("RU005", contended(own=7.0, cpu_pressure=0.9)).reason
     workers = ratio("host.worker_cores", 3.0)
     known = contended(own=4.0, cpu_pressure=0.9)
     assert ended("RU005", known) is Fired
     assert ended("RU005", replace(known, samples=(*known.samples, workers))) is Passed
+    # Where other cores are idle, those in use are the run's.
+    idle = replace(known, samples=(*known.samples, ratio("host.cpu", 0.6)))
+    assert ended("RU005", idle) is Fired
+    assert ended("RU005", replace(idle, has_whole_host=True)) is Passed
     # What the hypervisor or a quota takes is not the run's own doing.
     assert ended("RU005", contended(own=7.0, steal=0.1)) is Fired
 

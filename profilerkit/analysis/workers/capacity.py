@@ -14,7 +14,7 @@ THROTTLED = 0.05
 PRESSURE = 0.2
 #: Host utilisation that leaves no core to spare.
 FULL_HOST = 0.9
-#: Of the usable cores, from which the run itself is what waits for them (a choice).
+#: Of the cores in use, from which the run itself is what waits for them (a choice).
 OWN_CORES = 0.8
 #: No more workers than this are proposed.
 MOST_WORKERS = 16
@@ -68,7 +68,7 @@ def others_hold(facts: Facts) -> bool:
 
     Of several ranks on a host each waits for the others', which would win nothing together.
     """
-    workers, own, cores = facts.workers, own_cores(facts), facts.usable_cores
+    workers, own, cores = facts.workers, own_cores(facts), cores_in_use(facts)
     if workers is None or own is None or not cores or (facts.world_size or 1) > 1:
         return False
     throttled = facts.series("host.cpu_throttled")
@@ -119,6 +119,17 @@ def batch_room(facts: Facts) -> int | None:
     if workers is None or not workers.batch_bytes or free is None:
         return None
     return max(int(free / workers.batch_bytes), 0)
+
+
+def cores_in_use(facts: Facts) -> float | None:
+    """Cores in use of those that the run may use, by whomever; all of them where that is not known.
+
+    Where some are idle, a queue for them is that of threads that take turns, not of other programs.
+    """
+    busy = facts.series("host.cpu")
+    if not facts.usable_cores or busy is None or not facts.has_whole_host:
+        return facts.usable_cores
+    return busy.mean * facts.usable_cores
 
 
 def own_cores(facts: Facts) -> float | None:

@@ -1,6 +1,6 @@
 """RU005: other work on the host takes processor time."""
 
-from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
+from profilerkit.analysis.workers.capacity import OWN_CORES, cores_in_use, own_cores
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, fired, sampled_evidence
 from profilerkit.rules.input.worker_evidence import cores_evidence
 from profilerkit.rules.run_queue import ORIGIN as RUN_QUEUE
@@ -29,7 +29,7 @@ class ContendedHost(Rule, frozen=True):
 
     How it is measured: /proc/stat, PSI and the control group are sampled {fewest_samples} times or more. The training
         thread's wait counts from {queue_ratio}. PSI and that wait count only while the run uses less than {own_ratio}
-        of its cores. No saving is given: the program is not the cause.
+        of the cores in use. No saving is given: the program is not the cause.
 
     When it is wrong: A run that fills its cores waits for itself. Its workers and threads have rules.
 
@@ -66,7 +66,7 @@ class ContendedHost(Rule, frozen=True):
             *self._above(facts, SIGNAL, self.queue_ratio),
             *self._above(facts, "host.cpu_pressure", self.pressure_ratio),
         ]
-        own, cores = own_cores(facts), facts.usable_cores
+        own, cores = own_cores(facts), cores_in_use(facts)
         if own is not None and cores and own < self.own_ratio * cores:
             taken = [*waited, *taken]
         if taken:
@@ -78,7 +78,7 @@ class ContendedHost(Rule, frozen=True):
                 "something waits for a processor; how many cores the run itself uses was not sampled",
                 "profilerkit.profile(..., host=True)",
             )
-        return Passed(f"the run itself uses {format_count(own)} of its {format_count(cores)} cores")
+        return Passed(f"the run itself uses {format_count(own)} of the {format_count(cores)} cores in use")
 
     def _above(self, facts: Facts, name: str, limit: float) -> list[Evidence]:
         series = facts.series(name)
