@@ -16,7 +16,8 @@ import msgspec
 from profilerkit.analysis.device.compute_leaves import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.records import AllocatorFacts, DeviceFacts, SyncFacts
-from profilerkit.analysis.facts import Facts, InputFacts
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.leaves import LEAVES

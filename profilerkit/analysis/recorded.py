@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.facts import Facts, InputFacts
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import HotLine, PythonFacts
+from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.host.lines import lines_of
 from profilerkit.analysis.ledger.account import rank_ledger
 from profilerkit.analysis.ledger.pauses import pauses

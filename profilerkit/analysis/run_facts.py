@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from profilerkit.analysis.communication.comm_facts import CommFacts
 from profilerkit.analysis.communication.ddp import distributed_models, parallelism_of
 from profilerkit.analysis.communication.flight import groups_of
 from profilerkit.analysis.communication.parallelism import named_groups
 from profilerkit.analysis.crowd.groups import Place, side_by_side
 from profilerkit.analysis.damage import damage_notes, record_notes
-from profilerkit.analysis.facts import CommFacts, Facts
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.flight_ranks import flight_recorder
 from profilerkit.analysis.foreign import unread
 from profilerkit.analysis.host.training_process import host_facts

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.comm_facts import EXPOSED, comm_facts
+from profilerkit.analysis.communication.comm_facts import EXPOSED, CommFacts, comm_facts
 from profilerkit.analysis.communication.log import CollectiveLog, collective_log
 from profilerkit.analysis.communication.parallelism import parallelism_of
 from profilerkit.analysis.communication.registry import Registry, built_in
@@ -30,11 +30,10 @@ from profilerkit.analysis.device.records import (
 )
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.device.utilisation import device_window
-from profilerkit.analysis.facts import CommFacts, InputFacts
 from profilerkit.analysis.host.activity import NO_ROWS
 from profilerkit.analysis.host.compiles import compiles_of_trace
 from profilerkit.analysis.host.host_facts import CompileFacts, HeldFacts, PhaseFacts, PythonFacts, RecordingFacts
-from profilerkit.analysis.host.input import input_facts
+from profilerkit.analysis.host.input import InputFacts, input_facts
 from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.host.operators import held_by

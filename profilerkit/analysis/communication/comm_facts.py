@@ -1,15 +1,41 @@
 """Communication of one rank: how long, how much of it nothing hides, how large."""
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog, Mask
 from profilerkit.analysis.communication.registry import UNKNOWN
 from profilerkit.analysis.communication.table import collective_table
-from profilerkit.analysis.facts import CommFacts
 from profilerkit.analysis.intervals import I64, Spans, covered, intersect, subtract, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
+from profilerkit.model.report import Collective
 from profilerkit.trace.columns import Category, TraceColumns
+
+
+class CommFacts(msgspec.Struct, frozen=True):
+    """Collectives per steady step: total, exposed, and what compute there is to hide behind.
+
+    ``small_ratio`` is the share of their time in collectives below 1 MB, ``None`` without sizes;
+    ``unclassified_ratio`` the share of it in events of which the collective is not known; ``surplus_ratio`` what some
+    take much beyond the median of their like, as a share of it: probably waiting. ``step_ns`` is the mean traced step.
+    """
+
+    step_ns: float
+    per_step: float
+    total_ns: float
+    exposed_ns: float
+    alone_compute_ns: float
+    small_ratio: float | None
+    table: tuple[Collective, ...]
+    unclassified_ratio: float | None = None
+    surplus_ratio: float = 0.0
+
+    @property
+    def overlap_ratio(self) -> float:
+        """Hidden / total."""
+        return 1.0 - self.exposed_ns / self.total_ns if self.total_ns else 1.0
+
 
 #: Below this a collective runs at the latency floor of the link, not at its bandwidth.
 SMALL_COLLECTIVE_BYTES = 1_000_000

@@ -1,15 +1,52 @@
 """How the training thread was fed in the steady window, as far as its trace shows."""
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.facts import BEFORE_THE_COPY, BETWEEN_STEPS, InputFacts
 from profilerkit.analysis.host.feeding import dominant_frames, local_fetches
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, Spans, covered, intersect
 from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.model.finding import Source
 from profilerkit.trace.columns import TraceColumns
+
+#: What a wait for a batch is read from when no event marks it.
+BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
+BETWEEN_STEPS = "from the end of a step's own range to the next one"
+INFERRED = (BEFORE_THE_COPY, BETWEEN_STEPS)
+
+
+class InputFacts(msgspec.Struct, frozen=True):
+    """The wait for batches.
+
+    Attributes:
+        cpu_ratio: CPU time of the waiting thread / wait; ``None`` when not measured.
+        fetches: how many fetches were seen in the steady window.
+        single_process: the main process loads the data itself; ``None`` when unknown.
+        source: measured by the wrapper's timer, or derived from the trace.
+        origin: event name or timer the wait was read from.
+        longest_ns: start and end of the longest wait, on the recording's clock.
+        held_ratio: share of the steady time in which the thread was getting a batch, hidden by the device or not;
+            ``None`` when that was not seen.
+        frames: of the calls that hold most of the wait the innermost frames, outer first, as the profiler names them;
+            empty without Python stacks. Hostile text.
+        frames_ratio: share of the wait in the innermost of them; ``None`` without.
+        queue_ratio: share of the wait in which the waiting thread was ready to run and got no processor: whatever
+            loads the data would wait for one; ``None`` when not measured.
+    """
+
+    cpu_ratio: float | None
+    fetches: int
+    single_process: bool | None
+    source: Source
+    origin: str
+    longest_ns: tuple[int, int] | None = None
+    held_ratio: float | None = None
+    frames: tuple[str, ...] = ()
+    frames_ratio: float | None = None
+    queue_ratio: float | None = None
 
 
 def input_facts(

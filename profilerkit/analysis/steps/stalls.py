@@ -6,10 +6,39 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import median, spread
 from profilerkit.analysis.steps.series import StepSeries, evened, levelled, what_grew
+from profilerkit.model.finding import Source
+
+
+class Stall(msgspec.Struct, frozen=True):
+    """A disturbance that recurs.
+
+    Attributes:
+        kind: checkpoint, evaluation, logging, the phase's own name, or ``unnamed``.
+        part: the leaf its time is booked on, ``None`` when it is only known as longer steps.
+        count: occurrences in the steady window.
+        period: steps between occurrences; ``None`` when irregular.
+        excess_ns: extra time per occurrence: the mean of a named phase, the median of longer steps.
+        share: excess summed / steady time.
+        source: measured for named phases, derived for longer steps.
+        steps: first and last affected step.
+        grew: the leaf that holds most of the extra time of longer steps; ``None`` when none does.
+        coverage: its share of that time.
+    """
+
+    kind: str
+    part: str | None
+    count: int
+    period: int | None
+    excess_ns: float
+    share: float
+    source: Source
+    steps: tuple[int, int]
+    grew: str | None = None
+    coverage: float | None = None
+
 
 F64 = npt.NDArray[np.float64]
 
