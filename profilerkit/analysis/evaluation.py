@@ -10,7 +10,6 @@ from profilerkit.analysis.events import (
     NONE,
     NOT_TRAINING,
     Events,
-    Mask,
     Timed,
     fetches_here,
     id_of,
@@ -20,7 +19,7 @@ from profilerkit.analysis.events import (
     timed,
     trains,
 )
-from profilerkit.analysis.intervals import I64, covered, union
+from profilerkit.analysis.intervals import I64, Mask, covered, union
 from profilerkit.model.change import revise
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord

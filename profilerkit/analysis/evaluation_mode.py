@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from profilerkit.analysis.events import NONE, Events, Mask, Timed, fetches_here, joined, phases_aside, timed, trains
-from profilerkit.analysis.intervals import I64, covered, time_within, union
+from profilerkit.analysis.events import NONE, Events, Timed, fetches_here, joined, phases_aside, timed, trains
+from profilerkit.analysis.intervals import I64, Mask, covered, time_within, union
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.rundir.layout import EventFlag, EventKind
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.host.names import is_feeding_phase
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
@@ -16,7 +16,6 @@ EVENT_DTYPE = np.dtype(
     [("kind", "<u2"), ("flags", "<u2"), ("name", "<u4"), ("start", "<i8"), ("dur", "<i8"), ("value", "<i8")]
 )
 Events = npt.NDArray[np.void]
-Mask = npt.NDArray[np.bool_]
 
 #: Fetches of the training thread that do not feed the training.
 NOT_TRAINING = EventFlag.OTHER_LOADER | EventFlag.IN_PHASE

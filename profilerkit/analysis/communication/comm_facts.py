@@ -3,10 +3,10 @@
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.log import CollectiveLog, Mask
+from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.registry import UNKNOWN
 from profilerkit.analysis.communication.table import collective_table
-from profilerkit.analysis.intervals import I64, Spans, covered, intersect, subtract, union
+from profilerkit.analysis.intervals import I64, Mask, Spans, covered, intersect, subtract, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
 from profilerkit.model.report import Collective

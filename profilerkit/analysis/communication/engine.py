@@ -4,10 +4,10 @@ import re
 
 import numpy as np
 
-from profilerkit.analysis.communication.log import CollectiveLog, Mask
+from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.wire import Engine, ReducerWork
 from profilerkit.analysis.device.kernels import in_use, matching
-from profilerkit.analysis.intervals import I64, Spans, covered, intersect, subtract, union
+from profilerkit.analysis.intervals import I64, Mask, Spans, covered, intersect, subtract, union
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.trace.columns import Category, TraceColumns
 

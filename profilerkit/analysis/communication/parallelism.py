@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.log import CollectiveLog, Mask
-from profilerkit.analysis.intervals import I64, Spans, index_at, intersect, union
+from profilerkit.analysis.communication.log import CollectiveLog
+from profilerkit.analysis.intervals import I64, Mask, Spans, index_at, intersect, union
 from profilerkit.model.communication import Parallelism, ParallelName
 from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns
 

@@ -3,9 +3,9 @@
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.log import KINDS, CollectiveLog, Mask
+from profilerkit.analysis.communication.log import KINDS, CollectiveLog
 from profilerkit.analysis.communication.volume import bus_factor
-from profilerkit.analysis.intervals import I64, Spans, intersect, union
+from profilerkit.analysis.intervals import I64, Mask, Spans, intersect, union
 from profilerkit.model.report import Collective
 
 #: Rows kept: the rest of the names took less time.

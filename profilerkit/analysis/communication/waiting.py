@@ -4,14 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.matching import MatchedGroup, Matching
 from profilerkit.analysis.communication.table import Split
-from profilerkit.analysis.intervals import I64, Spans, index_at
-
-Mask = npt.NDArray[np.bool_]
+from profilerkit.analysis.intervals import I64, Mask, Spans, index_at
 
 
 class Arrivals(msgspec.Struct, frozen=True):

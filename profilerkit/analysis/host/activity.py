@@ -2,7 +2,6 @@
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.host.feeding import Feeding, feeding, led_in
 from profilerkit.analysis.host.loading import captures
@@ -12,6 +11,7 @@ from profilerkit.analysis.intervals import (
     EMPTY,
     I64,
     NO_SEGMENTS,
+    Mask,
     Segments,
     Spans,
     paint,
@@ -22,8 +22,6 @@ from profilerkit.analysis.intervals import (
 )
 from profilerkit.analysis.leaves import leaf
 from profilerkit.trace.columns import Category, TraceColumns
-
-Mask = npt.NDArray[np.bool_]
 
 NO_ROWS = np.empty(0, dtype=np.int64)
 

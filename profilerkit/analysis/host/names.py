@@ -4,7 +4,6 @@ import re
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.host.frames import (
@@ -16,13 +15,11 @@ from profilerkit.analysis.host.frames import (
     runs_python,
     without_object,
 )
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.analysis.leaves import leaf
 from profilerkit.rundir.layout import EVALUATION, INPUT_SPAN, PHASE_SPAN_PREFIX
 from profilerkit.trace.columns import Category, TraceColumns, kept
 from profilerkit.trace.phases import Phase, phase_of
-
-Mask = npt.NDArray[np.bool_]
 
 #: A call shorter than this did not wait for the device.
 BLOCKING_CALL_NS = 10_000

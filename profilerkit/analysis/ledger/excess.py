@@ -4,13 +4,10 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.events import Timed
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.model.step import StepState
-
-Mask = npt.NDArray[np.bool_]
 
 
 class StepKinds(msgspec.Struct, frozen=True):

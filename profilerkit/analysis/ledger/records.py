@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Mask, Timed, is_whole, joined, put_in, timed
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Timed, is_whole, joined, put_in, timed
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
-from profilerkit.analysis.intervals import I64, Segments, innermost_owner, union
+from profilerkit.analysis.intervals import I64, Mask, Segments, innermost_owner, union
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord

@@ -3,16 +3,13 @@
 import re
 
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import in_use, matching
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, subtract, union
+from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, intersect, subtract, union
 from profilerkit.analysis.memory.use import ZeroedGradients
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.thread_line import ThreadLine
 from profilerkit.trace.columns import Category, TraceColumns
-
-Mask = npt.NDArray[np.bool_]
 
 #: The optimizer's own annotation, and the frame of a module's method, which has none.
 _CLEARS = re.compile(r"^Optimizer\.zero_grad#|\.py\(\d+\): zero_grad$")

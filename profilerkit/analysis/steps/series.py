@@ -4,13 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.analysis.stats import median
 from profilerkit.model.change import revise
-
-Mask = npt.NDArray[np.bool_]
 
 #: A part did it when it holds at least this share of what some steps take more (the coverage that a late rank's cause
 #: needs as well).
