@@ -7,7 +7,7 @@ from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames
 from profilerkit.analysis.device.launching_ops import launching_operators
 from profilerkit.analysis.device.operator_costs import operator_costs
 from profilerkit.analysis.device.recompute import recomputed
-from profilerkit.analysis.device.roofline import BANDWIDTH, MATH, Roofline, roofline
+from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, roofline
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import leaf
 from profilerkit.hardware.lookup import DeviceSpec
@@ -45,8 +45,8 @@ def compute_leaves(
     other, math, bandwidth = (leaf(f"compute.{kind}") for kind in ("other", "math", "membw"))
     # By roof, on the host and on the device.
     by_roof = np.full((2, 3), other, dtype=np.int64)
-    by_roof[:, MATH] = math
-    by_roof[1, BANDWIDTH] = bandwidth
+    by_roof[:, MATH_ROOF] = math
+    by_roof[1, BANDWIDTH_ROOF] = bandwidth
     found = by_roof[on_device.astype(np.int64), roof.roof]
     found[_streaming(columns, rows, on_device)] = bandwidth
     found[on_device & (columns.dur_ns[rows] < SMALL_KERNEL_NS)] = leaf("compute.small")

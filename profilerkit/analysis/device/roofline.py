@@ -19,7 +19,7 @@ F64 = npt.NDArray[np.float64]
 I8 = npt.NDArray[np.int8]
 
 #: The roof a kernel is under.
-UNKNOWN, MATH, BANDWIDTH = 0, 1, 2
+UNKNOWN, MATH_ROOF, BANDWIDTH_ROOF = 0, 1, 2
 
 #: Fraction of the memory's peak rate that a streaming kernel reaches.
 MEMORY_RATIO = 0.9
@@ -46,7 +46,7 @@ class Roofline(msgspec.Struct, frozen=True):
         bytes: float64, its part of the operator's compulsory traffic.
         least_ns: float64, the fastest it could run with what real kernels reach of the device's peaks, at most what
             it took.
-        roof: int8 ``MATH``, ``BANDWIDTH`` or ``UNKNOWN``.
+        roof: int8 ``MATH_ROOF``, ``BANDWIDTH_ROOF`` or ``UNKNOWN``.
         by_shape: whether shapes and peaks decided the roof, else the name did.
         beyond: whether it ran faster than the peaks allow. A product of matrices that did, and what no device can do,
             is not priced.
@@ -101,10 +101,10 @@ def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64
         values[wrong] = np.nan
     reached = spec.achievable_ratio if spec else np.nan
     least = np.maximum(math_ns / reached, memory_ns / MEMORY_RATIO)
-    computed = np.where(math_ns / reached >= memory_ns / MEMORY_RATIO, MATH, BANDWIDTH)
+    computed = np.where(math_ns / reached >= memory_ns / MEMORY_RATIO, MATH_ROOF, BANDWIDTH_ROOF)
     by_shape = np.isfinite(least)
     decides = by_shape & (least >= NEAR_A_ROOF * columns.dur_ns[rows])
-    named = np.where(kinds.math[name], MATH, np.where(kinds.bandwidth[name], BANDWIDTH, UNKNOWN))
+    named = np.where(kinds.math[name], MATH_ROOF, np.where(kinds.bandwidth[name], BANDWIDTH_ROOF, UNKNOWN))
     return Roofline(
         rows=rows,
         operator=operator,
