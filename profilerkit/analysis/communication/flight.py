@@ -156,7 +156,8 @@ def _sound(flight: Flight) -> Iterable[FlightEntry]:
 def _bytes(entry: FlightEntry, dtype: str | None) -> int:
     """The larger side of a collective, -1 where its type is not known.
 
-    >>> _bytes(FlightEntry(0, 0, 1, False, 1, input_elements=1, output_elements=2), "Long")
+    >>> entry = dict(name=0, group=0, sequence=1, between=False, created_ns=1, input_elements=1, output_elements=2)
+    >>> _bytes(FlightEntry(**entry), "Long")
     16
     """
     known = BY_NAME.get(dtype or "")
