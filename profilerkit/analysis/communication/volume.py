@@ -4,8 +4,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.registry import UNKNOWN
-from profilerkit.analysis.costs.arguments import Arguments, parsed
-from profilerkit.analysis.costs.scalar_types import BY_NAME
+from profilerkit.analysis.costs.arguments import BY_NAME, Arguments, parsed
 from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import CollectiveArgs, TraceColumns
 
