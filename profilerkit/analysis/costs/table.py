@@ -1,10 +1,7 @@
 """Which operator has which cost."""
 
 from profilerkit.analysis.costs.arguments import Arguments
-from profilerkit.analysis.costs.attention import ATTENTION
-from profilerkit.analysis.costs.convolution import Seen, convolutions
-from profilerkit.analysis.costs.cost import Cost, Model
-from profilerkit.analysis.costs.matmul import MATMUL
+from profilerkit.analysis.costs.formulas import ATTENTION, MATMUL, Cost, Model, Seen, convolutions
 from profilerkit.analysis.costs.traffic import TRAFFIC, each_once, foreach, pointwise
 
 #: Kernels that torch.compile fuses: pointwise, and reductions with what stands around them. Templates of matrix

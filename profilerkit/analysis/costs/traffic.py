@@ -7,7 +7,7 @@ from math import prod
 import msgspec
 
 from profilerkit.analysis.costs.arguments import MOST_ELEMENTS, Arguments, Shape, Tensor
-from profilerkit.analysis.costs.cost import Cost, Model
+from profilerkit.analysis.costs.formulas import Cost, Model
 
 #: How many arguments come before the result, for operators that libraries call with one (``out=``).
 _BEFORE_OUT = {

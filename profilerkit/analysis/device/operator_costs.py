@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.costs.arguments import Arguments, parsed
-from profilerkit.analysis.costs.convolution import COMPLETE, seen_in
-from profilerkit.analysis.costs.cost import FAMILIES
+from profilerkit.analysis.costs.formulas import COMPLETE, FAMILIES, seen_in
 from profilerkit.analysis.costs.table import CostTable
 from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import TraceColumns

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.costs.cost import FAMILIES
+from profilerkit.analysis.costs.formulas import FAMILIES
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.math_types import MATH_TYPES
 from profilerkit.analysis.device.operator_costs import DTYPES, OperatorCosts, operator_costs

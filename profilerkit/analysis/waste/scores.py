@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.costs.arguments import Arguments, Shape
-from profilerkit.analysis.costs.matmul import sizes
+from profilerkit.analysis.costs.formulas import sizes
 from profilerkit.analysis.device.roofline import peak_flops_per_ns
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.waste.judged import Bools, Judged

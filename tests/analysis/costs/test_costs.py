@@ -6,8 +6,7 @@ from math import prod
 import pytest
 
 from profilerkit.analysis.costs.arguments import arguments
-from profilerkit.analysis.costs.convolution import Seen, seen_in
-from profilerkit.analysis.costs.cost import FAMILIES
+from profilerkit.analysis.costs.formulas import FAMILIES, Seen, seen_in
 from profilerkit.analysis.costs.table import CostTable
 
 NOTHING_SEEN = Seen({}, {})
