@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.costs.operators import DTYPES
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames
-from profilerkit.analysis.device.operator_costs import DTYPES
 from profilerkit.analysis.device.roofline import Roofline, dense_peak
 from profilerkit.analysis.intervals import I64, Spans
 from profilerkit.analysis.leaves import leaf

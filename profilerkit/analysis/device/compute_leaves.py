@@ -3,9 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.costs.operators import operator_costs
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames
 from profilerkit.analysis.device.launching_ops import launching_operators
-from profilerkit.analysis.device.operator_costs import operator_costs
 from profilerkit.analysis.device.recompute import recomputed
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, roofline
 from profilerkit.analysis.intervals import I64

@@ -3,7 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.costs.formulas import sizes
-from profilerkit.analysis.device.operator_costs import DTYPES
+from profilerkit.analysis.costs.operators import DTYPES
 from profilerkit.analysis.waste.judged import Bools, Judged
 from profilerkit.analysis.waste.records import Alignment
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.costs.arguments import Arguments, Shape
+from profilerkit.analysis.costs.operators import distinct_calls, understood
 from profilerkit.analysis.device.kernels import self_times
-from profilerkit.analysis.device.operator_costs import distinct_calls, understood
 from profilerkit.analysis.intervals import I64, Spans, covered
 from profilerkit.analysis.waste.records import DenseTables
 from profilerkit.trace.columns import Category, TraceColumns

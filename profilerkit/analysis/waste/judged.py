@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.costs.arguments import Arguments
+from profilerkit.analysis.costs.operators import distinct_calls, understood
 from profilerkit.analysis.device.kernels import KernelNames
-from profilerkit.analysis.device.operator_costs import distinct_calls, understood
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.intervals import I64, Spans, intersect, union
 from profilerkit.trace.columns import TraceColumns
