@@ -22,6 +22,7 @@ from profilerkit.analysis.device.records import (
 from profilerkit.analysis.host.host_facts import HostFacts, HotLine
 from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.kernel_losses.records import Waste
 from profilerkit.analysis.ledger.pause import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
@@ -32,7 +33,6 @@ from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.analysis.steps.steadiness import FEW_STEPS
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.analysis.throttling import Throttling
-from profilerkit.analysis.waste.records import Waste
 from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.communication import Communication

@@ -42,6 +42,7 @@ from profilerkit.analysis.host.python_stretches import python_facts
 from profilerkit.analysis.host.recording import recording_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
+from profilerkit.analysis.kernel_losses.records import DenseTables, Waste
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.memory.allocator import judged_instants, memory_of
 from profilerkit.analysis.memory.kept import offloaded, recomputed_bytes
@@ -66,7 +67,6 @@ from profilerkit.analysis.waste.embeddings import host_tables
 from profilerkit.analysis.waste.find import kernel_waste
 from profilerkit.analysis.waste.judged import Judged
 from profilerkit.analysis.waste.optimizer import optimizer_kernels
-from profilerkit.analysis.waste.records import DenseTables, Waste
 from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Parallelism

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from profilerkit.analysis.waste.records import DenseTables
+from profilerkit.analysis.kernel_losses.records import DenseTables
 from profilerkit.model.finding import Source
 from profilerkit.trace.phases import Phase
 

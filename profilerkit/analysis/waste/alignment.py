@@ -4,8 +4,8 @@ import numpy as np
 
 from profilerkit.analysis.costs.formulas import sizes
 from profilerkit.analysis.costs.operators import DTYPES
+from profilerkit.analysis.kernel_losses.records import Alignment
 from profilerkit.analysis.waste.judged import Bools, Judged
-from profilerkit.analysis.waste.records import Alignment
 
 #: Elements of 16 bits in one load of 128: the granularity that PyTorch's own pattern matcher asks for.
 GRANULE = 8

@@ -9,7 +9,7 @@ from profilerkit.analysis.costs.arguments import Arguments, Shape
 from profilerkit.analysis.costs.operators import distinct_calls, understood
 from profilerkit.analysis.device.kernels import self_times
 from profilerkit.analysis.intervals import I64, Spans, covered
-from profilerkit.analysis.waste.records import DenseTables
+from profilerkit.analysis.kernel_losses.records import DenseTables
 from profilerkit.trace.columns import Category, TraceColumns
 
 _LOOKS_UP = ("aten::embedding", "aten::_embedding_bag", "aten::embedding_bag", "aten::index_select")

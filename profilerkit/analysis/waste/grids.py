@@ -3,8 +3,8 @@
 import numpy as np
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS
+from profilerkit.analysis.kernel_losses.records import Grid
 from profilerkit.analysis.waste.judged import F64, Judged
-from profilerkit.analysis.waste.records import Grid
 
 #: Kinds of grid that are told, those with most time.
 _MOST_GRIDS = 64

@@ -5,8 +5,8 @@ import re
 import numpy as np
 
 from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.kernel_losses.records import Layout
 from profilerkit.analysis.waste.judged import Bools, Judged
-from profilerkit.analysis.waste.records import Layout
 
 #: Names of cuDNN's and MIOpen's kernels.
 _CONVERSION = re.compile(

@@ -7,8 +7,8 @@ import numpy as np
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import I64, index_at, intersect, union
+from profilerkit.analysis.kernel_losses.records import Searches
 from profilerkit.analysis.waste.judged import Judged
-from profilerkit.analysis.waste.records import Searches
 from profilerkit.trace.columns import Category
 
 #: cuDNN's search waits for the whole device before it begins and after the warm-up of each trial, then for the event

@@ -1,6 +1,6 @@
 """CP006: the optimizer step runs as many small kernels."""
 
-from profilerkit.analysis.waste.records import OptimizerWork
+from profilerkit.analysis.kernel_losses.records import OptimizerWork
 from profilerkit.rules.api import (
     Bound,
     Evidence,
