@@ -43,6 +43,7 @@ from profilerkit.analysis.host.recording import recording_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.kernel_losses.records import DenseTables, Waste
+from profilerkit.analysis.kernel_losses.shapes import Judged
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.memory.allocator import judged_instants, memory_of
 from profilerkit.analysis.memory.kept import offloaded, recomputed_bytes
@@ -65,7 +66,6 @@ from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
 from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.analysis.waste.embeddings import host_tables
 from profilerkit.analysis.waste.find import kernel_waste
-from profilerkit.analysis.waste.judged import Judged
 from profilerkit.analysis.waste.optimizer import optimizer_kernels
 from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.change import revise

@@ -2,14 +2,10 @@
 
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.kernel_losses.records import Waste
-from profilerkit.analysis.waste.alignment import misaligned
+from profilerkit.analysis.kernel_losses.shapes import Judged, grids, layout, misaligned, searches
 from profilerkit.analysis.waste.embeddings import dense_tables
-from profilerkit.analysis.waste.grids import grids
-from profilerkit.analysis.waste.judged import Judged
-from profilerkit.analysis.waste.layout import layout
 from profilerkit.analysis.waste.optimizer import optimizer_work
 from profilerkit.analysis.waste.scores import scores
-from profilerkit.analysis.waste.searches import searches
 from profilerkit.trace.columns import DeviceProperties
 
 

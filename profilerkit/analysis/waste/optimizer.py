@@ -9,8 +9,8 @@ from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.kernel_losses.records import OptimizerWork
+from profilerkit.analysis.kernel_losses.shapes import Bools, Judged
 from profilerkit.analysis.steps.optimizer_marks import STYLES, largest_class, optimizer_rows, without_closures
-from profilerkit.analysis.waste.judged import Bools, Judged
 from profilerkit.trace.columns import Category
 
 #: ``STYLES`` by the kernels, where no operator was recorded: torch's fused kernels and those of apex, which DeepSpeed

@@ -10,7 +10,7 @@ from profilerkit.analysis.costs.formulas import sizes
 from profilerkit.analysis.device.roofline import peak_flops_per_ns
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.kernel_losses.records import Scores
-from profilerkit.analysis.waste.judged import Bools, Judged
+from profilerkit.analysis.kernel_losses.shapes import Bools, Judged
 
 #: Normalise along the last dimension; their first tensor has the shape of the scores.
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_masked_softmax", "aten::_softmax_backward_data")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from profilerkit.analysis.kernel_losses.shapes import idle_ratio
 from profilerkit.analysis.waste import scores
-from profilerkit.analysis.waste.grids import idle_ratio
 from tests.recipes import ALL_REDUCE, ELEMENTWISE, GEMM, Trace
 
 A100 = {
