@@ -42,6 +42,7 @@ from profilerkit.analysis.host.python_stretches import python_facts
 from profilerkit.analysis.host.recording import recording_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
+from profilerkit.analysis.kernel_losses.find import host_tables, kernel_waste, optimizer_kernels
 from profilerkit.analysis.kernel_losses.records import DenseTables, Waste
 from profilerkit.analysis.kernel_losses.shapes import Judged
 from profilerkit.analysis.leaves import LEAVES, leaf
@@ -64,9 +65,6 @@ from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
 from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
-from profilerkit.analysis.waste.embeddings import host_tables
-from profilerkit.analysis.waste.find import kernel_waste
-from profilerkit.analysis.waste.optimizer import optimizer_kernels
 from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Parallelism

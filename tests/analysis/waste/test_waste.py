@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from profilerkit.analysis.kernel_losses import find
 from profilerkit.analysis.kernel_losses.shapes import idle_ratio
-from profilerkit.analysis.waste import scores
 from tests.recipes import ALL_REDUCE, ELEMENTWISE, GEMM, Trace
 
 A100 = {
@@ -185,12 +185,12 @@ def test_a_grid_written_with_six_digits_fills_whole_rounds():
 
 def attention(steps, *, heads=32, queries=1024, keys=1024, size=64):
     """Forward and backward by separate operators: 100 µs for each of four products, 200 for what is in between."""
-    scores, head, value = [heads, queries, keys], [heads, queries, size], [heads, keys, size]
+    find, head, value = [heads, queries, keys], [heads, queries, size], [heads, keys, size]
     turned = [heads, size, keys]
     steps.call("aten::bmm", [head, turned], (TENSOR_CORE, 100))
     steps.call("aten::add", [[2, heads // 2, queries, keys], [2, 1, 1, keys]], (ELEMENTWISE, 50))
     steps.call("aten::_softmax", [[2, heads // 2, queries, keys], [], []], (SOFTMAX, 50))
-    steps.call("aten::bmm", [scores, value], (TENSOR_CORE, 100))
+    steps.call("aten::bmm", [find, value], (TENSOR_CORE, 100))
     steps.call("aten::bmm", [[heads, keys, queries], head], (TENSOR_CORE, 100))
     steps.call("aten::bmm", [head, turned], (TENSOR_CORE, 100))
     steps.call("aten::_softmax_backward_data", [[2, heads // 2, queries, keys]] * 2, (SOFTMAX, 100))
@@ -215,8 +215,8 @@ def test_queries_and_keys_of_different_number_are_not_mixed_up():
 
 def test_of_many_kinds_of_score_matrices_only_the_told_ones_are_priced(monkeypatch):
     priced = []
-    whole = scores._scores
-    monkeypatch.setattr(scores, "_scores", lambda *given: priced.append(given[3]) or whole(*given))
+    whole = find._scores
+    monkeypatch.setattr(find, "_scores", lambda *given: priced.append(given[3]) or whole(*given))
     steps = Steps()
     for queries in range(256, 276):
         attention(steps, queries=queries)
