@@ -10,8 +10,7 @@ from profilerkit.analysis.communication.wire import Contention
 from profilerkit.analysis.intervals import I64, intersect, union
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.replay.build import Built, Material, build
-from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Shape
-from profilerkit.analysis.replay.replay import Replayed, replay
+from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Replayed, Shape, replay
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category
 

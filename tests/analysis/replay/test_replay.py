@@ -20,9 +20,8 @@ from profilerkit.analysis.replay.changes import (
 )
 from profilerkit.analysis.replay.example import two_kernels
 from profilerkit.analysis.replay.gate import MOST_SLOWED
-from profilerkit.analysis.replay.graph import Wait
+from profilerkit.analysis.replay.graph import Wait, replay, replay_all
 from profilerkit.analysis.replay.joint import MOST_SHARED, joint, savings
-from profilerkit.analysis.replay.replay import replay, replay_all
 from tests.analysis.replay.steps import EVENTS, US, facts_of, graph_of, steps
 from tests.recipes import replace
 
