@@ -58,8 +58,8 @@ from profilerkit.analysis.partition import (
     ran_on_a_device,
 )
 from profilerkit.analysis.replay.build import Material
+from profilerkit.analysis.replay.device_side import MOST_EVENTS
 from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
-from profilerkit.analysis.replay.scope import MOST_EVENTS
 from profilerkit.analysis.steps.events import step_events
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_lanes

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.analysis.communication.registry import Registry
-from profilerkit.analysis.replay.scope import MOST_EVENTS
+from profilerkit.analysis.replay.device_side import MOST_EVENTS
 from profilerkit.analysis.steps.slow_trace import SlowTrace, slow_trace
 from profilerkit.analysis.trace_facts import TraceFacts, trace_facts
 from profilerkit.errors import UnreadableInputError

@@ -13,10 +13,9 @@ from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, Segments, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
-from profilerkit.analysis.replay.device_side import Device, device_of, edges_of
+from profilerkit.analysis.replay.device_side import FEWEST_STEPS, Device, Scope, device_of, edges_of, scope_of
 from profilerkit.analysis.replay.graph import F64, Bools, Graph, Shape, Traced
 from profilerkit.analysis.replay.host_side import Fetches, Pieces, did_by_others, fetches_of, pieces_of
-from profilerkit.analysis.replay.scope import FEWEST_STEPS, Scope, scope_of
 from profilerkit.analysis.replay.waits import Issue, Joins, joins_of, stream_waits
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.trace.columns import Category, TraceColumns

@@ -7,8 +7,8 @@ from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, Segments, Spans, paint, union, with_label
 from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.replay.device_side import Scope
 from profilerkit.analysis.replay.graph import F64, Bools
-from profilerkit.analysis.replay.scope import Scope
 from profilerkit.trace.columns import TraceColumns
 
 #: Getting a batch that is there takes no longer than this; what is beyond is waiting for the workers (a choice: a queue

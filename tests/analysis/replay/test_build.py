@@ -13,9 +13,9 @@ from simulator.truth import done_step_ns
 
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.replay import changes
+from profilerkit.analysis.replay.device_side import scope_of
 from profilerkit.analysis.replay.graph import Wait
 from profilerkit.analysis.replay.joint import savings
-from profilerkit.analysis.replay.scope import scope_of
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.trace.readers import read_trace
 from tests.recipes import host_training, replace
