@@ -3,7 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.communication.wire import Contention
-from profilerkit.analysis.device.launching_ops import launching_operators
+from profilerkit.analysis.enclosing import launching_operators
 from profilerkit.analysis.intervals import I64, Spans, time_within
 from profilerkit.trace.columns import TraceColumns
 

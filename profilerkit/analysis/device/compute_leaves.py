@@ -5,9 +5,9 @@ import numpy.typing as npt
 
 from profilerkit.analysis.costs.operators import operator_costs
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames
-from profilerkit.analysis.device.launching_ops import launching_operators
 from profilerkit.analysis.device.recompute import recomputed
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, roofline
+from profilerkit.analysis.enclosing import launching_operators
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import leaf
 from profilerkit.hardware.lookup import DeviceSpec

@@ -4,9 +4,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.costs.operators import DTYPES
-from profilerkit.analysis.device.call_sites import call_sites
 from profilerkit.analysis.device.kernels import BANDWIDTH, COMMUNICATION, MATH, OTHER, KernelNames
 from profilerkit.analysis.device.roofline import Roofline
+from profilerkit.analysis.enclosing import call_sites
 from profilerkit.analysis.intervals import I64
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source

@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import in_use, matching
-from profilerkit.analysis.enclosing import innermost_at
+from profilerkit.analysis.enclosing import ThreadLine, innermost_at
 from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, union
-from profilerkit.analysis.thread_line import ThreadLine
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: The function of ``torch.utils.checkpoint`` that runs the forward code again (since 1.11, without reentrant backward).

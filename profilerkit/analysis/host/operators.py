@@ -4,9 +4,8 @@ import re
 
 import numpy as np
 
-from profilerkit.analysis.device.call_sites import call_sites
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in_use, matching, self_times
-from profilerkit.analysis.enclosing import innermost_at
+from profilerkit.analysis.enclosing import call_sites, innermost_at
 from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.host_facts import HeldFacts
 from profilerkit.analysis.host.names import QUIET_NS, HostNames

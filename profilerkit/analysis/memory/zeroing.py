@@ -5,10 +5,10 @@ import re
 import numpy as np
 
 from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.enclosing import ThreadLine
 from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, intersect, subtract, union
 from profilerkit.analysis.memory.use import ZeroedGradients
 from profilerkit.analysis.steps.find import TraceSteps
-from profilerkit.analysis.thread_line import ThreadLine
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: The optimizer's own annotation, and the frame of a module's method, which has none.
