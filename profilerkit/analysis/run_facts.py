@@ -10,7 +10,6 @@ from profilerkit.analysis.crowd.groups import Place, side_by_side
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.flight_ranks import flight_recorder
-from profilerkit.analysis.foreign import unread
 from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
@@ -19,7 +18,7 @@ from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.rank_steps import job_steps, rank_steps
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
-from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank
+from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank, unread
 from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.steadiness import weaknesses
