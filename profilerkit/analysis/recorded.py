@@ -13,7 +13,7 @@ from profilerkit.analysis.memory.faults import page_faults
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.memory.worker_pages import copied_pages
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.sharing import surroundings
+from profilerkit.analysis.surroundings import surroundings
 from profilerkit.analysis.whatif import workers_now
 from profilerkit.model.change import revise
 from profilerkit.model.ledger import Ledger, RankWall, Stage
