@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.logs.neighbours import HotDevice, hottest
 from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.throttling import HotDevice, hottest
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import GpuSample
 

@@ -8,9 +8,8 @@ from profilerkit.analysis.batching import room, throughput
 from profilerkit.analysis.device.records import MathFacts
 from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts
 from profilerkit.analysis.kernel_losses.records import Alignment, Grid, Layout, OptimizerWork, Scores, Searches, Waste
-from profilerkit.analysis.logs.neighbours import HotDevice
 from profilerkit.analysis.surroundings import Surroundings
-from profilerkit.analysis.throttling import Throttling
+from profilerkit.analysis.throttling import HotDevice, Throttling
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute
