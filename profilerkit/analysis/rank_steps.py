@@ -8,7 +8,7 @@ import numpy as np
 from profilerkit.analysis.communication.waiting import Ledger
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.ranks import comparable
+from profilerkit.analysis.ranks.job import comparable
 from profilerkit.analysis.steps.queued import queued_per_step
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.table import step_times, stretches

@@ -16,7 +16,7 @@ from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.probes import probed
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.rank_steps import job_steps, rank_steps
-from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
+from profilerkit.analysis.ranks.job import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
 from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank, unread
 from profilerkit.analysis.steps.median_step import median_step

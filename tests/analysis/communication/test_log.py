@@ -11,7 +11,7 @@ from profilerkit.analysis.communication.table import collective_table
 from profilerkit.analysis.communication.volume import bus_factor, payload_bytes
 from profilerkit.analysis.costs.arguments import arguments
 from profilerkit.analysis.intervals import EMPTY
-from profilerkit.analysis.ranks import compare
+from profilerkit.analysis.ranks.job import compare
 from profilerkit.trace.columns import CollectiveArgs, Wanted
 from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace

@@ -8,7 +8,7 @@ from profilerkit.analysis.communication import contention, volume
 from profilerkit.analysis.communication.passes import passes_of
 from profilerkit.analysis.communication.wire import Accumulation
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.ranks import compare
+from profilerkit.analysis.ranks.job import compare
 from profilerkit.analysis.run_facts import run_facts
 from tests.analysis.communication.jobs import job, late
 from tests.recipes import AUTOGRAD, GEMM, LOADER_THREAD, SINGLE, US, Trace, replace
