@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from profilerkit.analysis.communication.matching import EPOCH_NS
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.ranks.matching import EPOCH_NS
 from profilerkit.rundir.reader import RankRecord, named_ranks
 from profilerkit.units import format_long_ns
 

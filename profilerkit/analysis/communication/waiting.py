@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
-from profilerkit.analysis.communication.matching import MatchedGroup, Matching
 from profilerkit.analysis.communication.table import Split
 from profilerkit.analysis.intervals import I64, Mask, Spans, index_at
+from profilerkit.analysis.ranks.matching import MatchedGroup, Matching
 
 
 class Arrivals(msgspec.Struct, frozen=True):
