@@ -5,8 +5,8 @@ import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.parallelism import named_groups
-from profilerkit.analysis.communication.sequences import RankLog
 from profilerkit.analysis.intervals import I64, Spans
+from profilerkit.analysis.ranks.alignment import RankLog
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
 from profilerkit.model.crowd import Condition
 from profilerkit.trace.columns import ProcessGroup

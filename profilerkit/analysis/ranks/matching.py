@@ -8,10 +8,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.alignment import FEWEST_COMMON, Fit, fit
 from profilerkit.analysis.communication.log import Channel
-from profilerkit.analysis.communication.sequences import Members, RankLog, sequences_of
 from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.ranks.alignment import FEWEST_COMMON, Fit, Members, RankLog, fit, sequences_of
 
 #: Clusters with a free place that a rank is compared with before it is taken for one of another group.
 _MOST_TRIED = 64
