@@ -16,9 +16,9 @@ from profilerkit.analysis.communication.flight import (
     recorded_collectives,
 )
 from profilerkit.analysis.communication.late import Lateness, jitter_ratio, late_ranks
-from profilerkit.analysis.communication.waiting import Ledger, ledger_of
 from profilerkit.analysis.intervals import EMPTY, Spans
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
+from profilerkit.analysis.ranks.waiting import Ledger, ledger_of
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, FlightRecorder, LateRank
 from profilerkit.rundir.ending import CLOCK_ERROR_NS

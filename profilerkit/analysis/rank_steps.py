@@ -5,10 +5,10 @@ from typing import Literal
 
 import numpy as np
 
-from profilerkit.analysis.communication.waiting import Ledger
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.job import comparable
+from profilerkit.analysis.ranks.waiting import Ledger
 from profilerkit.analysis.steps.queued import queued_per_step
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.table import step_times, stretches

@@ -3,8 +3,8 @@
 import pytest
 
 from profilerkit.analysis.communication.comm_facts import CommFacts
-from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.communication.wire import Accumulation, Contention, Engine, ReducerWork, Traffic, Wire
+from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.diagnosis import diagnose
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.communication import Communication, DistributedModel, Parallelism

@@ -5,7 +5,6 @@ from itertools import pairwise
 import pytest
 
 from profilerkit.analysis.communication.comm_facts import CommFacts
-from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
     ChainFacts,
@@ -17,6 +16,7 @@ from profilerkit.analysis.device.records import (
 )
 from profilerkit.analysis.host.input import BEFORE_THE_COPY
 from profilerkit.analysis.memory.use import CopiedPages, MemoryUse
+from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.analysis.whatif import HANDOVER_NS
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts

@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.communication.waiting import Arrivals
 from profilerkit.analysis.device.kernels import COMMUNICATION
 from profilerkit.analysis.intervals import I64, Segments
 from profilerkit.analysis.leaves import LEAVES, leaf
+from profilerkit.analysis.ranks.waiting import Arrivals
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.step import Part
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from profilerkit.analysis.communication.registry import built_in
 from profilerkit.analysis.communication.volume import MOST_BYTES
-from profilerkit.analysis.communication.waiting import Arrivals
 from profilerkit.analysis.costs.arguments import BY_NAME
 from profilerkit.analysis.intervals import I64, Mask, Spans, index_at
+from profilerkit.analysis.ranks.waiting import Arrivals
 from profilerkit.model.communication import RecordedCollective
 from profilerkit.rundir.clock import Clock
 from profilerkit.rundir.flight import Flight, FlightEntry

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.communication.waiting import Arrivals, Ledger
 from profilerkit.analysis.intervals import I64, Mask
+from profilerkit.analysis.ranks.waiting import Arrivals, Ledger
 
 #: Share of all waiting that one rank, or two together, must cause to be the late ones. Counted by time: beside a
 #: real late rank anybody is last by microseconds in back-to-back collectives.

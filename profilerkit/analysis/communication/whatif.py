@@ -7,10 +7,10 @@ min(E, Q (1 - 1/k)) and not by E (1 - 1/k): what is hidden gets shorter as well.
 from collections.abc import Callable, Sequence
 
 from profilerkit.analysis.communication.registry import UNKNOWN
-from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.communication.wire import Traffic
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.analysis.whatif import FEWEST_BUCKETS, alone_compute
 from profilerkit.model.communication import ParallelName
 

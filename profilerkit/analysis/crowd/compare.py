@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.waiting import Ledger, arrivals_of, ledger_of
 from profilerkit.analysis.crowd.culprits import Culprit, culprits_of
 from profilerkit.analysis.crowd.member import Member
 from profilerkit.analysis.ranks.matching import Matching, match_ranks
+from profilerkit.analysis.ranks.waiting import Ledger, arrivals_of, ledger_of
 
 #: Ranks that are told in detail beside the culprits: they are what a late one is compared with.
 MOST_TOLD = 8

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.late import Lateness, late_ranks
-from profilerkit.analysis.communication.waiting import Arrivals, Ledger, ledger_of
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ranks.job import LATE_SHARE
+from profilerkit.analysis.ranks.waiting import Arrivals, Ledger, ledger_of
 from profilerkit.model.change import revise
 
 #: Culprits that are looked for: each later one explains less (a choice).

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.parallelism import dimension_of
-from profilerkit.analysis.communication.waiting import Ledger
+from profilerkit.analysis.ranks.waiting import Ledger
 from profilerkit.model.communication import ParallelName
 from profilerkit.model.crowd import GroupKind, GroupRow, Groups
 from profilerkit.trace.columns import ProcessGroup

@@ -9,9 +9,7 @@ from profilerkit.analysis.communication.cause import Cause, cause_by_parts, caus
 from profilerkit.analysis.communication.comm_facts import EXPOSED
 from profilerkit.analysis.communication.late import CAUSED_SHARE, FEWEST_STEPS, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.communication.log import CollectiveLog
-from profilerkit.analysis.communication.relabel import latency_floor_ns, relabelled
 from profilerkit.analysis.communication.table import Split, collective_table
-from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrivals_of, ledger_of, splits_of
 from profilerkit.analysis.communication.wire_facts import divided_wire
 from profilerkit.analysis.flight_ranks import FlightRanks, flight_ranks
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
@@ -19,6 +17,15 @@ from profilerkit.analysis.leaves import WAITS, leaf
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.ranks.alignment import RankLog
 from profilerkit.analysis.ranks.matching import Matching, match_ranks
+from profilerkit.analysis.ranks.waiting import (
+    Arrivals,
+    Ledger,
+    arrivals_of,
+    latency_floor_ns,
+    ledger_of,
+    relabelled,
+    splits_of,
+)
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.unequal_ranks import captures_apart, rank_name
 from profilerkit.model.change import revise
