@@ -15,9 +15,9 @@ from profilerkit.analysis.communication.flight import (
     match_flights,
     recorded_collectives,
 )
-from profilerkit.analysis.communication.late import Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.intervals import EMPTY, Spans
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
+from profilerkit.analysis.ranks.late import Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.ranks.waiting import Ledger, ledger_of
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, FlightRecorder, LateRank

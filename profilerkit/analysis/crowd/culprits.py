@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.late import Lateness, late_ranks
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ranks.job import LATE_SHARE
+from profilerkit.analysis.ranks.late import Lateness, late_ranks
 from profilerkit.analysis.ranks.waiting import Arrivals, Ledger, ledger_of
 from profilerkit.model.change import revise
 
