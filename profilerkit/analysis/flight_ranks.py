@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.cause import cause_by_parts
 from profilerkit.analysis.communication.flight import (
     FlightLog,
     FlightMatch,
@@ -17,6 +16,7 @@ from profilerkit.analysis.communication.flight import (
 )
 from profilerkit.analysis.intervals import EMPTY, Spans
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
+from profilerkit.analysis.ranks.cause import cause_by_parts
 from profilerkit.analysis.ranks.late import Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.ranks.waiting import Ledger, ledger_of
 from profilerkit.model.change import revise

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.cause import Cause, cause_by_parts, cause_of, more_work, same_work
 from profilerkit.analysis.communication.comm_facts import EXPOSED
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import Split, collective_table
@@ -15,6 +14,7 @@ from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.leaves import WAITS, leaf
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.ranks.alignment import RankLog
+from profilerkit.analysis.ranks.cause import Cause, cause_by_parts, cause_of, more_work, same_work
 from profilerkit.analysis.ranks.late import CAUSED_SHARE, FEWEST_STEPS, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.ranks.matching import Matching, match_ranks
 from profilerkit.analysis.ranks.waiting import (
