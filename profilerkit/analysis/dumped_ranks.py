@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from profilerkit.analysis.communication.flight import FlightLog, flight_log
 from profilerkit.analysis.communication.repetition import MOST_OF_THEM, Repetition, find_repetition
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.intervals import EMPTY, I64
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.analysis.ranks.flight import FlightLog, flight_log
 from profilerkit.analysis.unequal_ranks import APART_NS
 from profilerkit.model.change import revise
 from profilerkit.model.run import Signal, Trust

@@ -5,7 +5,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.flight import (
+from profilerkit.analysis.intervals import EMPTY, Spans
+from profilerkit.analysis.rank_facts import LOGGED, RankFacts
+from profilerkit.analysis.ranks.cause import cause_by_parts
+from profilerkit.analysis.ranks.flight import (
     FlightLog,
     FlightMatch,
     flight_log,
@@ -14,9 +17,6 @@ from profilerkit.analysis.communication.flight import (
     match_flights,
     recorded_collectives,
 )
-from profilerkit.analysis.intervals import EMPTY, Spans
-from profilerkit.analysis.rank_facts import LOGGED, RankFacts
-from profilerkit.analysis.ranks.cause import cause_by_parts
 from profilerkit.analysis.ranks.late import Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.ranks.waiting import Ledger, ledger_of
 from profilerkit.model.change import revise

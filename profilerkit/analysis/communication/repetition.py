@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.communication.flight import FlightLog, common_calls
 from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.ranks.flight import FlightLog, common_calls
 
 #: Times that a sequence must follow itself before it is a habit: the first step is never judged, and three show one.
 FEWEST_REPEATS = 4

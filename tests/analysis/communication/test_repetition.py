@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from profilerkit.analysis.communication import repetition
-from profilerkit.analysis.communication.flight import flight_log
 from profilerkit.analysis.communication.repetition import find_repetition
 from profilerkit.analysis.intervals import EMPTY
+from profilerkit.analysis.ranks.flight import flight_log
 from profilerkit.rundir.flight import Flight, FlightEntry, FlightGroup
 
 WORLD = FlightGroup(name="0", description="default_pg")

@@ -21,6 +21,10 @@ from profilerkit.rundir.clock import Clock
 from profilerkit.rundir.flight import Flight, FlightEntry
 from profilerkit.trace.columns import ProcessGroup
 
+# A recorder tells when a host issued a collective, not when it ended. Where computing and issuing happen on the same
+# host thread, who issues last is waited for; where a device computes, only timed collectives tell, and there the
+# shortest is the last to arrive.
+
 #: Share of the collectives of one group and number that must be the same call on every rank for the numbers to count.
 FEWEST_ALIKE = 0.9
 #: The group of all ranks, as torch numbers and describes it.
