@@ -8,7 +8,6 @@ from profilerkit.analysis.communication.parallelism import named_groups
 from profilerkit.analysis.crowd.groups import Place, side_by_side
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.flight_ranks import flight_recorder
 from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
@@ -16,6 +15,7 @@ from profilerkit.analysis.probes import probed
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.rank_steps import job_steps, rank_steps
 from profilerkit.analysis.ranks.flight import groups_of
+from profilerkit.analysis.ranks.flight_ranks import flight_recorder
 from profilerkit.analysis.ranks.job import Job, comparable, compare, notes_of
 from profilerkit.analysis.ranks.late import late_by_clock, late_by_timers, may_be_hidden, timed_ns
 from profilerkit.analysis.siblings import host_ranks, sibling_cores

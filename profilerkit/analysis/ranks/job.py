@@ -9,12 +9,12 @@ from profilerkit.analysis.communication.comm_facts import EXPOSED
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import Split, collective_table
 from profilerkit.analysis.communication.wire_facts import divided_wire
-from profilerkit.analysis.flight_ranks import FlightRanks, flight_ranks
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.leaves import WAITS, leaf
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.ranks.alignment import RankLog
 from profilerkit.analysis.ranks.cause import Cause, cause_by_parts, cause_of, more_work, same_work
+from profilerkit.analysis.ranks.flight_ranks import FlightRanks, flight_ranks
 from profilerkit.analysis.ranks.late import CAUSED_SHARE, FEWEST_STEPS, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.ranks.matching import Matching, match_ranks
 from profilerkit.analysis.ranks.waiting import (
