@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.analysis.damage import record_notes
-from profilerkit.analysis.one_job import contradiction
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.analysis.ranks.alike import contradiction
 from profilerkit.analysis.ranks.dumps import dumped_ranks
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise

@@ -14,11 +14,11 @@ from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.probes import probed
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.rank_steps import job_steps, rank_steps
+from profilerkit.analysis.ranks.alike import host_ranks, sibling_cores, uneven_steps, without_trace
 from profilerkit.analysis.ranks.flight import groups_of
 from profilerkit.analysis.ranks.flight_ranks import flight_recorder
 from profilerkit.analysis.ranks.job import Job, comparable, compare, notes_of
 from profilerkit.analysis.ranks.late import late_by_clock, late_by_timers, may_be_hidden, timed_ns
-from profilerkit.analysis.siblings import host_ranks, sibling_cores
 from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank, unread
 from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.series import StepSeries
@@ -26,7 +26,6 @@ from profilerkit.analysis.steps.steadiness import weaknesses
 from profilerkit.analysis.steps.table import trace_series
 from profilerkit.analysis.throttling import throttling
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
-from profilerkit.analysis.unequal_ranks import uneven_steps, without_trace
 from profilerkit.analysis.workers.loader_facts import loading_facts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise

@@ -5,8 +5,8 @@ from typing import Literal
 
 from profilerkit.analysis.device.records import LaunchFacts
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.ranks.alike import why_no_trace
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.analysis.unequal_ranks import why_no_trace
 from profilerkit.model.change import revise
 from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, Series, Signal
 from profilerkit.rundir.reader import RankRecord

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.intervals import EMPTY, I64
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.analysis.ranks.alike import APART_NS
 from profilerkit.analysis.ranks.flight import FlightLog, common_calls, flight_log
-from profilerkit.analysis.unequal_ranks import APART_NS
 from profilerkit.model.change import revise
 from profilerkit.model.run import Signal, Trust
 from profilerkit.rundir.clock import Clock

@@ -13,6 +13,7 @@ from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.leaves import WAITS, leaf
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.ranks.alignment import RankLog
+from profilerkit.analysis.ranks.alike import captures_apart, rank_name
 from profilerkit.analysis.ranks.cause import Cause, cause_by_parts, cause_of, more_work, same_work
 from profilerkit.analysis.ranks.flight_ranks import FlightRanks, flight_ranks
 from profilerkit.analysis.ranks.late import CAUSED_SHARE, FEWEST_STEPS, Lateness, jitter_ratio, late_ranks
@@ -27,7 +28,6 @@ from profilerkit.analysis.ranks.waiting import (
     splits_of,
 )
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.analysis.unequal_ranks import captures_apart, rank_name
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
 
