@@ -13,12 +13,12 @@ from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.probes import probed
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.rank_steps import job_steps, rank_steps
 from profilerkit.analysis.ranks.alike import host_ranks, sibling_cores, uneven_steps, without_trace
 from profilerkit.analysis.ranks.flight import groups_of
 from profilerkit.analysis.ranks.flight_ranks import flight_recorder
 from profilerkit.analysis.ranks.job import Job, comparable, compare, notes_of
 from profilerkit.analysis.ranks.late import late_by_clock, late_by_timers, may_be_hidden, timed_ns
+from profilerkit.analysis.ranks.steps import job_steps, rank_steps
 from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank, unread
 from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.series import StepSeries
