@@ -5,13 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.crowd.compare import Crowd
 from profilerkit.analysis.crowd.condition import typical
-from profilerkit.analysis.crowd.culprits import Culprit
 from profilerkit.analysis.crowd.groups import side_by_side
-from profilerkit.analysis.crowd.member import Member
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ranks.waiting import Ledger
+from profilerkit.analysis.scale.compare import Crowd, Culprit, Member
 from profilerkit.model import crowd as told
 
 F64 = npt.NDArray[np.float64]
