@@ -11,13 +11,13 @@ import msgspec
 from profilerkit.analysis.behind import files_of, raw_events
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.contention import contended, quiet
-from profilerkit.analysis.crowd.record import crowd_record
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.dumps import with_dumps
 from profilerkit.analysis.recorded import run_ledger, with_recorded
 from profilerkit.analysis.run_facts import run_facts
+from profilerkit.analysis.scale.record import crowd_record
 from profilerkit.compare import compare
 from profilerkit.compare.gates import parse_limit
 from profilerkit.config import Settings, Suppression, rule_prefixes

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from profilerkit.analysis.communication.comm_facts import CommFacts
 from profilerkit.analysis.communication.ddp import distributed_models, parallelism_of
 from profilerkit.analysis.communication.parallelism import named_groups
-from profilerkit.analysis.crowd.groups import Place, side_by_side
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.training_process import host_facts
@@ -19,6 +18,7 @@ from profilerkit.analysis.ranks.flight_ranks import flight_recorder
 from profilerkit.analysis.ranks.job import Job, comparable, compare, notes_of
 from profilerkit.analysis.ranks.late import late_by_clock, late_by_timers, may_be_hidden, timed_ns
 from profilerkit.analysis.ranks.steps import job_steps, rank_steps
+from profilerkit.analysis.scale.record import Place, side_by_side
 from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank, unread
 from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.series import StepSeries
