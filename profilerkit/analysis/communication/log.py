@@ -6,8 +6,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.communication.registry import SEND_RECV, UNKNOWN, Registry, kinds
-from profilerkit.analysis.communication.volume import MOST_BYTES, Shape, payload_bytes, shapes_of
+from profilerkit.analysis.communication.registry import (
+    MOST_BYTES,
+    SEND_RECV,
+    UNKNOWN,
+    Registry,
+    Shape,
+    kinds,
+    payload_bytes,
+    shapes_of,
+)
 from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.trace.columns import Category, CollectiveArgs, TraceColumns
 

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import KINDS, CollectiveLog
-from profilerkit.analysis.communication.volume import bus_factor
+from profilerkit.analysis.communication.registry import bus_factor
 from profilerkit.analysis.intervals import I64, Mask, Spans, intersect, union
 from profilerkit.model.report import Collective
 

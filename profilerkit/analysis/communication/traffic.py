@@ -7,8 +7,8 @@ import numpy as np
 from profilerkit.analysis.communication.comm_facts import SMALL_COLLECTIVE_BYTES
 from profilerkit.analysis.communication.log import KINDS, CollectiveLog
 from profilerkit.analysis.communication.parallelism import dimension_of
+from profilerkit.analysis.communication.registry import bus_factor
 from profilerkit.analysis.communication.table import Split
-from profilerkit.analysis.communication.volume import bus_factor
 from profilerkit.analysis.communication.wire import SizeClass, Traffic
 from profilerkit.analysis.intervals import I64, Spans, covered, index_at, intersect, union
 from profilerkit.analysis.leaves import leaf

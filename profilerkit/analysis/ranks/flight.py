@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.communication.registry import built_in
-from profilerkit.analysis.communication.volume import MOST_BYTES
+from profilerkit.analysis.communication.registry import MOST_BYTES, built_in
 from profilerkit.analysis.costs.arguments import BY_NAME
 from profilerkit.analysis.intervals import I64, Mask, Spans, index_at
 from profilerkit.analysis.ranks.waiting import Arrivals
