@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.comm_facts import CommFacts
+from profilerkit.analysis.communication.table import CommFacts
 from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.records import (

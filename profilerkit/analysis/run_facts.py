@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.communication.comm_facts import CommFacts
 from profilerkit.analysis.communication.ddp import distributed_models, parallelism_of
 from profilerkit.analysis.communication.parallelism import named_groups
+from profilerkit.analysis.communication.table import CommFacts
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.training_process import host_facts

@@ -1,6 +1,6 @@
 """Which parts of the step the fix of each rule is about, and what they took."""
 
-from profilerkit.analysis.communication.traffic import TRANSFER
+from profilerkit.analysis.communication.table import TRANSFER
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import LEAVES, WAITS
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.communication.comm_facts import CommFacts
+from profilerkit.analysis.communication.table import CommFacts
 from profilerkit.analysis.communication.wire import Accumulation, Contention, Engine, ReducerWork, Traffic, Wire
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.diagnosis import diagnose

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from profilerkit.analysis.communication.comm_facts import CommFacts
+from profilerkit.analysis.communication.table import CommFacts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
     ChainFacts,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from profilerkit.analysis.behind.recorded import longest
-from profilerkit.analysis.communication.traffic import TRANSFER
+from profilerkit.analysis.communication.table import TRANSFER
 from profilerkit.analysis.host.gaps import in_order
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
 from profilerkit.analysis.intervals import I64, Segments, Spans, intersect, with_label

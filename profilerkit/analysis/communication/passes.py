@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
-from profilerkit.analysis.communication.table import Split
-from profilerkit.analysis.communication.traffic import transfers_of
+from profilerkit.analysis.communication.table import Split, transfers_of
 from profilerkit.analysis.communication.wire import Accumulation
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.host.backward import NODE, backward_nodes, nodes_of

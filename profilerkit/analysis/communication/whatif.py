@@ -7,7 +7,7 @@ min(E, Q (1 - 1/k)) and not by E (1 - 1/k): what is hidden gets shorter as well.
 from collections.abc import Callable, Sequence
 
 from profilerkit.analysis.communication.registry import UNKNOWN
-from profilerkit.analysis.communication.traffic import TRANSFER
+from profilerkit.analysis.communication.table import TRANSFER
 from profilerkit.analysis.communication.wire import Traffic
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS

@@ -6,8 +6,7 @@ from profilerkit.analysis.communication.contention import contention
 from profilerkit.analysis.communication.engine import engine_of, reducer_work
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.passes import accumulating, accumulation, alone_ns, backward_compute, passes_of
-from profilerkit.analysis.communication.table import Split
-from profilerkit.analysis.communication.traffic import TRANSFER_LEAVES, second_gathers, traffic, transfers_of
+from profilerkit.analysis.communication.table import TRANSFER_LEAVES, Split, second_gathers, traffic, transfers_of
 from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.leaves import WAITS, leaf

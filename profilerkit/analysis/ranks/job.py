@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.comm_facts import EXPOSED
 from profilerkit.analysis.communication.log import CollectiveLog
-from profilerkit.analysis.communication.table import Split, collective_table
+from profilerkit.analysis.communication.table import EXPOSED, Split, collective_table
 from profilerkit.analysis.communication.wire_facts import divided_wire
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.leaves import WAITS, leaf

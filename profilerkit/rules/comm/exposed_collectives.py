@@ -2,8 +2,7 @@
 
 from statistics import median
 
-from profilerkit.analysis.communication.comm_facts import CommFacts
-from profilerkit.analysis.communication.traffic import TRANSFER
+from profilerkit.analysis.communication.table import TRANSFER, CommFacts
 from profilerkit.analysis.communication.whatif import could_hide, exposed, may_overlap, rows
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.analysis.whatif import alone_compute, overlapped
