@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.communication.ddp import distributed_models, parallelism_of
-from profilerkit.analysis.communication.parallelism import named_groups
+from profilerkit.analysis.communication.parallelism import distributed_models, named_groups, parallelism_by_ddp
 from profilerkit.analysis.communication.table import CommFacts
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import Facts
@@ -217,7 +216,7 @@ def _communication(job: Job, judged: int, timed: int | None) -> Communication | 
     """What all ranks' collectives say, with what the judged rank's say by themselves and whom the timers tell."""
     trace, record = job.ranks[judged].trace, job.ranks[judged].record
     flight, ddp = flight_recorder(job.flight, job.ranks, judged), distributed_models(record.ddp if record else None)
-    parallelism = (trace.parallelism if trace else ()) or parallelism_of(ddp)
+    parallelism = (trace.parallelism if trace else ()) or parallelism_by_ddp(ddp)
     if job.communication is None:
         known = parallelism or flight is not None or ddp
         return Communication(parallelism=parallelism, flight=flight, ddp=ddp) if known else None
