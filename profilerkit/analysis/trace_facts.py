@@ -3,12 +3,12 @@
 import msgspec
 import numpy as np
 
+from profilerkit.analysis.communication.details import wire_facts
 from profilerkit.analysis.communication.log import CollectiveLog, collective_log
 from profilerkit.analysis.communication.parallelism import parallelism_of
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.communication.table import EXPOSED, CommFacts, comm_facts
 from profilerkit.analysis.communication.wire import Wire
-from profilerkit.analysis.communication.wire_facts import wire_facts
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts, batch_copies, small_copies
 from profilerkit.analysis.device.compute_facts import compute_facts
 from profilerkit.analysis.device.compute_leaves import compute_leaves

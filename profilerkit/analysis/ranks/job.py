@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from profilerkit.analysis.communication.details import divided_wire
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import EXPOSED, Split, collective_table
-from profilerkit.analysis.communication.wire_facts import divided_wire
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.leaves import WAITS, leaf
 from profilerkit.analysis.rank_facts import RankFacts, with_trace

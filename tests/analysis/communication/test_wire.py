@@ -1,10 +1,10 @@
-"""What the collectives of a trace are made of: traffic, passes, the reducer's own work, engines, contention."""
+"""What the collectives of a trace are made of: traffic, passes, the reducer's own work, engines, details."""
 
 import doctest
 
 import pytest
 
-from profilerkit.analysis.communication import contention, registry
+from profilerkit.analysis.communication import details, registry
 from profilerkit.analysis.communication.passes import passes_of
 from profilerkit.analysis.communication.wire import Accumulation
 from profilerkit.analysis.rank_facts import rank_facts
@@ -462,5 +462,5 @@ def test_each_shape_is_compared_with_itself():
 
 
 def test_examples_of_the_docstrings_hold():
-    for module in (contention, registry):
+    for module in (details, registry):
         assert doctest.testmod(module).failed == 0
