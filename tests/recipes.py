@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from profilerkit.analysis.device.compute_leaves import compute_leaves
+from profilerkit.analysis.device.compute import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.records import AllocatorFacts, DeviceFacts, SyncFacts
 from profilerkit.analysis.facts import Facts

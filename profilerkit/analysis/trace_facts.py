@@ -10,10 +10,8 @@ from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.communication.table import EXPOSED, CommFacts, comm_facts
 from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts, batch_copies, host_copies, small_copies
-from profilerkit.analysis.device.compute_facts import compute_facts
-from profilerkit.analysis.device.compute_leaves import compute_leaves
+from profilerkit.analysis.device.compute import compute_facts, compute_leaves, largest
 from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts
-from profilerkit.analysis.device.kernel_table import largest
 from profilerkit.analysis.device.kernels import KernelNames, self_times
 from profilerkit.analysis.device.launches import lacks_device_events, launch_facts
 from profilerkit.analysis.device.precision import math_facts

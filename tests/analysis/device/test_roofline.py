@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.device.compute_leaves import compute_leaves
+from profilerkit.analysis.device.compute import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, UNKNOWN
 from profilerkit.analysis.leaves import LEAVES
