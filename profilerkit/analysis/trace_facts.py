@@ -11,7 +11,14 @@ from profilerkit.analysis.communication.table import EXPOSED, CommFacts, comm_fa
 from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts, batch_copies, host_copies, small_copies
 from profilerkit.analysis.device.compute import compute_facts, compute_leaves, largest
-from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts
+from profilerkit.analysis.device.device_facts import (
+    allocator_facts,
+    chain_facts,
+    cold_facts,
+    device_facts,
+    device_window,
+    sync_facts,
+)
 from profilerkit.analysis.device.kernels import KernelNames, self_times
 from profilerkit.analysis.device.launches import lacks_device_events, launch_facts
 from profilerkit.analysis.device.precision import math_facts
@@ -26,7 +33,6 @@ from profilerkit.analysis.device.records import (
     SyncFacts,
 )
 from profilerkit.analysis.device.roofline import Roofline
-from profilerkit.analysis.device.utilisation import device_window
 from profilerkit.analysis.host.activity import NO_ROWS
 from profilerkit.analysis.host.compiles import compiles_of_trace
 from profilerkit.analysis.host.host_facts import CompileFacts, HeldFacts, PhaseFacts, PythonFacts, RecordingFacts
@@ -37,7 +43,6 @@ from profilerkit.analysis.host.operators import held_by
 from profilerkit.analysis.host.phases import phase_facts
 from profilerkit.analysis.host.python_stretches import python_facts
 from profilerkit.analysis.host.recording import recording_facts
-from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.kernel_losses.find import host_tables, kernel_waste, optimizer_kernels
 from profilerkit.analysis.kernel_losses.records import DenseTables, Waste
