@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
-from profilerkit.analysis.device.kernels import KernelNames, device_rows
-from profilerkit.analysis.device.launches import used_a_device
+from profilerkit.analysis.device.kernels import KernelNames, device_rows, used_a_device
 from profilerkit.analysis.host.activity import NO_ROWS, HostActivity
 from profilerkit.analysis.host.feeding import NOT_FED, Feeding, inferred_input, made_on_host
 from profilerkit.analysis.host.gaps import Issued, attribute, in_order

@@ -19,8 +19,7 @@ from profilerkit.analysis.device.device_facts import (
     device_window,
     sync_facts,
 )
-from profilerkit.analysis.device.kernels import KernelNames, self_times
-from profilerkit.analysis.device.launches import lacks_device_events, launch_facts
+from profilerkit.analysis.device.kernels import KernelNames, lacks_device_events, launch_facts, self_times
 from profilerkit.analysis.device.precision import math_facts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,

@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.costs.operators import DTYPES
-from profilerkit.analysis.device.kernels import KernelNames
-from profilerkit.analysis.device.math_types import MATH_TYPES, NARROW, WIDE
+from profilerkit.analysis.device.kernels import MATH_TYPES, NARROW, WIDE, KernelNames
 from profilerkit.analysis.device.records import MathFacts, WideMath
 from profilerkit.analysis.device.roofline import MEMORY_RATIO, Roofline, dense_peak
 from profilerkit.analysis.intervals import I64, union

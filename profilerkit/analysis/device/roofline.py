@@ -8,8 +8,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.costs.formulas import FAMILIES
 from profilerkit.analysis.costs.operators import DTYPES, OperatorCosts, operator_costs
-from profilerkit.analysis.device.kernels import KernelNames
-from profilerkit.analysis.device.math_types import MATH_TYPES
+from profilerkit.analysis.device.kernels import MATH_TYPES, KernelNames
 from profilerkit.analysis.intervals import I64
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.trace.columns import TraceColumns

@@ -3,8 +3,7 @@
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.kernels import device_rows
-from profilerkit.analysis.device.launches import launching_rows
+from profilerkit.analysis.device.kernels import device_rows, launching_rows
 from profilerkit.analysis.host.gaps import LONGEST_LAUNCH_NS
 from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import Bools, Category, TraceColumns

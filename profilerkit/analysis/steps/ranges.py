@@ -4,8 +4,7 @@ import re
 
 import numpy as np
 
-from profilerkit.analysis.device.kernels import device_rows
-from profilerkit.analysis.device.launches import launching_rows
+from profilerkit.analysis.device.kernels import device_rows, launching_rows
 from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import I64
