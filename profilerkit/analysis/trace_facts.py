@@ -20,7 +20,6 @@ from profilerkit.analysis.device.device_facts import (
     sync_facts,
 )
 from profilerkit.analysis.device.kernels import KernelNames, lacks_device_events, launch_facts, self_times
-from profilerkit.analysis.device.precision import math_facts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
     ChainFacts,
@@ -31,7 +30,7 @@ from profilerkit.analysis.device.records import (
     MathFacts,
     SyncFacts,
 )
-from profilerkit.analysis.device.roofline import Roofline
+from profilerkit.analysis.device.roofline import Roofline, math_facts
 from profilerkit.analysis.host.activity import NO_ROWS
 from profilerkit.analysis.host.compiles import compiles_of_trace
 from profilerkit.analysis.host.host_facts import CompileFacts, HeldFacts, PhaseFacts, PythonFacts, RecordingFacts

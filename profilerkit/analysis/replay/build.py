@@ -5,8 +5,7 @@ import numpy as np
 
 from profilerkit.analysis.device.copies import are_pageable
 from profilerkit.analysis.device.kernels import KernelNames
-from profilerkit.analysis.device.precision import slow_math
-from profilerkit.analysis.device.roofline import Roofline
+from profilerkit.analysis.device.roofline import Roofline, slow_math
 from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.backward import nodes_of
 from profilerkit.analysis.host.names import HostNames
