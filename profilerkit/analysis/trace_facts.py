@@ -38,9 +38,7 @@ from profilerkit.analysis.host.input import InputFacts, input_facts
 from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.host.operators import held_by
-from profilerkit.analysis.host.phases import phase_facts
 from profilerkit.analysis.host.python_stretches import python_facts
-from profilerkit.analysis.host.recording import recording_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.kernel_losses.find import host_tables, kernel_waste, optimizer_kernels
 from profilerkit.analysis.kernel_losses.records import DenseTables, Waste
@@ -63,7 +61,7 @@ from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
 from profilerkit.analysis.steps.events import step_events
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
-from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
+from profilerkit.analysis.steps.phases import optimizer_rows, phase_facts, recording_facts
 from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.change import revise

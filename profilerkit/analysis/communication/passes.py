@@ -9,10 +9,9 @@ from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import Split, transfers_of
 from profilerkit.analysis.communication.wire import Accumulation
 from profilerkit.analysis.device.kernels import in_use, matching
-from profilerkit.analysis.host.backward import NODE, backward_nodes, nodes_of
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import I64, Mask, Spans, covered, index_at, intersect, subtract, union
-from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
+from profilerkit.analysis.steps.phases import NODE, backward_nodes, nodes_of, optimizer_rows
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: The operators that start the reduction of gradients; older traces have only annotations.

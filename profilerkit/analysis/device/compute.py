@@ -5,11 +5,11 @@ import numpy.typing as npt
 
 from profilerkit.analysis.costs.operators import DTYPES, operator_costs
 from profilerkit.analysis.device.kernels import BANDWIDTH, COMMUNICATION, MATH, OTHER, SMALL_KERNEL_NS, KernelNames
-from profilerkit.analysis.device.recompute import recomputed
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, dense_peak, roofline
 from profilerkit.analysis.enclosing import call_sites, launching_operators
 from profilerkit.analysis.intervals import I64, Spans
 from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.steps.phases import recomputed
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source

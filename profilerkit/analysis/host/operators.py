@@ -6,13 +6,19 @@ import numpy as np
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in_use, matching, self_times
 from profilerkit.analysis.enclosing import call_sites, innermost_at
-from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.host_facts import HeldFacts
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
-from profilerkit.analysis.host.recording import OPERATOR_NS, SHAPES_NS
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, index_at, intersect, subtract, time_within, union
 from profilerkit.analysis.stats import median
-from profilerkit.analysis.steps.optimizer_marks import STYLES, largest_class, optimizer_rows, without_closures
+from profilerkit.analysis.steps.phases import (
+    OPERATOR_NS,
+    SHAPES_NS,
+    STYLES,
+    backward_nodes,
+    largest_class,
+    optimizer_rows,
+    without_closures,
+)
 from profilerkit.trace.columns import Category, TraceColumns
 
 _NODE = "autograd::engine::evaluate_function: "

@@ -14,11 +14,10 @@ from profilerkit.analysis.costs.operators import distinct_calls, understood
 from profilerkit.analysis.device.kernels import self_times
 from profilerkit.analysis.device.roofline import MEMORY_RATIO, peak_flops_per_ns
 from profilerkit.analysis.enclosing import innermost_at
-from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, subtract, union
 from profilerkit.analysis.kernel_losses.records import DenseTables, OptimizerWork, Scores, Waste
 from profilerkit.analysis.kernel_losses.shapes import Bools, Judged, grids, layout, misaligned, searches
-from profilerkit.analysis.steps.optimizer_marks import STYLES, largest_class, optimizer_rows, without_closures
+from profilerkit.analysis.steps.phases import STYLES, backward_nodes, largest_class, optimizer_rows, without_closures
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
 #: Normalise along the last dimension; their first tensor has the shape of the scores.

@@ -4,10 +4,10 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.copies import TO_DEVICE, TO_HOST, directions
-from profilerkit.analysis.device.recompute import reruns
 from profilerkit.analysis.intervals import I64, covered, index_at
 from profilerkit.analysis.memory.use import Offload
 from profilerkit.analysis.steps.find import TraceSteps, in_step
+from profilerkit.analysis.steps.phases import reruns
 from profilerkit.trace.columns import TraceColumns
 
 

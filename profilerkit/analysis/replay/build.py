@@ -7,7 +7,6 @@ from profilerkit.analysis.device.copies import are_pageable
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.roofline import Roofline, slow_math
 from profilerkit.analysis.host.activity import HostActivity
-from profilerkit.analysis.host.backward import nodes_of
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, Segments, Spans, paint, union, with_label
 from profilerkit.analysis.leaves import LEAVES, leaf
@@ -16,6 +15,7 @@ from profilerkit.analysis.replay.device_side import FEWEST_STEPS, Device, Scope,
 from profilerkit.analysis.replay.graph import F64, Bools, Graph, Shape, Traced
 from profilerkit.analysis.replay.waits import Issue, Joins, joins_of, stream_waits
 from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.analysis.steps.phases import nodes_of
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: Getting a batch that is there takes no longer than this; what is beyond is waiting for the workers (a choice: a queue

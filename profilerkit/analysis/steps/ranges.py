@@ -5,10 +5,9 @@ import re
 import numpy as np
 
 from profilerkit.analysis.device.kernels import device_rows, launching_rows
-from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
+from profilerkit.analysis.steps.phases import backward_nodes, optimizer_rows
 from profilerkit.trace.columns import Category, TraceColumns
 from profilerkit.trace.nsys.steps import Ranges, StepRanges, each_holds, step_ranges
 
