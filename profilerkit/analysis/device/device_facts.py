@@ -7,8 +7,8 @@ from profilerkit.analysis.device.copies import awaited_copies, waiting_calls
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, device_rows
 from profilerkit.analysis.device.records import AllocatorFacts, ChainFacts, ColdFacts, DeviceFacts, SyncFacts
 from profilerkit.analysis.device.roofline import Roofline, covered_ns
+from profilerkit.analysis.host.activity import captures, loading_rows
 from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
-from profilerkit.analysis.host.loading import captures, loading_rows
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
 from profilerkit.analysis.host.python_stretches import between_ratio
 from profilerkit.analysis.intervals import I64, Spans, clip, index_at, intersect, subtract, union

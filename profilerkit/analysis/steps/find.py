@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import device_rows
-from profilerkit.analysis.host.loading import captures
+from profilerkit.analysis.host.activity import captures
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.intervals import I64, Spans, covered, positive
 from profilerkit.analysis.steps.completion import AHEAD_RATIO, device_steps, earlier_work_ends, issued_at, undone_from
