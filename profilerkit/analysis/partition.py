@@ -10,9 +10,8 @@ from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads
 from profilerkit.analysis.device.kernels import KernelNames, device_rows, used_a_device
 from profilerkit.analysis.host.activity import NO_ROWS, HostActivity, Queue, loading_rows
 from profilerkit.analysis.host.feeding import NOT_FED, Feeding, inferred_input, made_on_host
-from profilerkit.analysis.host.gaps import Issued, attribute, in_order
+from profilerkit.analysis.host.gaps import Held, Issued, attribute, in_order, releases
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
-from profilerkit.analysis.host.releases import Held, releases
 from profilerkit.analysis.intervals import (
     EMPTY,
     I64,

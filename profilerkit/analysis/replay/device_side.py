@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.copies import TO_HOST, are_pageable, directions
+from profilerkit.analysis.host.gaps import RELEASE_NS
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS
-from profilerkit.analysis.host.releases import RELEASE_NS
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.replay.graph import F64, NEVER, Bools
 from profilerkit.analysis.steps.find import TraceSteps
