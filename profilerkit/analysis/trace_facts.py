@@ -34,10 +34,9 @@ from profilerkit.analysis.device.roofline import Roofline, math_facts
 from profilerkit.analysis.host.activity import NO_ROWS, loading_rows
 from profilerkit.analysis.host.compiles import compiles_of_trace
 from profilerkit.analysis.host.host_facts import CompileFacts, HeldFacts, PhaseFacts, PythonFacts, RecordingFacts
-from profilerkit.analysis.host.input import InputFacts, input_facts
+from profilerkit.analysis.host.input import InputFacts, input_facts, python_facts
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.host.operators import held_by
-from profilerkit.analysis.host.python_stretches import python_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.kernel_losses.find import host_tables, kernel_waste, optimizer_kernels
 from profilerkit.analysis.kernel_losses.records import DenseTables, Waste

@@ -9,8 +9,8 @@ from profilerkit.analysis.device.records import AllocatorFacts, ChainFacts, Cold
 from profilerkit.analysis.device.roofline import Roofline, covered_ns
 from profilerkit.analysis.host.activity import captures, loading_rows
 from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
+from profilerkit.analysis.host.input import between_ratio
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
-from profilerkit.analysis.host.python_stretches import between_ratio
 from profilerkit.analysis.intervals import I64, Spans, clip, index_at, intersect, subtract, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
