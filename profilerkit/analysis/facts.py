@@ -23,7 +23,7 @@ from profilerkit.analysis.host.host_facts import HostFacts, HotLine
 from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.kernel_losses.records import Waste
-from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.replay.gate import ReplayFacts

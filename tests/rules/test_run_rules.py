@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts, Rests
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.stalls import Stall
