@@ -60,7 +60,7 @@ from profilerkit.analysis.steps.events import step_events
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
 from profilerkit.analysis.steps.phases import optimizer_rows, phase_facts, recording_facts
-from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
+from profilerkit.analysis.steps.warmup import causes, loading_per_step, warmup_cost
 from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Parallelism

@@ -12,7 +12,7 @@ from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.queued import computed_per_step, queued_per_step
 from profilerkit.analysis.steps.series import StepSeries, shown_rows
 from profilerkit.analysis.steps.slow import slow_steps
-from profilerkit.analysis.steps.warmup_cause import warmup_cost
+from profilerkit.analysis.steps.warmup import warmup_cost
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
 from profilerkit.model.step import StepRow, Steps, StepState, StepTimes, Stretches, Warmup
