@@ -9,9 +9,8 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.job import comparable
 from profilerkit.analysis.ranks.waiting import Ledger
-from profilerkit.analysis.steps.queued import queued_per_step
 from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.table import step_times, stretches
+from profilerkit.analysis.steps.table import queued_per_step, step_times, stretches
 from profilerkit.model.step import JobSteps, RankSteps
 
 #: What a figure can show and a report can hold: 6,400 numbers are at most 70 kB of JSON (a choice).
