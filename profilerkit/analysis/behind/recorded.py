@@ -13,7 +13,7 @@ from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.samples import signals
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.steps.watched import with_watched
+from profilerkit.analysis.steps.stalls import with_watched
 from profilerkit.model.raw import RawEvent, RawEvents
 from profilerkit.rundir.layout import SAMPLES, EventKind
 from profilerkit.rundir.reader import RankRecord

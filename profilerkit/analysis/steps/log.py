@@ -16,9 +16,8 @@ from profilerkit.analysis.steps.device_time import DeviceTime, device_time
 from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.skipped import skipped_batches
-from profilerkit.analysis.steps.stalls import STALL_KINDS, Stall, regular_distance, unnamed_stalls
+from profilerkit.analysis.steps.stalls import STALL_KINDS, Stall, regular_distance, unnamed_stalls, with_watched
 from profilerkit.analysis.steps.warmup import FEWEST_TO_TELL, warmup_length
-from profilerkit.analysis.steps.watched import with_watched
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
