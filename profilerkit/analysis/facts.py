@@ -28,9 +28,8 @@ from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.stats import ratio_error
-from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.analysis.steps.series import FEW_STEPS, StepSeries
 from profilerkit.analysis.steps.stalls import Stall
-from profilerkit.analysis.steps.steadiness import FEW_STEPS
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.analysis.throttling import Throttling
 from profilerkit.analysis.workers.loading import LoadingFacts

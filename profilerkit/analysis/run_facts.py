@@ -20,8 +20,7 @@ from profilerkit.analysis.ranks.steps import job_steps, rank_steps
 from profilerkit.analysis.scale.record import Place, side_by_side
 from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank, unread
 from profilerkit.analysis.steps.median_step import median_step
-from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.steadiness import weaknesses
+from profilerkit.analysis.steps.series import StepSeries, weaknesses
 from profilerkit.analysis.steps.table import trace_series
 from profilerkit.analysis.throttling import throttling
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
