@@ -4,11 +4,9 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.communication.parallelism import distributed_models, named_groups, parallelism_by_ddp
 from profilerkit.analysis.communication.table import CommFacts
-from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.memory.samples import with_samples
-from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.probes import probed
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import host_ranks, sibling_cores, uneven_steps, without_trace
@@ -24,6 +22,7 @@ from profilerkit.analysis.steps.series import StepSeries, weaknesses
 from profilerkit.analysis.steps.table import trace_series
 from profilerkit.analysis.throttling import throttling
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
+from profilerkit.analysis.trust import budget_notes, capture_cost, damage_notes, record_notes
 from profilerkit.analysis.workers.loader_facts import loading_facts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise
