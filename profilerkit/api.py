@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from profilerkit.analysis.behind import files_of, raw_events
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.contention import contended, quiet
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.dumps import with_dumps
+from profilerkit.analysis.raw_events import files_of, raw_events
 from profilerkit.analysis.recorded import run_ledger, with_recorded
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.scale.record import crowd_record
