@@ -15,7 +15,7 @@ from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.dumps import with_dumps
 from profilerkit.analysis.raw_events import files_of, raw_events
-from profilerkit.analysis.recorded import run_ledger, with_recorded
+from profilerkit.analysis.recorded import run_ledger
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.scale.record import crowd_record
 from profilerkit.compare import compare
@@ -35,7 +35,7 @@ from profilerkit.inputs import (
     require_existing,
     require_one_job,
 )
-from profilerkit.model.change import revise
+from profilerkit.model.change import fields_of, revise
 from profilerkit.model.finding import Evidence, Outcome
 from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report as Record
@@ -245,14 +245,14 @@ def _told(
     logger.info("comparing %d ranks" if len(ranks) > 1 else "putting %d rank together", len(ranks))
     facts = run_facts(
         ranks,
+        run=record,
         device=reading.device,
         world_size=record.manifest.world_size if record and record.manifest else recording.world_size,
         recorded=recording.distinct,
         told=told,
         notes=(*recording.notes, *rules.notes),
-        ending=ending,
     )
-    facts = with_logs(with_recorded(facts, ranks, record), ranks, recording.logs)
+    facts = with_logs(facts, ranks, recording.logs)
     facts = contended(with_dumps(facts, ranks) if recording.by_dumps else facts)
     program = quiet(facts)
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
@@ -304,23 +304,14 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
     """The verdict on the job, with one of its ranks in detail."""
     return Record(
         verdict=diagnose(facts, outcomes),
-        steps=detail.steps,
         breakdown=detail.parts,
         ranks=() if facts.logs is not None and facts.logs.alone else facts.ranks,  # logs alone are of no rank
-        rank_steps=facts.rank_steps,
-        job_steps=facts.job_steps,
         outcomes=outcomes,
-        kernels=detail.kernels,
-        compute=detail.compute,
         copies=detail.host_copies,
         collectives=detail.comm.table if detail.comm else (),
-        memory=detail.memory,
-        trust=facts.trust,
         run=run,
-        communication=facts.communication,
-        workers=detail.workers,
-        median_step=detail.median_step,
-        probes=facts.probes,
+        **fields_of(detail, "steps", "kernels", "compute", "memory", "workers", "median_step"),
+        **fields_of(facts, "rank_steps", "job_steps", "trust", "communication", "probes"),
     )
 
 
