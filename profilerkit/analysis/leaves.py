@@ -1,5 +1,6 @@
 """The leaf table as numbers: an index per part, for arrays."""
 
+from profilerkit.analysis.intervals import I64
 from profilerkit.model.step import PARTS
 
 LEAVES: tuple[str, ...] = tuple(PARTS)
@@ -20,3 +21,8 @@ def leaf(name: str) -> int:
     'over.python'
     """
     return _INDEX[name]
+
+
+def leaf_times(totals: I64) -> dict[str, int]:
+    """Leaf name to ns, without the empty ones."""
+    return {LEAVES[index]: int(value) for index, value in enumerate(totals) if value}

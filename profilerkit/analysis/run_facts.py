@@ -16,7 +16,7 @@ from profilerkit.analysis.ranks.steps import job_steps, rank_steps
 from profilerkit.analysis.recorded import with_records
 from profilerkit.analysis.scale.record import Place, side_by_side
 from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank, unread
-from profilerkit.analysis.steps.median_step import median_step
+from profilerkit.analysis.steps.lanes import median_step
 from profilerkit.analysis.steps.series import StepSeries, weaknesses
 from profilerkit.analysis.steps.table import trace_series
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
@@ -123,7 +123,7 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
         device_events_missing=trace.device_events_missing and not (trace.damage.truncated and on_host),
         alone=trace.shares(trace.partition.alone),
         hidden=trace.shares(trace.partition.hidden),
-        median_step=median_step(trace, facts.rank.rank),
+        median_step=median_step(trace.lanes, trace.steps, trace.partition, facts.rank.rank) if trace.lanes else None,
     )
 
 

@@ -41,7 +41,7 @@ from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtrac
 from profilerkit.analysis.kernel_losses.find import host_tables, kernel_waste, optimizer_kernels
 from profilerkit.analysis.kernel_losses.records import DenseTables, Waste
 from profilerkit.analysis.kernel_losses.shapes import Judged
-from profilerkit.analysis.leaves import LEAVES, leaf
+from profilerkit.analysis.leaves import leaf, leaf_times
 from profilerkit.analysis.memory.allocator import judged_instants, memory_of
 from profilerkit.analysis.memory.kept import offloaded, recomputed_bytes
 from profilerkit.analysis.memory.use import MemoryUse
@@ -332,8 +332,3 @@ def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None
     named = [entry for entry in columns.meta.devices if entry.name]
     alike = named[:1] if len({entry.name for entry in named}) == 1 else []
     return next((entry for entry in (*(entry for entry in named if entry.id == device), *alike)), None)
-
-
-def leaf_times(totals: I64) -> dict[str, int]:
-    """Leaf name to ns, without the empty ones."""
-    return {LEAVES[index]: int(value) for index, value in enumerate(totals) if value}

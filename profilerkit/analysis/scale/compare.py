@@ -8,12 +8,13 @@ import numpy as np
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.parallelism import named_groups
 from profilerkit.analysis.intervals import I64, Spans
+from profilerkit.analysis.leaves import leaf_times
 from profilerkit.analysis.ranks.alignment import RankLog
 from profilerkit.analysis.ranks.job import LATE_SHARE
 from profilerkit.analysis.ranks.late import Lateness, late_ranks
 from profilerkit.analysis.ranks.matching import Matching, match_ranks
 from profilerkit.analysis.ranks.waiting import Arrivals, Ledger, arrivals_of, ledger_of
-from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
+from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
 from profilerkit.model.crowd import Condition
 from profilerkit.trace.columns import ProcessGroup
