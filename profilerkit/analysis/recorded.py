@@ -26,7 +26,7 @@ from profilerkit.analysis.surroundings import surroundings
 from profilerkit.analysis.throttling import throttling
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.whatif import workers_now
-from profilerkit.analysis.workers.loader_facts import loading_facts
+from profilerkit.analysis.workers.queue import loading_facts
 from profilerkit.model.change import revise
 from profilerkit.model.ledger import Ledger, RankWall, Stage
 from profilerkit.rundir.layout import EventKind
