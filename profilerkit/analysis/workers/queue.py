@@ -12,8 +12,7 @@ from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.skipped import skipped_batches
 from profilerkit.analysis.workers.batches import Fetches, all_records, judged_fetches, stage_times
 from profilerkit.analysis.workers.capacity import MOST_WORKERS, PREFETCH
-from profilerkit.analysis.workers.epochs import epoch_facts
-from profilerkit.analysis.workers.loading import LoadingFacts, PaddingFacts, QueueFacts
+from profilerkit.analysis.workers.loading import LoadingFacts, PaddingFacts, QueueFacts, epoch_facts
 from profilerkit.model.change import revise
 from profilerkit.model.workers import Workers
 from profilerkit.rundir.layout import EventKind
