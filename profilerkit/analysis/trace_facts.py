@@ -43,9 +43,8 @@ from profilerkit.analysis.kernel_losses.records import DenseTables, Waste
 from profilerkit.analysis.kernel_losses.shapes import Judged
 from profilerkit.analysis.leaves import leaf, leaf_times
 from profilerkit.analysis.memory.allocator import judged_instants, memory_of
-from profilerkit.analysis.memory.kept import offloaded, recomputed_bytes
 from profilerkit.analysis.memory.use import MemoryUse
-from profilerkit.analysis.memory.zeroing import zeroed_gradients
+from profilerkit.analysis.memory.zeroing import offloaded, recomputed_bytes, zeroed_gradients
 from profilerkit.analysis.partition import (
     Partition,
     busiest_device,
