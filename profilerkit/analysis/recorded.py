@@ -13,10 +13,7 @@ from profilerkit.analysis.host.input import InputFacts, between_ratio
 from profilerkit.analysis.host.lines import lines_of
 from profilerkit.analysis.ledger.account import rank_ledger
 from profilerkit.analysis.ledger.pauses import pauses
-from profilerkit.analysis.memory.allocator_use import allocator_settings, allocator_use
-from profilerkit.analysis.memory.faults import page_faults
-from profilerkit.analysis.memory.use import MemoryUse
-from profilerkit.analysis.memory.worker_pages import copied_pages
+from profilerkit.analysis.memory.use import MemoryUse, allocator_settings, allocator_use, copied_pages, page_faults
 from profilerkit.analysis.probes import probed
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import host_ranks, sibling_cores
