@@ -7,10 +7,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, NOT_TRAINING
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, NOT_TRAINING, SkippedBatches
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.steps.skipped import SkippedBatches
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind

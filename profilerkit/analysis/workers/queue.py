@@ -6,10 +6,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.events import EVENT_DTYPE, Events
+from profilerkit.analysis.events import EVENT_DTYPE, Events, skipped_batches
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.steps.skipped import skipped_batches
 from profilerkit.analysis.workers.batches import Fetches, all_records, judged_fetches, stage_times
 from profilerkit.analysis.workers.capacity import MOST_WORKERS, PREFETCH
 from profilerkit.analysis.workers.loading import LoadingFacts, PaddingFacts, QueueFacts, epoch_facts

@@ -1,6 +1,6 @@
 """IN015: batches hold padding, or are fetched and dropped."""
 
-from profilerkit.analysis.steps.skipped import SkippedBatches
+from profilerkit.analysis.events import SkippedBatches
 from profilerkit.analysis.workers.loading import PaddingFacts
 from profilerkit.rules.api import (
     Evidence,
