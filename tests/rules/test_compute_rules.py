@@ -4,7 +4,7 @@ import doctest
 
 import pytest
 
-from profilerkit.analysis.batching import room, throughput
+from profilerkit.analysis.contention import room, throughput
 from profilerkit.analysis.device.records import MathFacts
 from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts
 from profilerkit.analysis.kernel_losses.records import Alignment, Grid, Layout, OptimizerWork, Scores, Searches, Waste
