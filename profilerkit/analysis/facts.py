@@ -22,7 +22,7 @@ from profilerkit.analysis.device.records import (
 from profilerkit.analysis.host.host_facts import HostFacts, HotLine
 from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.kernel_losses.records import Waste
+from profilerkit.analysis.kernel_losses.records import KernelLosses
 from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
@@ -100,7 +100,7 @@ class Facts(msgspec.Struct, frozen=True):
         memory_use: what memory costs beside its size.
         pauses: what training stood still for, over all steps of a run that was recorded whole.
         surroundings: what the run shares its device with.
-        waste: what the device's kernels waste; ``None`` without device events.
+        kernel_losses: what the device's kernels waste; ``None`` without device events.
         throttling: how far the device's clock was held down; ``None`` where it was not sampled.
         wire: what the collectives are made of; ``None`` without a trace.
         logs: what logs beside the recording, or alone, say; ``None`` without any.
@@ -169,7 +169,7 @@ class Facts(msgspec.Struct, frozen=True):
     memory_use: MemoryUse = msgspec.field(default_factory=MemoryUse)
     pauses: tuple[Pause, ...] = ()
     surroundings: Surroundings = msgspec.field(default_factory=Surroundings)
-    waste: Waste | None = None
+    kernel_losses: KernelLosses | None = None
     throttling: Throttling | None = None
     wire: Wire | None = None
     logs: LogFacts | None = None

@@ -38,8 +38,8 @@ from profilerkit.analysis.host.input import InputFacts, input_facts, python_fact
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.host.operators import held_by
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
-from profilerkit.analysis.kernel_losses.find import host_tables, kernel_waste, optimizer_kernels
-from profilerkit.analysis.kernel_losses.records import DenseTables, Waste
+from profilerkit.analysis.kernel_losses.find import host_tables, losses_of_kernels, optimizer_kernels
+from profilerkit.analysis.kernel_losses.records import DenseTables, KernelLosses
 from profilerkit.analysis.kernel_losses.shapes import Judged
 from profilerkit.analysis.leaves import leaf, leaf_times
 from profilerkit.analysis.memory.allocator import judged_instants, memory_of
@@ -116,7 +116,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     recording: RecordingFacts | None = None
     phases: tuple[PhaseFacts, ...] = ()
     memory_use: MemoryUse = msgspec.field(default_factory=MemoryUse)
-    waste: Waste | None = None
+    kernel_losses: KernelLosses | None = None
     wire: Wire | None = None
     replay: ReplayFacts | None = None
     lanes: StepLanes | None = None
@@ -313,7 +313,7 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         host_copies=host_copies(columns, rows, count, spec),
         pinned=pinned,
         small_copies=small_copies(columns, launches, seen.parts.segments, window, rows, count),
-        waste=kernel_waste(work, optimizer_step, facts.properties),
+        kernel_losses=losses_of_kernels(work, optimizer_step, facts.properties),
     )
 
 

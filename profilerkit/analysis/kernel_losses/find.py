@@ -15,7 +15,7 @@ from profilerkit.analysis.device.kernels import self_times
 from profilerkit.analysis.device.roofline import MEMORY_RATIO, peak_flops_per_ns
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, subtract, union
-from profilerkit.analysis.kernel_losses.records import DenseTables, OptimizerWork, Scores, Waste
+from profilerkit.analysis.kernel_losses.records import DenseTables, KernelLosses, OptimizerWork, Scores
 from profilerkit.analysis.kernel_losses.shapes import Bools, Judged, grids, layout, misaligned, searches
 from profilerkit.analysis.steps.phases import STYLES, backward_nodes, largest_class, optimizer_rows, without_closures
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
@@ -329,7 +329,7 @@ def _span(work: Judged, step: I64, own: Bools) -> Spans:
     return subtract(intersect(work.window, union(start, end)), others)
 
 
-def kernel_waste(work: Judged, optimizer_step: I64, properties: DeviceProperties | None) -> Waste:
+def losses_of_kernels(work: Judged, optimizer_step: I64, properties: DeviceProperties | None) -> KernelLosses:
     """What the judged kernels of a device waste.
 
     Args:
@@ -337,7 +337,7 @@ def kernel_waste(work: Judged, optimizer_step: I64, properties: DeviceProperties
         optimizer_step: ``(n,)`` row of the optimizer step that launched each, -1 for none.
         properties: of the device.
     """
-    return Waste(
+    return KernelLosses(
         has_shapes=bool((work.columns.input_dims >= 0).any()),
         has_peaks=work.roof.spec is not None,
         multiprocessors=properties.multiprocessors if properties else None,

@@ -144,7 +144,7 @@ class Searches(msgspec.Struct, frozen=True):
     operator: str
 
 
-class Waste(msgspec.Struct, frozen=True):
+class KernelLosses(msgspec.Struct, frozen=True):
     """Everything above for one device; ``None`` where the trace cannot say, no entry where there is nothing.
 
     Attributes:
