@@ -6,8 +6,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from profilerkit.analysis.communication.records import CollectiveWork
 from profilerkit.analysis.communication.table import CommFacts
-from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
@@ -102,7 +102,7 @@ class Facts(msgspec.Struct, frozen=True):
         surroundings: what the run shares its device with.
         kernel_losses: what the device's kernels waste; ``None`` without device events.
         throttling: how far the device's clock was held down; ``None`` where it was not sampled.
-        wire: what the collectives are made of; ``None`` without a trace.
+        collective_work: what the collectives are made of; ``None`` without a trace.
         logs: what logs beside the recording, or alone, say; ``None`` without any.
         by_dumps: nothing but dumps of flight recorders was read; the steps are what their collectives repeat.
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
@@ -171,7 +171,7 @@ class Facts(msgspec.Struct, frozen=True):
     surroundings: Surroundings = msgspec.field(default_factory=Surroundings)
     kernel_losses: KernelLosses | None = None
     throttling: Throttling | None = None
-    wire: Wire | None = None
+    collective_work: CollectiveWork | None = None
     logs: LogFacts | None = None
     by_dumps: bool = False
     replay: ReplayFacts | None = None

@@ -37,7 +37,7 @@ ONE_SWITCH = 8
 #: What the facts take of the judged rank's trace as it is.
 _OF_TRACE = (
     *("device", "copies", "pinned", "small_copies", "syncs", "allocator", "math", "chains", "cold", "kernels"),
-    *("compute", "host_copies", "launches", "kernel_losses", "wire", "replay"),
+    *("compute", "host_copies", "launches", "kernel_losses", "collective_work", "replay"),
 )
 _OF_RANK = ("mode", "steps", "step_error_ns", "parts", "input", "workers", "stalls", "samples")
 

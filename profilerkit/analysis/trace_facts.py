@@ -3,12 +3,12 @@
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.details import wire_facts
+from profilerkit.analysis.communication.details import collective_work_of
 from profilerkit.analysis.communication.log import CollectiveLog, collective_log
 from profilerkit.analysis.communication.parallelism import parallelism_of
+from profilerkit.analysis.communication.records import CollectiveWork
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.communication.table import EXPOSED, CommFacts, comm_facts
-from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts, batch_copies, host_copies, small_copies
 from profilerkit.analysis.device.compute import compute_facts, compute_leaves, largest
 from profilerkit.analysis.device.device_facts import (
@@ -117,7 +117,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[PhaseFacts, ...] = ()
     memory_use: MemoryUse = msgspec.field(default_factory=MemoryUse)
     kernel_losses: KernelLosses | None = None
-    wire: Wire | None = None
+    collective_work: CollectiveWork | None = None
     replay: ReplayFacts | None = None
     lanes: StepLanes | None = None
     step_events: tuple[StepEvents, ...] = ()
@@ -193,7 +193,7 @@ def trace_facts(
         kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns, len(steps.steady)),
         compute=compute_facts(columns, kinds, roof, work, seen.judged, steps.steady),
         memory=memory_of(columns, names, steps, busiest_device(columns, all_steps)),
-        wire=_wire(seen, collectives),
+        collective_work=_collective_work(seen, collectives),
     )
     material = Material(columns, names, kinds, launches, steps, roof, work, ran, host, parts, replay_events)
     facts = revise(_with_steps(facts, seen, material), step_events=step_events(material) if events else ())
@@ -241,10 +241,10 @@ class _Seen(msgspec.Struct, frozen=True):
         return union(self.columns.ts_ns[ran], self.columns.end_ns[ran]) if on_gpu else EMPTY
 
 
-def _wire(seen: _Seen, collectives: CollectiveLog | None) -> Wire:
+def _collective_work(seen: _Seen, collectives: CollectiveLog | None) -> CollectiveWork:
     device = seen.ran if seen.parts.mode == "gpu" else None
     names, steps = seen.kinds.communication, seen.steps
-    return wire_facts(seen.columns, names, seen.launches, steps, collectives, seen.parts, device=device)
+    return collective_work_of(seen.columns, names, seen.launches, steps, collectives, seen.parts, device=device)
 
 
 def _warmup(seen: _Seen) -> Warmup | None:
@@ -280,7 +280,7 @@ def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFact
         compiles=compiles_of_trace(columns, seen.names.compiles, steps, parts.per_step),
         recording=recording_facts(columns, seen.names, parts.segments, steps.steady, steps.by_host.steady),
         phases=phase_facts(columns, optimizer_rows(columns), parts.segments, steps.steady),
-        replay=replay_facts(material, facts.wire.contention if facts.wire is not None else None),
+        replay=replay_facts(material, facts.collective_work.contention if facts.collective_work is not None else None),
         lanes=step_lanes(material),
         memory_use=_memory_use(seen, facts),
     )

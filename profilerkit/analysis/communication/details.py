@@ -6,8 +6,8 @@ import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.passes import accumulating, accumulation, alone_ns, backward_compute, passes_of
+from profilerkit.analysis.communication.records import CollectiveWork, Contention, Engine, ReducerWork
 from profilerkit.analysis.communication.table import TRANSFER_LEAVES, Split, second_gathers, traffic, transfers_of
-from profilerkit.analysis.communication.wire import Contention, Engine, ReducerWork, Wire
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.enclosing import launching_operators
 from profilerkit.analysis.intervals import (
@@ -168,7 +168,7 @@ TINY_BYTES = 64_000
 LONGEST_CALL_NS = 1_000_000
 
 
-def wire_facts(
+def collective_work_of(
     columns: TraceColumns,
     communicates: Mask,
     launches: I64,
@@ -177,7 +177,7 @@ def wire_facts(
     parts: Partition,
     *,
     device: Mask | None,
-) -> Wire:
+) -> CollectiveWork:
     """What the communication in the steady steps is made of; arguments as of ``comm_facts``.
 
     Args:
@@ -193,13 +193,13 @@ def wire_facts(
     working = columns.is_a(Category.CPU_OP) if device is None else device & (columns.category == Category.KERNEL)
     work = working & ~communicates[columns.name]
     compute = union(columns.ts_ns[work], columns.end_ns[work])
-    wire = Wire(
+    collective_work = CollectiveWork(
         step_ns=window.total_ns / max(len(window), 1),
         reducer=reducer_work(columns, launches, steps, device),
         engine=engine_of(columns, log, window, compute) if device is not None else None,
     )
     if log is None or not covered(window, log.start).any():
-        return wire
+        return collective_work
     transfers = union(log.start, log.end)
     backward = backward_compute(columns, launches, work, on_device=device is not None)
     passes, groups = passes_of(columns, steps.by_host.steady), None
@@ -207,8 +207,8 @@ def wire_facts(
         passes, groups = passes_of(columns, found[0]), found[1]
     split = Split.unknown(len(log))
     judged = np.flatnonzero(work & covered(window, columns.ts_ns))
-    wire = revise(
-        wire,
+    collective_work = revise(
+        collective_work,
         backward_alone_ns=None if backward is None else alone_ns(backward, window, transfers),
         passes=passes.count,
         before_backward_ratio=passes.before,
@@ -216,16 +216,22 @@ def wire_facts(
         contention=contention(columns, launches, judged, window, transfers) if device is not None else None,
         burst_ns=burst_ns(log, window, compute),
     )
-    return _with_traffic(wire, log, window, parts, split, columns.meta)
+    return _with_traffic(collective_work, log, window, parts, split, columns.meta)
 
 
-def divided_wire(
-    wire: Wire, log: CollectiveLog, window: Spans, parts: Partition, split: Split, meta: TraceMeta, floor_ns: int
-) -> Wire:
+def divided_work(
+    collective_work: CollectiveWork,
+    log: CollectiveLog,
+    window: Spans,
+    parts: Partition,
+    split: Split,
+    meta: TraceMeta,
+    floor_ns: int,
+) -> CollectiveWork:
     """The same with waiting for other ranks left out of the transfers.
 
     Args:
-        wire: of the trace alone.
+        collective_work: of the trace alone.
         log: its collectives.
         window: the judged steps.
         parts: the partition with waiting and transfer told apart.
@@ -233,12 +239,12 @@ def divided_wire(
         meta: what the trace says of its process groups.
         floor_ns: how long a transfer of next to nothing takes in this run.
     """
-    known = wire.accumulation
+    known = collective_work.accumulation
     if known is not None:
         exposed = _exposed(parts, window)
         known = accumulation(log, window, exposed, split, known.passes, known.reductions, known.groups)
-    wire = revise(wire, accumulation=known, floor_ns=floor_ns)
-    return _with_traffic(wire, log, window, parts, split, meta)
+    collective_work = revise(collective_work, accumulation=known, floor_ns=floor_ns)
+    return _with_traffic(collective_work, log, window, parts, split, meta)
 
 
 def _exposed(parts: Partition, window: Spans) -> Spans:
@@ -246,8 +252,8 @@ def _exposed(parts: Partition, window: Spans) -> Spans:
 
 
 def _with_traffic(
-    wire: Wire, log: CollectiveLog, window: Spans, parts: Partition, split: Split, meta: TraceMeta
-) -> Wire:
+    collective_work: CollectiveWork, log: CollectiveLog, window: Spans, parts: Partition, split: Split, meta: TraceMeta
+) -> CollectiveWork:
     exposed, count = _exposed(parts, window), max(len(window), 1)
     start, end = transfers_of(log, split)
     judged = covered(window, log.start)
@@ -257,7 +263,7 @@ def _with_traffic(
     waits = parts.segments.only(*(leaf(name) for name in WAITS)) if log.on_host else EMPTY
     gathered_ns, gathered_exposed_ns = second_gathers(log, window, exposed, split)
     return revise(
-        wire,
+        collective_work,
         second_gathers_ns=gathered_ns,
         second_gathers_exposed_ns=gathered_exposed_ns,
         traffic=traffic(log, window, exposed, split, meta.groups),

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
+from profilerkit.analysis.communication.records import Accumulation
 from profilerkit.analysis.communication.table import Split, transfers_of
-from profilerkit.analysis.communication.wire import Accumulation
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import I64, Mask, Spans, covered, index_at, intersect, subtract, union

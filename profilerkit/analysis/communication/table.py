@@ -7,8 +7,8 @@ import numpy as np
 
 from profilerkit.analysis.communication.log import KINDS, CollectiveLog
 from profilerkit.analysis.communication.parallelism import dimension_of
+from profilerkit.analysis.communication.records import SizeClass, Traffic
 from profilerkit.analysis.communication.registry import UNKNOWN, bus_factor
-from profilerkit.analysis.communication.wire import SizeClass, Traffic
 from profilerkit.analysis.intervals import I64, Mask, Spans, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition

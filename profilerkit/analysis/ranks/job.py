@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.details import divided_wire
+from profilerkit.analysis.communication.details import divided_work
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import EXPOSED, Split, collective_table
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
@@ -216,8 +216,10 @@ def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
     if comm is not None:
         exposed = intersect(trace.window, parts.segments.only(*EXPOSED))
         comm = revise(comm, table=collective_table(log, covered(trace.window, log.start), exposed, split))
-    wire = trace.wire and divided_wire(trace.wire, log, trace.window, parts, split, trace.meta, floor_ns)
-    return revise(trace, partition=parts, comm=comm, wire=wire)
+    collective_work = trace.collective_work and divided_work(
+        trace.collective_work, log, trace.window, parts, split, trace.meta, floor_ns
+    )
+    return revise(trace, partition=parts, comm=comm, collective_work=collective_work)
 
 
 def _steps_seen(

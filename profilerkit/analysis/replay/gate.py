@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.wire import Contention
+from profilerkit.analysis.communication.records import Contention
 from profilerkit.analysis.intervals import I64, intersect, union
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.replay.build import Built, Material, build

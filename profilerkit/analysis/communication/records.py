@@ -11,6 +11,9 @@ import msgspec
 from profilerkit.analysis.intervals import Spans
 from profilerkit.model.communication import ParallelName
 
+# Times are ns per steady step on the trace's own clock, waiting for other ranks left out where it is known. ``None``
+# means that the trace cannot say.
+
 #: Size of one collective: below 1 MB the link's latency rules, from 64 MB on its bandwidth.
 SizeClass = Literal["small", "middle", "large"]
 
@@ -113,7 +116,7 @@ class Contention(msgspec.Struct, frozen=True):
     beside_ns: float
 
 
-class Wire(msgspec.Struct, frozen=True):
+class CollectiveWork(msgspec.Struct, frozen=True):
     """What a trace tells of its communication beyond its totals.
 
     Attributes:
