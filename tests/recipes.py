@@ -20,8 +20,8 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import EMPTY
-from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.partition import judged_device_rows, partition, ran_on_a_device
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Trust

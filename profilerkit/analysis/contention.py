@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.whatif import opening_share
 from profilerkit.analysis.workers.capacity import OWN_CORES, others_hold, own_cores
 from profilerkit.model.change import revise

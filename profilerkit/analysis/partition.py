@@ -24,7 +24,7 @@ from profilerkit.analysis.intervals import (
     union,
     with_label,
 )
-from profilerkit.analysis.leaves import LEAVES, leaf
+from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.errors import InvariantError
 from profilerkit.trace.columns import Category, TraceColumns
 

@@ -12,8 +12,8 @@ from profilerkit.analysis.contention import ready_ratio
 from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.leaves import NAMED_PAUSES, UNSPLIT, WAITS, leaf_times
 from profilerkit.analysis.ledger.account import Account, account
+from profilerkit.analysis.parts import NAMED_PAUSES, UNSPLIT, WAITS, leaf_times
 from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import Numbers, median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS

@@ -11,8 +11,8 @@ from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT
 from profilerkit.analysis.host.gaps import in_order
 from profilerkit.analysis.host.names import HostNames, backward_threads, is_feeding_phase, main_thread, phase_leaf
 from profilerkit.analysis.intervals import I64, Segments, Spans, intersect, with_label
-from profilerkit.analysis.leaves import LEAVES, WAITS, leaf
 from profilerkit.analysis.partition import judged_device_rows
+from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.samples import signals
 from profilerkit.analysis.steps.find import in_step

@@ -41,7 +41,6 @@ from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtrac
 from profilerkit.analysis.kernel_losses.find import host_tables, losses_of_kernels, optimizer_kernels
 from profilerkit.analysis.kernel_losses.records import DenseTables, KernelLosses
 from profilerkit.analysis.kernel_losses.shapes import Judged
-from profilerkit.analysis.leaves import leaf, leaf_times
 from profilerkit.analysis.memory.allocator import judged_instants, memory_of
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.memory.zeroing import offloaded, recomputed_bytes, zeroed_gradients
@@ -52,6 +51,7 @@ from profilerkit.analysis.partition import (
     partition_and_host,
     ran_on_a_device,
 )
+from profilerkit.analysis.parts import leaf, leaf_times
 from profilerkit.analysis.replay.build import Material
 from profilerkit.analysis.replay.device_side import MOST_EVENTS
 from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts

@@ -5,7 +5,7 @@ import math
 import msgspec
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import PAUSES, WAITS
+from profilerkit.analysis.parts import PAUSES, WAITS
 from profilerkit.analysis.steps.slow import RARE
 from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, shortage
 from profilerkit.model.change import revise

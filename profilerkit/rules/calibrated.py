@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import PAUSES
+from profilerkit.analysis.parts import PAUSES
 from profilerkit.analysis.replay.changes import OnlyKernels
 from profilerkit.analysis.replay.joint import savings
 from profilerkit.analysis.steps.series import FEW_STEPS

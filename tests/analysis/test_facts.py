@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.model.step import DeviceWindow
 from tests.recipes import ALL_REDUCE, ELEMENTWISE, GEMM, SINGLE, US, WORKERS, Trace, host_training, training
 

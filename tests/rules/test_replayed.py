@@ -10,7 +10,7 @@ from simulator.truth import done_step_ns
 from simulator.whatifs import WHATIFS
 
 from profilerkit import analyze
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.trace_facts import trace_facts

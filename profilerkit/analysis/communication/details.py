@@ -22,8 +22,8 @@ from profilerkit.analysis.intervals import (
     time_within,
     union,
 )
-from profilerkit.analysis.leaves import WAITS, leaf
 from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.parts import WAITS, leaf
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category, TraceColumns, TraceMeta

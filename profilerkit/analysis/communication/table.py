@@ -10,8 +10,8 @@ from profilerkit.analysis.communication.parallelism import dimension_of
 from profilerkit.analysis.communication.records import SizeClass, Traffic
 from profilerkit.analysis.communication.registry import UNKNOWN, bus_factor
 from profilerkit.analysis.intervals import I64, Mask, Spans, covered, index_at, intersect, subtract, union
-from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.parts import leaf
 from profilerkit.model.communication import ParallelName
 from profilerkit.model.report import Collective
 from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns

@@ -11,8 +11,8 @@ from profilerkit.analysis.device.records import CopyFacts
 from profilerkit.analysis.enclosing import launching_operators
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES
 from profilerkit.analysis.intervals import I64, Segments, Spans, intersect, subtract, union
-from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.parts import leaf
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.report import HostCopy
 from profilerkit.trace.columns import Category, TraceColumns

@@ -8,7 +8,7 @@ from profilerkit.analysis.device.kernels import BANDWIDTH, COMMUNICATION, MATH, 
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, dense_peak, roofline
 from profilerkit.analysis.enclosing import call_sites, launching_operators
 from profilerkit.analysis.intervals import I64, Spans
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.steps.phases import recomputed
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise

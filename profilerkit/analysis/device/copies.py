@@ -4,7 +4,7 @@ import numpy as np
 
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES, HostNames, backward_threads
 from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, union
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.trace.columns import Category, TraceColumns
 
 ELSEWHERE, TO_DEVICE, TO_HOST = 0, 1, 2

@@ -12,8 +12,8 @@ from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
 from profilerkit.analysis.host.input import between_ratio
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
 from profilerkit.analysis.intervals import I64, Spans, clip, index_at, intersect, subtract, union
-from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.model.step import DeviceWindow
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns

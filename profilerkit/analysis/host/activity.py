@@ -21,7 +21,7 @@ from profilerkit.analysis.intervals import (
     union,
     with_label,
 )
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.trace.columns import Category, TraceColumns
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.host.host_facts import CompileFacts
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.log import StepLog

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments, Spans, positive, with_label
-from profilerkit.analysis.leaves import LEAVES, leaf
+from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.trace.columns import TraceColumns
 
 #: Launches of real traces take 2 to 20 µs; one this long waited for something else that held the device.

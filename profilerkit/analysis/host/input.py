@@ -8,8 +8,8 @@ from profilerkit.analysis.host.feeding import dominant_frames, local_fetches
 from profilerkit.analysis.host.host_facts import PythonFacts
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
 from profilerkit.analysis.intervals import I64, Segments, Spans, covered, intersect
-from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.model.finding import Source
 from profilerkit.trace.columns import TraceColumns

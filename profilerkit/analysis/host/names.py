@@ -7,7 +7,7 @@ import numpy as np
 
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.intervals import I64, Mask
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.rundir.layout import EVALUATION, INPUT_SPAN, PHASE_SPAN_PREFIX
 from profilerkit.trace.columns import Category, TraceColumns, kept
 from profilerkit.trace.phases import Phase, phase_of

@@ -9,7 +9,7 @@ import numpy as np
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Timed, is_whole, joined, put_in, timed
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64, Mask, Segments, innermost_owner, union
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import COMMUNICATION
 from profilerkit.analysis.intervals import I64, Segments
-from profilerkit.analysis.leaves import LEAVES, leaf
+from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.ranks.waiting import Arrivals
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.step import Part

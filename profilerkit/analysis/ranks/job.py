@@ -9,7 +9,7 @@ from profilerkit.analysis.communication.details import divided_work
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import EXPOSED, Split, collective_table
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
-from profilerkit.analysis.leaves import WAITS, leaf
+from profilerkit.analysis.parts import WAITS, leaf
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.ranks.alignment import RankLog
 from profilerkit.analysis.ranks.alike import captures_apart, rank_name

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64, Mask
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.ranks.waiting import Arrivals, Ledger
 from profilerkit.analysis.steps.log import StepLog, exposed

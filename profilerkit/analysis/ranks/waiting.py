@@ -8,8 +8,8 @@ import numpy as np
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import Split
 from profilerkit.analysis.intervals import I64, Mask, Segments, Spans, index_at, paint, union, with_label
-from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.ranks.matching import MatchedGroup, Matching
 from profilerkit.errors import InvariantError
 from profilerkit.model.change import revise

@@ -9,8 +9,8 @@ from profilerkit.analysis.device.roofline import Roofline, slow_math
 from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, Segments, Spans, paint, union, with_label
-from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.replay.device_side import FEWEST_STEPS, Device, Scope, device_of, edges_of, scope_of
 from profilerkit.analysis.replay.graph import F64, Bools, Graph, Shape, Traced
 from profilerkit.analysis.replay.waits import Issue, Joins, joins_of, stream_waits

@@ -8,7 +8,7 @@ import numpy as np
 
 from profilerkit.analysis.communication.records import Contention
 from profilerkit.analysis.intervals import I64, intersect, union
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.replay.build import Built, Material, build
 from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Replayed, Shape, replay
 from profilerkit.model.change import revise

@@ -8,7 +8,7 @@ import numpy as np
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.parallelism import named_groups
 from profilerkit.analysis.intervals import I64, Spans
-from profilerkit.analysis.leaves import leaf_times
+from profilerkit.analysis.parts import leaf_times
 from profilerkit.analysis.ranks.alignment import RankLog
 from profilerkit.analysis.ranks.job import LATE_SHARE
 from profilerkit.analysis.ranks.late import Lateness, late_ranks

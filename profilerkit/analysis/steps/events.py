@@ -7,7 +7,7 @@ import numpy as np
 
 from profilerkit.analysis.host.names import backward_threads
 from profilerkit.analysis.intervals import I64, Spans, paint, subtract, union
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.replay.build import Material
 from profilerkit.analysis.steps.lanes import (
     FAMILIES,

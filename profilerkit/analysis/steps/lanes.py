@@ -17,8 +17,8 @@ from profilerkit.analysis.intervals import (
     subtract,
     union,
 )
-from profilerkit.analysis.leaves import LEAVES, WAITS, leaf, leaf_times
 from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.parts import LEAVES, WAITS, leaf, leaf_times
 from profilerkit.analysis.replay.build import Material
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.model.median_step import CELLS, Gap, Lane, LaneKind, MedianStep, Track

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, put_in, skipped_batches
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64, Spans, innermost_owner, subtract, union
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.device_time import DeviceTime, device_time
 from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step

@@ -10,7 +10,7 @@ from profilerkit.analysis.enclosing import ThreadLine, innermost_at
 from profilerkit.analysis.host.host_facts import PhaseFacts, RecordingFacts
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread, phase_names
 from profilerkit.analysis.intervals import EMPTY, I64, Segments, Spans, covered, index_at, intersect, subtract, union
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.trace.columns import EMIT_NVTX, Category, TraceColumns, kept
 from profilerkit.trace.phases import Phase
 

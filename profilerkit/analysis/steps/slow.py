@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import Slope, median, theil_sen
 from profilerkit.analysis.steps.series import LEAST_COVERAGE, Grown, StepSeries, evened, what_grew
 from profilerkit.analysis.steps.stalls import recurring

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.series import StepSeries, shown_rows

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64, Spans, clip, subtract, union
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.model.step import StepState, Warmup
 from profilerkit.trace.columns import TraceColumns

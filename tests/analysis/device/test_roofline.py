@@ -6,7 +6,7 @@ import pytest
 from profilerkit.analysis.device.compute import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, UNKNOWN
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.hardware.lookup import lookup
 from profilerkit.trace.columns import Category
 from profilerkit.trace.links import launch_of

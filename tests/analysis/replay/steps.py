@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.replay.build import Built
 from profilerkit.analysis.replay.gate import ReplayFacts, checked
 from profilerkit.analysis.replay.graph import Graph, Shape, Traced, Wait, replay

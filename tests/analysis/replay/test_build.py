@@ -11,7 +11,7 @@ from simulator.kineto import text_of
 from simulator.parallel import COMM_STREAM, simulate
 from simulator.truth import done_step_ns
 
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.replay import changes
 from profilerkit.analysis.replay.device_side import scope_of
 from profilerkit.analysis.replay.graph import Wait

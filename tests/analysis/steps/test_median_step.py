@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.find import TraceSteps
