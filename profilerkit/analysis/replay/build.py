@@ -4,18 +4,16 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.copies import are_pageable
-from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.roofline import Roofline, slow_math
 from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, Segments, Spans, paint, union, with_label
-from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.replay.device_side import FEWEST_STEPS, Device, Scope, device_of, edges_of, scope_of
 from profilerkit.analysis.replay.graph import F64, Bools, Graph, Shape, Traced
 from profilerkit.analysis.replay.waits import Issue, Joins, joins_of, stream_waits
-from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.steps.phases import nodes_of
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: Getting a batch that is there takes no longer than this; what is beyond is waiting for the workers (a choice: a queue
@@ -104,34 +102,6 @@ def did_by_others(host: HostActivity, points: I64, thread: I64) -> list[Segments
 _NONE = np.zeros(0, np.int64)
 
 
-class Material(msgspec.Struct, frozen=True):
-    """What the analysis of a trace knows when the graph is built.
-
-    Attributes:
-        leaves: ``(n_events,)`` leaf of each compute kernel, or without a device of each operator; -1 for other events.
-        ran: ``(n_events,)`` events of the judged device.
-        parts: the partition of all steps.
-        most_events: device events that are replayed at most.
-    """
-
-    columns: TraceColumns
-    names: HostNames
-    kinds: KernelNames
-    launches: I64
-    steps: TraceSteps
-    roof: Roofline
-    leaves: I64
-    ran: Bools
-    host: HostActivity
-    parts: Partition
-    most_events: int
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether there is a device, or the main thread stands for it."""
-        return self.parts.mode == "gpu"
-
-
 class Built(msgspec.Struct, frozen=True):
     """A graph, what it must reproduce, and how many steps are judged in all."""
 
@@ -140,7 +110,7 @@ class Built(msgspec.Struct, frozen=True):
     of: int
 
 
-def build(seen: Material) -> Built | None:
+def build(seen: TraceView) -> Built | None:
     """The graph of the replayed steps; ``None`` without a judged step, or without a thread to follow."""
     columns = seen.columns
     starts = np.sort(columns.ts_ns[seen.ran]) if seen.on_gpu else _NONE
@@ -206,7 +176,7 @@ def _settled(scope: Scope, device: Device) -> Bools:
     return settled if settled.sum() >= FEWEST_STEPS else scope.judged
 
 
-def _pieces(seen: Material, device: Device, joins: Joins, fetches: Fetches, points: I64, main: Segments) -> Pieces:
+def _pieces(seen: TraceView, device: Device, joins: Joins, fetches: Fetches, points: I64, main: Segments) -> Pieces:
     """The host's time by cause; without a device it is the partition itself."""
     waiting = union(np.r_[joins.begun, fetches.asked], np.r_[joins.until, fetches.end])
     if not seen.on_gpu:
@@ -227,7 +197,7 @@ def _traced(scope: Scope, device: Device) -> Traced:
     return Traced(host, np.maximum(host, ended.astype(np.float64)))
 
 
-def _event_leaves(seen: Material, device: Device) -> I64:
+def _event_leaves(seen: TraceView, device: Device) -> I64:
     """What each event counts as: kernels by their roof, collectives, copies by where they go."""
     columns, rows = seen.columns, device.row
     out = seen.leaves[rows].copy()
@@ -258,7 +228,7 @@ def _least_ns(roof: Roofline, device: Device) -> F64:
     return held
 
 
-def _fp32(seen: Material, device: Device) -> Bools:
+def _fp32(seen: TraceView, device: Device) -> Bools:
     """Matrix kernels that a lower precision makes faster."""
     at, known = _places(seen.roof, device)
     if not len(seen.roof.rows):

@@ -19,8 +19,8 @@ from profilerkit.analysis.intervals import (
 )
 from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf, leaf_times
-from profilerkit.analysis.replay.build import Material
 from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.median_step import CELLS, Gap, Lane, LaneKind, MedianStep, Track
 from profilerkit.model.step import PARTS, Family
 from profilerkit.trace.columns import Category, TraceColumns
@@ -55,7 +55,7 @@ class StepLanes(msgspec.Struct, frozen=True):
     threads_left_out: int
 
 
-def step_lanes(seen: Material) -> StepLanes | None:
+def step_lanes(seen: TraceView) -> StepLanes | None:
     """The lanes of the steady step whose time is closest to the median; ``None`` without a steady step."""
     row = median_row(seen.steps)
     if row is None:
@@ -132,7 +132,7 @@ def time_by(key: npt.NDArray[np.signedinteger], columns: TraceColumns, rows: I64
     return time
 
 
-def _streams(seen: Material, rows: I64, step: Spans) -> tuple[tuple[Lane, ...], int]:
+def _streams(seen: TraceView, rows: I64, step: Spans) -> tuple[tuple[Lane, ...], int]:
     """The busiest streams, and how many others there are; ``rows`` are the device's events in the step."""
     columns = seen.columns
     streams, which = np.unique(columns.stream[rows], return_inverse=True)
@@ -147,7 +147,7 @@ def _streams(seen: Material, rows: I64, step: Spans) -> tuple[tuple[Lane, ...], 
     return tuple(lanes), len(streams) - len(lanes)
 
 
-def device_leaves(seen: Material, rows: I64) -> I64:
+def device_leaves(seen: TraceView, rows: I64) -> I64:
     """``(n,)`` leaf of each of the device's events ``rows``, as the partition has it."""
     columns = seen.columns
     kernel = columns.category[rows] == Category.KERNEL
@@ -158,7 +158,7 @@ def device_leaves(seen: Material, rows: I64) -> I64:
     return leaves
 
 
-def _threads(seen: Material, step: Spans) -> tuple[tuple[Lane, ...], int]:
+def _threads(seen: TraceView, step: Spans) -> tuple[tuple[Lane, ...], int]:
     """The loader and the busiest host threads, and how many threads are left out."""
     columns, main = seen.columns, seen.host.main
     communicates = (columns.category == Category.ANNOTATION) & seen.kinds.communication[columns.name]
@@ -190,7 +190,7 @@ def _only(segments: Segments, keep: npt.NDArray[np.bool_]) -> Segments:
     return Segments(segments.start[keep], segments.end[keep], segments.label[keep])
 
 
-def did_by_thread(seen: Material, key: int, rows: I64, step: Spans) -> Segments:
+def did_by_thread(seen: TraceView, key: int, rows: I64, step: Spans) -> Segments:
     """What one thread did in the step, -1 for nothing that its events show.
 
     Without a device its operators, ``rows``, are the computation.
