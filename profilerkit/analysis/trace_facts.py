@@ -39,7 +39,7 @@ from profilerkit.analysis.host.host_facts import CompileFacts, HeldFacts, PhaseF
 from profilerkit.analysis.host.input import InputFacts, input_facts, python_facts
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.host.operators import held_by
-from profilerkit.analysis.intervals import I64, Spans, intersect, subtract, union
+from profilerkit.analysis.intervals import I64, Spans
 from profilerkit.analysis.kernel_losses.find import host_tables, losses_of_kernels, optimizer_kernels
 from profilerkit.analysis.kernel_losses.records import DenseTables, KernelLosses
 from profilerkit.analysis.kernel_losses.shapes import Judged
@@ -170,9 +170,7 @@ def trace_facts(
     steps, parts, properties = view.steps, view.parts, _properties(columns, view.device)
     collectives = collective_log(columns, kinds.communication, launches, registry, device=view.device_rows)
     unseen = not view.on_gpu and lacks_device_events(columns)
-    made_of = collective_work_of(
-        columns, kinds.communication, launches, steps, collectives, parts, device=view.device_rows
-    )
+    made_of = collective_work_of(view, collectives)
     return TraceFacts(
         meta=columns.meta,
         damage=columns.damage,
@@ -182,21 +180,19 @@ def trace_facts(
         window=steps.steady,
         n_steady=len(steps.steady),
         properties=properties,
-        device_window=device_window(columns, kinds, launches),
-        input=input_facts(columns, names, parts, steps, view.main),
-        comm=comm_facts(columns, kinds.communication, steps.steady, collectives, parts, device=view.device_rows),
+        device_window=device_window(view),
+        input=input_facts(view),
+        comm=comm_facts(view, collectives),
         collectives=collectives,
         parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), steps.steady),
         warmup=_warmup(view),
         device_events_missing=unseen,
-        kernels=largest(
-            columns, kinds, view.roof, launches, view.rows, view.time_ns, view.steady_ns, len(steps.steady)
-        ),
-        compute=compute_facts(columns, kinds, view.roof, view.leaves, view.judged, steps.steady),
-        memory=memory_of(columns, names, steps, view.device),
+        kernels=largest(view),
+        compute=compute_facts(view),
+        memory=memory_of(view),
         collective_work=made_of,
-        python=python_facts(columns, parts.segments, steps.steady, view.main),
-        compiles=compiles_of_trace(columns, names.compiles, steps, parts.per_step),
+        python=python_facts(view),
+        compiles=compiles_of_trace(view),
         recording=recording_facts(columns, names, parts.segments, steps.steady, steps.by_host.steady),
         phases=phase_facts(columns, optimizer_rows(columns), parts.segments, steps.steady),
         replay=replay_facts(view, made_of.contention if made_of is not None else None),
@@ -244,7 +240,7 @@ def _memory_use(view: TraceView) -> MemoryUse:
     offloads = view.parts.copies[view.parts.copy_leaf == leaf("mem.offload")]
     mine = judged_instants(columns.memory, view.device)
     return MemoryUse(
-        zeroed=zeroed_gradients(columns, view.launches, view.device_rows, steps, view.busy),
+        zeroed=zeroed_gradients(view),
         offload=offloaded(columns, offloads[view.judged[offloads]], view.count),
         recomputed_bytes=recomputed_bytes(columns, steps.by_host, mine) if recomputes else None,
     )
@@ -252,39 +248,29 @@ def _memory_use(view: TraceView) -> MemoryUse:
 
 def _of_host(view: TraceView) -> dict[str, Any]:
     """What only a run whose main thread stands for the device has."""
-    steady = view.steps.steady
-    return {
-        "held": held_by(view.columns, view.names, view.kinds, view.main, steady),
-        "tables": host_tables(view.columns, view.kinds.math, steady),
-    }
+    return {"held": held_by(view), "tables": host_tables(view)}
 
 
 def _of_device(view: TraceView, properties: DeviceProperties | None) -> dict[str, Any]:
     """What only a device has."""
-    columns, names, kinds, launches = view.columns, view.names, view.kinds, view.launches
-    rows, judged, window, count = view.rows, view.judged, view.window, view.count
-    copying = view.parts.segments.only(leaf("sync.d2h"))
+    columns, kinds, launches, judged = view.columns, view.kinds, view.launches, view.judged
     issuing = view.steps.by_host.steady
-    work = Judged(columns, kinds, launches, view.roof, np.flatnonzero(judged[view.roof.rows]), window, issuing)
+    work = Judged(columns, kinds, launches, view.roof, np.flatnonzero(judged[view.roof.rows]), view.window, issuing)
     optimizer_step = optimizer_kernels(work)
-    pageable, pinned = batch_copies(columns, launches, view.parts, rows, count)
+    pageable, pinned = batch_copies(view)
     return {
-        "device": device_facts(columns, launches, view.ran, rows, window, view.parts, properties),
+        "device": device_facts(view, properties),
         "copies": pageable,
-        "syncs": sync_facts(
-            *(columns, names, launches, judged, count, intersect(copying, window)),
-            # Not cut between adjacent steps: a read-back stands at the end of one more often than not.
-            subtract(union(window.start, window.end), view.busy),
-        ),
+        "syncs": sync_facts(view),
         # Without the host's calls there is nothing to count.
-        "allocator": None if columns.meta.framework else allocator_facts(columns, names, judged, count),
+        "allocator": None if columns.meta.framework else allocator_facts(view),
         "math": math_facts(columns, kinds, view.roof, judged, view.steady_ns, properties),
-        "chains": chain_facts(columns, kinds, view.roof, rows, work.rows[optimizer_step >= 0], window),
-        "cold": cold_facts(columns, names, launches, view.steps, view.busy),
+        "chains": chain_facts(view, work.rows[optimizer_step >= 0]),
+        "cold": cold_facts(view),
         "launches": launch_facts(columns, kinds, launches, issuing),
-        "host_copies": host_copies(columns, rows, count, view.roof.spec),
+        "host_copies": host_copies(view),
         "pinned": pinned,
-        "small_copies": small_copies(columns, launches, view.parts.segments, window, rows, count),
+        "small_copies": small_copies(view),
         "kernel_losses": losses_of_kernels(work, optimizer_step, properties),
     }
 

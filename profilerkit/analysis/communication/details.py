@@ -25,6 +25,7 @@ from profilerkit.analysis.intervals import (
 from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import WAITS, leaf
 from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category, TraceColumns, TraceMeta
 
@@ -168,27 +169,10 @@ TINY_BYTES = 64_000
 LONGEST_CALL_NS = 1_000_000
 
 
-def collective_work_of(
-    columns: TraceColumns,
-    communicates: Mask,
-    launches: I64,
-    steps: TraceSteps,
-    log: CollectiveLog | None,
-    parts: Partition,
-    *,
-    device: Mask | None,
-) -> CollectiveWork:
-    """What the communication in the steady steps is made of; arguments as of ``comm_facts``.
-
-    Args:
-        columns: the trace.
-        communicates: ``(n_strings,)`` names of communication.
-        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
-        steps: of the trace.
-        log: the trace's collectives.
-        parts: the partition, which says when communication was exposed.
-        device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
-    """
+def collective_work_of(view: TraceView, log: CollectiveLog | None) -> CollectiveWork:
+    """What the communication in the steady steps is made of, from the trace's collectives."""
+    columns, launches, steps, parts = view.columns, view.launches, view.steps, view.parts
+    communicates, device = view.kinds.communication, view.device_rows
     window = steps.steady
     working = columns.is_a(Category.CPU_OP) if device is None else device & (columns.category == Category.KERNEL)
     work = working & ~communicates[columns.name]

@@ -10,11 +10,11 @@ from profilerkit.analysis.communication.parallelism import dimension_of
 from profilerkit.analysis.communication.records import SizeClass, Traffic
 from profilerkit.analysis.communication.registry import UNKNOWN, bus_factor
 from profilerkit.analysis.intervals import I64, Mask, Spans, covered, index_at, intersect, subtract, union
-from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import leaf
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.communication import ParallelName
 from profilerkit.model.report import Collective
-from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns
+from profilerkit.trace.columns import Category, ProcessGroup
 
 #: Rows kept: the rest of the names took less time.
 MOST_ROWS = 20
@@ -142,28 +142,14 @@ UNUSUAL = 1.5
 EXPOSED = tuple(leaf(name) for name in ("comm.bw", "comm.lat", "comm.skew", "comm.other"))
 
 
-def comm_facts(
-    columns: TraceColumns,
-    communicates: Mask,
-    window: Spans,
-    log: CollectiveLog | None,
-    parts: Partition,
-    *,
-    device: Mask | None,
-) -> CommFacts | None:
-    """Communication inside ``window``; ``None`` when none was seen.
+def comm_facts(view: TraceView, log: CollectiveLog | None) -> CommFacts | None:
+    """Communication in the steady steps, from the trace's collectives; ``None`` when none was seen.
 
     What hides it is compute kernels: a copy or a memset beside a collective does no work of the step's.
     On a CPU-only trace the transfers are the ``gloo:*`` spans, and operators of the training's threads hide them.
-
-    Args:
-        columns: the trace.
-        communicates: ``(n_strings,)`` names of communication.
-        window: the judged steps.
-        log: the trace's collectives.
-        parts: the partition, which says when communication was exposed.
-        device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
     """
+    columns, window, parts, communicates = view.columns, view.window, view.parts, view.kinds.communication
+    device = view.device_rows
     judged = covered(window, log.start) if log is not None else np.zeros(0, dtype=np.bool_)
     if log is None or not judged.any():
         return None

@@ -10,10 +10,9 @@ from profilerkit.analysis.device.copies import ELSEWHERE, TO_DEVICE, TO_HOST, ar
 from profilerkit.analysis.device.records import CopyFacts
 from profilerkit.analysis.enclosing import launching_operators
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES
-from profilerkit.analysis.intervals import I64, Segments, Spans, intersect, subtract, union
-from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.intervals import I64, intersect, subtract, union
 from profilerkit.analysis.parts import leaf
-from profilerkit.hardware.lookup import DeviceSpec
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.report import HostCopy
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -45,18 +44,9 @@ class SmallCopyFacts(msgspec.Struct, frozen=True):
         return self.to_device + self.to_host
 
 
-def batch_copies(
-    columns: TraceColumns, launches: I64, parts: Partition, rows: I64, count: int
-) -> tuple[CopyFacts, CopyFacts]:
-    """Return the copies of batches from pageable memory, and from pinned memory or such as the trace does not name.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        parts: the partition.
-        rows: device events of the judged device in the steady window.
-        count: steady steps.
-    """
+def batch_copies(view: TraceView) -> tuple[CopyFacts, CopyFacts]:
+    """Return the copies of batches from pageable memory, and from pinned memory or such as the trace does not name."""
+    columns, launches, parts, rows, count = view.columns, view.launches, view.parts, view.rows, view.count
     kernels = rows[columns.category[rows] == Category.KERNEL]
     computing, exposed = busiest_streams(columns, kernels), parts.segments.only(leaf("input.h2d"))
     batches = rows[(parts.copied(rows) == leaf("input.h2d")) & (columns.bytes[rows] >= BATCH_COPY_BYTES)]
@@ -78,19 +68,10 @@ def batch_copies(
     return told(batches[pageable]), told(batches[~pageable])
 
 
-def small_copies(
-    columns: TraceColumns, launches: I64, segments: Segments, window: Spans, rows: I64, count: int
-) -> SmallCopyFacts:
-    """Transfers of a few bytes among the judged device events ``rows``, per step of ``count``.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        segments: the partition.
-        window: the steady steps.
-        rows: device events of the judged device in the steady window.
-        count: steady steps.
-    """
+def small_copies(view: TraceView) -> SmallCopyFacts:
+    """Transfers of a few bytes among the judged device events ``rows``, per step of ``count``."""
+    columns, launches, window, rows, count = view.columns, view.launches, view.window, view.rows, view.count
+    segments = view.parts.segments
     known = (columns.bytes[rows] >= 0) & (columns.bytes[rows] < SMALL_BYTES)
     is_small = (columns.category[rows] == Category.MEMCPY) & known
     is_small[is_small] = directions(columns, rows[is_small]) != ELSEWHERE
@@ -127,8 +108,9 @@ HostMemory = Literal["pageable", "pinned"]
 _DIRECTIONS: tuple[tuple[int, Direction], ...] = ((TO_DEVICE, "to device"), (TO_HOST, "to host"))
 
 
-def host_copies(columns: TraceColumns, rows: I64, count: int, spec: DeviceSpec | None) -> tuple[HostCopy, ...]:
+def host_copies(view: TraceView) -> tuple[HostCopy, ...]:
     """The kinds of copies among the device events in ``rows``, longest first, per step of ``count``."""
+    columns, rows, count, spec = view.columns, view.rows, view.count, view.roof.spec
     rows = rows[columns.is_a(Category.MEMCPY, Category.MEMSET)[rows]]
     goes = directions(columns, rows)
     rows, goes = rows[goes > ELSEWHERE], goes[goes > ELSEWHERE]

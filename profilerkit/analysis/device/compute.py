@@ -7,9 +7,10 @@ from profilerkit.analysis.costs.operators import DTYPES, operator_costs
 from profilerkit.analysis.device.kernels import BANDWIDTH, COMMUNICATION, MATH, OTHER, SMALL_KERNEL_NS, KernelNames
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, dense_peak, roofline
 from profilerkit.analysis.enclosing import call_sites, launching_operators
-from profilerkit.analysis.intervals import I64, Spans
+from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.steps.phases import recomputed
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
@@ -21,31 +22,11 @@ _KINDS = (OTHER, MATH, BANDWIDTH)
 _TRIED = 8
 
 
-def largest(
-    columns: TraceColumns,
-    kinds: KernelNames,
-    roof: Roofline,
-    launches: I64,
-    rows: I64,
-    time_ns: I64,
-    steady_ns: int,
-    steps: int,
-    limit: int = MOST_KERNELS,
-) -> tuple[Kernel, ...]:
-    """The names with the largest total time, at most ``limit``.
-
-    Args:
-        columns: the trace.
-        kinds: its classified names.
-        roof: those of ``rows`` that compute, against the roofs.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        rows: device events, or the operators of a CPU-only run.
-        time_ns: ``(n_rows,)`` int64, the time each row counts with.
-        steady_ns: length of the steady window.
-        steps: judged steps in it.
-        limit: how many names.
-    """
-    if not len(rows) or steady_ns <= 0:
+def largest(view: TraceView, limit: int = MOST_KERNELS) -> tuple[Kernel, ...]:
+    """The kernels, or on a CPU-only run the operators, with the largest total time: at most ``limit`` names."""
+    columns, kinds, roof, launches, rows = view.columns, view.kinds, view.roof, view.launches, view.rows
+    time_ns, steady_ns, steps = view.time_ns, view.steady_ns, view.count
+    if not len(rows):
         return ()
     names = columns.name[rows]
     total = np.bincount(names, weights=time_ns, minlength=len(columns.strings))
@@ -65,7 +46,7 @@ def largest(
             median_ns=int(np.median(time_ns[own])),
             share=float(total[name]) / steady_ns,
             kind_source="estimated",
-            per_step_ns=float(total[name]) / steps if steps else None,
+            per_step_ns=float(total[name]) / steps,
         )
         at = place[rows[own]]
         found.append(_against_the_roof(columns, kinds, roof, kernel, name, at[at >= 0], time_ns[own][at >= 0]))
@@ -146,24 +127,10 @@ F64 = npt.NDArray[np.float64]
 PRICED_FOR_MFU = 0.9
 
 
-def compute_facts(
-    columns: TraceColumns,
-    kinds: KernelNames,
-    roof: Roofline,
-    work: I64,
-    judged: Bools,
-    window: Spans,
-) -> Compute:
-    """Sum up the kernels of the steady window; of a CPU-only run, whose operators are nested, only the arithmetic.
-
-    Args:
-        columns: the trace.
-        kinds: its classified names.
-        roof: the compute kernels against the roofs.
-        work: ``(n_events,)`` int64, leaf of each of them.
-        judged: ``(n_events,)`` what starts in the steady window.
-        window: the steady steps.
-    """
+def compute_facts(view: TraceView) -> Compute:
+    """Sum up the kernels of the steady window; of a CPU-only run, whose operators are nested, only the arithmetic."""
+    columns, kinds, roof, judged, window = view.columns, view.kinds, view.roof, view.judged, view.window
+    work = view.leaves
     name, spec = columns.name[roof.rows], roof.spec
     counts = judged[roof.rows]
     flops = np.where(counts & (roof.flops > 0), roof.flops, 0.0)

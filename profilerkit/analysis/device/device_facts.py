@@ -1,20 +1,18 @@
 """How busy the device is, what could be fused, and the runtime calls that cost it time."""
 
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.copies import awaited_copies, waiting_calls
-from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, device_rows
+from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, device_rows
 from profilerkit.analysis.device.records import AllocatorFacts, ChainFacts, ColdFacts, DeviceFacts, SyncFacts
 from profilerkit.analysis.device.roofline import Roofline, covered_ns
 from profilerkit.analysis.host.activity import captures, loading_rows
 from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
 from profilerkit.analysis.host.input import between_ratio
-from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
+from profilerkit.analysis.host.names import BLOCKING_CALL_NS
 from profilerkit.analysis.intervals import I64, Spans, clip, index_at, intersect, subtract, union
-from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import leaf
-from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.step import DeviceWindow
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
@@ -22,26 +20,10 @@ from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 SHORTEST_CHAIN = 3
 
 
-def device_facts(
-    columns: TraceColumns,
-    launches: I64,
-    ran: npt.NDArray[np.bool_],
-    rows: I64,
-    window: Spans,
-    parts: Partition,
-    properties: DeviceProperties | None,
-) -> DeviceFacts:
-    """How the judged device was used.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
-        ran: ``(n_events,)`` events of the judged device.
-        rows: those of them that start in the steady window.
-        window: the steady steps.
-        parts: the partition of all steps.
-        properties: of the device.
-    """
+def device_facts(view: TraceView, properties: DeviceProperties | None) -> DeviceFacts:
+    """How the judged device was used."""
+    columns, launches, ran, rows, window = view.columns, view.launches, view.ran, view.rows, view.window
+    parts = view.parts
     kernels = rows[columns.category[rows] == Category.KERNEL]
     busy = intersect(window, union(columns.ts_ns[ran], columns.end_ns[ran]))
     launch = intersect(window, parts.segments.only(leaf("over.launch")))
@@ -68,13 +50,12 @@ def _queue_empty(columns: TraceColumns, launches: I64, rows: I64, kernels: I64) 
     return float((reach[before] <= columns.end_ns[launches[linked]]).mean())
 
 
-def chain_facts(
-    columns: TraceColumns, kinds: KernelNames, roof: Roofline, rows: I64, optimizer: I64, window: Spans
-) -> ChainFacts:
+def chain_facts(view: TraceView, optimizer: I64) -> ChainFacts:
     """Runs of fusible kernels on one stream inside one step; those of the ``optimizer`` have a rule of their own.
 
     Kernels below 10 µs neither count nor break a run when they are fusible: the launch rule prices them.
     """
+    columns, kinds, roof, rows, window = view.columns, view.kinds, view.roof, view.rows, view.window
     kernels = rows[columns.category[rows] == Category.KERNEL]
     kernels = kernels[np.lexsort((columns.ts_ns[kernels], columns.stream[kernels]))]
     fusible = kinds.pointwise[columns.name[kernels]] & ~np.isin(kernels, optimizer)
@@ -118,11 +99,12 @@ def busy_spans(columns: TraceColumns) -> Spans:
     return union(columns.ts_ns[rows], columns.end_ns[rows])
 
 
-def device_window(columns: TraceColumns, kinds: KernelNames, launches: I64) -> DeviceWindow | None:
+def device_window(view: TraceView) -> DeviceWindow | None:
     """The exact arithmetic of ``DeviceWindow``; ``None`` when the trace holds no device events.
 
     ``launches`` has the launching runtime row of each event, -1 for none.
     """
+    columns, kinds, launches = view.columns, view.kinds, view.launches
     busy = busy_spans(columns)
     if not len(busy):
         return None
@@ -176,19 +158,12 @@ COLD_SHARE = 0.25
 COLD_STEPS = 3
 
 
-def sync_facts(
-    columns: TraceColumns,
-    names: HostNames,
-    launches: I64,
-    judged: npt.NDArray[np.bool_],
-    count: int,
-    copying: Spans,
-    idle: Spans,
-) -> SyncFacts:
-    """Blocking calls in the judged events, per step of ``count``: waits, and copies that return with their result.
-
-    ``copying`` is when the device did nothing but copy to the host, ``idle`` when it did nothing at all.
-    """
+def sync_facts(view: TraceView) -> SyncFacts:
+    """Blocking calls in the judged events, per step: waits, and copies that return with their result."""
+    columns, names, launches, judged, count = view.columns, view.names, view.launches, view.judged, view.count
+    copying = intersect(view.parts.segments.only(leaf("sync.d2h")), view.window)
+    # Not cut between adjacent steps: a read-back stands at the end of one more often than not.
+    idle = subtract(union(view.window.start, view.window.end), view.busy)
     blocking = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
     blocking[waiting_calls(columns, launches)] = True
     rows = np.flatnonzero(judged & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
@@ -217,21 +192,19 @@ def _idle_after(returned: I64, idle: Spans) -> int:
     return int((idle.end[gap] - returned[inside][first]).sum())
 
 
-def allocator_facts(
-    columns: TraceColumns, names: HostNames, judged: npt.NDArray[np.bool_], count: int
-) -> AllocatorFacts:
+def allocator_facts(view: TraceView) -> AllocatorFacts:
     """Allocator calls in the judged events, per step of ``count``."""
+    columns, names, judged, count = view.columns, view.names, view.judged, view.count
     calls = judged & (columns.category == Category.RUNTIME) & names.allocator[columns.name]
     return AllocatorFacts(calls_per_step=int(calls.sum()) / count)
 
 
-def cold_facts(
-    columns: TraceColumns, names: HostNames, launches: I64, steps: TraceSteps, busy: Spans
-) -> ColdFacts | None:
+def cold_facts(view: TraceView) -> ColdFacts | None:
     """First-use work that takes much of a short window; ``None`` where the window is judged as it is.
 
     A launch can also take long because the launch queue is full: the device works meanwhile, and it does not count.
     """
+    columns, names, launches, steps, busy = view.columns, view.names, view.launches, view.steps, view.busy
     waits = names.sync_call | names.copy_call
     slow = (columns.category == Category.RUNTIME) & ~waits[columns.name] & (columns.dur_ns >= SLOW_CALL_NS)
     rows = np.union1d(np.flatnonzero(slow), loading_rows(columns, names, launches))

@@ -6,11 +6,10 @@ import numpy.typing as npt
 
 from profilerkit.analysis.host.feeding import dominant_frames, local_fetches
 from profilerkit.analysis.host.host_facts import PythonFacts
-from profilerkit.analysis.host.names import QUIET_NS, HostNames
+from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.intervals import I64, Segments, Spans, covered, intersect
-from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import leaf
-from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.finding import Source
 from profilerkit.trace.columns import TraceColumns
 
@@ -51,10 +50,9 @@ class InputFacts(msgspec.Struct, frozen=True):
     queue_ratio: float | None = None
 
 
-def input_facts(
-    columns: TraceColumns, names: HostNames, parts: Partition, steps: TraceSteps, main: int
-) -> InputFacts | None:
+def input_facts(view: TraceView) -> InputFacts | None:
     """Facts of the fetches in the steady steps; ``None`` where neither an event nor a batch copy shows any."""
+    columns, names, parts, steps, main = view.columns, view.names, view.parts, view.steps, view.main
     window = steps.by_host.steady
     rows = parts.fed.rows[covered(window, columns.ts_ns[parts.fed.rows])]
     inferred = covered(window, parts.lead_in.start)
@@ -104,15 +102,9 @@ def between_ratio(segments: Segments, window: Spans) -> float:
     return float(length[length <= QUIET_NS].sum()) / python.total_ns if python.total_ns else 0.0
 
 
-def python_facts(columns: TraceColumns, segments: Segments, window: Spans, main: int) -> PythonFacts | None:
-    """Python that lasts longer than 1 ms at a time in the steady window; ``None`` without any.
-
-    Args:
-        columns: the trace.
-        segments: the partition.
-        window: the steady steps.
-        main: the thread that runs the loop.
-    """
+def python_facts(view: TraceView) -> PythonFacts | None:
+    """Python that lasts longer than 1 ms at a time in the steady window; ``None`` without any."""
+    columns, window, main, segments = view.columns, view.window, view.main, view.parts.segments
     python = intersect(window, segments.only(leaf("over.python")))
     long = python.end - python.start > QUIET_NS
     if not long.any():

@@ -18,6 +18,7 @@ from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.kernel_losses.records import DenseTables, KernelLosses, OptimizerWork, Scores
 from profilerkit.analysis.kernel_losses.shapes import Bools, Judged, grids, layout, misaligned, searches
 from profilerkit.analysis.steps.phases import STYLES, backward_nodes, largest_class, optimizer_rows, without_closures
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
 #: Normalise along the last dimension; their first tensor has the shape of the scores.
@@ -169,8 +170,9 @@ def dense_tables(
     )
 
 
-def host_tables(columns: TraceColumns, math: npt.NDArray[np.bool_], window: Spans) -> DenseTables | None:
+def host_tables(view: TraceView) -> DenseTables | None:
     """The same of a run without a device: operators take the time, each without those inside it."""
+    columns, window, math = view.columns, view.window, view.kinds.math
     rows = np.flatnonzero((columns.category == Category.CPU_OP) & covered(window, columns.ts_ns))
     return dense_tables(columns, math, window, rows, self_times(columns, rows).astype(np.float64), window.total_ns)
 

@@ -14,6 +14,7 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import Numbers, Slope, median, theil_sen
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.series import shown_rows
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.change import revise
 from profilerkit.model.memory import FEWEST_TO_EXTEND, AliveAtPeak, Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.trace.columns import Category, MemoryInstants, TraceColumns
@@ -132,11 +133,12 @@ class _Series(msgspec.Struct, frozen=True):
     step: I64  # position of the step each instant lies in, -1 for none
 
 
-def memory_of(columns: TraceColumns, names: HostNames, steps: TraceSteps, device: int) -> Memory:
+def memory_of(view: TraceView) -> Memory:
     """What the memory did in the steady window; ``None`` where the trace has no instants or they lack totals.
 
     A device's memory goes before the host's, that of the judged ``device`` before that of others.
     """
+    columns, names, steps, device = view.columns, view.names, view.steps, view.device
     device = _told_device(columns.memory, device)
     capacity = next((entry.memory_bytes for entry in columns.meta.devices if entry.id == device), None)
     blank = revise(_calls(columns, names, steps), capacity_bytes=capacity)

@@ -12,6 +12,7 @@ from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, ind
 from profilerkit.analysis.memory.use import Offload, ZeroedGradients
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.phases import reruns
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: The optimizer's own annotation, and the frame of a module's method, which has none.
@@ -22,21 +23,13 @@ _ACCUMULATES = re.compile(r"^torch::autograd::AccumulateGrad$")
 _ADDS = re.compile(r"^aten::add_$")
 
 
-def zeroed_gradients(
-    columns: TraceColumns, launches: I64, device: Mask | None, steps: TraceSteps, busy: Spans
-) -> ZeroedGradients | None:
+def zeroed_gradients(view: TraceView) -> ZeroedGradients | None:
     """What filling the gradients costs in the steady steps; ``None`` where no call clears any there.
 
     With torch 2.13 dropped gradients leave a call without operators, and backward keeps the first gradient of each
     parameter instead of adding it: both kinds of operators are gone.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        device: ``(n_events,)`` what ran on the judged device; ``None`` on a CPU-only run, where operators are the work.
-        steps: of the trace.
-        busy: when the device worked; empty without one.
     """
+    columns, launches, steps, busy, device = view.columns, view.launches, view.steps, view.busy, view.device_rows
     line, window = ThreadLine.of(columns), steps.steady
     if line is None or not len(window):
         return None
