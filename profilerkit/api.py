@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from profilerkit.analysis.behind import files_of, raw_events
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.contention import contended, quiet
-from profilerkit.analysis.crowd.record import crowd_record
-from profilerkit.analysis.dumped_ranks import with_dumps
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.recorded import run_ledger, with_recorded
+from profilerkit.analysis.ranks.dumps import with_dumps
+from profilerkit.analysis.raw_events import files_of, raw_events
+from profilerkit.analysis.recorded import run_ledger
 from profilerkit.analysis.run_facts import run_facts
+from profilerkit.analysis.scale.record import crowd_record
 from profilerkit.compare import compare
 from profilerkit.compare.gates import parse_limit
 from profilerkit.config import Settings, Suppression, rule_prefixes
@@ -35,7 +35,7 @@ from profilerkit.inputs import (
     require_existing,
     require_one_job,
 )
-from profilerkit.model.change import revise
+from profilerkit.model.change import fields_of, revise
 from profilerkit.model.finding import Evidence, Outcome
 from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report as Record
@@ -96,11 +96,27 @@ def analyze(
         UsageError: the paths do not fit together, or a rank, rule, option or pattern does not exist.
         UnreadableInputError: a path is missing, nothing is readable, or a trace is damaged under ``strict``.
     """
-    rules = _rules(rules_path, options or {}, suppress, select, ignore)
-    reading = Reading(strict=strict, device=device, registry=with_patterns(communication_kernels), events=True)
+    settings = Settings(
+        select=select,
+        ignore=ignore,
+        device=device,
+        communication_kernels=communication_kernels,
+        rules_path=None if rules_path is None else str(rules_path),
+        rules=options or {},
+        suppress=suppress,
+        gpu_hour_price=gpu_hour_price,
+    )
+    return report_of(paths, settings, rank=rank, strict=strict)
+
+
+def report_of(
+    paths: Sequence[str | Path], settings: Settings, *, rank: int | None = None, strict: bool = False
+) -> Report:
+    """Analyze as ``analyze`` does, with its settings as one record."""
+    rules, reading = _rules(settings), _reading(settings, strict=strict, events=True)
     with fetched(paths) as copies:
         made = _analyzed(copies.paths, reading, rules, rank)
-        return as_report(with_cost(copies.told(made.report), gpu_hour_price), made.step_events)
+        return as_report(with_cost(copies.told(made.report), settings.gpu_hour_price), made.step_events)
 
 
 class Analysis(msgspec.Struct, frozen=True):
@@ -145,10 +161,7 @@ def analysis(
     strict: bool = False,
 ) -> Analysis:
     """Analyze as ``analyze`` does and keep the recording; arguments and errors are the same."""
-    rules = _rules(settings.rules_path, settings.rules, settings.suppress, settings.select, settings.ignore)
-    registry = with_patterns(settings.communication_kernels)
-    reading = Reading(strict=strict, device=settings.device, registry=registry)
-    return _analyzed([Path(path) for path in paths], reading, rules, rank)
+    return _analyzed([Path(path) for path in paths], _reading(settings, strict=strict), _rules(settings), rank)
 
 
 def so_far(run: RunRecord, settings: Settings) -> Record:
@@ -157,8 +170,7 @@ def so_far(run: RunRecord, settings: Settings) -> Record:
     Raises:
         UnreadableInputError: no rank has recorded anything yet.
     """
-    rules = _rules(settings.rules_path, settings.rules, settings.suppress, settings.select, settings.ignore)
-    return _told(read_records(run), [run.path], Reading(device=settings.device), rules, None).report
+    return _told(read_records(run), [run.path], Reading(device=settings.device), _rules(settings), None).report
 
 
 def reduce(
@@ -180,17 +192,31 @@ def reduce(
         UsageError: no path, summaries of several jobs, or a rule or option that does not exist.
         UnreadableInputError: a path is missing, or no summary is readable.
     """
-    rules = _rules(rules_path, options or {}, suppress, select, ignore)
+    settings = Settings(
+        select=select,
+        ignore=ignore,
+        device=device,
+        rules_path=None if rules_path is None else str(rules_path),
+        rules=options or {},
+        suppress=suppress,
+        gpu_hour_price=gpu_hour_price,
+    )
+    return reduced_report(paths, settings)
+
+
+def reduced_report(paths: Sequence[str | Path], settings: Settings) -> Report:
+    """Reduce as ``reduce`` does, with its settings as one record."""
+    rules = _rules(settings)
     with fetched(paths) as copies:
-        return as_report(copies.told(_reduced(copies.paths, device, rules, gpu_hour_price)))
+        return as_report(copies.told(_reduced(copies.paths, settings, rules)))
 
 
-def _reduced(places: Sequence[Path], device: str | None, rules: "_Rules", gpu_hour_price: float | None) -> Record:
+def _reduced(places: Sequence[Path], settings: Settings, rules: "_Rules") -> Record:
     reduced = read_summaries(found_in(places))
     require_one_job(reduced.ranks)
     crowd, size = reduced.crowd, reduced.world_size
     recording = Recording(reduced.ranks, None, reduced.notes, of=len(crowd.members), world_size=size)
-    report = _told(recording, places, Reading(device=device), rules, None).report
+    report = _told(recording, places, Reading(device=settings.device), rules, None).report
     record = crowd_record(
         crowd,
         world_size=size,
@@ -198,7 +224,7 @@ def _reduced(places: Sequence[Path], device: str | None, rules: "_Rules", gpu_ho
         left_out=reduced.left_out,
         sampled=reduced.sampled,
     )
-    return with_cost(revise(report, crowd=record), gpu_hour_price)
+    return with_cost(revise(report, crowd=record), settings.gpu_hour_price)
 
 
 def _analyzed(places: Sequence[Path], reading: Reading, rules: "_Rules", rank: int | None) -> Analysis:
@@ -219,14 +245,14 @@ def _told(
     logger.info("comparing %d ranks" if len(ranks) > 1 else "putting %d rank together", len(ranks))
     facts = run_facts(
         ranks,
+        run=record,
         device=reading.device,
         world_size=record.manifest.world_size if record and record.manifest else recording.world_size,
         recorded=recording.distinct,
         told=told,
         notes=(*recording.notes, *rules.notes),
-        ending=ending,
     )
-    facts = with_logs(with_recorded(facts, ranks, record), ranks, recording.logs)
+    facts = with_logs(facts, ranks, recording.logs)
     facts = contended(with_dumps(facts, ranks) if recording.by_dumps else facts)
     program = quiet(facts)
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
@@ -254,19 +280,18 @@ class _Rules(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def _rules(
-    path: str | Path | None,
-    options: Mapping[str, Mapping[str, Any]],
-    suppress: Sequence[Suppression],
-    select: Sequence[str],
-    ignore: Sequence[str],
-) -> _Rules:
-    known, left_out = all_rules(path)
-    rules, tuned = with_options(known, options)
-    heard, ended = in_force(suppress, rules, datetime.now().astimezone().date())
+def _rules(settings: Settings) -> _Rules:
+    known, left_out = all_rules(settings.rules_path)
+    rules, tuned = with_options(known, settings.rules)
+    heard, ended = in_force(settings.suppress, rules, datetime.now().astimezone().date())
     codes = [rule.code for rule in rules]
-    chosen, left = rule_prefixes(select, codes), rule_prefixes(ignore, codes)
+    chosen, left = rule_prefixes(settings.select, codes), rule_prefixes(settings.ignore, codes)
     return _Rules(rules, chosen, left, heard, (*left_out, *tuned, *ended))
+
+
+def _reading(settings: Settings, *, strict: bool, events: bool = False) -> Reading:
+    registry = with_patterns(settings.communication_kernels)
+    return Reading(strict=strict, device=settings.device, registry=registry, events=events)
 
 
 def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) -> Facts:
@@ -279,23 +304,14 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
     """The verdict on the job, with one of its ranks in detail."""
     return Record(
         verdict=diagnose(facts, outcomes),
-        steps=detail.steps,
         breakdown=detail.parts,
         ranks=() if facts.logs is not None and facts.logs.alone else facts.ranks,  # logs alone are of no rank
-        rank_steps=facts.rank_steps,
-        job_steps=facts.job_steps,
         outcomes=outcomes,
-        kernels=detail.kernels,
-        compute=detail.compute,
         copies=detail.host_copies,
         collectives=detail.comm.table if detail.comm else (),
-        memory=detail.memory,
-        trust=facts.trust,
         run=run,
-        communication=facts.communication,
-        workers=detail.workers,
-        median_step=detail.median_step,
-        probes=facts.probes,
+        **fields_of(detail, "steps", "kernels", "compute", "memory", "workers", "median_step"),
+        **fields_of(facts, "rank_steps", "job_steps", "trust", "communication", "probes"),
     )
 
 

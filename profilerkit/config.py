@@ -61,14 +61,14 @@ class Settings:
             ``step_time=200ms,input=20%``.
     """
 
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
+    select: Sequence[str] = ()
+    ignore: Sequence[str] = ()
     device: str | None = None
     fail_on: str | None = None
-    communication_kernels: tuple[str, ...] = ()
+    communication_kernels: Sequence[str] = ()
     rules_path: str | None = None
     rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    suppress: tuple[Suppression, ...] = ()
+    suppress: Sequence[Suppression] = ()
     gpu_hour_price: float | None = None
     unused: tuple[str, ...] = ()
     budgets: tuple[tuple[str, str], ...] = ()

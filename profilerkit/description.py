@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from profilerkit.analysis.facts import INFERRED, Facts
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.host.input import INFERRED
 from profilerkit.inputs import Recording
 from profilerkit.model.run import Run
 from profilerkit.rundir.ending import Ending

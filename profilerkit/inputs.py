@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from profilerkit.analysis.damage import record_notes
-from profilerkit.analysis.dumped_ranks import dumped_ranks
-from profilerkit.analysis.one_job import contradiction
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.analysis.ranks.alike import contradiction
+from profilerkit.analysis.ranks.dumps import dumped_ranks
+from profilerkit.analysis.trust import record_notes
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
 from profilerkit.reading.directories import TRACE_SUFFIXES, named_as_traces, profiles_below, several_runs

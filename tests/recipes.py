@@ -13,14 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from profilerkit.analysis.device.compute_leaves import compute_leaves
+from profilerkit.analysis.device.compute import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.records import AllocatorFacts, DeviceFacts, SyncFacts
-from profilerkit.analysis.facts import Facts, InputFacts
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import EMPTY
-from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.partition import judged_device_rows, partition, ran_on_a_device
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Trust

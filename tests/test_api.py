@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.parts import WAITS
 from profilerkit.api import analyze, load
 from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageError
 from profilerkit.report.limits import limits_of

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
+from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving

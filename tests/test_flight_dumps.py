@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profilerkit.analysis.dumped_ranks import FOUND_BY
+from profilerkit.analysis.ranks.dumps import FOUND_BY
 from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.errors import UnreadableInputError, UsageError

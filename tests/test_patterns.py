@@ -17,7 +17,7 @@ LENGTH = 40_000
 #: These repair the text of a file, not names; they have tests of their own.
 TEXT_OF_FILES = ("profilerkit.trace.kineto.repair", "profilerkit.trace.kineto.salvage")
 #: Searched in the beginning of a name only.
-FRAMES = "profilerkit.analysis.host.frames"
+FRAMES = "profilerkit.analysis.host.names"
 #: A linear search takes a few ms; one that starts again at each word takes a hundred times as long.
 LONGEST_S = 0.15
 

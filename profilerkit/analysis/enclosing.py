@@ -1,9 +1,14 @@
-"""Which event of a thread was running at given instants."""
+"""Which event of a thread was running at given instants: operators, modules, and the user's code."""
 
+import re
+
+import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from profilerkit.analysis.intervals import I64
-from profilerkit.trace.columns import I32, TraceColumns
+from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.intervals import I64, Spans, union
+from profilerkit.trace.columns import I32, Category, TraceColumns
 
 
 def innermost_at(columns: TraceColumns, rows: I64, thread: I32, ts_ns: I64) -> I64:
@@ -71,3 +76,98 @@ def _last_open(end: I64, at: I64, started: I64) -> I64:
         later = 2 * block[inside] + 1
         block[inside] = np.where(latest[height - 1][later] > at[inside], later, later - 1)
     return block
+
+
+class ThreadLine(msgspec.Struct, frozen=True):
+    """Every thread on a stretch of its own.
+
+    Attributes:
+        first_ns: start of the trace.
+        stretch_ns: more than its length.
+    """
+
+    first_ns: int
+    stretch_ns: int
+
+    @classmethod
+    def of(cls, columns: TraceColumns) -> "ThreadLine | None":
+        """The line of a trace; ``None`` for an empty one, or if its threads do not fit into 64 bits."""
+        if not len(columns):
+            return None
+        first, last = int(columns.ts_ns.min()), int(columns.end_ns.max())
+        stretch = last - first + 1
+        return cls(first, stretch) if stretch < np.iinfo(np.int64).max // (len(columns.threads) + 1) else None
+
+    def place(self, thread: npt.NDArray[np.int32], instants: I64) -> I64:
+        """``(n,)`` int64, where instants of threads lie."""
+        return thread.astype(np.int64) * self.stretch_ns + (instants - self.first_ns)
+
+    def extents(self, columns: TraceColumns, rows: I64) -> tuple[I64, I64]:
+        """``(n,)`` int64, where events start and end."""
+        start = self.place(columns.thread[rows], columns.ts_ns[rows])
+        return start, start + columns.dur_ns[rows]
+
+    def spans(self, columns: TraceColumns, rows: I64) -> Spans:
+        """The union of events."""
+        return union(*self.extents(columns, rows))
+
+
+def launching_operators(columns: TraceColumns, launches: I64, rows: I64) -> I64:
+    """Return for each device event in ``rows`` the row of the operator that launched it, -1 for none.
+
+    Time on the launching thread decides, not the ``External id``: several releases wrote ids of two kinds into one
+    trace, so that kernels seem to come from views.
+
+    Args:
+        columns: the trace.
+        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
+        rows: ``(n,)`` int64 device events.
+    """
+    found = np.full(len(rows), -1, dtype=np.int64)
+    linked = np.flatnonzero(launches[rows] >= 0)
+    calls = launches[rows[linked]]
+    operators = np.flatnonzero(columns.category == Category.CPU_OP)
+    found[linked] = innermost_at(columns, operators, columns.thread[calls], columns.ts_ns[calls])
+    return found
+
+
+_MODULE = re.compile(r"^nn\.Module: ")
+_LINE = re.compile(r"^(?!nn\.Module: ).*\.py\(\d+\): ")
+#: Frames that are nobody's own code: torch, and what of the standard library stands between a loop and a call.
+_OUTSIDE = re.compile(
+    r"(?:^|/)(?:torch|contextlib\.py|functools\.py|threading\.py|runpy\.py|multiprocessing|concurrent|asyncio)(?:/|\(|$)"
+    r"|^<"
+)
+
+
+class CallSite(msgspec.Struct, frozen=True):
+    """The innermost ``nn.Module`` and the innermost line outside torch around a call; ``None`` where not recorded."""
+
+    module: str | None
+    line: str | None
+
+
+def call_sites(columns: TraceColumns, calls: I64) -> list[CallSite]:
+    """Return where each host event in ``calls`` was made; -1 stands for no event.
+
+    Backward work runs on a thread without Python frames, so that nothing is around it.
+    """
+    frames = columns.category == Category.PYTHON
+    if not frames.any():
+        return [CallSite(None, None)] * len(calls)
+    used = in_use(columns)
+    modules = matching(columns, used, _MODULE)
+    own = matching(columns, used, _LINE) & ~matching(columns, used, _OUTSIDE)
+    thread, ts_ns = columns.thread[calls], columns.ts_ns[calls]
+    found = [
+        innermost_at(columns, np.flatnonzero(frames & wanted[columns.name]), thread, ts_ns) for wanted in (modules, own)
+    ]
+
+    def text(row: int, call: int) -> str | None:
+        return columns.strings[columns.name[row]] if row >= 0 and call >= 0 else None
+
+    named = zip(found[0].tolist(), found[1].tolist(), calls.tolist(), strict=True)
+    return [
+        CallSite((text(module, call) or "").removeprefix("nn.Module: ") or None, text(own_line, call))
+        for module, own_line, call in named
+    ]

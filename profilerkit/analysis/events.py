@@ -1,4 +1,4 @@
-"""The light tier's records as arrays: their dtype, which fetches feed the training, and intervals of one kind."""
+"""The light tier's records as arrays, which fetches feed the training, and batches dropped before it trains."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.host.names import is_feeding_phase
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
@@ -16,7 +16,6 @@ EVENT_DTYPE = np.dtype(
     [("kind", "<u2"), ("flags", "<u2"), ("name", "<u4"), ("start", "<i8"), ("dur", "<i8"), ("value", "<i8")]
 )
 Events = npt.NDArray[np.void]
-Mask = npt.NDArray[np.bool_]
 
 #: Fetches of the training thread that do not feed the training.
 NOT_TRAINING = EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
@@ -103,3 +102,56 @@ def id_of(name: str, names: Mapping[int, str], events: Events) -> int:
     known = next((number for number, text in names.items() if text == name), None)
     used = events["name"][events["kind"] == EventKind.PHASE]
     return known if known is not None else max([*names, int(used.max(initial=0))]) + 1
+
+
+#: Fewer batches are fetched ahead, or looked at (a choice); and of as many as a few steps take the same holds.
+_FEWEST, _STEPS = 64, 4
+#: Between two fetches nothing is done with a batch in less than this. Recording a fetch takes 5 to 40 µs of it.
+_NOTHING_NS = 100_000
+
+
+class SkippedBatches(msgspec.Struct, frozen=True):
+    """Batches that were fetched in a row and dropped before the first one that trained.
+
+    Attributes:
+        count: of them.
+        start_ns: the first fetch began.
+        end_ns: the fetch of the batch that trained began.
+        until_ns: the last record of the run.
+    """
+
+    count: int
+    start_ns: int
+    end_ns: int
+    until_ns: int
+
+    @property
+    def time_ns(self) -> int:
+        """What they took, ns."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def ratio(self) -> float:
+        """Their share of the time from their first one to the end of the run."""
+        return self.time_ns / max(self.until_ns - self.start_ns, 1)
+
+
+def skipped_batches(events: Events) -> SkippedBatches | None:
+    """The batches that were dropped before the first backward pass or optimizer step; ``None`` where none were."""
+    trained = np.sort(events["start"][trains(events, backward=True)].astype(np.int64))
+    fetches = timed(events[fetches_here(events) & ((events["flags"] & NOT_A_WAIT) == 0)])
+    if not len(trained):
+        return None
+    count = int(np.searchsorted(fetches.start, trained[0])) - 1  # the last one before trains
+    optimized = int((events["kind"] == EventKind.OPTIMIZER).sum())
+    per_step = (len(fetches) - count) / max(optimized, 1)
+    if count < max(_FEWEST, _STEPS * per_step) or fetches.has(EventFlag.GRAPHS)[: count + 1].any():
+        return None
+    ended = events[fetches_here(events) & ((events["flags"] & EventFlag.LAST) != 0)]["start"]
+    # Who keeps all batches, or reads them once, comes to the end of the data, or fetches no more.
+    if len(fetches) < count + 2 or (ended < trained[0]).any():
+        return None
+    between = fetches.start[1 : count + 1] - fetches.end[:count]
+    if float(np.median(between)) > _NOTHING_NS:
+        return None
+    return SkippedBatches(count, int(fetches.start[0]), int(fetches.start[count]), int(events["start"].max()))

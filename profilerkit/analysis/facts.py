@@ -6,7 +6,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.wire import Wire
+from profilerkit.analysis.communication.records import CollectiveWork
+from profilerkit.analysis.communication.table import CommFacts
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
@@ -19,17 +20,18 @@ from profilerkit.analysis.device.records import (
     SyncFacts,
 )
 from profilerkit.analysis.host.host_facts import HostFacts, HotLine
+from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.analysis.kernel_losses.records import KernelLosses
+from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.stats import ratio_error
-from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.steadiness import FEW_STEPS
+from profilerkit.analysis.steps.series import FEW_STEPS, StepSeries
+from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.analysis.throttling import Throttling
-from profilerkit.analysis.waste.records import Waste
 from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.communication import Communication
@@ -37,7 +39,7 @@ from profilerkit.model.finding import SOURCES_BY_STRENGTH, Evidence, Source
 from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.probe import Probed
-from profilerkit.model.report import Collective, Compute, HostCopy, Kernel
+from profilerkit.model.report import Compute, HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, JobSteps, Part, Rank, RankSteps, Steps
 from profilerkit.model.workers import Workers
@@ -49,93 +51,6 @@ from profilerkit.trace.columns import Recorder
 LEFT_BY_ONE = 0.5
 #: In ``Facts.evidence``: as many observations as there are steady steps.
 STEADY = -1
-#: What a wait for a batch is read from when no event marks it.
-BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
-BETWEEN_STEPS = "from the end of a step's own range to the next one"
-INFERRED = (BEFORE_THE_COPY, BETWEEN_STEPS)
-
-
-class InputFacts(msgspec.Struct, frozen=True):
-    """The wait for batches.
-
-    Attributes:
-        cpu_ratio: CPU time of the waiting thread / wait; ``None`` when not measured.
-        fetches: how many fetches were seen in the steady window.
-        single_process: the main process loads the data itself; ``None`` when unknown.
-        source: measured by the wrapper's timer, or derived from the trace.
-        origin: event name or timer the wait was read from.
-        longest_ns: start and end of the longest wait, on the recording's clock.
-        held_ratio: share of the steady time in which the thread was getting a batch, hidden by the device or not;
-            ``None`` when that was not seen.
-        frames: of the calls that hold most of the wait the innermost frames, outer first, as the profiler names them;
-            empty without Python stacks. Hostile text.
-        frames_ratio: share of the wait in the innermost of them; ``None`` without.
-        queue_ratio: share of the wait in which the waiting thread was ready to run and got no processor: whatever
-            loads the data would wait for one; ``None`` when not measured.
-    """
-
-    cpu_ratio: float | None
-    fetches: int
-    single_process: bool | None
-    source: Source
-    origin: str
-    longest_ns: tuple[int, int] | None = None
-    held_ratio: float | None = None
-    frames: tuple[str, ...] = ()
-    frames_ratio: float | None = None
-    queue_ratio: float | None = None
-
-
-class CommFacts(msgspec.Struct, frozen=True):
-    """Collectives per steady step: total, exposed, and what compute there is to hide behind.
-
-    ``small_ratio`` is the share of their time in collectives below 1 MB, ``None`` without sizes;
-    ``unclassified_ratio`` the share of it in events of which the collective is not known; ``surplus_ratio`` what some
-    take much beyond the median of their like, as a share of it: probably waiting. ``step_ns`` is the mean traced step.
-    """
-
-    step_ns: float
-    per_step: float
-    total_ns: float
-    exposed_ns: float
-    alone_compute_ns: float
-    small_ratio: float | None
-    table: tuple[Collective, ...]
-    unclassified_ratio: float | None = None
-    surplus_ratio: float = 0.0
-
-    @property
-    def overlap_ratio(self) -> float:
-        """Hidden / total."""
-        return 1.0 - self.exposed_ns / self.total_ns if self.total_ns else 1.0
-
-
-class Stall(msgspec.Struct, frozen=True):
-    """A disturbance that recurs.
-
-    Attributes:
-        kind: checkpoint, evaluation, logging, the phase's own name, or ``unnamed``.
-        part: the leaf its time is booked on, ``None`` when it is only known as longer steps.
-        count: occurrences in the steady window.
-        period: steps between occurrences; ``None`` when irregular.
-        excess_ns: extra time per occurrence: the mean of a named phase, the median of longer steps.
-        share: excess summed / steady time.
-        source: measured for named phases, derived for longer steps.
-        steps: first and last affected step.
-        grew: the leaf that holds most of the extra time of longer steps; ``None`` when none does.
-        coverage: its share of that time.
-    """
-
-    kind: str
-    part: str | None
-    count: int
-    period: int | None
-    excess_ns: float
-    share: float
-    source: Source
-    steps: tuple[int, int]
-    grew: str | None = None
-    coverage: float | None = None
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -186,9 +101,9 @@ class Facts(msgspec.Struct, frozen=True):
         memory_use: what memory costs beside its size.
         pauses: what training stood still for, over all steps of a run that was recorded whole.
         surroundings: what the run shares its device with.
-        waste: what the device's kernels waste; ``None`` without device events.
+        kernel_losses: what the device's kernels waste; ``None`` without device events.
         throttling: how far the device's clock was held down; ``None`` where it was not sampled.
-        wire: what the collectives are made of; ``None`` without a trace.
+        collective_work: what the collectives are made of; ``None`` without a trace.
         logs: what logs beside the recording, or alone, say; ``None`` without any.
         by_dumps: nothing but dumps of flight recorders was read; the steps are what their collectives repeat.
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
@@ -256,9 +171,9 @@ class Facts(msgspec.Struct, frozen=True):
     memory_use: MemoryUse = msgspec.field(default_factory=MemoryUse)
     pauses: tuple[Pause, ...] = ()
     surroundings: Surroundings = msgspec.field(default_factory=Surroundings)
-    waste: Waste | None = None
+    kernel_losses: KernelLosses | None = None
     throttling: Throttling | None = None
-    wire: Wire | None = None
+    collective_work: CollectiveWork | None = None
     logs: LogFacts | None = None
     by_dumps: bool = False
     replay: ReplayFacts | None = None

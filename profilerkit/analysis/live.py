@@ -7,9 +7,9 @@ import numpy as np
 
 from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.ranks.late import TIMED_SPREAD, median_rank_ns
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.log import StepLog, exposed, log_of
-from profilerkit.analysis.timed_ranks import TIMED_SPREAD, median_rank_ns
 from profilerkit.model.change import revise
 from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
 from profilerkit.model.report import Report

@@ -7,15 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
-from profilerkit.analysis.device.kernels import KernelNames, device_rows
-from profilerkit.analysis.device.launches import used_a_device
-from profilerkit.analysis.host.activity import NO_ROWS, HostActivity
+from profilerkit.analysis.device.kernels import KernelNames, device_rows, used_a_device
+from profilerkit.analysis.host.activity import NO_ROWS, HostActivity, Queue, loading_rows
 from profilerkit.analysis.host.feeding import NOT_FED, Feeding, inferred_input, made_on_host
-from profilerkit.analysis.host.gaps import Issued, attribute, in_order
-from profilerkit.analysis.host.loading import loading_rows
+from profilerkit.analysis.host.gaps import Held, Issued, attribute, in_order, releases
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
-from profilerkit.analysis.host.queue import Queue
-from profilerkit.analysis.host.releases import Held, releases
 from profilerkit.analysis.intervals import (
     EMPTY,
     I64,
@@ -28,7 +24,7 @@ from profilerkit.analysis.intervals import (
     union,
     with_label,
 )
-from profilerkit.analysis.leaves import LEAVES, leaf
+from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.errors import InvariantError
 from profilerkit.trace.columns import Category, TraceColumns
 

@@ -10,18 +10,18 @@ import numpy.typing as npt
 from profilerkit.analysis.composition import Measured, compose
 from profilerkit.analysis.contention import ready_ratio
 from profilerkit.analysis.evaluation import with_evaluation
-from profilerkit.analysis.facts import InputFacts, Stall
+from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.leaves import NAMED_PAUSES, UNSPLIT, WAITS
 from profilerkit.analysis.ledger.account import Account, account
+from profilerkit.analysis.parts import NAMED_PAUSES, UNSPLIT, WAITS, leaf_times
 from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import Numbers, median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS
 from profilerkit.analysis.steps.log import StepLog, log_of
 from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.stalls import STALL_KINDS, unnamed_stalls
+from profilerkit.analysis.steps.stalls import STALL_KINDS, Stall, unnamed_stalls
 from profilerkit.analysis.steps.table import NO_STEPS, log_series, log_steps, trace_series, trace_steps
-from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
+from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.analysis.workers.anatomy import named_wait, worker_facts
 from profilerkit.model.change import revise

@@ -1,26 +1,118 @@
-"""What the records of a run tell beside the steps: memory, pauses, what surrounds it, and the whole wall clock."""
+"""What the judged rank's records show beside its steps: host, memory, pauses, surroundings, probes, its whole time."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
-from profilerkit.analysis.facts import Facts, InputFacts
-from profilerkit.analysis.host.host_facts import HotLine, PythonFacts
+import numpy as np
+
+from profilerkit.analysis.events import EVENT_DTYPE
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.host.compiles import compiles_of_log
+from profilerkit.analysis.host.host_facts import CollectionFacts, HostFacts, HotLine, PythonFacts
+from profilerkit.analysis.host.input import InputFacts, between_ratio
 from profilerkit.analysis.host.lines import lines_of
+from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ledger.account import rank_ledger
 from profilerkit.analysis.ledger.pauses import pauses
-from profilerkit.analysis.memory.allocator_use import allocator_settings, allocator_use
-from profilerkit.analysis.memory.faults import page_faults
-from profilerkit.analysis.memory.use import MemoryUse
-from profilerkit.analysis.memory.worker_pages import copied_pages
+from profilerkit.analysis.memory.use import MemoryUse, allocator_settings, allocator_use, copied_pages, page_faults
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.sharing import surroundings
+from profilerkit.analysis.ranks.alike import host_ranks, sibling_cores
+from profilerkit.analysis.steps.find import in_step
+from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.surroundings import surroundings
+from profilerkit.analysis.throttling import throttling
+from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.whatif import workers_now
+from profilerkit.analysis.workers.queue import loading_facts
 from profilerkit.model.change import revise
 from profilerkit.model.ledger import Ledger, RankWall, Stage
-from profilerkit.rundir.reader import RunRecord
+from profilerkit.model.probe import Probed
+from profilerkit.rundir.layout import EventKind
+from profilerkit.rundir.probes import ProbeRun, ProbesRecord
+from profilerkit.rundir.reader import RankRecord, RunRecord
+
+#: Resamples of the steps, and the share of their results that the interval leaves out at each end.
+_RESAMPLES, _TAIL = 1_000, 0.05
+#: Fewer timed steps of a kind say nothing.
+_FEWEST = 5
+#: More, and times beyond this, are no recording of ours.
+_MOST, _LONGEST_NS = 10_000, 1 << 50
 
 
-def with_recorded(facts: Facts, ranks: Sequence[RankFacts], run: RunRecord | None) -> Facts:
-    """``facts`` with what was recorded of the judged rank, as far as it was.
+def probed(record: ProbesRecord | None) -> tuple[Probed, ...]:
+    """Every probe that was asked for, with its result or the reason why there is none: once, where two share one."""
+    made = [] if record is None else [_probed(run) for run in record.probes]
+    first = {(probe.name, probe.reason): number for number, probe in reversed(list(enumerate(made)))}
+    return tuple(
+        probe
+        for number, probe in enumerate(made)
+        if probe.share is not None or first[probe.name, probe.reason] == number
+    )
+
+
+def _probed(run: ProbeRun) -> Probed:
+    about = Probed(name=run.name, change=run.change, first_step=run.first_step, last_step=run.last_step)
+    usual, control, timed = (_times(values) for values in (run.usual_ns, run.control_ns, run.probed_ns))
+    reason = run.reason
+    if not reason and (usual is None or control is None or timed is None or min(len(usual), len(timed)) < _FEWEST):
+        reason = "its record is damaged"
+    if reason or usual is None or control is None or timed is None:
+        return revise(about, reason=reason)
+    share, low, high = saved(usual, control, timed)
+    return revise(
+        about,
+        share=share,
+        low=low,
+        high=high,
+        steps=len(timed),
+        step_ns=round(float(usual.mean())),
+        without_ns=round(float((control if len(control) else usual).mean())),
+        probed_ns=round(float(timed.mean())),
+        reason=run.note,
+    )
+
+
+def _times(values: tuple[int, ...]) -> I64 | None:
+    if len(values) > _MOST or any(not 0 < value < _LONGEST_NS for value in values):
+        return None
+    return np.array(values, dtype=np.int64)
+
+
+def saved(usual: I64, control: I64, timed: I64) -> tuple[float, float, float]:
+    """How much shorter the ``timed`` steps are, as a share of the ``usual`` ones; its 90 % interval by bootstrap.
+
+    Means are compared, not medians: with several workers most batches may come in bursts, and then the median step
+    waits for nothing while the mean one does.
+
+    Args:
+        usual: steps of the run.
+        control: steps that differ from ``timed`` in the change alone; empty where the usual ones do.
+        timed: steps with the change.
+
+    >>> usual, timed = np.full(8, 100), np.full(8, 60)
+    >>> saved(usual, np.empty(0, dtype=np.int64), timed)
+    (0.4, 0.4, 0.4)
+    >>> saved(usual, np.full(8, 80), timed)
+    (0.2, 0.2, 0.2)
+    """
+    random = np.random.default_rng(0)
+
+    def means(values: I64) -> I64:
+        resampled: I64 = values[random.integers(0, len(values), (_RESAMPLES, len(values)))].mean(axis=1)
+        return resampled
+
+    before, of = control if len(control) else usual, means(usual)
+    shares = ((of if before is usual else means(before)) - means(timed)) / of
+    low, high = np.quantile(shares, [_TAIL, 1.0 - _TAIL])
+    share = float((before.mean() - timed.mean()) / usual.mean())
+    return share, min(float(low), share), max(float(high), share)
+
+
+_Held = TypeVar("_Held", InputFacts, PythonFacts)
+
+
+def with_records(facts: Facts, ranks: Sequence[RankFacts], run: RunRecord | None) -> Facts:
+    """``facts`` with what is derived of the judged rank's records, which costs too much to derive of every rank.
 
     Args:
         facts: of the run.
@@ -28,27 +120,41 @@ def with_recorded(facts: Facts, ranks: Sequence[RankFacts], run: RunRecord | Non
         run: what the whole run left behind; ``None`` where only traces were given.
     """
     chosen = ranks[facts.judged_rank]
-    record, log = chosen.record, chosen.log
-    used = revise(
-        chosen.trace.memory_use if chosen.trace else MemoryUse(),
-        allocator_settings=allocator_settings(run.manifest.environment) if run and run.manifest else None,
-        oom=record.oom if record else None,
+    record, log, trace = chosen.record, chosen.log, chosen.trace
+    gpu = record.meta.gpu if record and record.meta else None
+    known = revise(
+        facts,
+        host_ranks=host_ranks(ranks, chosen),
+        samples=(*facts.samples, *sibling_cores(ranks, chosen, facts.world_size)),
+        loading=loading_facts(record, log, chosen.workers),
+        host=host_facts(record, log, trace),
+        throttling=throttling(
+            [rank.record.samples if rank.record else () for rank in ranks],
+            facts.judged_rank,
+            gpu.power_limit_default_mw if gpu else None,
+        ),
+        probes=probed(record.probes if record else None),
+        memory_use=revise(
+            trace.memory_use if trace else MemoryUse(),
+            allocator_settings=allocator_settings(run.manifest.environment) if run and run.manifest else None,
+            oom=record.oom if record else None,
+        ),
     )
     if record is None or log is None:
-        return revise(facts, memory_use=used)
+        return known
     lines = lines_of(record, log)
     return revise(
-        facts,
+        known,
         memory_use=revise(
-            used,
+            known.memory_use,
             allocator=allocator_use(record.samples, log),
             faults=page_faults(record.samples, log),
             copied=copied_pages(record.samples, log, {worker.pid for worker in record.workers}),
         ),
         pauses=pauses(record, log, chosen.account),
         lines=lines,
-        input=_fed_by(facts.input, None if workers_now(facts) else lines.get("input")),
-        host=revise(facts.host, python=_held_by(facts.host.python, lines.get("python"))),
+        input=_with_frames(facts.input, None if workers_now(facts) else lines.get("input")),
+        host=revise(known.host, python=_with_frames(known.host.python, lines.get("python"))),
         surroundings=surroundings(record, log, [rank.record for rank in ranks if rank.record]),
     )
 
@@ -68,15 +174,45 @@ def _by_stage(ledger: Ledger) -> RankWall:
     return RankWall(rank=ledger.rank, wall_ns=ledger.wall_ns, stages=stages)
 
 
-def _fed_by(known: InputFacts | None, line: HotLine | None) -> InputFacts | None:
-    """The wait for batches with the line that holds most of it, where stacks were sampled; else as a trace tells."""
+def _with_frames(known: _Held | None, line: HotLine | None) -> _Held | None:
+    """What held a thread, with the line of stacks that holds most of it; as it is without one."""
     if known is None or line is None:
         return known
     return revise(known, frames=line.frames, frames_ratio=line.share)
 
 
-def _held_by(known: PythonFacts | None, line: HotLine | None) -> PythonFacts | None:
-    """Long stretches of Python with the line that holds most of the interpreter's time outside of the loader."""
-    if known is None or line is None:
-        return known
-    return revise(known, frames=line.frames, frames_ratio=line.share)
+#: Number of the oldest generation: a collection of it looks at every object.
+OLDEST = 2
+
+
+def collection_facts(events: bytes, log: StepLog) -> CollectionFacts:
+    """The collections of at least 50 µs in steady steps; shorter ones are not recorded."""
+    table = np.frombuffer(events, dtype=EVENT_DTYPE)
+    table = table[table["kind"] == EventKind.GC]
+    step = in_step(table["start"].astype(np.int64), log.start, log.stop)
+    table = table[(step >= 0) & log.steady[np.maximum(step, 0)]]
+    if not len(table):
+        return CollectionFacts(per_step=0.0, pause_ns=0.0, longest_ns=0, full=0)
+    return CollectionFacts(
+        per_step=len(table) / max(int(log.steady.sum()), 1),
+        pause_ns=float(table["dur"].mean()),
+        longest_ns=int(table["dur"].max()),
+        full=int((table["value"] >= OLDEST).sum()),
+    )
+
+
+def host_facts(record: RankRecord | None, log: StepLog | None, trace: TraceFacts | None) -> HostFacts:
+    """What the recording tells; the timers, which see every step, go before the trace."""
+    timed = compiles_of_log(record.events, record.names, log) if record is not None and log is not None else None
+    return HostFacts(
+        collections=collection_facts(record.events, log) if record is not None and log is not None else None,
+        python=trace.python if trace is not None else None,
+        compiles=timed or (trace.compiles if trace is not None else None),
+        recording=trace.recording if trace is not None else None,
+        phases=trace.phases if trace is not None else (),
+        between_ratio=between_ratio(trace.partition.segments, trace.window) if trace is not None else 0.0,
+        threads=record.meta.threads if record is not None and record.meta is not None else None,
+        held=trace.held if trace is not None else None,
+        tables=trace.tables if trace is not None else None,
+        switches=record.meta.switches if record is not None and record.meta is not None else None,
+    )

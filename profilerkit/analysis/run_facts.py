@@ -2,131 +2,103 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.communication.ddp import distributed_models, parallelism_of
-from profilerkit.analysis.communication.flight import groups_of
-from profilerkit.analysis.communication.parallelism import named_groups
-from profilerkit.analysis.crowd.groups import Place, side_by_side
-from profilerkit.analysis.damage import damage_notes, record_notes
-from profilerkit.analysis.facts import CommFacts, Facts
-from profilerkit.analysis.flight_ranks import flight_recorder
-from profilerkit.analysis.foreign import unread
-from profilerkit.analysis.host.training_process import host_facts
+from profilerkit.analysis.communication.parallelism import distributed_models, named_groups, parallelism_by_ddp
+from profilerkit.analysis.communication.table import CommFacts
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.samples import with_samples
-from profilerkit.analysis.own_cost import budget_notes, capture_cost
-from profilerkit.analysis.probes import probed
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.rank_steps import job_steps, rank_steps
-from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
-from profilerkit.analysis.siblings import host_ranks, sibling_cores
-from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank
-from profilerkit.analysis.steps.median_step import median_step
-from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.steadiness import weaknesses
+from profilerkit.analysis.ranks.alike import host_ranks, uneven_steps, without_trace
+from profilerkit.analysis.ranks.flight import groups_of
+from profilerkit.analysis.ranks.flight_ranks import flight_recorder
+from profilerkit.analysis.ranks.job import Job, comparable, compare, notes_of
+from profilerkit.analysis.ranks.late import late_by_clock, late_by_timers, may_be_hidden, timed_ns
+from profilerkit.analysis.ranks.steps import job_steps, rank_steps
+from profilerkit.analysis.recorded import with_records
+from profilerkit.analysis.scale.record import Place, side_by_side
+from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank, unread
+from profilerkit.analysis.steps.lanes import median_step
+from profilerkit.analysis.steps.series import StepSeries, weaknesses
 from profilerkit.analysis.steps.table import trace_series
-from profilerkit.analysis.throttling import throttling
-from profilerkit.analysis.timed_ranks import late_by_clock, late_by_timers, may_be_hidden, timed_ns
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
-from profilerkit.analysis.unequal_ranks import uneven_steps, without_trace
-from profilerkit.analysis.workers.loader_facts import loading_facts
+from profilerkit.analysis.trust import budget_notes, capture_cost, damage_notes, record_notes
 from profilerkit.hardware.lookup import DeviceSpec
-from profilerkit.model.change import revise
+from profilerkit.model.change import fields_of, revise
 from profilerkit.model.communication import Communication
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Trust
 from profilerkit.model.step import Rank
-from profilerkit.rundir.ending import Ending
+from profilerkit.rundir.ending import ending_of
 from profilerkit.rundir.layout import NoKernels
+from profilerkit.rundir.reader import RunRecord
 from profilerkit.trace.columns import ANOTHER_FOLLOWS
 
 #: Devices that the link of a device's specification joins in one host; larger groups also use the network.
 ONE_SWITCH = 8
+#: What the facts take of the judged rank's trace as it is.
+_OF_TRACE = (
+    *("device", "copies", "pinned", "small_copies", "syncs", "allocator", "math", "chains", "cold", "kernels"),
+    *("compute", "host_copies", "launches", "kernel_losses", "collective_work", "replay"),
+)
+_OF_RANK = ("mode", "steps", "step_error_ns", "parts", "input", "workers", "stalls", "samples")
 
 
 def run_facts(
     ranks: Sequence[RankFacts],
     *,
+    run: RunRecord | None = None,
     device: str | None = None,
     world_size: int | None = None,
     recorded: int | None = None,
     told: int | None = None,
     notes: Sequence[str] = (),
-    ending: Ending | None = None,
 ) -> Facts:
     """Facts of a run of at least one rank, told from its judged rank.
 
     Args:
         ranks: as they were read.
+        run: what the whole run left behind; ``None`` where only traces were given.
         device: a device name that overrides the one in the trace.
         world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
         recorded: how many different ranks there are; ``None`` takes each of ``ranks`` for one.
         told: position of the rank that is judged where nobody is waited for; ``None`` leaves it to the facts.
         notes: what is said about the run as a whole, for the trust section.
-        ending: how the run ended; ``None`` where nobody left a word of it.
     """
     world = _joined_size(ranks) or world_size or _world_size(ranks)
     job = compare(ranks, world)
     ranks, timed = job.ranks, _timed(job)
     judged = _judged(job, timed, told)
     chosen, trace = ranks[judged], ranks[judged].trace
+    meta = chosen.record.meta if chosen.record else None
+    ending = ending_of(run) if run else None
     doubts = tuple(_doubts(chosen, no_trace := without_trace(ranks)))
     facts = Facts(
-        mode=chosen.mode,
-        steps=chosen.steps,
+        **fields_of(chosen, *_OF_RANK),
+        **fields_of(job, "waiting_share", "jitter_share", "shown_share"),
+        **({} if ending is None else fields_of(ending, "failure", "raised", "refused")),
         step_ns=float(chosen.steps.time_ns.median) if chosen.steps.time_ns else None,
-        step_error_ns=chosen.step_error_ns,
-        parts=chosen.parts,
         ranks=_all_ranks(job),
         rank_steps=rank_steps(ranks, job.ledger),
+        job_steps=job_steps(ranks, judged),
         trust=_trust(ranks, chosen, [*notes, *no_trace, *notes_of(job, world), *uneven_steps(ranks)], doubts),
         judged_rank=judged,
         world_size=world,
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
-        waiting_share=job.waiting_share,
-        jitter_share=job.jitter_share,
-        shown_share=job.shown_share,
         communication=_communication(job, judged, timed),
-        input=chosen.input,
-        workers=chosen.workers,
+        kernels_unseen=_why_unseen(chosen),
+        loader=meta.loader if meta and (chosen.log is None or chosen.log.waits_seen) else None,
         usable_cores=_cores(ranks, chosen),
         has_whole_host=_has_whole_host(chosen),
-        stalls=chosen.stalls,
         spec=device_spec(trace.properties if trace else None, device),
         memory=_memory(chosen),
-        samples=chosen.samples,
         trace_read=trace is not None,
         doubts=doubts,
         late_by_timers=timed == judged,
+        late_by_clock=timed == judged and late_by_timers(ranks) is None,
         timed_may_be_hidden=may_be_hidden(ranks),
-        failure=ending.failure if ending else None,
-        raised=ending is not None and ending.raised,
-        refused=ending is not None and ending.refused,
-    )
-    facts = _with_records(facts, chosen, ranks)
-    return _with_trace(facts, trace, ranks) if trace else facts
-
-
-def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -> Facts:
-    """The facts with what is derived of the judged rank's records and steps, and costs too much to derive of all."""
-    meta = chosen.record.meta if chosen.record else None
-    feeds = chosen.log is None or chosen.log.waits_seen
-    return revise(
-        facts,
-        kernels_unseen=_why_unseen(chosen),
         step_series=_series(chosen),
-        late_by_clock=facts.late_by_timers and late_by_timers(ranks) is None,
-        loader=meta.loader if meta and feeds else None,
-        host_ranks=host_ranks(ranks, chosen),
-        job_steps=job_steps(ranks, facts.judged_rank),
-        samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
-        loading=loading_facts(chosen.record, chosen.log, chosen.workers),
-        host=host_facts(chosen.record, chosen.log, chosen.trace),
-        throttling=throttling(
-            [rank.record.samples if rank.record else () for rank in ranks],
-            facts.judged_rank,
-            meta.gpu.power_limit_default_mw if meta and meta.gpu else None,
-        ),
-        probes=probed(chosen.record.probes if chosen.record else None),
     )
+    facts = with_records(facts, ranks, run)
+    return _with_trace(facts, trace, ranks) if trace else facts
 
 
 def _series(chosen: RankFacts) -> tuple[StepSeries, ...]:
@@ -146,30 +118,13 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
     on_host = any(r.trace and r.mode == "cpu" and not r.trace.device_events_missing for r in ranks)
     return revise(
         facts,
-        device=trace.device,
-        copies=trace.copies,
-        pinned=trace.pinned,
-        small_copies=trace.small_copies,
-        syncs=trace.syncs,
-        allocator=trace.allocator,
-        math=trace.math,
-        chains=trace.chains,
+        **fields_of(trace, *_OF_TRACE),
+        **fields_of(trace.meta, "framework", "recorder", "unprofiled"),
         comm=_with_links(trace.comm, facts.spec) if trace.comm else None,
-        cold=trace.cold,
         device_events_missing=trace.device_events_missing and not (trace.damage.truncated and on_host),
-        kernels=trace.kernels,
-        compute=trace.compute,
-        host_copies=trace.host_copies,
-        launches=trace.launches,
         alone=trace.shares(trace.partition.alone),
         hidden=trace.shares(trace.partition.hidden),
-        waste=trace.waste,
-        wire=trace.wire,
-        replay=trace.replay,
-        median_step=median_step(trace, facts.rank.rank),
-        framework=trace.meta.framework,
-        recorder=trace.meta.recorder,
-        unprofiled=trace.meta.unprofiled,
+        median_step=median_step(trace.lanes, trace.steps, trace.partition, facts.rank.rank) if trace.lanes else None,
     )
 
 
@@ -219,7 +174,7 @@ def _communication(job: Job, judged: int, timed: int | None) -> Communication | 
     """What all ranks' collectives say, with what the judged rank's say by themselves and whom the timers tell."""
     trace, record = job.ranks[judged].trace, job.ranks[judged].record
     flight, ddp = flight_recorder(job.flight, job.ranks, judged), distributed_models(record.ddp if record else None)
-    parallelism = (trace.parallelism if trace else ()) or parallelism_of(ddp)
+    parallelism = (trace.parallelism if trace else ()) or parallelism_by_ddp(ddp)
     if job.communication is None:
         known = parallelism or flight is not None or ddp
         return Communication(parallelism=parallelism, flight=flight, ddp=ddp) if known else None

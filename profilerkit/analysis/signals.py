@@ -1,16 +1,77 @@
-"""Which kinds of evidence were recorded of a rank, and how to record the others."""
+"""Which kinds of evidence were recorded of a rank, why others were not, and how to record them."""
 
+from collections.abc import Sequence
 from typing import Literal
 
-from profilerkit.analysis.counters import counter_signals
 from profilerkit.analysis.device.records import LaunchFacts
-from profilerkit.analysis.foreign import signals_of
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.unequal_ranks import why_no_trace
+from profilerkit.analysis.ranks.alike import why_no_trace
+from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
-from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, Signal
+from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, Series, Signal
+from profilerkit.rundir.reader import RankRecord
 from profilerkit.trace.columns import Recorder
 from profilerkit.units import format_count
+
+#: Signals of the trust section, the feature that gives them, and how the names of its series begin.
+_COUNTERS = (("GPU counters", "nvml", "gpu."), ("host counters", "host", "host."))
+
+
+def counter_signals(record: RankRecord | None, samples: Sequence[Series], hint: str) -> tuple[Signal, ...]:
+    """What was sampled of the device and of the host; ``hint`` is how to get what is missing.
+
+    A device that was lost in the run was measured in part. GPM is told only of a device that was found.
+    """
+    meta = record.meta if record is not None else None
+    said = []
+    for name, feature, prefix in _COUNTERS:
+        state = meta.features.get(feature) if meta is not None else None
+        reason = state.reason if state is not None and not state.on else ""
+        if not any(series.name.startswith(prefix) for series in samples):
+            reason = reason or ("nothing was sampled" if record is not None else "a trace holds no counters")
+            said.append(Signal(name=name, state="missing", reason=reason, hint=hint))
+        elif reason:
+            said.append(Signal(name=name, state="partial", reason=reason))
+        else:
+            said.append(Signal(name=name, state="measured"))
+    gpu = meta.gpu if meta is not None else None
+    if gpu is not None and gpu.gpm:
+        said.insert(1, Signal(name="busy parts of the GPU (GPM)", state="missing", reason=gpu.gpm))
+    elif gpu is not None:
+        said.insert(1, Signal(name="busy parts of the GPU (GPM)", state="measured"))
+    return tuple(said)
+
+
+def unread(framework: str) -> str:
+    """What such a profile lacks, in one sentence."""
+    return (
+        f"This is a profile of {framework}: device work and step marks are read; launches, loader waits and Python "
+        "are not."
+    )
+
+
+def signals_of(trace: TraceFacts, framework: str) -> tuple[Signal, ...]:
+    """What was read of such a profile, and what is not to be had from it."""
+    hint = "look at the host's rows in the profile itself, for example in XProf or Perfetto"
+    kind = f"a profile of {framework}"
+    if trace.steps.inferred:
+        steps = Signal(
+            name="step marks",
+            state="missing",
+            reason=f"the profile has none; steps were taken from {trace.steps.found_by}",
+            hint="jax.profiler.StepTraceAnnotation, or tf.profiler.experimental.Trace, around each step",
+        )
+    else:
+        steps = Signal(name="step marks", state="measured")
+    return (
+        Signal(name="device events", state="measured"),
+        steps,
+        Signal(name="launch calls of device work", state="missing", reason=f"not read from {kind}", hint=hint),
+        Signal(name=INPUT_WAIT, state="missing", reason=f"not read from {kind}", hint=hint),
+        Signal(name="Python stacks", state="missing", reason=f"not read from {kind}", hint=hint),
+        Signal(name="memory", state="missing", reason=f"not read from {kind}", hint=hint),
+    )
+
 
 #: How a trace shows the device, what Python does, and how a loop without a loader shows what it waits for.
 SHOW_DEVICE = "ProfilerActivity.CUDA"

@@ -5,7 +5,7 @@ import math
 import msgspec
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import PAUSES, WAITS
+from profilerkit.analysis.parts import PAUSES, WAITS
 from profilerkit.analysis.steps.slow import RARE
 from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, shortage
 from profilerkit.model.change import revise
@@ -285,7 +285,11 @@ def waited_share(facts: Facts) -> float:
 
 def hidden_share(facts: Facts) -> float:
     """Share of the step in which it waits for data while collectives run that it would wait for otherwise."""
-    return facts.wire.under_input_ns / facts.wire.step_ns if facts.wire is not None and facts.wire.step_ns else 0.0
+    return (
+        facts.collective_work.under_input_ns / facts.collective_work.step_ns
+        if facts.collective_work is not None and facts.collective_work.step_ns
+        else 0.0
+    )
 
 
 def _waited_ns(facts: Facts, step: float) -> float:

@@ -249,19 +249,7 @@ def _read(paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, 
     if rerender:
         report = api.load(paths[0])
         return report if settings.gpu_hour_price is None else with_cost(report, settings.gpu_hour_price)
-    return api.analyze(
-        *paths,
-        rank=arguments.rank,
-        select=settings.select,
-        ignore=settings.ignore,
-        device=settings.device,
-        strict=arguments.strict,
-        communication_kernels=settings.communication_kernels,
-        rules_path=settings.rules_path,
-        options=settings.rules,
-        suppress=settings.suppress,
-        gpu_hour_price=settings.gpu_hour_price,
-    )
+    return api.report_of(paths, settings, rank=arguments.rank, strict=arguments.strict)
 
 
 def _rendered(report: "Report", output: Output, console: Console, events: "Sequence[StepEvents]") -> str:

@@ -61,14 +61,5 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     if arguments.open and not any(output.format == "html" and output.path for output in outputs):
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
     with Progress(console):
-        report = api.reduce(
-            *paths,
-            select=settings.select,
-            ignore=settings.ignore,
-            device=settings.device,
-            rules_path=settings.rules_path,
-            options=settings.rules,
-            suppress=settings.suppress,
-            gpu_hour_price=settings.gpu_hour_price,
-        )
+        report = api.reduced_report(paths, settings)
     return analyze.publish(copies.told(report), outputs, paths, arguments, settings, console)

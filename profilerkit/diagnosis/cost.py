@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from profilerkit.analysis.leaves import NAMED_PAUSES
+from profilerkit.analysis.parts import NAMED_PAUSES
 from profilerkit.model.change import revise
 from profilerkit.model.cost import Cost, CostSource, FixValue, LostTime
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Source, in_order

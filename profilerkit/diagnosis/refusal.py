@@ -1,7 +1,7 @@
 """Verdicts of recordings that settle none: the leading bound, likely, or none; and what the next recording needs."""
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import UNSPLIT
+from profilerkit.analysis.parts import UNSPLIT
 from profilerkit.analysis.signals import fitting
 from profilerkit.diagnosis.unexplained import queued_share
 from profilerkit.model.change import revise

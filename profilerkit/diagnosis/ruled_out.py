@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import PAUSES
+from profilerkit.analysis.parts import PAUSES
 from profilerkit.diagnosis.best import CONTENDER_SAVING, Best
 from profilerkit.model.finding import Bound, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut

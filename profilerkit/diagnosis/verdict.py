@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import UNSPLIT
+from profilerkit.analysis.parts import UNSPLIT
 from profilerkit.analysis.whatif import relative_error, unnamed_pauses
 from profilerkit.diagnosis.best import (
     CONTENDER_SAVING,

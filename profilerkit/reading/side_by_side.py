@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from profilerkit.analysis.replay.scope import MOST_EVENTS
+from profilerkit.analysis.replay.device_side import MOST_EVENTS
 from profilerkit.model.change import revise
 from profilerkit.reading.processes import free_cores, has_room, own_process
 from profilerkit.reading.traces import TraceJob, TraceResult, read_job

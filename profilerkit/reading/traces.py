@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.analysis.communication.registry import Registry
-from profilerkit.analysis.replay.scope import MOST_EVENTS
-from profilerkit.analysis.steps.slow_trace import SlowTrace, slow_trace
+from profilerkit.analysis.replay.device_side import MOST_EVENTS
+from profilerkit.analysis.steps.slow import SlowTrace, slow_trace
 from profilerkit.analysis.trace_facts import TraceFacts, trace_facts
 from profilerkit.errors import UnreadableInputError
 from profilerkit.model.change import revise

@@ -8,8 +8,8 @@ from typing import BinaryIO
 import msgspec
 
 from profilerkit.analysis.intervals import I64, Segments, Spans, paint, subtract, union
-from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.partition import judged_device_rows
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.finding import Finding

@@ -1,7 +1,7 @@
 """Offer everything that a rule is written with, from one place."""
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import STEP_LENGTHS, Bound, Confidence, Evidence, Finding, Fix, Saving, Source

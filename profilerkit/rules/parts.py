@@ -1,8 +1,8 @@
 """Which parts of the step the fix of each rule is about, and what they took."""
 
-from profilerkit.analysis.communication.traffic import TRANSFER
+from profilerkit.analysis.communication.table import TRANSFER
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import LEAVES, WAITS
+from profilerkit.analysis.parts import LEAVES, WAITS
 
 #: The parts outside the kernels that the fix of each rule with a bound makes shorter.
 PARTS_OF_RULE: dict[str, tuple[str, ...]] = {

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.host.recording import HOST_PARTS
+from profilerkit.analysis.steps.phases import HOST_PARTS
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Confidence, Finding, Outcome
 from profilerkit.rules.parts import PARTS_OF_RULE

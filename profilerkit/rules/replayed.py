@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from profilerkit.analysis.facts import Facts, belongs
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.replay.changes import (
     Allocator,
     Change,

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from profilerkit import __version__
-from profilerkit.analysis.crowd.condition import condition_of, is_sound
+from profilerkit.analysis.scale.record import condition_of, is_sound
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.errors import UnreadableInputError, UsageError, unread
 from profilerkit.model.change import revise

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from profilerkit.analysis.crowd.compare import Crowd, compare_many
-from profilerkit.analysis.crowd.member import Member, member_of
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.analysis.scale.compare import Crowd, Member, compare_many, member_of
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.crowd import Sampled

@@ -7,7 +7,7 @@ import numpy as np
 
 from profilerkit.analysis.communication.log import KINDS, CollectiveLog
 from profilerkit.analysis.intervals import Segments, Spans
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.trace_facts import TraceFacts
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilerkit import __version__
 from profilerkit.analysis.communication.log import KINDS, Channel, CollectiveLog
 from profilerkit.analysis.intervals import EMPTY, Segments, Spans
-from profilerkit.analysis.leaves import LEAVES, leaf
+from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
 from profilerkit.reading.traces import Reading

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from profilerkit.analysis.leaves import LEAVES, leaf
+from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.replay import changes
 from profilerkit.analysis.replay.changes import Change
 from profilerkit.analysis.replay.graph import Graph

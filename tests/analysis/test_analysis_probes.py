@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from profilerkit.analysis.probes import probed, saved
+from profilerkit.analysis.recorded import probed, saved
 from profilerkit.rundir.probes import ProbeRun, ProbesRecord
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from profilerkit.analysis.behind import files_of, raw_events
-from profilerkit.analysis.behind.recorded import MOST_ROWS
 from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.analysis.raw_events import MOST_ROWS, files_of, raw_events
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.model.finding import STEP_LENGTHS, Evidence
 from profilerkit.rundir.reader import read_run

@@ -4,9 +4,9 @@ import doctest
 
 import pytest
 
-from profilerkit.analysis import damage as module
-from profilerkit.analysis.damage import NAMED, damage_notes
+from profilerkit.analysis import trust as module
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.analysis.trust import NAMED, damage_notes
 from profilerkit.trace.columns import Damage
 from profilerkit.trace.readers import read_trace
 from tests.recipes import host_training

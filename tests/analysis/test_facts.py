@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.model.step import DeviceWindow
 from tests.recipes import ALL_REDUCE, ELEMENTWISE, GEMM, SINGLE, US, WORKERS, Trace, host_training, training
 
@@ -233,7 +233,7 @@ def test_the_type_of_the_operands_is_told_by_names_and_arguments(name, kind):
     ],
 )
 def test_convolutions_without_operators_are_told_by_the_names_of_their_kernels(name, is_3d):
-    found = loop(lambda trace, at: trace.kernel(at, at + 500, name=name)).waste.layout
+    found = loop(lambda trace, at: trace.kernel(at, at + 500, name=name)).kernel_losses.layout
     assert found.convolution_share == pytest.approx(0.5)
     assert found.is_3d is is_3d
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilerkit.analysis.intervals import Spans
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.trace.readers import read_trace
 from tests.recipes import (
     ALL_REDUCE,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from profilerkit.analysis.intervals import Spans
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.errors import InvariantError
 from tests.recipes import (
     AUTOGRAD,

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from profilerkit.analysis.counters import counter_signals
 from profilerkit.analysis.samples import FEWEST_FOR_SLOPE, MOST_POINTS, summarise
+from profilerkit.analysis.signals import counter_signals
 from profilerkit.api import analyze
 from profilerkit.rundir.layout import Feature
 from profilerkit.rundir.reader import read_run

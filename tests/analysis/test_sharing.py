@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from profilerkit.analysis.sharing import BUSY_DEVICE, surroundings
 from profilerkit.analysis.steps.log import read_log
-from profilerkit.analysis.surroundings import HostLink, Surroundings
+from profilerkit.analysis.surroundings import BUSY_DEVICE, HostLink, Surroundings, surroundings
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import GpuFacts, GpuSample, HostSample, Sample, WorkerSample
 from tests.recipes import Log, S, rank_meta

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilerkit.analysis.leaves import PAUSES
+from profilerkit.analysis.parts import PAUSES
 from profilerkit.analysis.whatif import made_in_line
 from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
 from profilerkit.rules.calibrated import ON_DEVICE, UNTRIED, WITHIN, calibrated

@@ -2,9 +2,16 @@
 
 import pytest
 
-from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
-from profilerkit.analysis.communication.wire import Accumulation, Contention, Engine, ReducerWork, Traffic, Wire
-from profilerkit.analysis.facts import CommFacts
+from profilerkit.analysis.communication.records import (
+    Accumulation,
+    CollectiveWork,
+    Contention,
+    Engine,
+    ReducerWork,
+    Traffic,
+)
+from profilerkit.analysis.communication.table import CommFacts
+from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.diagnosis import diagnose
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.communication import Communication, DistributedModel, Parallelism
@@ -67,7 +74,7 @@ def row(exposed, hidden=0.0, *, kind="all_reduce", size="middle", per_step=4.0, 
     return Traffic(**{**known, **changes})
 
 
-def sent(*rows, alone=0.5, wire=None, by=(BY_DDP,), ddp=(), transfer="comm.bw", **changes):
+def sent(*rows, alone=0.5, collective_work=None, by=(BY_DDP,), ddp=(), transfer="comm.bw", **changes):
     """A step of eight matched ranks with this traffic; ``alone`` of it computes in the backward pass beside none."""
     exposed = sum(entry.exposed_ns for entry in rows)
     total = sum(entry.transfer_ns for entry in rows)
@@ -80,7 +87,7 @@ def sent(*rows, alone=0.5, wire=None, by=(BY_DDP,), ddp=(), transfer="comm.bw", 
         small_ratio=0.0,
         table=(Collective(name="allreduce", count=80, total_ns=1, exposed_ns=1),),
     )
-    base = Wire(
+    base = CollectiveWork(
         step_ns=float(STEP_NS),
         traffic=tuple(rows),
         exposed_ns=exposed,
@@ -90,7 +97,7 @@ def sent(*rows, alone=0.5, wire=None, by=(BY_DDP,), ddp=(), transfer="comm.bw", 
     )
     known = {
         "comm": comm if rows else None,
-        "wire": replace(base, **(wire or {})),
+        "collective_work": replace(base, **(collective_work or {})),
         "communication": Communication(matched=80, of=80, parallelism=by, ddp=ddp),
         "world_size": 8,
         "missing_ranks": 0,
@@ -126,7 +133,7 @@ def small(count=500.0, *, median=30_000, exposed=None, large=0.0, floor=40_000, 
     share = count * median / STEP_NS if exposed is None else exposed
     rows = [row(share, size="small", per_step=count, moved=4_000 * count, median_ns=median)]
     rows += [row(0.0, 0.1, per_step=large)] if large else []
-    return sent(*rows, wire={"floor_ns": floor}, **changes)
+    return sent(*rows, collective_work={"floor_ns": floor}, **changes)
 
 
 def sharded(*, gathered=2.0, free=0.8, exposed=0.2, again=0.1, dtype="BFloat16", moved=2 * GB, **changes):
@@ -136,8 +143,8 @@ def sharded(*, gathered=2.0, free=0.8, exposed=0.2, again=0.1, dtype="BFloat16",
         row(0.05, kind="reduce_scatter", size="large", dtype="Float", moved=2 * moved),
     )
     memory = Memory(capacity_bytes=80 * GB, peak_reserved_bytes=round((1.0 - free) * 80 * GB))
-    wire = {"second_gathers_ns": again * STEP_NS, "second_gathers_exposed_ns": again * STEP_NS}
-    return sent(*rows, wire=wire, by=(BY_FSDP,), **{"memory": memory, **changes})
+    collective_work = {"second_gathers_ns": again * STEP_NS, "second_gathers_exposed_ns": again * STEP_NS}
+    return sent(*rows, collective_work=collective_work, by=(BY_FSDP,), **{"memory": memory, **changes})
 
 
 def accumulated(early=0.2, *, passes=4, **changes):
@@ -145,7 +152,7 @@ def accumulated(early=0.2, *, passes=4, **changes):
     found = Accumulation(
         passes=passes, reductions=3, early_ns=1.5 * early * STEP_NS, early_exposed_ns=early * STEP_NS, transfer_ns=1.0
     )
-    return sent(row(early / 0.75, early), wire={"passes": passes, "accumulation": found}, **changes)
+    return sent(row(early / 0.75, early), collective_work={"passes": passes, "accumulation": found}, **changes)
 
 
 def reducing(copies=0.1, search=0.0, *, ddp=(), **changes):
@@ -156,13 +163,13 @@ def reducing(copies=0.1, search=0.0, *, ddp=(), **changes):
         copies=60.0 if copies else 0.0,
         copy_ns=copies * STEP_NS,
     )
-    return sent(row(0.1), wire={"reducer": work}, ddp=ddp, **changes)
+    return sent(row(0.1), collective_work={"reducer": work}, ddp=ddp, **changes)
 
 
 def driven(name="DataParallel", share=0.3, **changes):
     """A run whose engine keeps the device waiting."""
     shares = parts({"comm.other": share, "compute.math": 1.0 - share})
-    return sent(wire={"engine": Engine(name, share * STEP_NS)}, **{"parts": shares, **changes})
+    return sent(collective_work={"engine": Engine(name, share * STEP_NS)}, **{"parts": shares, **changes})
 
 
 def wide(exposed=0.3, hidden=0.1, *, precision="bf16", moved=10 * MB, **changes):
@@ -194,7 +201,7 @@ def contended(slower=0.3, *, usual=0.4, exposed=0.01, compared=1.0, **changes):
         excess_ns=compared * slower * usual * STEP_NS,
         beside_ns=taken,
     )
-    return sent(row(exposed, 0.3), wire={"contention": found}, **changes)
+    return sent(row(exposed, 0.3), collective_work={"contention": found}, **changes)
 
 
 SHAPES = Trust(mode="gpu", inflation_ratio=1.0, signals=(Signal(name="operator shapes", state="measured"),))
@@ -216,7 +223,7 @@ PASSES = {
     "CO004": linked(0.9),
     "CO005": sent(row(0.3)),
     "CO006": sharded(gathered=1.0),
-    "CO007": sent(row(0.3), wire={"passes": 2}),
+    "CO007": sent(row(0.3), collective_work={"passes": 2}),
     "CO008": reducing(0.001),
     "CO009": sent(row(0.3)),
     "CO010": wide(0.001),
@@ -227,7 +234,7 @@ MISSING = {
     **dict.fromkeys(CODES, unread()),
     "CO004": sent(row(0.3, size=None, bytes_per_step=None)),
     "CO006": sharded(memory=Memory()),
-    "CO007": sent(row(0.3), wire={"passes": None}),
+    "CO007": sent(row(0.3), collective_work={"passes": None}),
     "CO010": wide(precision=None),
     "CO011": piped(stages=1),
     "CO012": sent(row(0.3)),
@@ -314,18 +321,18 @@ def test_every_threshold_is_tried_on_both_sides():
 
 def test_on_a_host_joining_saves_the_calls_between_the_messages_too():
     known = replace(small(), mode="cpu")
-    wire = replace(known.wire, burst_ns=0.6 * STEP_NS)
-    assert finding("CO005", replace(known, wire=wire)).saving.expected == pytest.approx(0.6)
+    collective_work = replace(known.collective_work, burst_ns=0.6 * STEP_NS)
+    assert finding("CO005", replace(known, collective_work=collective_work)).saving.expected == pytest.approx(0.6)
     path = row(0.1, kind="all_to_all", size="small")  # what the next operator waits for cannot be joined
-    mixed = replace(known, wire=replace(wire, traffic=(*wire.traffic, path)))
+    mixed = replace(known, collective_work=replace(collective_work, traffic=(*collective_work.traffic, path)))
     assert finding("CO005", mixed).saving.expected < 0.3
 
 
 def test_a_wait_for_data_that_only_hides_a_collective_is_no_finding():
     loader = Loader(kind="DataLoader", num_workers=0)
     known = facts({"comm.bw": 0.4, "input.fetch": 0.2}, input=INPUT, loader=loader, usable_cores=8.0)
-    wire = replace(sent(row(0.4)).wire, under_input_ns=0.2 * STEP_NS)
-    hides = replace(known, wire=wire)
+    collective_work = replace(sent(row(0.4)).collective_work, under_input_ns=0.2 * STEP_NS)
+    hides = replace(known, collective_work=collective_work)
     assert isinstance(StarvedDevice().check(known), Fired)
     assert "collectives run that it needs" in StarvedDevice().check(hides).reason
 
@@ -420,14 +427,17 @@ def test_settings_of_ddp_are_no_verdict_of_their_own():
 
 
 def test_no_more_is_hidden_than_the_backward_pass_computes():
-    known = replace(sent(row(0.4), alone=0.3), wire=replace(sent(row(0.4)).wire, backward_alone_ns=0.22 * STEP_NS))
+    known = replace(
+        sent(row(0.4), alone=0.3),
+        collective_work=replace(sent(row(0.4)).collective_work, backward_alone_ns=0.22 * STEP_NS),
+    )
     saving = finding("CO002", known).saving
     assert (saving.expected, saving.high) == (pytest.approx(0.22), pytest.approx(0.22))
 
 
 def test_what_is_gathered_may_run_beside_the_whole_step():
     gathers = row(0.2, kind="all_gather")
-    known = sent(gathers, alone=0.5, by=(BY_FSDP,), wire={"backward_alone_ns": 0.0})
+    known = sent(gathers, alone=0.5, by=(BY_FSDP,), collective_work={"backward_alone_ns": 0.0})
     found = finding("CO002", known)
     assert found.saving.high == pytest.approx(0.2)
     assert "forward prefetch 0 → 1" in found.fix.text
@@ -476,8 +486,8 @@ def test_without_ddp_each_collective_is_started_early():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"wire": {"before_backward_ratio": 0.05}},
-        {"wire": {"backward_alone_ns": None}},
+        {"collective_work": {"before_backward_ratio": 0.05}},
+        {"collective_work": {"backward_alone_ns": None}},
         {"by": (Parallelism(name="tensor", size=8, evidence="process group tp"),)},
     ],
 )
@@ -602,7 +612,7 @@ def test_memory_seen_by_all_processes_counts_where_the_allocator_did_not_tell():
 
 @pytest.mark.parametrize("missing", [{"size": None, "bytes_per_step": None}, {"dtype": None}])
 def test_without_sizes_and_types_nothing_is_said_of_the_volume(missing):
-    rows = [replace(entry, **missing) for entry in sharded().wire.traffic]
+    rows = [replace(entry, **missing) for entry in sharded().collective_work.traffic]
     assert ended("CO006", sent(*rows, by=(BY_FSDP,))) is MissingData
 
 
@@ -625,7 +635,7 @@ def test_ranks_that_are_late_by_turns_wait_less_with_fewer_reductions():
 def test_copies_into_buckets_go_with_the_reductions_that_repeat():
     work = ReducerWork(searches=0.0, search_ns=0.0, copies=60.0, copy_ns=0.04 * STEP_NS, fill_ns=0.08 * STEP_NS)
     plain = accumulated(0.2)
-    copying = replace(plain, wire=replace(plain.wire, reducer=work))
+    copying = replace(plain, collective_work=replace(plain.collective_work, reducer=work))
     more = finding("CO007", copying).saving.expected - finding("CO007", plain).saving.expected
     assert more == pytest.approx(0.12 * 3 / 4)
 
@@ -644,7 +654,7 @@ def test_sharded_gradients_are_told_in_the_words_of_fsdp():
 
 def test_early_reductions_that_are_hidden_cost_nothing():
     found = Accumulation(passes=4, reductions=3, early_ns=0.5 * STEP_NS, early_exposed_ns=0.0, transfer_ns=1.0)
-    assert ended("CO007", sent(row(0.2, 0.5), wire={"passes": 4, "accumulation": found})) is Passed
+    assert ended("CO007", sent(row(0.2, 0.5), collective_work={"passes": 4, "accumulation": found})) is Passed
 
 
 # CO008
@@ -675,7 +685,7 @@ def test_a_search_that_is_needed_is_kept_and_said_to_be():
 
 def test_the_map_of_parameters_in_use_goes_with_the_search():
     work = ReducerWork(searches=1.0, search_ns=0.03 * STEP_NS, copies=0.0, copy_ns=0.0)
-    known = sent(row(0.1), row(0.02, size="small", dtype="Int", per_step=1.0), wire={"reducer": work})
+    known = sent(row(0.1), row(0.02, size="small", dtype="Int", per_step=1.0), collective_work={"reducer": work})
     assert finding("CO008", known).saving.expected == pytest.approx(0.05)
 
 
@@ -795,7 +805,7 @@ def test_slower_collectives_are_not_advised_where_they_hold_the_step_already():
 
 
 def test_where_the_best_finding_leaves_the_fix_to_others_the_verdict_tells_what_the_best_fix_saves():
-    known = sent(row(0.3, 0.2), alone=0.5, wire={"backward_alone_ns": 0.22 * STEP_NS})
+    known = sent(row(0.3, 0.2), alone=0.5, collective_work={"backward_alone_ns": 0.22 * STEP_NS})
     outcomes = run_rules(known, RULES)
     verdict = diagnose(known, outcomes)
     assert (verdict.bound, verdict.detail) == ("comm-bound", "bandwidth")

@@ -4,13 +4,20 @@ import doctest
 
 import pytest
 
-from profilerkit.analysis.batching import room, throughput
+from profilerkit.analysis.contention import room, throughput
 from profilerkit.analysis.device.records import MathFacts
 from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts
-from profilerkit.analysis.logs.neighbours import HotDevice
+from profilerkit.analysis.kernel_losses.records import (
+    Alignment,
+    Grid,
+    KernelLosses,
+    Layout,
+    OptimizerWork,
+    Scores,
+    Searches,
+)
 from profilerkit.analysis.surroundings import Surroundings
-from profilerkit.analysis.throttling import Throttling
-from profilerkit.analysis.waste.records import Alignment, Grid, Layout, OptimizerWork, Scores, Searches, Waste
+from profilerkit.analysis.throttling import HotDevice, Throttling
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute
@@ -28,9 +35,9 @@ GB = 10**9
 NO_CONVOLUTION = Layout(conversion_share=0.0, convolution_share=0.0, per_step=0.0, example=None)
 
 
-def wasting(shares=None, *, major=8, spec=A100, run=None, **waste):
+def wasting(shares=None, *, major=8, spec=A100, run=None, **kernel_losses):
     """A device of 108 multiprocessors that wastes only what is given."""
-    nothing = Waste(
+    nothing = KernelLosses(
         has_shapes=True,
         has_peaks=True,
         multiprocessors=108,
@@ -42,7 +49,7 @@ def wasting(shares=None, *, major=8, spec=A100, run=None, **waste):
         searches=None,
     )
     math = MathFacts(fp32_share=0.0, tensor_core_share=0.5, compute_major=major, example=None)
-    return facts(shares, waste=replace(nothing, **waste), math=math, spec=spec, **(run or {}))
+    return facts(shares, kernel_losses=replace(nothing, **kernel_losses), math=math, spec=spec, **(run or {}))
 
 
 def odd(share, *, lost=0.8, **changes):
@@ -376,8 +383,8 @@ def test_3d_convolutions_get_the_format_of_five_dimensions():
     known = converting(0.3)
     fixes = {}
     for is_3d in (True, False, None):
-        layout = replace(known.waste.layout, is_3d=is_3d)
-        fixes[is_3d] = finding("CP007", replace(known, waste=replace(known.waste, layout=layout))).fix
+        layout = replace(known.kernel_losses.layout, is_3d=is_3d)
+        fixes[is_3d] = finding("CP007", replace(known, kernel_losses=replace(known.kernel_losses, layout=layout))).fix
     assert "torch.channels_last_3d" in fixes[True].code
     assert "channels_last_3d" not in fixes[False].text + fixes[False].code
     assert "channels_last_3d" in fixes[None].text
@@ -426,13 +433,16 @@ def test_without_peaks_only_what_fusing_removes_speaks_for_it():
 
 def test_shapes_are_asked_for_before_the_device():
     known = optimized(0.2, least=None, spec=None)
-    blind = replace(known.waste.optimizer, parameters=None)
-    assert ended("CP006", replace(known, waste=replace(known.waste, optimizer=blind))) is MissingData
+    blind = replace(known.kernel_losses.optimizer, parameters=None)
+    assert ended("CP006", replace(known, kernel_losses=replace(known.kernel_losses, optimizer=blind))) is MissingData
 
 
 def blind_optimizer(share, busy, **changes):
     known = optimized(share, least=None, busy=busy, **changes)
-    return replace(known, waste=replace(known.waste, optimizer=replace(known.waste.optimizer, parameters=None)))
+    return replace(
+        known,
+        kernel_losses=replace(known.kernel_losses, optimizer=replace(known.kernel_losses.optimizer, parameters=None)),
+    )
 
 
 def test_without_shapes_the_idle_time_within_the_optimizer_is_its_price():
@@ -460,7 +470,12 @@ def test_the_other_products_of_the_run_say_what_can_be_reached():
     known = odd(0.2, lost=0.6)
 
     def reaching(ratio):
-        return replace(known, waste=replace(known.waste, alignment=replace(known.waste.alignment, others_ratio=ratio)))
+        return replace(
+            known,
+            kernel_losses=replace(
+                known.kernel_losses, alignment=replace(known.kernel_losses.alignment, others_ratio=ratio)
+            ),
+        )
 
     assert finding("CP002", reaching(0.8)).saving.expected == pytest.approx(0.2 - 0.08 / 0.8)
     assert finding("CP002", reaching(1.0)).saving.expected == pytest.approx(0.12)
@@ -473,14 +488,14 @@ def test_odd_products_near_the_peak_are_left_alone():
 
 def test_a_small_size_is_padded_to_the_next_multiple_of_eight():
     known = odd(0.2)
-    small = replace(known.waste.alignment, sizes=(4096, 10, 768))
+    small = replace(known.kernel_losses.alignment, sizes=(4096, 10, 768))
     assert "10 → 16" in finding("CP002", wasting(alignment=small)).fix.text
 
 
 def test_products_over_attention_scores_are_fused_before_they_are_padded():
     known = odd(0.2)
-    row = scored(0.1, queries=4096, keys=50257).waste.scores
-    fused = replace(known, waste=replace(known.waste, scores=row))
+    row = scored(0.1, queries=4096, keys=50257).kernel_losses.scores
+    fused = replace(known, kernel_losses=replace(known.kernel_losses, scores=row))
     assert finding("CP002", fused).fix.text.startswith("Fuse the attention first (CP005)")
     assert finding("CP002", known).fix.text.startswith("Pad the sizes")
 

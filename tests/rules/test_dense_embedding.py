@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit.analysis.host.host_facts import HostFacts
-from profilerkit.analysis.waste.records import DenseTables
+from profilerkit.analysis.kernel_losses.records import DenseTables
 from profilerkit.rules.rule import Fired, MissingData, Passed
 from tests.recipes import STEP_NS, Trace, replace
 from tests.rules.test_compute_rules import wasting
@@ -46,8 +46,8 @@ def test_what_goes_over_the_whole_table_is_counted_on_a_processor():
 def test_kernels_over_the_whole_table_are_counted_on_a_device():
     found = training(device=True)
     assert found.tables is None
-    assert found.waste.tables.looked_up == BATCH
-    assert found.waste.tables.share == pytest.approx(0.4, abs=0.05)
+    assert found.kernel_losses.tables.looked_up == BATCH
+    assert found.kernel_losses.tables.share == pytest.approx(0.4, abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from profilerkit.analysis.device.records import CopyFacts
+from profilerkit.analysis.events import SkippedBatches
 from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts
-from profilerkit.analysis.steps.skipped import SkippedBatches
 from profilerkit.analysis.whatif import cheaper_batch, loader_fix, opening_share
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, PaddingFacts, QueueFacts
 from profilerkit.model.change import revise

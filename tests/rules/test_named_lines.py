@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit.analysis.host.host_facts import HotLine
-from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.analysis.ledger.pauses import Pause
 from tests.recipes import S, facts, made, replace
 from tests.rules.test_overhead_rules import python
 from tests.rules.test_rules import alone, finding, stalling, worked

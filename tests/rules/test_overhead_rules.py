@@ -4,7 +4,6 @@ import pytest
 
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.records import ColdFacts, SyncFacts
-from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.host.host_facts import (
     CollectionFacts,
     CompileFacts,
@@ -14,6 +13,7 @@ from profilerkit.analysis.host.host_facts import (
     PythonFacts,
     RecordingFacts,
 )
+from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.run import RIVAL, STEP_TIMERS, Loader, Series, Signal, Trust

@@ -10,7 +10,7 @@ from simulator.truth import done_step_ns
 from simulator.whatifs import WHATIFS
 
 from profilerkit import analyze
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.trace_facts import trace_facts
@@ -107,7 +107,7 @@ def test_a_fix_that_the_rest_of_the_step_swallows_is_no_finding(tmp_path):
     # Work of the host at every mark that takes a hundred steps: what the calls cost is nothing beside it.
     host = facts.replay.graph.host_ns.copy()
     host[shape.marks[1:]] += 100 * facts.replay.plain_ns
-    from profilerkit.analysis.replay.replay import replay
+    from profilerkit.analysis.replay.graph import replay
 
     graph = replace(facts.replay.graph, host_ns=host)
     longer = replace(facts, replay=replace(facts.replay, graph=graph, plain=replay(graph)))

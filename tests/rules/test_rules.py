@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
+from profilerkit.analysis.communication.table import CommFacts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
     ChainFacts,
@@ -14,8 +14,10 @@ from profilerkit.analysis.device.records import (
     SyncFacts,
     WideMath,
 )
-from profilerkit.analysis.facts import BEFORE_THE_COPY, CommFacts, Stall
+from profilerkit.analysis.host.input import BEFORE_THE_COPY
 from profilerkit.analysis.memory.use import CopiedPages, MemoryUse
+from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
+from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.analysis.whatif import HANDOVER_NS
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts
 from profilerkit.diagnosis import diagnose

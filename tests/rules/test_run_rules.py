@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.facts import Stall
-from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts, Rests
 from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.analysis.surroundings import HostLink, Surroundings
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise

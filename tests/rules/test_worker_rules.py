@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit.analysis.contention import contended, quiet
-from profilerkit.analysis.facts import HostFacts
+from profilerkit.analysis.host.host_facts import HostFacts
 from profilerkit.analysis.whatif import HANDOVER_NS, cheaper_batch, loader_fix
 from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.model.change import revise

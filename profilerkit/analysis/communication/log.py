@@ -6,12 +6,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.communication.registry import SEND_RECV, UNKNOWN, Registry, kinds
-from profilerkit.analysis.communication.volume import MOST_BYTES, Shape, payload_bytes, shapes_of
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.communication.registry import (
+    MOST_BYTES,
+    SEND_RECV,
+    UNKNOWN,
+    Registry,
+    Shape,
+    kinds,
+    payload_bytes,
+    shapes_of,
+)
+from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.trace.columns import Category, CollectiveArgs, TraceColumns
-
-Mask = npt.NDArray[np.bool_]
 
 KINDS = kinds()
 _KIND = {kind: index for index, kind in enumerate(KINDS)}

@@ -1,4 +1,4 @@
-"""How the job is divided: data, shards, tensors, stages, experts, as far as groups and names say so."""
+"""How the job is divided, as far as groups and names say so, and what DistributedDataParallel measured of itself."""
 
 import re
 from collections.abc import Sequence
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.log import CollectiveLog, Mask
-from profilerkit.analysis.intervals import I64, Spans, index_at, intersect, union
-from profilerkit.model.communication import Parallelism, ParallelName
+from profilerkit.analysis.communication.log import CollectiveLog
+from profilerkit.analysis.intervals import I64, Mask, Spans, index_at, intersect, union
+from profilerkit.model.communication import DistributedModel, Parallelism, ParallelName
+from profilerkit.rundir.ddp import DdpModel, DdpRecord
 from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns
 
 
@@ -185,3 +186,44 @@ def _micro_batches(log: CollectiveLog, group: ProcessGroup | None, rank: int | N
     count = int(np.median(per_step))
     between = rank not in (group.ranks[0], group.ranks[-1])
     return (count // 2 if between else count) or None
+
+
+def distributed_models(record: DdpRecord | None) -> tuple[DistributedModel, ...]:
+    """The models of a rank in the order in which they were wrapped; none where nothing was asked."""
+    return tuple(map(_model, record.models)) if record is not None else ()
+
+
+def parallelism_by_ddp(models: Sequence[DistributedModel]) -> tuple[Parallelism, ...]:
+    """That the job is divided by data, as DistributedDataParallel says; empty without it, or with a single rank."""
+    sizes = [model.world_size for model in models if model.world_size is not None and model.world_size > 1]
+    if not sizes:
+        return ()
+    return (Parallelism(name="data", size=max(sizes), evidence="DistributedDataParallel, by its own data"),)
+
+
+def _model(model: DdpModel) -> DistributedModel:
+    return DistributedModel(
+        module=model.module,
+        backend=model.backend,
+        world_size=model.world_size,
+        parameter_bytes=model.parameter_bytes,
+        unused_parameter_bytes=model.unused_parameter_bytes,
+        bucket_bytes=model.bucket_bytes,
+        bucket_cap_bytes=model.bucket_cap_bytes,
+        rebuilt=model.rebuilt,
+        forward_ns=model.forward_ns,
+        backward_ns=model.backward_ns,
+        comm_ns=model.comm_ns,
+        overlap_ns=model.overlap_ns,
+        overlap_ratio=_ratio(model.overlap_ns, model.comm_ns),
+        find_unused_parameters=model.find_unused_parameters,
+        gradient_as_bucket_view=model.gradient_as_bucket_view,
+        static_graph=model.static_graph,
+        hook=model.hook,
+    )
+
+
+def _ratio(overlap_ns: int | None, comm_ns: int | None) -> float | None:
+    if overlap_ns is None or comm_ns is None or comm_ns <= 0:
+        return None
+    return min(max(overlap_ns / comm_ns, 0.0), 1.0)

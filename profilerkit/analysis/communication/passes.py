@@ -5,15 +5,13 @@ import re
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.log import CollectiveLog, Mask
-from profilerkit.analysis.communication.table import Split
-from profilerkit.analysis.communication.traffic import transfers_of
-from profilerkit.analysis.communication.wire import Accumulation
+from profilerkit.analysis.communication.log import CollectiveLog
+from profilerkit.analysis.communication.records import Accumulation
+from profilerkit.analysis.communication.table import Split, transfers_of
 from profilerkit.analysis.device.kernels import in_use, matching
-from profilerkit.analysis.host.backward import NODE, backward_nodes, nodes_of
 from profilerkit.analysis.host.names import main_thread
-from profilerkit.analysis.intervals import I64, Spans, covered, index_at, intersect, subtract, union
-from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
+from profilerkit.analysis.intervals import I64, Mask, Spans, covered, index_at, intersect, subtract, union
+from profilerkit.analysis.steps.phases import NODE, backward_nodes, nodes_of, optimizer_rows
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: The operators that start the reduction of gradients; older traces have only annotations.

@@ -6,11 +6,11 @@ min(E, Q (1 - 1/k)) and not by E (1 - 1/k): what is hidden gets shorter as well.
 
 from collections.abc import Callable, Sequence
 
+from profilerkit.analysis.communication.records import Traffic
 from profilerkit.analysis.communication.registry import UNKNOWN
-from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
-from profilerkit.analysis.communication.traffic import TRANSFER
-from profilerkit.analysis.communication.wire import Traffic
+from profilerkit.analysis.communication.table import TRANSFER
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.analysis.whatif import FEWEST_BUCKETS, alone_compute
 from profilerkit.model.communication import ParallelName
 
@@ -21,7 +21,9 @@ _REDUCE = ("all_reduce", "reduce_scatter", "reduce")
 
 def rows(facts: Facts, chosen: Callable[[Traffic], bool]) -> tuple[Traffic, ...]:
     """The traffic that ``chosen`` holds for; empty without a trace."""
-    return tuple(row for row in facts.wire.traffic if chosen(row)) if facts.wire is not None else ()
+    return (
+        tuple(row for row in facts.collective_work.traffic if chosen(row)) if facts.collective_work is not None else ()
+    )
 
 
 def dimension(facts: Facts, row: Traffic) -> ParallelName | None:
@@ -35,11 +37,15 @@ def may_overlap(facts: Facts, row: Traffic) -> bool:
 
     Of a group that nothing tells about, reductions are of gradients if a backward pass shows and none precedes it.
     """
-    divided, wire = dimension(facts, row), facts.wire
+    divided, collective_work = dimension(facts, row), facts.collective_work
     if divided in ("data", "sharded data"):
         gathers = row.kind == "all_gather" and divided == "sharded data"
         return gathers or row.kind in (*_REDUCE, UNKNOWN)
-    trained = wire is not None and wire.backward_alone_ns is not None and wire.before_backward_ratio < _MANY_BEFORE
+    trained = (
+        collective_work is not None
+        and collective_work.backward_alone_ns is not None
+        and collective_work.before_backward_ratio < _MANY_BEFORE
+    )
     return divided is None and row.kind in _REDUCE and trained
 
 
@@ -49,8 +55,8 @@ def share_of_step(facts: Facts, time_ns: float) -> float:
     What runs on a device takes as long without the trace; on a host everything is quicker alike.
     """
     step = facts.mean_step_ns
-    if facts.mode == "cpu" and facts.wire is not None:
-        step = facts.wire.step_ns
+    if facts.mode == "cpu" and facts.collective_work is not None:
+        step = facts.collective_work.step_ns
     return min(time_ns / step, 1.0) if step else 0.0
 
 
@@ -68,9 +74,9 @@ def exposed_of(facts: Facts, chosen: Sequence[Traffic]) -> float:
 
 def exposed_time(facts: Facts, time_ns: float) -> float:
     """Exposed time of the trace as its part of the exposed share."""
-    if facts.wire is None or not facts.wire.exposed_ns:
+    if facts.collective_work is None or not facts.collective_work.exposed_ns:
         return 0.0
-    return facts.share(*TRANSFER) * min(time_ns / facts.wire.exposed_ns, 1.0)
+    return facts.share(*TRANSFER) * min(time_ns / facts.collective_work.exposed_ns, 1.0)
 
 
 def transferred(facts: Facts, chosen: Sequence[Traffic]) -> float:
@@ -97,10 +103,10 @@ def available(facts: Facts, chosen: Sequence[Traffic]) -> float:
     Reductions have the backward pass, where it shows: before it there is no gradient, after it they are waited for.
     Everything else has the whole step.
     """
-    alone, wire = alone_compute(facts), facts.wire
-    if wire is None or wire.backward_alone_ns is None:
+    alone, collective_work = alone_compute(facts), facts.collective_work
+    if collective_work is None or collective_work.backward_alone_ns is None:
         return alone
-    backward = min(share_of_step(facts, wire.backward_alone_ns), alone)
+    backward = min(share_of_step(facts, collective_work.backward_alone_ns), alone)
     reduces = exposed_of(facts, [row for row in chosen if row.kind in _REDUCE])
     others = exposed_of(facts, [row for row in chosen if row.kind not in _REDUCE])
     return min(min(reduces, backward) + others, alone) if others else backward
@@ -126,7 +132,7 @@ def hidden(facts: Facts, chosen: Sequence[Traffic], pieces: float = 0.0) -> tupl
 
 def floor_ns(facts: Facts) -> int:
     """How long a message of next to nothing takes: measured where ranks were matched, else ``LATENCY_FLOOR_NS``."""
-    measured = facts.wire.floor_ns if facts.wire is not None else None
+    measured = facts.collective_work.floor_ns if facts.collective_work is not None else None
     return measured if measured is not None else LATENCY_FLOOR_NS
 
 
@@ -136,7 +142,9 @@ def joined(facts: Facts, chosen: Sequence[Traffic], *, all_small: bool) -> tuple
     The bytes take as long as before; of each message but one the latency goes. On a host so do the calls between them,
     and the waits for each other at every one: known where ``chosen`` are ``all_small`` collectives.
     """
-    burst = share_of_step(facts, facts.wire.burst_ns) if facts.wire is not None and all_small else 0.0
+    burst = (
+        share_of_step(facts, facts.collective_work.burst_ns) if facts.collective_work is not None and all_small else 0.0
+    )
     bound = max(exposed_of(facts, chosen), burst)
     latency = sum(max(row.per_step - 1.0, 0.0) * min(floor_ns(facts), row.median_ns) for row in chosen)
     return min(max(share_of_step(facts, latency), burst), bound), bound

@@ -1,15 +1,19 @@
-"""Copies over the bus that the rules about batches and about small transfers read."""
+"""Copies over the bus, judged against the host link: batches, small transfers, and results."""
+
+from itertools import product
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.copies import ELSEWHERE, TO_DEVICE, TO_HOST, are_pageable, busiest_streams, directions
-from profilerkit.analysis.device.launching_ops import launching_operators
 from profilerkit.analysis.device.records import CopyFacts
+from profilerkit.analysis.enclosing import launching_operators
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES
-from profilerkit.analysis.intervals import I64, Segments, Spans, intersect, subtract, union
-from profilerkit.analysis.leaves import leaf
-from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.intervals import I64, intersect, subtract, union
+from profilerkit.analysis.parts import leaf
+from profilerkit.analysis.trace_view import TraceView
+from profilerkit.model.report import HostCopy
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: A transfer below this many bytes carries a scalar or an index, not data.
@@ -40,18 +44,9 @@ class SmallCopyFacts(msgspec.Struct, frozen=True):
         return self.to_device + self.to_host
 
 
-def batch_copies(
-    columns: TraceColumns, launches: I64, parts: Partition, rows: I64, count: int
-) -> tuple[CopyFacts, CopyFacts]:
-    """Return the copies of batches from pageable memory, and from pinned memory or such as the trace does not name.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        parts: the partition.
-        rows: device events of the judged device in the steady window.
-        count: steady steps.
-    """
+def batch_copies(view: TraceView) -> tuple[CopyFacts, CopyFacts]:
+    """Return the copies of batches from pageable memory, and from pinned memory or such as the trace does not name."""
+    columns, launches, parts, rows, count = view.columns, view.launches, view.parts, view.rows, view.count
     kernels = rows[columns.category[rows] == Category.KERNEL]
     computing, exposed = busiest_streams(columns, kernels), parts.segments.only(leaf("input.h2d"))
     batches = rows[(parts.copied(rows) == leaf("input.h2d")) & (columns.bytes[rows] >= BATCH_COPY_BYTES)]
@@ -73,19 +68,10 @@ def batch_copies(
     return told(batches[pageable]), told(batches[~pageable])
 
 
-def small_copies(
-    columns: TraceColumns, launches: I64, segments: Segments, window: Spans, rows: I64, count: int
-) -> SmallCopyFacts:
-    """Transfers of a few bytes among the judged device events ``rows``, per step of ``count``.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        segments: the partition.
-        window: the steady steps.
-        rows: device events of the judged device in the steady window.
-        count: steady steps.
-    """
+def small_copies(view: TraceView) -> SmallCopyFacts:
+    """Transfers of a few bytes among the judged device events ``rows``, per step of ``count``."""
+    columns, launches, window, rows, count = view.columns, view.launches, view.window, view.rows, view.count
+    segments = view.parts.segments
     known = (columns.bytes[rows] >= 0) & (columns.bytes[rows] < SMALL_BYTES)
     is_small = (columns.category[rows] == Category.MEMCPY) & known
     is_small[is_small] = directions(columns, rows[is_small]) != ELSEWHERE
@@ -113,3 +99,51 @@ def _operators(columns: TraceColumns, launches: I64, rows: I64) -> tuple[tuple[s
     names, counts = np.unique(columns.name[found[found >= 0]], return_counts=True)
     order = np.argsort(-counts, kind="stable")[:_MOST_NAMED]
     return tuple((columns.strings[names[place]], int(counts[place])) for place in order.tolist())
+
+
+Direction = Literal["to device", "to host"]
+HostMemory = Literal["pageable", "pinned"]
+
+
+_DIRECTIONS: tuple[tuple[int, Direction], ...] = ((TO_DEVICE, "to device"), (TO_HOST, "to host"))
+
+
+def host_copies(view: TraceView) -> tuple[HostCopy, ...]:
+    """The kinds of copies among the device events in ``rows``, longest first, per step of ``count``."""
+    columns, rows, count, spec = view.columns, view.rows, view.count, view.roof.spec
+    rows = rows[columns.is_a(Category.MEMCPY, Category.MEMSET)[rows]]
+    goes = directions(columns, rows)
+    rows, goes = rows[goes > ELSEWHERE], goes[goes > ELSEWHERE]
+    memories = {index: _host_memory(columns.strings[index]) for index in np.unique(columns.name[rows]).tolist()}
+    found = []
+    for (label, direction), memory in product(_DIRECTIONS, dict.fromkeys(memories.values())):
+        names = [index for index, own in memories.items() if own == memory]
+        chosen = rows[(goes == label) & np.isin(columns.name[rows], names)]
+        if not len(chosen):
+            continue
+        sized = chosen[columns.bytes[chosen] >= 0]
+        large = sized[columns.bytes[sized] >= BATCH_COPY_BYTES]
+        large_ns = int(columns.dur_ns[large].sum())
+        rate = int(columns.bytes[large].sum()) / (large_ns * 1e-9) if large_ns else None
+        found.append(
+            HostCopy(
+                direction=direction,
+                memory=memory,
+                per_step=len(chosen) / count,
+                bytes_per_step=int(columns.bytes[sized].sum()) / count if len(sized) == len(chosen) else None,
+                time_ns=int(columns.dur_ns[chosen].sum()) / count,
+                bytes_per_s=rate,
+                link_ratio=rate / (spec.pcie_gb_per_s * 1e9) if rate and spec else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda copy: -copy.time_ns))
+
+
+def _host_memory(name: str) -> HostMemory | None:
+    """The host's side by a copy's name, ``None`` where it does not say.
+
+    >>> _host_memory("Memcpy HtoD (Pageable -> Device)"), _host_memory("CopyDeviceToHost")
+    ('pageable', None)
+    """
+    text = name.lower()
+    return "pageable" if "pageable" in text else "pinned" if "pinned" in text else None

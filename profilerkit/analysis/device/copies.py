@@ -1,14 +1,11 @@
 """What the copies of a device carry: batches, results, offloaded state, or bytes within the device."""
 
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES, HostNames, backward_threads
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, union
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, union
+from profilerkit.analysis.parts import leaf
 from profilerkit.trace.columns import Category, TraceColumns
-
-Mask = npt.NDArray[np.bool_]
 
 ELSEWHERE, TO_DEVICE, TO_HOST = 0, 1, 2
 

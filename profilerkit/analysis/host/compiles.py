@@ -9,12 +9,12 @@ import numpy as np
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.host.host_facts import CompileFacts
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.stats import median
-from profilerkit.analysis.steps.find import TraceSteps, in_step
+from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.rundir.layout import EventKind
-from profilerkit.trace.columns import Bools, TraceColumns
 
 #: Torch's number of what was compiled, ``2/1``: region and, from 1 on, how often it was compiled again. Its own name
 #: stands before it where the trace shows the region run.
@@ -51,17 +51,12 @@ def compiles_of_log(events: bytes, names: Mapping[int, str], log: StepLog) -> Co
     )
 
 
-def compiles_of_trace(columns: TraceColumns, compiles: Bools, steps: TraceSteps, per_step: I64) -> CompileFacts | None:
+def compiles_of_trace(view: TraceView) -> CompileFacts | None:
     """Compilations in a trace from its first steady step on; ``None`` where it shows nothing compiled.
 
     Steps that compile are no steady ones while others are left. Once the steps had settled, they cost all the same.
-
-    Args:
-        columns: the trace.
-        compiles: ``(n_strings,)`` which names are compilations.
-        steps: its steps.
-        per_step: ``(n_steps, n_leaves)`` ns of the partition of all steps.
     """
+    columns, steps, compiles, per_step = view.columns, view.steps, view.names.compiles, view.parts.per_step
     used = np.unique(columns.name).tolist()
     shown = [columns.strings[name] for name in used if columns.strings[name].startswith("Torch-Compiled Region: ")]
     if not shown and not any(compiles[name] for name in used):

@@ -19,7 +19,7 @@ from profilerkit.analysis.intervals import (
     union,
     with_label,
 )
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: A frame belongs to the chain of calls that holds a wait when it holds this much of it.

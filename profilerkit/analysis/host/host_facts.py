@@ -2,7 +2,7 @@
 
 import msgspec
 
-from profilerkit.analysis.waste.records import DenseTables
+from profilerkit.analysis.kernel_losses.records import DenseTables
 from profilerkit.model.finding import Source
 from profilerkit.trace.phases import Phase
 
@@ -146,7 +146,7 @@ class HostFacts(msgspec.Struct, frozen=True):
         phases: those of the step that are marked in a trace; empty without any.
         switches: of those made for debugging the ones that were on, as ``NAME`` or ``NAME=value``.
         held: what holds the steps of a run without a device, largest first; ``None`` without such a trace.
-        tables: those of a run without a device; ``None`` as in ``Waste``.
+        tables: those of a run without a device; ``None`` as in ``KernelLosses``.
         between_ratio: share of the Python between operators in gaps below 1 ms; 0 without a trace.
     """
 

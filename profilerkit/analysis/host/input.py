@@ -1,21 +1,58 @@
-"""How the training thread was fed in the steady window, as far as its trace shows."""
+"""How the training thread was fed in the steady window, and which Python keeps the device waiting."""
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.facts import BEFORE_THE_COPY, BETWEEN_STEPS, InputFacts
 from profilerkit.analysis.host.feeding import dominant_frames, local_fetches
-from profilerkit.analysis.host.names import HostNames
-from profilerkit.analysis.intervals import I64, Spans, covered, intersect
-from profilerkit.analysis.partition import Partition
-from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.analysis.host.host_facts import PythonFacts
+from profilerkit.analysis.host.names import QUIET_NS
+from profilerkit.analysis.intervals import I64, Segments, Spans, covered, intersect
+from profilerkit.analysis.parts import leaf
+from profilerkit.analysis.trace_view import TraceView
+from profilerkit.model.finding import Source
 from profilerkit.trace.columns import TraceColumns
 
+#: What a wait for a batch is read from when no event marks it.
+BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
+BETWEEN_STEPS = "from the end of a step's own range to the next one"
+INFERRED = (BEFORE_THE_COPY, BETWEEN_STEPS)
 
-def input_facts(
-    columns: TraceColumns, names: HostNames, parts: Partition, steps: TraceSteps, main: int
-) -> InputFacts | None:
+
+class InputFacts(msgspec.Struct, frozen=True):
+    """The wait for batches.
+
+    Attributes:
+        cpu_ratio: CPU time of the waiting thread / wait; ``None`` when not measured.
+        fetches: how many fetches were seen in the steady window.
+        single_process: the main process loads the data itself; ``None`` when unknown.
+        source: measured by the wrapper's timer, or derived from the trace.
+        origin: event name or timer the wait was read from.
+        longest_ns: start and end of the longest wait, on the recording's clock.
+        held_ratio: share of the steady time in which the thread was getting a batch, hidden by the device or not;
+            ``None`` when that was not seen.
+        frames: of the calls that hold most of the wait the innermost frames, outer first, as the profiler names them;
+            empty without Python stacks. Hostile text.
+        frames_ratio: share of the wait in the innermost of them; ``None`` without.
+        queue_ratio: share of the wait in which the waiting thread was ready to run and got no processor: whatever
+            loads the data would wait for one; ``None`` when not measured.
+    """
+
+    cpu_ratio: float | None
+    fetches: int
+    single_process: bool | None
+    source: Source
+    origin: str
+    longest_ns: tuple[int, int] | None = None
+    held_ratio: float | None = None
+    frames: tuple[str, ...] = ()
+    frames_ratio: float | None = None
+    queue_ratio: float | None = None
+
+
+def input_facts(view: TraceView) -> InputFacts | None:
     """Facts of the fetches in the steady steps; ``None`` where neither an event nor a batch copy shows any."""
+    columns, names, parts, steps, main = view.columns, view.names, view.parts, view.steps, view.main
     window = steps.by_host.steady
     rows = parts.fed.rows[covered(window, columns.ts_ns[parts.fed.rows])]
     inferred = covered(window, parts.lead_in.start)
@@ -56,3 +93,28 @@ def _nested(columns: TraceColumns, rows: I64) -> npt.NDArray[np.bool_]:
     end = np.maximum.accumulate(columns.ts_ns[rows] + columns.dur_ns[rows])
     nested: npt.NDArray[np.bool_] = np.r_[False, columns.ts_ns[rows][1:] < end[:-1]]
     return nested
+
+
+def between_ratio(segments: Segments, window: Spans) -> float:
+    """Share of the Python in the steady window that lies in gaps of at most 1 ms; 0 without any."""
+    python = intersect(window, segments.only(leaf("over.python")))
+    length = python.end - python.start
+    return float(length[length <= QUIET_NS].sum()) / python.total_ns if python.total_ns else 0.0
+
+
+def python_facts(view: TraceView) -> PythonFacts | None:
+    """Python that lasts longer than 1 ms at a time in the steady window; ``None`` without any."""
+    columns, window, main, segments = view.columns, view.window, view.main, view.parts.segments
+    python = intersect(window, segments.only(leaf("over.python")))
+    long = python.end - python.start > QUIET_NS
+    if not long.any():
+        return None
+    spans = Spans(python.start[long], python.end[long])
+    longest = int(np.argmax(spans.end - spans.start))
+    frames, ratio = dominant_frames(columns, main, spans)
+    return PythonFacts(
+        per_step=len(spans) / max(len(window), 1),
+        longest_ns=(int(spans.start[longest]), int(spans.end[longest])),
+        frames=frames,
+        frames_ratio=ratio if frames else None,
+    )

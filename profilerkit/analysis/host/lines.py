@@ -8,11 +8,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.host.host_facts import HotLine
 from profilerkit.analysis.intervals import I64, Spans, covered
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import StackPlace, StackSample
 

@@ -4,16 +4,22 @@ import re
 
 import numpy as np
 
-from profilerkit.analysis.device.call_sites import call_sites
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in_use, matching, self_times
-from profilerkit.analysis.enclosing import innermost_at
-from profilerkit.analysis.host.backward import backward_nodes
+from profilerkit.analysis.enclosing import call_sites, innermost_at
 from profilerkit.analysis.host.host_facts import HeldFacts
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
-from profilerkit.analysis.host.recording import OPERATOR_NS, SHAPES_NS
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, index_at, intersect, subtract, time_within, union
 from profilerkit.analysis.stats import median
-from profilerkit.analysis.steps.optimizer_marks import STYLES, largest_class, optimizer_rows, without_closures
+from profilerkit.analysis.steps.phases import (
+    OPERATOR_NS,
+    SHAPES_NS,
+    STYLES,
+    backward_nodes,
+    largest_class,
+    optimizer_rows,
+    without_closures,
+)
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.trace.columns import Category, TraceColumns
 
 _NODE = "autograd::engine::evaluate_function: "
@@ -34,21 +40,13 @@ _TRIED = 8
 _LEAST = 0.02
 
 
-def held_by(
-    columns: TraceColumns, names: HostNames, kinds: KernelNames, main: int, window: Spans
-) -> tuple[HeldFacts, ...]:
+def held_by(view: TraceView) -> tuple[HeldFacts, ...]:
     """Return what holds much of the steady steps, largest share first; only of a trace without a device.
 
     A hook is what runs in a node of the backward pass beside the node's own function, Python included. Matrix products
     and convolutions are the model's mathematics, and are left out. What the loop does to get a batch is apart.
-
-    Args:
-        columns: the trace.
-        names: its classified names.
-        kinds: the same, as of kernels.
-        main: the thread that runs the loop.
-        window: the steady steps.
     """
+    columns, names, kinds, main, window = view.columns, view.names, view.kinds, view.main, view.window
     rows = np.flatnonzero((columns.category == Category.CPU_OP) & covered(window, columns.ts_ns))
     if not len(rows) or not window.total_ns:
         return ()

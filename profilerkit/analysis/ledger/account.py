@@ -18,8 +18,7 @@ from profilerkit.analysis.intervals import (
     union,
     with_label,
 )
-from profilerkit.analysis.ledger.excess import excess, step_kinds
-from profilerkit.analysis.ledger.records import Records, labelled, occurrences, owners, read_records
+from profilerkit.analysis.ledger.records import Records, excess, labelled, occurrences, owners, read_records, step_kinds
 from profilerkit.analysis.steps.device_time import DeviceTime
 from profilerkit.analysis.steps.log import StepLog, exposed, starving
 from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.matching import EPOCH_NS
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.ranks.matching import EPOCH_NS
 from profilerkit.rundir.sampled import Sample
 from profilerkit.trace.logs import GpuLog, SamplerLog, SnapshotLog
 from profilerkit.units import format_long_ns

@@ -7,13 +7,11 @@ import msgspec
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.history import memory_snapshots
 from profilerkit.analysis.logs.joining import JoinedGpu, is_of_the_time, join_logs, join_sampler, join_snapshot
-from profilerkit.analysis.logs.log_facts import LogFacts
-from profilerkit.analysis.logs.neighbours import hottest
-from profilerkit.analysis.logs.pattern import rests
+from profilerkit.analysis.logs.log_facts import LogFacts, rests
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.samples import summarise
 from profilerkit.analysis.surroundings import Surroundings
-from profilerkit.analysis.throttling import Throttling, throttling
+from profilerkit.analysis.throttling import Throttling, hottest, throttling
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.oom import OutOfMemory

@@ -1,6 +1,7 @@
-"""Memory of one trace, from its memory instants and the driver's allocator calls."""
+"""Memory of one trace, from its memory instants: its growth, what was alive, and which operator asked for it."""
 
 import re
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -10,14 +11,113 @@ from profilerkit.analysis.device.kernels import in_use, in_window, matching
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.memory.growth import growth
-from profilerkit.analysis.memory.owners import alive_at
-from profilerkit.analysis.stats import Numbers
+from profilerkit.analysis.stats import Numbers, Slope, median, theil_sen
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.series import shown_rows
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.change import revise
-from profilerkit.model.memory import FEWEST_TO_EXTEND, Memory, MemoryGrowth, MemoryRow, Tracked
+from profilerkit.model.memory import FEWEST_TO_EXTEND, AliveAtPeak, Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.trace.columns import Category, MemoryInstants, TraceColumns
+
+#: Operators that only allocate: the one around them says what for.
+_ALLOCATES = re.compile(r"^aten::(?:new_)?empty(?:_strided|_like|_permuted)?$|^aten::resize_$")
+_MODULE = re.compile(r"^nn\.Module: ")
+#: Entries told; the rest is in the sum of allocated memory.
+MOST_OWNERS = 20
+
+
+def alive_at(columns: TraceColumns, rows: I64, allocated: int) -> tuple[tuple[AliveAtPeak, ...], int | None]:
+    """The blocks alive after the last of ``rows``, by operator and module, and the bytes older than the recording.
+
+    Of every address the latest instant decides: alive if it allocates. Without addresses nothing is known of either.
+
+    Args:
+        columns: the trace.
+        rows: memory instants of one device in order of time, up to the one asked about.
+        allocated: bytes allocated then.
+    """
+    instants = columns.memory
+    rows = rows[instants.address[rows] >= 0]
+    if not len(rows):
+        return (), None
+    order = np.argsort(instants.address[rows], kind="stable")
+    address = instants.address[rows[order]]
+    rows = rows[order[np.r_[address[1:] != address[:-1], True]]]
+    rows = rows[instants.bytes[rows] > 0]
+    before = max(allocated - int(instants.bytes[rows].sum()), 0)
+    return _by_owner(columns, rows), before
+
+
+def _by_owner(columns: TraceColumns, rows: I64) -> tuple[AliveAtPeak, ...]:
+    """Blocks put together by operator and module, largest first."""
+    thread, ts_ns = columns.memory.thread[rows], columns.memory.ts_ns[rows]
+    used = in_use(columns)
+    operators = columns.category == Category.CPU_OP
+    allocates = matching(columns, used, _ALLOCATES)[columns.name]
+    modules = (columns.category == Category.PYTHON) & matching(columns, used, _MODULE)[columns.name]
+    op = innermost_at(columns, np.flatnonzero(operators & ~allocates), thread, ts_ns)
+    bare = op < 0
+    op[bare] = innermost_at(columns, np.flatnonzero(operators & allocates), thread[bare], ts_ns[bare])
+    module = innermost_at(columns, np.flatnonzero(modules), thread, ts_ns)
+    named = np.stack([np.where(found >= 0, columns.name[found], -1) for found in (op, module)], axis=1)
+    owners, index = np.unique(named, axis=0, return_inverse=True)
+    index = index.ravel()  # numpy 2.0 gives it the shape of the rows
+    count = np.bincount(index, minlength=len(owners))
+    total = np.zeros(len(owners), dtype=np.int64)
+    np.add.at(total, index, columns.memory.bytes[rows])
+
+    def text(name: int) -> str | None:
+        return columns.strings[name] if name >= 0 else None
+
+    known = [
+        AliveAtPeak(
+            op=text(int(owners[i, 0])), module=text(int(owners[i, 1])), count=int(count[i]), bytes=int(total[i])
+        )
+        for i in range(len(owners))
+    ]
+    # Of equal ones the order of the names decides, not that of the events in the file.
+    known.sort(key=lambda entry: (-entry.bytes, entry.op or "", entry.module or ""))
+    return tuple(known[:MOST_OWNERS])
+
+
+#: With fewer points even a strictly rising series is no proof at 1 % on both sides.
+FEWEST_POINTS = 8
+#: Growth is persistent when the last third gains at least this ratio of what the third before it gained: a cache that
+#: fills up gains less and less. 0.5 rejects an exponential approach faster than half of the window.
+KEPT_GAIN = 0.5
+#: And when the middle third gains at least this ratio of the last: a single jump is an event, not growth.
+EARLY_GAIN = 0.25
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """A robust slope, the number of points it rests on, and whether it is significant and persistent."""
+
+    slope: Slope
+    n: int
+    grows: bool
+
+
+def growth(x: Numbers, y: Numbers) -> Growth | None:
+    """How fast ``y`` grows along ``x`` (ascending); ``None`` below ``FEWEST_POINTS`` points.
+
+    >>> import numpy as np
+    >>> growth(np.arange(12), 100 + 5 * np.arange(12)).grows
+    True
+    >>> growth(np.arange(12), np.minimum(100 + 50 * np.arange(12), 300)).grows
+    False
+    """
+    slope = theil_sen(x, y) if len(x) >= FEWEST_POINTS else None
+    if slope is None:
+        return None
+    return Growth(slope, len(x), slope.low > 0 and _persists(y))
+
+
+def _persists(y: Numbers) -> bool:
+    cuts = [len(y) * third // 3 for third in range(4)]
+    first, middle, last = (median(y[low:high]) for low, high in pairwise(cuts))
+    early, late = middle - first, last - middle
+    return min(early, late) > 0 and late >= KEPT_GAIN * early and early >= EARLY_GAIN * late
+
 
 _HOST = 0  # torch's DeviceType of the host; every other one that writes instants is a device
 _GIVES_BACK = re.compile(r"Free|Release|Unmap")
@@ -33,11 +133,12 @@ class _Series(msgspec.Struct, frozen=True):
     step: I64  # position of the step each instant lies in, -1 for none
 
 
-def memory_of(columns: TraceColumns, names: HostNames, steps: TraceSteps, device: int) -> Memory:
+def memory_of(view: TraceView) -> Memory:
     """What the memory did in the steady window; ``None`` where the trace has no instants or they lack totals.
 
     A device's memory goes before the host's, that of the judged ``device`` before that of others.
     """
+    columns, names, steps, device = view.columns, view.names, view.steps, view.device
     device = _told_device(columns.memory, device)
     capacity = next((entry.memory_bytes for entry in columns.meta.devices if entry.id == device), None)
     blank = revise(_calls(columns, names, steps), capacity_bytes=capacity)

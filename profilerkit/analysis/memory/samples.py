@@ -7,9 +7,8 @@ import numpy as np
 
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.memory.allocator import told_growth
-from profilerkit.analysis.memory.growth import FEWEST_POINTS
-from profilerkit.analysis.memory.worker_pages import counted_pages
+from profilerkit.analysis.memory.allocator import FEWEST_POINTS, told_growth
+from profilerkit.analysis.memory.use import counted_pages
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.series import shown_rows

@@ -1,8 +1,16 @@
-"""The records of what memory costs beside its size; ``None`` means not measured."""
+"""What memory costs beside its size: the allocator, page faults, copied pages; ``None`` means not measured."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
+import numpy as np
 
+from profilerkit.analysis.stats import median
+from profilerkit.analysis.steps.log import StepLog
 from profilerkit.model.oom import OutOfMemory
+from profilerkit.rundir.sampled import AllocatorSample, HostSample, Sample, WorkerPages
 
 
 class ZeroedGradients(msgspec.Struct, frozen=True):
@@ -117,3 +125,129 @@ class MemoryUse(msgspec.Struct, frozen=True):
     oom: OutOfMemory | None = None
     faults: PageFaults | None = None
     copied: CopiedPages | None = None
+
+
+#: Share of the samples, those with most allocated, that stand for the peaks of the steps: a sample each second falls
+#: anywhere in a step (a choice).
+NEAR_THE_PEAK = 0.25
+
+
+def allocator_use(samples: Sequence[Sample], log: StepLog) -> AllocatorUse | None:
+    """What the samples taken in the judged steps say; ``None`` where there is none, or the allocator keeps no count.
+
+    The asynchronous backend of CUDA (``backend:cudaMallocAsync``) reports zeros.
+    """
+    low, high = log.window
+    inside = [known for sample in samples if (known := sample.allocator) and low <= sample.t_ns < high]
+    seen = sorted((known for known in inside if known.reserved_bytes), key=lambda known: known.allocated_bytes or 0)
+    if not seen:
+        return None
+    near = seen[-max(round(NEAR_THE_PEAK * len(seen)), 1) :]
+    split = [ratio for known in near if (ratio := _split_ratio(known)) is not None]
+    allocated, requested = seen[-1].allocated_bytes, seen[-1].requested_bytes
+    rounding = None if not allocated or requested is None else max(allocated - requested, 0)
+    retries = [known.alloc_retries for known in seen if known.alloc_retries is not None]
+    return AllocatorUse(
+        samples=len(seen),
+        allocated_bytes=_largest([(known.allocated_bytes, known.allocated_peak_bytes) for known in seen]),
+        reserved_bytes=_largest([(known.reserved_bytes, known.reserved_peak_bytes) for known in seen]),
+        split_ratio=median(np.array(split)) if split else None,
+        rounding_bytes=rounding,
+        rounding_ratio=None if rounding is None or not allocated else rounding / allocated,
+        retries=max(retries) - min(retries) if retries else None,
+    )
+
+
+def allocator_settings(environment: Mapping[str, str]) -> str:
+    """What the environment asks of the allocator, empty for nothing; the name without CUDA, of torch 2.9, wins."""
+    return environment.get("PYTORCH_ALLOC_CONF") or environment.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+
+
+def _split_ratio(known: AllocatorSample) -> float | None:
+    if known.inactive_split_bytes is None or not known.reserved_bytes:
+        return None
+    return known.inactive_split_bytes / known.reserved_bytes
+
+
+def _largest(pairs: Sequence[tuple[int | None, int | None]]) -> int | None:
+    """The largest number told, of the moment or of a peak."""
+    return max((value for pair in pairs for value in pair if value is not None), default=None)
+
+
+def page_faults(samples: Sequence[Sample], log: StepLog) -> PageFaults | None:
+    """The faults of the judged steps; ``None`` where no sample counts them.
+
+    A sample counts since the one before, so that both must lie in the judged steps.
+    """
+    low, high = log.window
+    seen = [(sample.t_ns, sample.host) for sample in samples if sample.host is not None]
+    inside = [host for (before, _), (t_ns, host) in pairwise(seen) if before >= low and t_ns <= high]
+    told = [known for host in inside if (known := _told(host)) is not None]
+    if not told or not log.steady.any():
+        return None
+    per_s, in_kernel, share = (sum(column) / len(told) for column in zip(*told, strict=True))
+    return PageFaults(
+        samples=len(told),
+        per_step=per_s * float(log.time[log.steady].mean()) / 1e9,
+        share=share,
+        each_ns=in_kernel * 1e9 / per_s if per_s else 0.0,
+    )
+
+
+def _told(host: HostSample) -> tuple[float, float, float] | None:
+    """Faults per second, share of the time in the kernel, and that with its part of the waiting for a processor."""
+    faults, in_kernel, on_core = host.thread_faults_per_s, host.thread_system_ratio, host.thread_cpu_ratio
+    if faults is None or in_kernel is None or on_core is None:
+        return None
+    queued = (host.thread_queue_ratio or 0.0) * in_kernel / on_core if on_core else 0.0
+    return faults, in_kernel, min(in_kernel + queued, 1.0)
+
+
+def counted_pages(samples: Sequence[Sample], workers: Collection[int]) -> list[tuple[int, WorkerPages]]:
+    """When the pages of a worker were counted, ns, and what was found: of the one that was counted most often.
+
+    Other processes that the training started, such as environments, are none of its ``workers``, by pid.
+    """
+    every = [(sample.t_ns, pages) for sample in samples if sample.host and (pages := sample.host.worker_pages)]
+    seen = [(t_ns, pages) for t_ns, pages in every if pages.pid in workers]
+    most = Counter(pages.pid for _, pages in seen).most_common(1)
+    return [(t_ns, pages) for t_ns, pages in seen if pages.pid == most[0][0]]
+
+
+def copied_pages(samples: Sequence[Sample], log: StepLog, workers: Collection[int]) -> CopiedPages | None:
+    """What a worker copied since it was forked, or else since the first count; ``None`` where only one is known."""
+    counted = counted_pages(samples, workers)
+    seen = [*_at_the_fork(samples, counted), *counted]
+    if len(seen) < 2:
+        return None
+    private = np.array([pages.private_bytes for _, pages in seen], dtype=np.int64)
+    own = np.array([pages.anonymous_bytes for _, pages in seen], dtype=np.int64)
+    # What is new was never shared.
+    copied = np.diff(private) - np.maximum(np.diff(own), 0)
+    at_ns = np.array([t_ns for t_ns, _ in seen], dtype=np.int64)
+    step = np.interp(at_ns, log.start, log.index)
+    return CopiedPages(
+        counts=len(counted),
+        private_bytes=int(private[-1]),
+        shared_bytes=max(int(own[-1] - private[-1]), 0),
+        copied_bytes=int(copied.sum()),
+        at_once_bytes=int(copied.max()),
+        first_step=round(float(step[0])),
+        last_step=round(float(step[-1])),
+    )
+
+
+def _at_the_fork(
+    samples: Sequence[Sample], counted: Sequence[tuple[int, WorkerPages]]
+) -> Iterator[tuple[int, WorkerPages]]:
+    """The worker's pages as it began: those of the training process, all shared.
+
+    A worker that still shares most of its pages at the first count was forked; of another nobody can tell.
+    """
+    for t_ns, pages in counted[:1]:
+        before = [(sample.t_ns, sample.host) for sample in samples if sample.t_ns < t_ns and sample.host]
+        at_ns, host = before[-1] if before else (t_ns, None)
+        if host is None or host.process_rss_bytes is None or host.process_file_bytes is None:
+            return
+        if pages.private_bytes < pages.anonymous_bytes / 2:
+            yield at_ns, WorkerPages(pages.pid, host.process_rss_bytes - host.process_file_bytes, 0)

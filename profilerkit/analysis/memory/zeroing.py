@@ -1,18 +1,19 @@
-"""Gradients that are filled with zeros: what it takes, and what adding to them takes."""
+"""Gradients that are filled with zeros, and what is kept on the host or made again to save a device's memory."""
 
 import re
 
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.device.copies import TO_DEVICE, TO_HOST, directions
 from profilerkit.analysis.device.kernels import in_use, matching
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, subtract, union
-from profilerkit.analysis.memory.use import ZeroedGradients
-from profilerkit.analysis.steps.find import TraceSteps
-from profilerkit.analysis.thread_line import ThreadLine
+from profilerkit.analysis.enclosing import ThreadLine
+from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, index_at, intersect, subtract, union
+from profilerkit.analysis.memory.use import Offload, ZeroedGradients
+from profilerkit.analysis.steps.find import TraceSteps, in_step
+from profilerkit.analysis.steps.phases import reruns
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.trace.columns import Category, TraceColumns
-
-Mask = npt.NDArray[np.bool_]
 
 #: The optimizer's own annotation, and the frame of a module's method, which has none.
 _CLEARS = re.compile(r"^Optimizer\.zero_grad#|\.py\(\d+\): zero_grad$")
@@ -22,21 +23,13 @@ _ACCUMULATES = re.compile(r"^torch::autograd::AccumulateGrad$")
 _ADDS = re.compile(r"^aten::add_$")
 
 
-def zeroed_gradients(
-    columns: TraceColumns, launches: I64, device: Mask | None, steps: TraceSteps, busy: Spans
-) -> ZeroedGradients | None:
+def zeroed_gradients(view: TraceView) -> ZeroedGradients | None:
     """What filling the gradients costs in the steady steps; ``None`` where no call clears any there.
 
     With torch 2.13 dropped gradients leave a call without operators, and backward keeps the first gradient of each
     parameter instead of adding it: both kinds of operators are gone.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        device: ``(n_events,)`` what ran on the judged device; ``None`` on a CPU-only run, where operators are the work.
-        steps: of the trace.
-        busy: when the device worked; empty without one.
     """
+    columns, launches, steps, busy, device = view.columns, view.launches, view.steps, view.busy, view.device_rows
     line, window = ThreadLine.of(columns), steps.steady
     if line is None or not len(window):
         return None
@@ -102,3 +95,48 @@ def _work(
     mine = rows[covered(line.spans(columns, operators), line.place(columns.thread[call], columns.ts_ns[call]))]
     ran, idle = union(columns.ts_ns[mine], columns.end_ns[mine]), subtract(issuing, busy)
     return intersect(union(np.r_[ran.start, idle.start], np.r_[ran.end, idle.end]), window)
+
+
+def offloaded(columns: TraceColumns, rows: I64, count: int) -> Offload | None:
+    """The offload copies ``rows`` of the steady window, per step of ``count``; ``None`` without any.
+
+    Copies of unknown size count as empty.
+    """
+    if not len(rows):
+        return None
+    direction, size = directions(columns, rows), np.maximum(columns.bytes[rows], 0)
+    pageable = np.array(["pageable" in columns.strings[name].lower() for name in columns.name[rows].tolist()])
+    total = int(size.sum())
+    return Offload(
+        to_device_bytes=int(size[direction == TO_DEVICE].sum()) / count,
+        to_host_bytes=int(size[direction == TO_HOST].sum()) / count,
+        pageable_ratio=int(size[pageable].sum()) / total if total else float(pageable.mean()),
+    )
+
+
+def recomputed_bytes(columns: TraceColumns, steps: TraceSteps, on_device: npt.NDArray[np.bool_]) -> int | None:
+    """Bytes that the recomputed forward code of a steady step leaves allocated, all its stretches together, mean.
+
+    Backward frees them again before the next stretch is recomputed, so that they are never alive at once. ``None``
+    without memory instants.
+
+    Args:
+        columns: the trace.
+        steps: its steps.
+        on_device: ``(n_instants,)`` which memory instants are those of the judged memory.
+    """
+    instants = columns.memory
+    step = in_step(instants.ts_ns, steps.start, steps.end)
+    judged = on_device & (step >= 0)
+    judged[judged] = steps.judged[step[judged]]
+    if not judged.any():
+        return None
+    found = reruns(columns)
+    if found is None or not len(found[1]):
+        return 0
+    line, again = found
+    place = line.place(instants.thread[judged], instants.ts_ns[judged])
+    inside = covered(again, place)
+    left = np.zeros(len(again), dtype=np.int64)
+    np.add.at(left, index_at(again, place[inside]), instants.bytes[judged][inside])
+    return int(np.maximum(left, 0).sum()) // max(len(steps.steady), 1)

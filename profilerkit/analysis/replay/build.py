@@ -4,52 +4,102 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.copies import are_pageable
-from profilerkit.analysis.device.kernels import KernelNames
-from profilerkit.analysis.device.precision import slow_math
-from profilerkit.analysis.device.roofline import Roofline
+from profilerkit.analysis.device.roofline import Roofline, slow_math
 from profilerkit.analysis.host.activity import HostActivity
-from profilerkit.analysis.host.backward import nodes_of
 from profilerkit.analysis.host.names import HostNames
-from profilerkit.analysis.intervals import I64, Segments, union
-from profilerkit.analysis.leaves import leaf
-from profilerkit.analysis.partition import Partition
-from profilerkit.analysis.replay.device_side import Device, device_of, edges_of
+from profilerkit.analysis.intervals import I64, Segments, Spans, paint, union, with_label
+from profilerkit.analysis.parts import LEAVES, leaf
+from profilerkit.analysis.replay.device_side import FEWEST_STEPS, Device, Scope, device_of, edges_of, scope_of
 from profilerkit.analysis.replay.graph import F64, Bools, Graph, Shape, Traced
-from profilerkit.analysis.replay.host_side import Fetches, Pieces, did_by_others, fetches_of, pieces_of
-from profilerkit.analysis.replay.scope import FEWEST_STEPS, Scope, scope_of
 from profilerkit.analysis.replay.waits import Issue, Joins, joins_of, stream_waits
-from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.analysis.steps.phases import nodes_of
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.trace.columns import Category, TraceColumns
 
-_NONE = np.zeros(0, np.int64)
+#: Getting a batch that is there takes no longer than this; what is beyond is waiting for the workers (a choice: a queue
+#: and a tensor in shared memory take 50 to 200 µs).
+LONGEST_HANDOVER_NS = 200_000
+#: Share of the steps from which such waits say that the workers do not keep up; less is a hiccup (the least that rules
+#: speak of).
+SMALLEST_WAIT = 0.02
+
+#: The label of time in which the host waited; it is no part.
+_WAITING = len(LEAVES)
 
 
-class Material(msgspec.Struct, frozen=True):
-    """What the analysis of a trace knows when the graph is built.
+class Fetches(msgspec.Struct, frozen=True):
+    """When the main thread got its batches, ``(n_fetches,)`` int64 ns.
 
     Attributes:
-        leaves: ``(n_events,)`` leaf of each compute kernel, or without a device of each operator; -1 for other events.
-        ran: ``(n_events,)`` events of the judged device.
-        parts: the partition of all steps.
-        most_events: device events that are replayed at most.
+        start: when it asked, ``end`` when it had the batch.
+        asked: when waiting for worker processes began; ``end`` where it did not wait.
+        waited: bool, whether it waited for worker processes.
     """
 
-    columns: TraceColumns
-    names: HostNames
-    kinds: KernelNames
-    launches: I64
-    steps: TraceSteps
-    roof: Roofline
-    leaves: I64
-    ran: Bools
-    host: HostActivity
-    parts: Partition
-    most_events: int
+    start: I64
+    end: I64
+    asked: I64
+    waited: Bools
 
-    @property
-    def on_gpu(self) -> bool:
-        """Whether there is a device, or the main thread stands for it."""
-        return self.parts.mode == "gpu"
+
+def fetches_of(columns: TraceColumns, names: HostNames, host: HostActivity, scope: Scope) -> Fetches:
+    """The fetches that end within the steps; none where no event shows them."""
+    rows = host.thread(host.main).fed.rows if host.main >= 0 else np.zeros(0, np.int64)
+    rows = rows[(columns.ts_ns[rows] >= scope.start_ns) & (columns.end_ns[rows] <= scope.end_ns)]
+    spans = union(columns.ts_ns[rows], columns.end_ns[rows])
+    parallel = np.sort(columns.ts_ns[rows[names.multi_process[columns.name[rows]]]])
+    by_workers = np.searchsorted(parallel, spans.end) > np.searchsorted(parallel, spans.start)
+    length = spans.end - spans.start
+    handover = min(int(length[by_workers].min(initial=LONGEST_HANDOVER_NS)), LONGEST_HANDOVER_NS)
+    waited = by_workers & (length > handover + LONGEST_HANDOVER_NS)
+    waited &= length[waited].sum() >= SMALLEST_WAIT * (scope.end_ns - scope.start_ns)
+    return Fetches(spans.start, spans.end, np.where(waited, spans.start + handover, spans.end), waited)
+
+
+class Pieces(msgspec.Struct, frozen=True):
+    """The host's time between points by cause; arrays as in ``Graph``."""
+
+    host_ns: F64
+    point: I64
+    leaf: I64
+    ns: F64
+
+
+def pieces_of(points: I64, waiting: Spans, did: list[Segments]) -> Pieces:
+    """Cut what was done at the points, without what was waiting.
+
+    Args:
+        points: ``(n_points,)`` moments, sorted and distinct.
+        waiting: when the host waited.
+        did: what it did beside, in layers that cover all of the time.
+    """
+    told = paint(Spans(points[:-1], points[1:]), [with_label(waiting, _WAITING), *did])
+    works = (told.label != _WAITING) & (told.label >= 0)
+    point = np.searchsorted(points, told.start[works], side="right")
+    ns = (told.end - told.start)[works].astype(np.float64)
+    host = np.bincount(point, weights=ns, minlength=len(points)).astype(np.float64)
+    return Pieces(host, point, told.label[works], ns)
+
+
+def did_by_others(host: HostActivity, points: I64, thread: I64) -> list[Segments]:
+    """What threads beside the main one did before the points that they come to.
+
+    Forward and backward threads hand over to each other and never run at the same time, so that their time is one line.
+
+    Args:
+        host: the threads.
+        points: ``(n_points,)`` moments, sorted.
+        thread: ``(n_points,)`` the thread of each, -1 for the main one.
+    """
+    layers = []
+    for key in np.unique(thread[thread >= 0]).tolist():
+        if key != host.main:
+            own = np.flatnonzero(thread[1:] == key)
+            layers.append(host.did(points[own], points[own + 1], key))
+    return layers
+
+
+_NONE = np.zeros(0, np.int64)
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -60,7 +110,7 @@ class Built(msgspec.Struct, frozen=True):
     of: int
 
 
-def build(seen: Material) -> Built | None:
+def build(seen: TraceView) -> Built | None:
     """The graph of the replayed steps; ``None`` without a judged step, or without a thread to follow."""
     columns = seen.columns
     starts = np.sort(columns.ts_ns[seen.ran]) if seen.on_gpu else _NONE
@@ -126,7 +176,7 @@ def _settled(scope: Scope, device: Device) -> Bools:
     return settled if settled.sum() >= FEWEST_STEPS else scope.judged
 
 
-def _pieces(seen: Material, device: Device, joins: Joins, fetches: Fetches, points: I64, main: Segments) -> Pieces:
+def _pieces(seen: TraceView, device: Device, joins: Joins, fetches: Fetches, points: I64, main: Segments) -> Pieces:
     """The host's time by cause; without a device it is the partition itself."""
     waiting = union(np.r_[joins.begun, fetches.asked], np.r_[joins.until, fetches.end])
     if not seen.on_gpu:
@@ -147,7 +197,7 @@ def _traced(scope: Scope, device: Device) -> Traced:
     return Traced(host, np.maximum(host, ended.astype(np.float64)))
 
 
-def _event_leaves(seen: Material, device: Device) -> I64:
+def _event_leaves(seen: TraceView, device: Device) -> I64:
     """What each event counts as: kernels by their roof, collectives, copies by where they go."""
     columns, rows = seen.columns, device.row
     out = seen.leaves[rows].copy()
@@ -178,7 +228,7 @@ def _least_ns(roof: Roofline, device: Device) -> F64:
     return held
 
 
-def _fp32(seen: Material, device: Device) -> Bools:
+def _fp32(seen: TraceView, device: Device) -> Bools:
     """Matrix kernels that a lower precision makes faster."""
     at, known = _places(seen.roof, device)
     if not len(seen.roof.rows):

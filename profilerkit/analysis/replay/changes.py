@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.leaves import LEAVES, WAITS, leaf
+from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.replay.graph import F64, NEVER, Bools, Graph, Wait
 from profilerkit.analysis.whatif import FEWEST_BUCKETS
 from profilerkit.model.change import revise

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.replay.graph import Graph, Shape, Wait
 
 _NONE = np.zeros(0, np.int64)

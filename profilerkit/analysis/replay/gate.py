@@ -6,12 +6,12 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.wire import Contention
+from profilerkit.analysis.communication.records import Contention
 from profilerkit.analysis.intervals import I64, intersect, union
-from profilerkit.analysis.leaves import LEAVES
-from profilerkit.analysis.replay.build import Built, Material, build
-from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Shape
-from profilerkit.analysis.replay.replay import Replayed, replay
+from profilerkit.analysis.parts import LEAVES
+from profilerkit.analysis.replay.build import Built, build
+from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Replayed, Shape, replay
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category
 
@@ -105,7 +105,7 @@ class ReplayFacts(msgspec.Struct, frozen=True, eq=False):
         return float(self.plain.step_ns(self.graph.shape).sum())
 
 
-def replay_facts(seen: Material, contention: Contention | None) -> ReplayFacts | None:
+def replay_facts(seen: TraceView, contention: Contention | None) -> ReplayFacts | None:
     """Build the graph of a trace and check it; ``None`` where there is no step or no host thread to follow.
 
     Args:
@@ -121,7 +121,7 @@ def replay_facts(seen: Material, contention: Contention | None) -> ReplayFacts |
     return revise(checked(built), shares=shares, elsewhere=_between_two(seen), slowed=_slowed(seen, contention))
 
 
-def _between_two(seen: Material) -> float:
+def _between_two(seen: TraceView) -> float:
     """Share of the steps that transfers between two ranks take on the judged device."""
     columns, rows = seen.columns, _collectives(seen)
     names, index = np.unique(columns.name[rows], return_inverse=True)
@@ -129,7 +129,7 @@ def _between_two(seen: Material) -> float:
     return float(columns.dur_ns[rows[wanted[index]]].sum()) / _length_ns(seen)
 
 
-def _slowed(seen: Material, contention: Contention | None) -> float | None:
+def _slowed(seen: TraceView, contention: Contention | None) -> float | None:
     """``ReplayFacts.slowed``: those that could not be compared are slowed like the others."""
     if contention is not None:
         lost = contention.excess_ns / max(contention.usual_ns + contention.excess_ns, 1.0)
@@ -142,13 +142,13 @@ def _slowed(seen: Material, contention: Contention | None) -> float | None:
     return None if beside.total_ns > MOST_ELSEWHERE * _length_ns(seen) else 0.0
 
 
-def _collectives(seen: Material) -> I64:
+def _collectives(seen: TraceView) -> I64:
     """Rows of the judged device's kernels that communicate."""
     columns = seen.columns
     return np.flatnonzero(seen.ran & seen.kinds.communication[columns.name] & (columns.category == Category.KERNEL))
 
 
-def _length_ns(seen: Material) -> int:
+def _length_ns(seen: TraceView) -> int:
     return max(int((seen.steps.end - seen.steps.start).sum()), 1)
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from profilerkit.analysis.replay.changes import Change, applied
 from profilerkit.analysis.replay.gate import ReplayFacts
-from profilerkit.analysis.replay.replay import replay_all
+from profilerkit.analysis.replay.graph import replay_all
 
 #: Sets of no more changes are divided fairly among them: 32 replays.
 MOST_SHARED = 5

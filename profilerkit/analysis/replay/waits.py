@@ -12,9 +12,8 @@ import numpy as np
 
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
 from profilerkit.analysis.intervals import I64, Spans
-from profilerkit.analysis.replay.device_side import Device
+from profilerkit.analysis.replay.device_side import Device, Scope
 from profilerkit.analysis.replay.graph import F64, Bools, Wait
-from profilerkit.analysis.replay.scope import Scope
 from profilerkit.trace.columns import Category, TraceColumns
 
 _STREAM_WAIT = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")

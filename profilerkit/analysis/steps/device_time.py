@@ -2,15 +2,12 @@
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.events import Events
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.analysis.stats import median
 from profilerkit.model.change import revise
 from profilerkit.rundir.layout import EventFlag, EventKind
-
-Mask = npt.NDArray[np.bool_]
 
 #: The device's clock is used where it tells the time of this share of the steps (a choice: most of them).
 LEAST_TOLD = 0.5

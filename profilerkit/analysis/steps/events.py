@@ -7,8 +7,7 @@ import numpy as np
 
 from profilerkit.analysis.host.names import backward_threads
 from profilerkit.analysis.intervals import I64, Spans, paint, subtract, union
-from profilerkit.analysis.leaves import LEAVES
-from profilerkit.analysis.replay.build import Material
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.steps.lanes import (
     FAMILIES,
     FAMILY,
@@ -20,6 +19,7 @@ from profilerkit.analysis.steps.lanes import (
     thread_name,
     time_by,
 )
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.step_events import EventTrack, StepEvents, TrackKind
 from profilerkit.trace.columns import Category
 
@@ -46,7 +46,7 @@ class _Track(msgspec.Struct, frozen=True):
     family: I64
 
 
-def step_events(seen: Material) -> tuple[StepEvents, ...]:
+def step_events(seen: TraceView) -> tuple[StepEvents, ...]:
     """The median step, and the slowest judged one where that is another; empty without a steady step."""
     row = median_row(seen.steps)
     if row is None:
@@ -56,7 +56,7 @@ def step_events(seen: Material) -> tuple[StepEvents, ...]:
     return (_of_step(seen, row, row), *([_of_step(seen, slowest, row)] if length[slowest] > length[row] else []))
 
 
-def _of_step(seen: Material, row: int, median: int) -> StepEvents:
+def _of_step(seen: TraceView, row: int, median: int) -> StepEvents:
     steps = seen.steps
     step = Spans(steps.start[row : row + 1], steps.end[row : row + 1])
     ran = inside(seen.columns, np.flatnonzero(seen.ran), step) if seen.on_gpu else np.empty(0, np.int64)
@@ -66,7 +66,7 @@ def _of_step(seen: Material, row: int, median: int) -> StepEvents:
     return _record(seen, row, median, kept, len(ran) + len(_on_host(seen, step)))
 
 
-def _record(seen: Material, row: int, median: int, tracks: list[tuple[_Track, I64]], total: int) -> StepEvents:
+def _record(seen: TraceView, row: int, median: int, tracks: list[tuple[_Track, I64]], total: int) -> StepEvents:
     """The record of tracks with the row of each event, -1 for none."""
     steps = seen.steps
     shown, headings, above = [], [], 0
@@ -106,7 +106,7 @@ def _array(values: I64) -> "array[int]":
     return array("q", values.astype(np.int64).tobytes())
 
 
-def _causes(seen: Material, ran: I64, step: Spans) -> _Track:
+def _causes(seen: TraceView, ran: I64, step: Spans) -> _Track:
     """What each idle time of the device was attributed to; without a device the whole partition."""
     idle = subtract(step, union(seen.columns.ts_ns[ran], seen.columns.end_ns[ran])) if seen.on_gpu else step
     found = paint(idle, [seen.parts.segments])
@@ -117,7 +117,7 @@ def _causes(seen: Material, ran: I64, step: Spans) -> _Track:
     )
 
 
-def _streams(seen: Material, ran: I64) -> list[_Track]:
+def _streams(seen: TraceView, ran: I64) -> list[_Track]:
     """Kernels, copies and collectives of each stream."""
     columns = seen.columns
     kernel = columns.category[ran] == Category.KERNEL
@@ -138,7 +138,7 @@ def _streams(seen: Material, ran: I64) -> list[_Track]:
     return tracks
 
 
-def _on_host(seen: Material, step: Spans) -> I64:
+def _on_host(seen: TraceView, step: Spans) -> I64:
     """Events of the host in the step; Python functions that hold all of it say nothing about it."""
     columns = seen.columns
     rows = inside(columns, np.flatnonzero(columns.is_a(*_HOST)), step)
@@ -147,7 +147,7 @@ def _on_host(seen: Material, step: Spans) -> I64:
     return chosen
 
 
-def _threads(seen: Material, step: Spans) -> list[_Track]:
+def _threads(seen: TraceView, step: Spans) -> list[_Track]:
     """Operators, ranges and calls of each thread, and its Python functions beside them."""
     columns, main = seen.columns, seen.host.main
     rows = _on_host(seen, step)
@@ -169,7 +169,7 @@ def _threads(seen: Material, step: Spans) -> list[_Track]:
     return tracks
 
 
-def _track(seen: Material, label: str, kind: TrackKind, rows: I64, family: I64) -> _Track:
+def _track(seen: TraceView, label: str, kind: TrackKind, rows: I64, family: I64) -> _Track:
     columns = seen.columns
     return _Track(label, kind, columns.ts_ns[rows], columns.dur_ns[rows], columns.name[rows].astype(np.int64), family)
 

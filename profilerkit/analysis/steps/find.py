@@ -7,12 +7,20 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import device_rows
-from profilerkit.analysis.host.loading import captures
+from profilerkit.analysis.host.activity import captures
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.intervals import I64, Spans, covered, positive
-from profilerkit.analysis.steps.completion import AHEAD_RATIO, device_steps, earlier_work_ends, issued_at, undone_from
-from profilerkit.analysis.steps.optimizer_marks import marked_by_torch, optimizer_rows, step_marks
-from profilerkit.analysis.steps.ranges import repeated_operators, repeated_ranges, single_range
+from profilerkit.analysis.steps.completion import (
+    AHEAD_RATIO,
+    device_steps,
+    earlier_work_ends,
+    issued_at,
+    repeated_operators,
+    repeated_ranges,
+    single_range,
+    undone_from,
+)
+from profilerkit.analysis.steps.phases import marked_by_torch, optimizer_rows, step_marks
 from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.model.change import revise
 from profilerkit.model.step import WHOLE_TRACE, StepState

@@ -1,4 +1,4 @@
-"""The events of the median step as lanes: each stream, the loader and the host threads, in cells of equal length."""
+"""The events of the median step as lanes in cells of equal length, and its gaps with the parts they have."""
 
 from collections.abc import Sequence
 
@@ -17,10 +17,11 @@ from profilerkit.analysis.intervals import (
     subtract,
     union,
 )
-from profilerkit.analysis.leaves import LEAVES, WAITS, leaf
-from profilerkit.analysis.replay.build import Material
+from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.parts import LEAVES, WAITS, leaf, leaf_times
 from profilerkit.analysis.steps.find import TraceSteps
-from profilerkit.model.median_step import CELLS, Lane, LaneKind, Track
+from profilerkit.analysis.trace_view import TraceView
+from profilerkit.model.median_step import CELLS, Gap, Lane, LaneKind, MedianStep, Track
 from profilerkit.model.step import PARTS, Family
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -54,7 +55,7 @@ class StepLanes(msgspec.Struct, frozen=True):
     threads_left_out: int
 
 
-def step_lanes(seen: Material) -> StepLanes | None:
+def step_lanes(seen: TraceView) -> StepLanes | None:
     """The lanes of the steady step whose time is closest to the median; ``None`` without a steady step."""
     row = median_row(seen.steps)
     if row is None:
@@ -131,7 +132,7 @@ def time_by(key: npt.NDArray[np.signedinteger], columns: TraceColumns, rows: I64
     return time
 
 
-def _streams(seen: Material, rows: I64, step: Spans) -> tuple[tuple[Lane, ...], int]:
+def _streams(seen: TraceView, rows: I64, step: Spans) -> tuple[tuple[Lane, ...], int]:
     """The busiest streams, and how many others there are; ``rows`` are the device's events in the step."""
     columns = seen.columns
     streams, which = np.unique(columns.stream[rows], return_inverse=True)
@@ -146,7 +147,7 @@ def _streams(seen: Material, rows: I64, step: Spans) -> tuple[tuple[Lane, ...], 
     return tuple(lanes), len(streams) - len(lanes)
 
 
-def device_leaves(seen: Material, rows: I64) -> I64:
+def device_leaves(seen: TraceView, rows: I64) -> I64:
     """``(n,)`` leaf of each of the device's events ``rows``, as the partition has it."""
     columns = seen.columns
     kernel = columns.category[rows] == Category.KERNEL
@@ -157,7 +158,7 @@ def device_leaves(seen: Material, rows: I64) -> I64:
     return leaves
 
 
-def _threads(seen: Material, step: Spans) -> tuple[tuple[Lane, ...], int]:
+def _threads(seen: TraceView, step: Spans) -> tuple[tuple[Lane, ...], int]:
     """The loader and the busiest host threads, and how many threads are left out."""
     columns, main = seen.columns, seen.host.main
     communicates = (columns.category == Category.ANNOTATION) & seen.kinds.communication[columns.name]
@@ -189,7 +190,7 @@ def _only(segments: Segments, keep: npt.NDArray[np.bool_]) -> Segments:
     return Segments(segments.start[keep], segments.end[keep], segments.label[keep])
 
 
-def did_by_thread(seen: Material, key: int, rows: I64, step: Spans) -> Segments:
+def did_by_thread(seen: TraceView, key: int, rows: I64, step: Spans) -> Segments:
     """What one thread did in the step, -1 for nothing that its events show.
 
     Without a device its operators, ``rows``, are the computation.
@@ -201,3 +202,56 @@ def did_by_thread(seen: Material, key: int, rows: I64, step: Spans) -> Segments:
         leaves = np.where(communicates, leaf("comm.other"), seen.leaves[rows])
         dispatch = innermost_owner(columns.ts_ns[rows], columns.end_ns[rows], leaves)
     return paint(step, [*upper, dispatch])
+
+
+#: Gaps that are told one by one (a choice).
+MOST_GAPS = 20
+#: What computes where the main thread is treated as the device; all else keeps it from that.
+_COMPUTES = np.array([PARTS[name][0] in ("compute", "memory") for name in LEAVES])
+
+
+def median_step(found: StepLanes, steps: TraceSteps, parts: Partition, rank: int | None) -> MedianStep:
+    """Return the median step of a trace, ``rank``'s, with its longest gaps."""
+    step = Spans(steps.start[found.row : found.row + 1], steps.end[found.row : found.row + 1])
+    did = _within(parts.segments, step)
+    idle = found.idle if found.idle is not None else _without_computing(did)
+    attributed = paint(idle, [did])
+    gap = np.searchsorted(idle.start, attributed.start, side="right") - 1
+    per_gap = np.zeros((len(idle), len(LEAVES)), dtype=np.int64)
+    np.add.at(per_gap, (gap, attributed.label), attributed.end - attributed.start)
+    longest = np.argsort(idle.start - idle.end, kind="stable")[:MOST_GAPS]
+    start = int(step.start[0])
+    return MedianStep(
+        step=int(steps.index[found.row]),
+        rank=rank,
+        of=int(steps.judged.sum()),
+        mode=parts.mode,
+        time_ns=step.total_ns,
+        idle_ns=idle.total_ns,
+        causes=dict(sorted(leaf_times(per_gap.sum(axis=0)).items(), key=lambda cause: -cause[1])),
+        gaps=tuple(
+            Gap(
+                start_ns=int(idle.start[row]) - start,
+                end_ns=int(idle.end[row]) - start,
+                part=LEAVES[int(per_gap[row].argmax())],
+                part_ns=int(per_gap[row].max()),
+            )
+            for row in longest.tolist()
+        ),
+        gap_count=len(idle),
+        lanes=(lane_of("Step", "step", did, step), *found.lanes),
+        streams_left_out=found.streams_left_out,
+        threads_left_out=found.threads_left_out,
+    )
+
+
+def _within(segments: Segments, step: Spans) -> Segments:
+    """The segments of one step; the partition is cut where steps meet."""
+    first, after = np.searchsorted(segments.start, [step.start[0], step.end[0]])
+    rows = slice(int(first), int(after))
+    return Segments(segments.start[rows], segments.end[rows], segments.label[rows])
+
+
+def _without_computing(did: Segments) -> Spans:
+    idle = ~_COMPUTES[did.label]
+    return union(did.start[idle], did.end[idle])

@@ -7,19 +7,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, put_in
-from profilerkit.analysis.facts import Stall
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, put_in, skipped_batches
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64, Spans, innermost_owner, subtract, union
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.device_time import DeviceTime, device_time
 from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step
 from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.skipped import skipped_batches
-from profilerkit.analysis.steps.stalls import STALL_KINDS, regular_distance, unnamed_stalls
+from profilerkit.analysis.steps.stalls import STALL_KINDS, Stall, regular_distance, unnamed_stalls, with_watched
 from profilerkit.analysis.steps.warmup import FEWEST_TO_TELL, warmup_length
-from profilerkit.analysis.steps.watched import with_watched
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord

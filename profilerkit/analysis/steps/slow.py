@@ -1,11 +1,16 @@
-"""Which steps are slow, how often, and what grew in them."""
+"""Which steps are slow, how often, what grew in them, and steps that take longer and longer."""
 
+import msgspec
 import numpy as np
 
-from profilerkit.analysis.stats import median
-from profilerkit.analysis.steps.series import LEAST_COVERAGE, StepSeries, evened, what_grew
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.parts import LEAVES
+from profilerkit.analysis.stats import Slope, median, theil_sen
+from profilerkit.analysis.steps.series import LEAST_COVERAGE, Grown, StepSeries, evened, what_grew
 from profilerkit.analysis.steps.stalls import recurring
-from profilerkit.model.step import SlowSteps
+from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.model.step import PARTS, SlowSteps, within
+from profilerkit.units import format_ns
 
 #: A steady step is slow above this multiple of the median steady step, as in the per-step figure.
 SLOW_RATIO = 1.3
@@ -54,3 +59,175 @@ def slow_steps(series: StepSeries) -> SlowSteps | None:
         first=int(series.index[slow][0]),
         last=int(series.index[slow][-1]),
     )
+
+
+#: So many other steps of the same window are compared with it: they are profiled alike. With fewer the typical window
+#: stands for them.
+_FEWEST_BESIDE = 2
+#: A step is told as slow above this multiple of the others.
+_SLOW_RATIO = 1.5
+#: A part is named when it holds at least this share of what the slow step takes more; at most so many are named.
+_NAMED_SHARE = 0.1
+_NAMED = 3
+
+
+class SlowTrace(msgspec.Struct, frozen=True):
+    """One traced slow step beside others.
+
+    Attributes:
+        step: its number.
+        time_ns: what it took.
+        usual_ns: mean of the others.
+        beside: the others are of the same window; else they are those of the typical one.
+        grown: the parts that hold most of the difference and how much they grew, ns, largest first.
+    """
+
+    step: int
+    time_ns: int
+    usual_ns: int
+    beside: bool
+    grown: tuple[tuple[str, int], ...]
+
+    @property
+    def own_ns(self) -> int:
+        """How much the largest part that is no waiting for other ranks grew."""
+        return max((grown for part, grown in self.grown if not part.startswith("comm.")), default=0)
+
+    def told(self, trigger: str) -> str:
+        """The step in a sentence; ``trigger`` says why it was traced."""
+        excess = self.time_ns - self.usual_ns
+        others = "the steps beside it" if self.beside else "the typical traced step"
+        labels = {part: PARTS[part][1] for part, _ in self.grown}
+        named = [f"{format_ns(ns)} {within(labels[part])}" for part, ns in self.grown]
+        of_that = f"of that {', '.join(named)}" if named else "spread over all parts"
+        return (
+            f"Slow step {self.step:,} was traced because {trigger}: it took {format_ns(self.time_ns)}, "
+            f"{format_ns(excess)} longer than {others}, {of_that}."
+        )
+
+
+def slow_trace(trace: TraceFacts, typical: TraceFacts | None, step: int | None) -> SlowTrace | None:
+    """The slow step of a window that was opened to catch one; ``None`` where no step in it is slow.
+
+    Args:
+        trace: of that window.
+        typical: of the typical window; ``None`` where it cannot be read.
+        step: the number of the slow one as capture saw it; ``None`` takes the longest.
+    """
+    steps, per_step = trace.steps, trace.partition.per_step
+    time = steps.end - steps.start
+    if not len(time):
+        return None
+    seen = steps.index == step if step is not None else np.zeros(len(time), dtype=bool)
+    slow = int(seen.argmax() if seen.any() else time.argmax())
+    others = np.arange(len(time)) != slow
+    beside = len(time) > _FEWEST_BESIDE
+    if beside:
+        usual = per_step[others].mean(axis=0)
+    elif typical is not None and typical.n_steady:
+        usual = typical.totals / typical.n_steady
+    else:
+        return None
+    usual_ns, excess = float(usual.sum()), per_step[slow] - usual
+    if time[slow] < _SLOW_RATIO * usual_ns:
+        return None
+    largest = np.argsort(-excess)[:_NAMED]
+    least = _NAMED_SHARE * float(excess.sum())
+    return SlowTrace(
+        step=int(steps.index[slow]),
+        time_ns=int(time[slow]),
+        usual_ns=round(usual_ns),
+        beside=beside,
+        grown=tuple((LEAVES[leaf], round(float(excess[leaf]))) for leaf in largest if excess[leaf] >= max(least, 1.0)),
+    )
+
+
+#: Fewer judged steps have no thirds to compare (a choice: ten steps in each).
+FEWEST_TO_GROW = 30
+#: The last third gains at least so much of what the third before it gained: growth goes on, a jump does not.
+_GOES_ON = 0.5
+
+
+class StepGrowth(msgspec.Struct, frozen=True):
+    """Growth of the judged steps.
+
+    Attributes:
+        slope: ns per step, with its 99 % interval, above 0.
+        base_ns: the line of growth at the run's first step: a step as long as nothing has grown, at least 0.
+        least_ns: the same by the steepest line that its interval allows.
+        first_ns: the typical step of the first tenth.
+        last_ns: the typical step of the last tenth.
+        mean_ns: the mean step.
+        part: the part that holds most of the growth; ``None`` where none does, or steps are not split.
+        computed_ratio: growth of the CPU time of the process over that of the steps, from the first third to the last,
+            at most 1; ``None`` where not known.
+        crowding: share of the last third in which the training thread waits for a processor, less that of the first;
+            0 where it is not known.
+        steps: first and last judged step.
+    """
+
+    slope: Slope
+    base_ns: float
+    least_ns: float
+    first_ns: float
+    last_ns: float
+    mean_ns: float
+    part: Grown | None
+    computed_ratio: float | None
+    crowding: float
+    steps: tuple[int, int]
+
+    @property
+    def ratio(self) -> float:
+        """Last step over first step."""
+        return self.last_ns / self.first_ns
+
+
+def step_growth(series: StepSeries) -> StepGrowth | None:
+    """The growth of the judged steps; ``None`` where they are few, do not grow for certain, or stopped growing.
+
+    Waiting for a processor is left out where it is known: a machine that gets busier is no growth of the program.
+    """
+    rows = np.flatnonzero(series.steady)
+    if len(rows) < FEWEST_TO_GROW:
+        return None
+    recorded, series = series, series.unqueued()
+    time = series.time[rows]
+    slope = theil_sen(series.index[rows], time)
+    early, middle, late = np.array_split(rows, 3)
+    levels = [median(series.time[third]) for third in (early, middle, late)]
+    goes_on = levels[2] - levels[1] >= _GOES_ON * (levels[1] - levels[0]) > 0
+    if slope is None or slope.low <= 0 or not goes_on:
+        return None
+    tenth = max(len(rows) // 10, 3)
+    centre = median(series.index[rows[:tenth]]) - int(series.index[0])
+    first, last = (np.isin(np.arange(len(series.time)), third) for third in (early, late))
+    first_ns = median(time[:tenth])
+    return StepGrowth(
+        slope=slope,
+        base_ns=max(first_ns - slope.value * centre, 0.0),
+        least_ns=max(first_ns - slope.high * centre, 0.0),
+        first_ns=first_ns,
+        last_ns=median(time[-tenth:]),
+        mean_ns=float(time.mean()),
+        part=what_grew(series, last, first),
+        computed_ratio=_computed_ratio(series, early, late),
+        crowding=_crowding(recorded, early, late),
+        steps=(int(series.index[rows[0]]), int(series.index[rows[-1]])),
+    )
+
+
+def _computed_ratio(series: StepSeries, early: I64, late: I64) -> float | None:
+    computed = series.computed
+    if computed is None or min(computed[early].min(), computed[late].min()) <= 0:
+        return None
+    more, longer = (float(of[late].mean() / of[early].mean()) - 1.0 for of in (computed, series.time))
+    return min(max(more, 0.0) / longer, 1.0) if longer > 0 else None
+
+
+def _crowding(series: StepSeries, early: I64, late: I64) -> float:
+    queued = series.queued
+    if queued is None or min(queued[early].min(), queued[late].min()) < 0:
+        return 0.0
+    share = queued / series.time
+    return float(share[late].mean() - share[early].mean())

@@ -1,15 +1,46 @@
-"""Steps that are longer at a regular distance, told from jitter."""
+"""Steps that are longer at a regular distance, and checkpoints and compilations that no phase of the user's names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.facts import Stall
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.events import Events, id_of
+from profilerkit.analysis.intervals import I64, union
 from profilerkit.analysis.stats import median, spread
 from profilerkit.analysis.steps.series import StepSeries, evened, levelled, what_grew
+from profilerkit.model.finding import Source
+from profilerkit.rundir.layout import EventFlag, EventKind
+
+
+class Stall(msgspec.Struct, frozen=True):
+    """A disturbance that recurs.
+
+    Attributes:
+        kind: checkpoint, evaluation, logging, the phase's own name, or ``unnamed``.
+        part: the leaf its time is booked on, ``None`` when it is only known as longer steps.
+        count: occurrences in the steady window.
+        period: steps between occurrences; ``None`` when irregular.
+        excess_ns: extra time per occurrence: the mean of a named phase, the median of longer steps.
+        share: excess summed / steady time.
+        source: measured for named phases, derived for longer steps.
+        steps: first and last affected step.
+        grew: the leaf that holds most of the extra time of longer steps; ``None`` when none does.
+        coverage: its share of that time.
+    """
+
+    kind: str
+    part: str | None
+    count: int
+    period: int | None
+    excess_ns: float
+    share: float
+    source: Source
+    steps: tuple[int, int]
+    grew: str | None = None
+    coverage: float | None = None
+
 
 F64 = npt.NDArray[np.float64]
 
@@ -182,3 +213,35 @@ def _stall(series: StepSeries, where: I64, period: int, excess: float) -> Stall:
         grew=grown.part if grown else None,
         coverage=grown.coverage if grown else None,
     )
+
+
+#: Kind of record to the name of the phase that it stands for. A compilation also counts on another thread: there a
+#: backward pass compiles, which the training thread waits for. A save on another thread is one in the background.
+_NAMES = {EventKind.SAVE: "checkpoint", EventKind.COMPILE: "compile"}
+
+
+def with_watched(phases: Events, events: Events, names: Mapping[int, str]) -> tuple[Events, Mapping[int, str]]:
+    """``phases`` and what was watched outside all of them, with the names of both.
+
+    Args:
+        phases: PHASE records.
+        events: records of all kinds.
+        names: name of each name id.
+    """
+    named = union(phases["start"].astype(np.int64), (phases["start"] + phases["dur"]).astype(np.int64))
+    found = [phases]
+    names = dict(names)
+    for kind, name in _NAMES.items():
+        seen = events[events["kind"] == kind]
+        if kind == EventKind.SAVE:
+            seen = seen[(seen["flags"] & EventFlag.OTHER_THREAD) == 0]
+        before = np.searchsorted(named.start, seen["start"], side="right") - 1
+        inside = before >= 0
+        inside[inside] = seen["start"][inside] < named.end[before[inside]]
+        if not inside.all():
+            number = id_of(name, names, events)
+            names[number] = name
+            free = seen[~inside]
+            free["kind"], free["flags"], free["name"] = EventKind.PHASE, 0, number
+            found.append(free)
+    return np.concatenate(found), names

@@ -1,7 +1,7 @@
 """CO012: collectives take multiprocessors or bandwidth from the kernels beside them."""
 
+from profilerkit.analysis.communication.records import Contention
 from profilerkit.analysis.communication.whatif import exposed, share_of_step
-from profilerkit.analysis.communication.wire import Contention
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
 from profilerkit.rules.comm.exposed_collectives import unseen
 from profilerkit.rules.comm.transfers import evidence
@@ -43,9 +43,9 @@ class ContendedKernels(Rule, frozen=True):
         """Fires when kernels beside collectives take longer than alone."""
         if (unable := unseen(facts)) is not None:
             return unable
-        if facts.mode != "gpu" or facts.wire is None:
+        if facts.mode != "gpu" or facts.collective_work is None:
             return NotApplicable("no device computed")
-        found = facts.wire.contention
+        found = facts.collective_work.contention
         if found is None:
             if not facts.measured("operator shapes"):
                 return MissingData("kernels of one shape cannot be distinguished", "torch.profiler: record_shapes=True")

@@ -1,7 +1,7 @@
 """CO008: DistributedDataParallel does extra work that its settings could avoid."""
 
+from profilerkit.analysis.communication.records import ReducerWork
 from profilerkit.analysis.communication.whatif import exposed_of, rows, share_of_step
-from profilerkit.analysis.communication.wire import ReducerWork
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
 from profilerkit.rules.comm.exposed_collectives import unseen
 from profilerkit.rules.comm.transfers import by_ddp, evidence, models
@@ -40,11 +40,11 @@ class DdpSettings(Rule, frozen=True):
         """Fires when what the settings could avoid is worth a change."""
         if (unable := unseen(facts)) is not None:
             return unable
-        if not by_ddp(facts) and (facts.wire is None or facts.wire.reducer is None):
+        if not by_ddp(facts) and (facts.collective_work is None or facts.collective_work.reducer is None):
             return NotApplicable("no DistributedDataParallel was seen")
-        if facts.wire is None:
+        if facts.collective_work is None:
             return MissingData("what the reducer does is only seen in a trace", "profilerkit.profile(..., deep=True)")
-        work = facts.wire.reducer
+        work = facts.collective_work.reducer
         if work is None:
             return Passed("its reducer neither searches the graph nor copies gradients back")
         unused = sum(model.unused_parameter_bytes or 0 for model in models(facts))

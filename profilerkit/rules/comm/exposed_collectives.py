@@ -2,10 +2,9 @@
 
 from statistics import median
 
-from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
-from profilerkit.analysis.communication.traffic import TRANSFER
+from profilerkit.analysis.communication.table import TRANSFER, CommFacts
 from profilerkit.analysis.communication.whatif import could_hide, exposed, may_overlap, rows
-from profilerkit.analysis.facts import CommFacts
+from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.analysis.whatif import alone_compute, overlapped
 from profilerkit.rules.api import (
     Evidence,

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from profilerkit.analysis.communication.cause import FEWEST_EXPLAINED
+from profilerkit.analysis.ranks.cause import FEWEST_EXPLAINED
 from profilerkit.analysis.signals import SHOW_STACKS, fitting
 from profilerkit.model.communication import Communication
 from profilerkit.model.communication import LateRank as Late

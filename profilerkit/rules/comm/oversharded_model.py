@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from profilerkit.analysis.communication.records import Traffic
 from profilerkit.analysis.communication.whatif import dimension, exposed_time, less, rows
-from profilerkit.analysis.communication.wire import Traffic
-from profilerkit.analysis.costs.scalar_types import BY_NAME
+from profilerkit.analysis.costs.arguments import BY_NAME
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired
 from profilerkit.rules.comm.transfers import confirm, doubt, evidence, surest, transfer_saving, untold
 from profilerkit.units import format_bytes, format_ratio
@@ -65,7 +65,9 @@ class OvershardedModel(Rule, frozen=True):
         kept = sum(row.bytes_per_step or 0.0 for row in gathers) * scattered / gathered
         if used + kept > memory.capacity_bytes * (1.0 - self.free_ratio / 2):
             return Passed(f"the parameters, {format_bytes(kept)}, would leave too little of the free memory")
-        expected = exposed_time(facts, facts.wire.second_gathers_exposed_ns if facts.wire else 0.0)
+        expected = exposed_time(
+            facts, facts.collective_work.second_gathers_exposed_ns if facts.collective_work else 0.0
+        )
         bound = max(less(facts, gathers, 1.0 - scattered / gathered)[1], expected)
         if not self.worth_saying(facts, expected):
             return Passed("the second gathering is overlapped, or takes little of the step")

@@ -1,7 +1,7 @@
 """CO007: gradients are reduced in every micro-batch of a step, and not once."""
 
+from profilerkit.analysis.communication.records import Accumulation
 from profilerkit.analysis.communication.whatif import exposed, exposed_time, share_of_step
-from profilerkit.analysis.communication.wire import Accumulation
 from profilerkit.analysis.whatif import half_sure
 from profilerkit.rules.api import (
     Facts,
@@ -53,14 +53,14 @@ class RepeatedReductions(Rule, frozen=True):
         """Fires when early passes' reductions are worth leaving out."""
         if (unable := untold(facts)) is not None:
             return unable
-        wire = facts.wire
-        if wire is None or wire.passes is None:
+        collective_work = facts.collective_work
+        if collective_work is None or collective_work.passes is None:
             return MissingData("the backward passes of a step do not show", "ProfilerActivity.CPU")
-        if wire.passes < 2:
+        if collective_work.passes < 2:
             return NotApplicable("a step has one backward pass")
-        found = wire.accumulation
+        found = collective_work.accumulation
         if found is None:
-            return Passed(f"the {wire.passes} backward passes of a step do not reduce the same gradients")
+            return Passed(f"the {collective_work.passes} backward passes of a step do not reduce the same gradients")
         copied, waited = _copied(facts, found), _waited(facts)
         expected = exposed_time(facts, found.early_exposed_ns) + copied + waited * (1.0 - found.passes**-0.5)
         bound = max(min(exposed(facts), share_of_step(facts, found.early_ns)) + copied + waited, expected)
@@ -116,7 +116,7 @@ def _saving(facts: Facts, found: Accumulation, expected: float, bound: float) ->
 
 def _copied(facts: Facts, found: Accumulation) -> float:
     """Share of the step in which gradients of all passes but the last are copied into DDP's buckets and back."""
-    work = facts.wire.reducer if facts.wire is not None else None
+    work = facts.collective_work.reducer if facts.collective_work is not None else None
     if work is None:
         return 0.0
     return share_of_step(facts, (work.fill_ns + work.copy_ns) * (found.passes - 1) / found.passes)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from profilerkit.analysis.communication.records import Traffic
 from profilerkit.analysis.communication.whatif import exposed_of, floor_ns, joined, may_overlap, rows
-from profilerkit.analysis.communication.wire import Traffic
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired
 from profilerkit.rules.comm.transfers import (
     by_ddp,
@@ -86,7 +86,7 @@ class SmallCollectives(Rule, frozen=True):
         count = sum(row.per_step for row in chosen)
         size = sum(row.bytes_per_step or 0.0 for row in chosen) / count
         many, floor = format_count(round(count, 1)), floor_ns(facts)
-        measured = facts.wire is not None and facts.wire.floor_ns is not None
+        measured = facts.collective_work is not None and facts.collective_work.floor_ns is not None
         median, held = max(chosen, key=lambda row: row.per_step).median_ns, exposed_of(facts, chosen)
         return fired(
             facts,
@@ -119,7 +119,7 @@ class SmallCollectives(Rule, frozen=True):
 
 def _bursts(facts: Facts) -> tuple[Evidence, ...]:
     """What follows the first of those that come one after the other; nothing on a device."""
-    burst_ns = facts.wire.burst_ns if facts.wire is not None else 0.0
+    burst_ns = facts.collective_work.burst_ns if facts.collective_work is not None else 0.0
     if not burst_ns:
         return ()
     return (

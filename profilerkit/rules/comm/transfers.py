@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.communication.wire import Traffic
+from profilerkit.analysis.communication.records import Traffic
 from profilerkit.model.communication import DistributedModel, ParallelName
 from profilerkit.rules.api import Confidence, Evidence, Facts, MissingData, Result, Saving, Source, at_most, saving
 from profilerkit.rules.comm.exposed_collectives import to_divide, undivided, unseen
@@ -16,7 +16,7 @@ def untold(facts: Facts) -> Result | None:
     """Why a rule about single kinds of collectives cannot look; ``None`` when it can."""
     if (unable := unseen(facts)) is not None:
         return unable
-    if facts.wire is None or not facts.wire.traffic:
+    if facts.collective_work is None or not facts.collective_work.traffic:
         return MissingData("which collectives ran is only seen in a trace", "profilerkit.profile(..., deep=True)")
     return None
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.communication.comm_facts import SMALL_COLLECTIVE_BYTES
+from profilerkit.analysis.communication.records import Traffic
+from profilerkit.analysis.communication.table import SMALL_COLLECTIVE_BYTES
 from profilerkit.analysis.communication.whatif import (
     available,
     could_hide,
@@ -13,7 +14,6 @@ from profilerkit.analysis.communication.whatif import (
     rows,
     transferred,
 )
-from profilerkit.analysis.communication.wire import Traffic
 from profilerkit.rules.api import Facts, Fix, NotApplicable, Passed, Result, Rule, each, fired, unsure
 from profilerkit.rules.comm.transfers import (
     by_ddp,
@@ -96,7 +96,7 @@ class UnhiddenCollectives(Rule, frozen=True):
     def _finding(self, facts: Facts, chosen: Sequence[Traffic], expected: float, bound: float, fix: Fix) -> Result:
         step = facts.mean_step_ns or 1.0
         ratio, left, held = overlap_ratio(facts, chosen), available(facts, chosen), exposed_of(facts, chosen)
-        of_backward = facts.wire is not None and facts.wire.backward_alone_ns is not None
+        of_backward = facts.collective_work is not None and facts.collective_work.backward_alone_ns is not None
         little = f"Only {format_ratio(ratio)}" if ratio >= _TOLD else "Hardly any"
         where = "the backward pass" if of_backward else "the whole step"
         return fired(

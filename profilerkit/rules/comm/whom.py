@@ -1,7 +1,7 @@
 """Which rank a verdict is about, in words: the late one, all late ones, or the whole job."""
 
 from profilerkit.analysis.communication.whatif import exposed
-from profilerkit.analysis.timed_ranks import median_rank_ns
+from profilerkit.analysis.ranks.late import median_rank_ns
 from profilerkit.model.communication import LateRank
 from profilerkit.model.step import PARTS, within
 from profilerkit.rules.api import Facts, each

@@ -1,7 +1,7 @@
 """CO009: the engine or the back-end of the parallel training is not the one for devices."""
 
+from profilerkit.analysis.communication.records import Engine
 from profilerkit.analysis.communication.whatif import share_of_step
-from profilerkit.analysis.communication.wire import Engine
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
 from profilerkit.rules.comm.transfers import evidence
 from profilerkit.units import format_ns, format_ratio
@@ -51,9 +51,9 @@ class WrongEngine(Rule, frozen=True):
         """Fires when the engine is there and costs something."""
         if not facts.trace_read:
             return MissingData("the parallel engine is only seen in a trace", "profilerkit.profile(..., deep=True)")
-        if facts.mode != "gpu" or facts.wire is None:
+        if facts.mode != "gpu" or facts.collective_work is None:
             return NotApplicable("no device computed")
-        engine = facts.wire.engine
+        engine = facts.collective_work.engine
         if engine is None:
             return Passed("neither DataParallel nor gloo transfers tensors of a device")
         bound = share_of_step(facts, engine.exposed_ns)

@@ -1,6 +1,6 @@
 """CP010: the search for the fastest algorithm repeats in the steady state."""
 
-from profilerkit.analysis.waste.records import Searches
+from profilerkit.analysis.kernel_losses.records import Searches
 from profilerkit.rules.api import (
     Evidence,
     Facts,
@@ -43,10 +43,10 @@ class AlgorithmSearch(Rule, frozen=True):
 
     def check(self, facts: Facts) -> Result:
         """Fires when operators time algorithms in ``fewest_steps`` of the judged steps."""
-        if facts.waste is None:
+        if facts.kernel_losses is None:
             return no_device_events(facts, "no device events: nothing is searched for")
-        found = facts.waste.searches
-        if not facts.waste.has_operators:
+        found = facts.kernel_losses.searches
+        if not facts.kernel_losses.has_operators:
             return MissingData("the trace holds no operators, within which algorithms are searched", "torch.profiler")
         if found is None:
             return Passed("no operator of the steady steps times its own kernels")

@@ -49,9 +49,9 @@ class ChannelsFirst(Rule, frozen=True):
 
     def check(self, facts: Facts) -> Result:
         """Fires when conversions between NCHW and NHWC own ``smallest_share`` of the step."""
-        if facts.waste is None:
+        if facts.kernel_losses is None:
             return no_device_events(facts, "no device events: there are no conversions to see")
-        found = facts.waste.layout
+        found = facts.kernel_losses.layout
         if not found.convolution_share and not found.conversion_share:
             return NotApplicable("no convolution runs on the device")
         share = found.conversion_share

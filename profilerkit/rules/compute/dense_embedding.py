@@ -36,7 +36,7 @@ class DenseEmbedding(Rule, frozen=True):
 
     def check(self, facts: Facts) -> Result:
         """Fires for tables that cost more than the general floor."""
-        found = facts.waste.tables if facts.waste is not None else facts.host.tables
+        found = facts.kernel_losses.tables if facts.kernel_losses is not None else facts.host.tables
         if found is None and not facts.trace_read:
             return MissingData("shapes of lookups are only seen in a trace", "profilerkit.profile(..., deep=True)")
         if found is None:

@@ -1,7 +1,7 @@
 """CP012: one device runs hotter than its neighbours."""
 
-from profilerkit.analysis.logs.neighbours import FEWEST_DEVICES
-from profilerkit.analysis.logs.neighbours import HotDevice as Hottest
+from profilerkit.analysis.throttling import FEWEST_DEVICES
+from profilerkit.analysis.throttling import HotDevice as Hottest
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, Source, fired
 from profilerkit.units import format_ratio
 

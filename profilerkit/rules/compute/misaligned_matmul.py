@@ -1,7 +1,7 @@
 """CP002: sizes of matrix products do not fit the granularity of the tensor cores."""
 
-from profilerkit.analysis.waste.alignment import GRANULE
-from profilerkit.analysis.waste.records import Alignment
+from profilerkit.analysis.kernel_losses.records import Alignment
+from profilerkit.analysis.kernel_losses.shapes import GRANULE
 from profilerkit.rules.api import (
     Evidence,
     Facts,
@@ -53,12 +53,12 @@ class MisalignedMatmul(Rule, frozen=True):
 
     def check(self, facts: Facts) -> Result:
         """Fires when misaligned 16-bit products own ``smallest_share`` and run below what the device reaches."""
-        if facts.waste is None:
+        if facts.kernel_losses is None:
             return no_device_events(facts, "no device events: there is no tensor core to fit")
         if facts.math is not None and facts.math.compute_major is not None and facts.math.compute_major < 7:
             return NotApplicable("the device has no tensor cores")
-        found = facts.waste.alignment
-        if found is None and not facts.waste.has_shapes:
+        found = facts.kernel_losses.alignment
+        if found is None and not facts.kernel_losses.has_shapes:
             return MissingData("the sizes of matrix products were not recorded", "torch.profiler: record_shapes=True")
         if found is None:
             return Passed(f"the sizes of all 16-bit products are multiples of {GRANULE}")
@@ -113,7 +113,7 @@ def _finding(facts: Facts, found: Alignment, expected: float, lost: float) -> Re
 
 def _fused_first(facts: Facts, found: Alignment) -> str:
     """What comes before padding where the product is one of attention's, over scores that need not be written."""
-    rows = facts.waste.scores if facts.waste else ()
+    rows = facts.kernel_losses.scores if facts.kernel_losses else ()
     is_attention = any({row.queries, row.keys} <= set(found.sizes) for row in rows)
     return "Fuse the attention first (CP005): that removes these products. " if is_attention else ""
 

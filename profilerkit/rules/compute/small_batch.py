@@ -1,6 +1,6 @@
 """CP011: the batch is too small to fill the device."""
 
-from profilerkit.analysis.batching import LargerBatch, larger_batch, peak_memory, room
+from profilerkit.analysis.contention import LargerBatch, larger_batch, peak_memory, room
 from profilerkit.model.run import OPERATOR_TRACE
 from profilerkit.rules.api import (
     WAITS,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from profilerkit.analysis.waste.records import Grid
+from profilerkit.analysis.kernel_losses.records import Grid
 from profilerkit.rules.api import (
     Confidence,
     Evidence,
@@ -51,9 +51,9 @@ class UnderfilledGrid(Rule, frozen=True):
 
     def check(self, facts: Facts) -> Result:
         """Fires when kernels with at least ``idle_ratio`` of idle time own ``smallest_share`` of the step."""
-        if facts.waste is None:
+        if facts.kernel_losses is None:
             return no_device_events(facts, "no device events: there are no grids")
-        grids = facts.waste.grids
+        grids = facts.kernel_losses.grids
         if grids is None:
             return MissingData(
                 "the trace does not say how many blocks a kernel has",
@@ -101,7 +101,7 @@ def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) 
         at_most=sure,
         detail="grid",
         saving=saving,
-        fix=Fix(text=_fix(worst, rounds, facts.waste.multiprocessors if facts.waste else None)),
+        fix=Fix(text=_fix(worst, rounds, facts.kernel_losses.multiprocessors if facts.kernel_losses else None)),
         confirm="Blocks for each multiprocessor must come close to a whole number, and the kernel must not get longer.",
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.waste.records import Scores
+from profilerkit.analysis.kernel_losses.records import Scores
 from profilerkit.rules.api import (
     Evidence,
     Facts,
@@ -56,11 +56,11 @@ class UnfusedAttention(Rule, frozen=True):
 
     def check(self, facts: Facts) -> Result:
         """Fires when score matrices of ``fewest_positions`` squared are written and read again."""
-        if facts.waste is None:
+        if facts.kernel_losses is None:
             return no_device_events(facts, "no device events: kernels of a CPU are not distinguished")
-        if not facts.waste.has_shapes:
+        if not facts.kernel_losses.has_shapes:
             return MissingData("the shapes of operators were not recorded", "torch.profiler: record_shapes=True")
-        found = [row for row in facts.waste.scores if row.queries * row.keys >= self.fewest_positions**2]
+        found = [row for row in facts.kernel_losses.scores if row.queries * row.keys >= self.fewest_positions**2]
         if not found:
             return Passed(f"no score matrix of {self.fewest_positions} × {self.fewest_positions} is written")
         share = sum(row.share for row in found)

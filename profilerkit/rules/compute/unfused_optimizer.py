@@ -1,6 +1,6 @@
 """CP006: the optimizer step runs as many small kernels."""
 
-from profilerkit.analysis.waste.records import OptimizerWork
+from profilerkit.analysis.kernel_losses.records import OptimizerWork
 from profilerkit.rules.api import (
     Bound,
     Evidence,
@@ -61,9 +61,9 @@ class UnfusedOptimizer(Rule, frozen=True):
 
     def check(self, facts: Facts) -> Result:
         """Fires when an optimizer that is not fused takes many kernels or much of the step."""
-        if facts.waste is None:
+        if facts.kernel_losses is None:
             return self._on_host(facts)
-        found = facts.waste.optimizer
+        found = facts.kernel_losses.optimizer
         if found is None:
             hint = "torch.profiler marks those of torch.optim; put others into a range that is named optimizer"
             return MissingData("no optimizer step is marked in the trace", hint)

@@ -1,6 +1,6 @@
 """IN001: the step waits for the data loader."""
 
-from profilerkit.analysis.facts import BEFORE_THE_COPY, BETWEEN_STEPS, INFERRED
+from profilerkit.analysis.host.input import BEFORE_THE_COPY, BETWEEN_STEPS, INFERRED
 from profilerkit.analysis.host.names import is_feeding_phase
 from profilerkit.analysis.whatif import (
     LoaderFix,

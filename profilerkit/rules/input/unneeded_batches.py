@@ -1,6 +1,6 @@
 """IN015: batches hold padding, or are fetched and dropped."""
 
-from profilerkit.analysis.steps.skipped import SkippedBatches
+from profilerkit.analysis.events import SkippedBatches
 from profilerkit.analysis.workers.loading import PaddingFacts
 from profilerkit.rules.api import (
     Evidence,
@@ -121,8 +121,8 @@ class UnneededBatches(Rule, frozen=True):
 
 def _optimizer_share(facts: Facts) -> float | None:
     """Share of the step in the optimizer; ``None`` where no trace marks it."""
-    if facts.waste is not None:
-        return facts.waste.optimizer.share if facts.waste.optimizer is not None else None
+    if facts.kernel_losses is not None:
+        return facts.kernel_losses.optimizer.share if facts.kernel_losses.optimizer is not None else None
     if facts.host.held is None:
         return None
     return next((one.share for one in facts.host.held if one.place == "optimizer"), 0.0)

@@ -2,7 +2,7 @@
 
 import math
 
-from profilerkit.analysis.communication.traffic import TRANSFER
+from profilerkit.analysis.communication.table import TRANSFER
 from profilerkit.analysis.whatif import host_is_full, overlapped, workers_now
 from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.rules.memory.room import Room, room_of

@@ -1,6 +1,6 @@
 """RU009: each step takes longer than the one before it."""
 
-from profilerkit.analysis.steps.growth import FEWEST_TO_GROW, StepGrowth, step_growth
+from profilerkit.analysis.steps.slow import FEWEST_TO_GROW, StepGrowth, step_growth
 from profilerkit.model.step import Family, family_of
 from profilerkit.model.verdict import FAMILY_BOUND
 from profilerkit.rules.api import (

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.host.host_facts import HotLine
-from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.analysis.ledger.pauses import Pause
+from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.rules.api import STEP_LENGTHS, Evidence, Facts, Source
 from profilerkit.rules.lines import line_evidence
 from profilerkit.units import format_about, format_ratio

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.communication.wire_facts import LONGEST_CALL_NS, TINY_BYTES, burst_ns
+from profilerkit.analysis.communication.details import LONGEST_CALL_NS, TINY_BYTES, burst_ns
 from profilerkit.analysis.intervals import EMPTY, Spans
 from tests.analysis.communication.test_log import log_of
 from tests.recipes import Trace, replace

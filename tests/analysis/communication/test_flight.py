@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 import profilerkit
-from profilerkit.analysis.communication.cause import cause_by_parts
-from profilerkit.analysis.communication.flight import flight_log
 from profilerkit.analysis.intervals import EMPTY
+from profilerkit.analysis.ranks.cause import cause_by_parts
+from profilerkit.analysis.ranks.flight import flight_log
 from profilerkit.report.communication import waiting_lines
 from profilerkit.report.recorded import model_facts
 from profilerkit.rundir.ddp import DdpModel, DdpRecord

@@ -4,14 +4,13 @@ import time
 import numpy as np
 import pytest
 
-from profilerkit.analysis.communication import volume
+from profilerkit.analysis.communication import registry
 from profilerkit.analysis.communication.log import KINDS, Channel, collective_log
-from profilerkit.analysis.communication.registry import built_in, with_patterns
+from profilerkit.analysis.communication.registry import built_in, bus_factor, payload_bytes, with_patterns
 from profilerkit.analysis.communication.table import collective_table
-from profilerkit.analysis.communication.volume import bus_factor, payload_bytes
 from profilerkit.analysis.costs.arguments import arguments
 from profilerkit.analysis.intervals import EMPTY
-from profilerkit.analysis.ranks import compare
+from profilerkit.analysis.ranks.job import compare
 from profilerkit.trace.columns import CollectiveArgs, Wanted
 from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace
@@ -138,7 +137,7 @@ def test_a_gathered_size_needs_the_size_of_the_group(tmp_path):
     ],
 )
 def test_shapes_that_make_no_sense_are_no_bytes(dims):
-    assert volume._first_tensor(arguments(dims, '["float"]', "")) is None
+    assert registry._first_tensor(arguments(dims, '["float"]', "")) is None
 
 
 def test_a_tensor_larger_than_any_memory_counts_as_the_largest():
@@ -230,7 +229,7 @@ def test_bus_bandwidth_follows_the_factors_of_nccl_tests(kind, size, factor):
 
 
 def test_examples_of_the_docstrings_hold():
-    assert doctest.testmod(volume).failed == 0
+    assert doctest.testmod(registry).failed == 0
 
 
 def test_shapes_longer_than_any_real_operators_are_not_read(tmp_path):

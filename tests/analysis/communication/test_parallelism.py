@@ -3,7 +3,7 @@ import pytest
 
 from profilerkit.analysis.communication.parallelism import _micro_batches
 from profilerkit.analysis.intervals import Spans
-from profilerkit.analysis.ranks import compare
+from profilerkit.analysis.ranks.job import compare
 from tests.analysis.communication.test_waiting import ranks_of
 from tests.recipes import Trace, training
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.communication import repetition
-from profilerkit.analysis.communication.flight import flight_log
-from profilerkit.analysis.communication.repetition import find_repetition
 from profilerkit.analysis.intervals import EMPTY
+from profilerkit.analysis.ranks import dumps
+from profilerkit.analysis.ranks.dumps import find_repetition
+from profilerkit.analysis.ranks.flight import flight_log
 from profilerkit.rundir.flight import Flight, FlightEntry, FlightGroup
 
 WORLD = FlightGroup(name="0", description="default_pg")
@@ -60,7 +60,7 @@ def test_the_shortest_period_of_most_calls_is_a_step_not_a_run_of_equal_ones_wit
 @pytest.mark.parametrize("count", [3, 4])
 def test_fewer_than_four_repeats_are_no_habit(count):
     found = find_repetition([log([5, 6, 7] * count, bursts(count, 3))])
-    assert (found is None) is (count < repetition.FEWEST_REPEATS)
+    assert (found is None) is (count < dumps.FEWEST_REPEATS)
 
 
 @pytest.mark.parametrize(("once", "is_found"), [(24, True), (25, False)])
@@ -77,6 +77,6 @@ def test_no_period_no_group_in_common_and_a_clock_set_back_are_no_steps():
 
 
 def test_only_the_last_calls_are_looked_at(monkeypatch):
-    monkeypatch.setattr(repetition, "MOST_CALLS", 20)
+    monkeypatch.setattr(dumps, "MOST_CALLS", 20)
     found = find_repetition([log([*range(100, 500), *[5, 6] * 10])])
     assert (found.calls, found.starts.shape[1]) == (2, 10)

@@ -5,12 +5,11 @@ import doctest
 import numpy as np
 import pytest
 
-from profilerkit.analysis.communication import late as late_module
-from profilerkit.analysis.communication.late import late_ranks
-from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
-from profilerkit.analysis.communication.waiting import Arrivals, ledger_of
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.ranks import LATE_SHARE, compare
+from profilerkit.analysis.ranks import late as late_module
+from profilerkit.analysis.ranks.job import LATE_SHARE, compare
+from profilerkit.analysis.ranks.late import late_ranks
+from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS, Arrivals, ledger_of
 from tests.analysis.communication.jobs import ALL_TO_ALL, job, late
 from tests.recipes import ALL_REDUCE, GLOO, SINGLE, Trace, host_training, named, training
 

@@ -1,14 +1,14 @@
-"""What the collectives of a trace are made of: traffic, passes, the reducer's own work, engines, contention."""
+"""What the collectives of a trace are made of: traffic, passes, the reducer's own work, engines, details."""
 
 import doctest
 
 import pytest
 
-from profilerkit.analysis.communication import contention, volume
+from profilerkit.analysis.communication import details, registry
 from profilerkit.analysis.communication.passes import passes_of
-from profilerkit.analysis.communication.wire import Accumulation
+from profilerkit.analysis.communication.records import Accumulation
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.ranks import compare
+from profilerkit.analysis.ranks.job import compare
 from profilerkit.analysis.run_facts import run_facts
 from tests.analysis.communication.jobs import job, late
 from tests.recipes import AUTOGRAD, GEMM, LOADER_THREAD, SINGLE, US, Trace, replace
@@ -31,8 +31,8 @@ def steps(fill, *, count=STEPS, **fields):
     return trace
 
 
-def wire(fill, **fields):
-    return steps(fill, **fields).facts().wire
+def collective_work(fill, **fields):
+    return steps(fill, **fields).facts().collective_work
 
 
 def passing(trace, at, *, forward=100, backward=200, reduce=0, elements=1 << 20, tid=AUTOGRAD):
@@ -59,7 +59,7 @@ def test_traffic_is_told_by_kind_type_and_size():
         trace.collective(at + 510, at + 530, elements=1_000)
         trace.collective(at + 530, at + 600)
 
-    large, unknown, small = sorted(wire(fill).traffic, key=lambda row: -row.transfer_ns)
+    large, unknown, small = sorted(collective_work(fill).traffic, key=lambda row: -row.transfer_ns)
     assert (large.kind, large.size, large.dtype, large.group_size) == ("all_reduce", "large", "Float", 2)
     assert (large.per_step, large.bytes_per_step) == (1.0, 80_000_000.0)
     assert (large.transfer_ns, large.exposed_ns) == (200 * US, 100 * US)
@@ -73,7 +73,7 @@ def test_traffic_is_told_by_kind_type_and_size():
     [(249_999, "small"), (250_000, "middle"), (15_999_999, "middle"), (16_000_000, "large")],
 )
 def test_sizes_turn_at_one_and_at_sixty_four_megabytes(elements, size):
-    (only,) = wire(lambda trace, at, _: trace.collective(at, at + 50, elements=elements)).traffic
+    (only,) = collective_work(lambda trace, at, _: trace.collective(at, at + 50, elements=elements)).traffic
     assert only.size == size
 
 
@@ -87,11 +87,11 @@ def test_a_groups_description_says_what_it_divides():
         {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 2, "ranks": [0, 1]},
         {"pg_name": "1", "pg_desc": "mesh_tp", "pg_size": 2, "ranks": [0, 1]},
     ]
-    assert [row.dimension for row in trace.facts().wire.traffic] == ["tensor", None]
+    assert [row.dimension for row in trace.facts().collective_work.traffic] == ["tensor", None]
 
 
 def test_a_trace_without_collectives_has_no_traffic():
-    found = wire(lambda trace, at, _: trace.kernel(at, at + 100, launch=(at, at + 4)))
+    found = collective_work(lambda trace, at, _: trace.kernel(at, at + 100, launch=(at, at + 4)))
     assert (found.traffic, found.exposed_ns, found.floor_ns) == ((), 0.0, None)
     assert found.step_ns == STEP * US
 
@@ -103,8 +103,8 @@ def compared(traces):
 
 def test_once_ranks_are_matched_waiting_is_no_transfer():
     traces = job(2, 10, python=late(1, 500), transfer=200, group=lambda _: "0", numbered=True)
-    alone = rank_facts("rank0", traces[0].facts(), None).trace.wire
-    first, last = (rank.trace.wire for rank in compared(traces))
+    alone = rank_facts("rank0", traces[0].facts(), None).trace.collective_work
+    first, last = (rank.trace.collective_work for rank in compared(traces))
     assert alone.traffic[0].transfer_ns == pytest.approx(700 * US)
     assert (alone.traffic[0].bus_bytes_per_s, alone.floor_ns) == (None, None)
     assert first.traffic[0].transfer_ns == first.transfer_ns == pytest.approx(200 * US)
@@ -116,13 +116,13 @@ def test_once_ranks_are_matched_waiting_is_no_transfer():
 
 def test_the_latency_floor_is_that_of_tiny_transfers():
     traces = job(2, 10, transfer=30, group=lambda _: "0", numbered=True, elements=100)
-    assert compared(traces)[0].trace.wire.floor_ns == 30 * US
+    assert compared(traces)[0].trace.collective_work.floor_ns == 30 * US
 
 
 def test_what_rules_read_is_the_judged_ranks():
     traces = job(2, 10, transfer=200, group=lambda _: "0", numbered=True)
     found = run_facts([rank_facts(f"rank{n}", trace.facts(), None) for n, trace in enumerate(traces)])
-    assert found.wire.traffic[0].transfer_ns == pytest.approx(200 * US)
+    assert found.collective_work.traffic[0].transfer_ns == pytest.approx(200 * US)
 
 
 # the backward pass
@@ -134,7 +134,7 @@ def test_kernels_launched_inside_autograd_nodes_are_the_backward_pass():
         trace.op(at + 500, at + 510)
         trace.kernel(at + 500, at + 600, launch=(at + 501, at + 504))  # the optimizer
 
-    assert wire(fill).backward_alone_ns == 200 * US
+    assert collective_work(fill).backward_alone_ns == 200 * US
 
 
 def test_what_runs_beside_a_collective_is_not_left_to_hide_behind():
@@ -142,7 +142,7 @@ def test_what_runs_beside_a_collective_is_not_left_to_hide_behind():
         passing(trace, at, forward=100, backward=200)
         trace.collective(at + 250, at + 400, elements=1 << 20)
 
-    assert wire(fill).backward_alone_ns == 150 * US
+    assert collective_work(fill).backward_alone_ns == 150 * US
 
 
 def test_on_a_host_operators_inside_autograd_nodes_are_the_backward_pass():
@@ -152,7 +152,7 @@ def test_on_a_host_operators_inside_autograd_nodes_are_the_backward_pass():
         trace.op(at + 110, at + 290, name="aten::mm")
         trace.gloo(at + 250, at + 500)
 
-    assert wire(fill, backend="gloo").backward_alone_ns == 140 * US
+    assert collective_work(fill, backend="gloo").backward_alone_ns == 140 * US
 
 
 @pytest.mark.parametrize(("ends", "hidden_us"), [(500, 200), (480, 0)])
@@ -164,11 +164,11 @@ def test_on_a_host_a_collective_that_is_waited_for_hides_behind_the_wait_for_dat
         trace.op(at + 300, at + 490, name="aten::mm")
         trace.gloo(at + 100, at + ends)
 
-    assert wire(fill, backend="gloo").under_input_ns == hidden_us * US
+    assert collective_work(fill, backend="gloo").under_input_ns == hidden_us * US
 
 
 def test_a_trace_without_autograd_shows_no_backward_pass():
-    found = wire(lambda trace, at, _: trace.collective(at, at + 50, elements=1 << 20))
+    found = collective_work(lambda trace, at, _: trace.collective(at, at + 50, elements=1 << 20))
     assert (found.backward_alone_ns, found.passes, found.accumulation) == (None, None, None)
 
 
@@ -186,7 +186,7 @@ def accumulating(passes, *, sizes=None, between=None):
 
 @pytest.mark.parametrize("passes", [2, 4])
 def test_each_of_several_passes_that_reduces_the_same_repeats_it(passes):
-    found = wire(accumulating(passes))
+    found = collective_work(accumulating(passes))
     assert found.passes == passes
     assert found.accumulation == Accumulation(
         passes=passes,
@@ -198,17 +198,17 @@ def test_each_of_several_passes_that_reduces_the_same_repeats_it(passes):
 
 
 def test_a_single_pass_repeats_nothing():
-    found = wire(accumulating(1))
+    found = collective_work(accumulating(1))
     assert (found.passes, found.accumulation) == (1, None)
 
 
 def test_passes_that_reduce_different_sizes_are_of_different_models():
-    found = wire(accumulating(2, sizes=[1 << 20, 1 << 19]))
+    found = collective_work(accumulating(2, sizes=[1 << 20, 1 << 19]))
     assert (found.passes, found.accumulation) == (2, None)
 
 
 def test_passes_between_which_an_optimizer_steps_are_training_of_their_own():
-    found = wire(accumulating(2, between=lambda trace, at: trace.optimizer(at - 30, at - 20)))
+    found = collective_work(accumulating(2, between=lambda trace, at: trace.optimizer(at - 30, at - 20)))
     assert (found.passes, found.accumulation) == (2, None)
 
 
@@ -217,7 +217,7 @@ def test_an_optimizer_after_the_last_pass_changes_nothing():
         accumulating(2)(trace, at, number)
         trace.optimizer(at + 400, at + 450)
 
-    assert wire(fill).accumulation is not None
+    assert collective_work(fill).accumulation is not None
 
 
 def test_a_pass_that_reduces_nothing_makes_the_other_no_repetition():
@@ -225,7 +225,7 @@ def test_a_pass_that_reduces_nothing_makes_the_other_no_repetition():
         at = passing(trace, at, forward=50, backward=60)
         passing(trace, at, forward=50, backward=60, reduce=40)
 
-    found = wire(fill)
+    found = collective_work(fill)
     assert (found.passes, found.accumulation) == (2, None)
 
 
@@ -236,7 +236,7 @@ def test_the_threads_of_a_loader_end_no_pass():
         for offset in range(50, 70, 2):
             trace.op(at + offset, at + offset + 1, name="aten::copy_", tid=LOADER_THREAD)
 
-    assert wire(fill).passes == 1
+    assert collective_work(fill).passes == 1
 
 
 def test_reductions_before_the_backward_pass_hold_activations():
@@ -245,8 +245,8 @@ def test_reductions_before_the_backward_pass_hold_activations():
         trace.collective(at + 5, at + 9, launch=(at + 1, at + 2), elements=1 << 20)
         passing(trace, at + 10, reduce=40)
 
-    assert wire(fill).before_backward_ratio == pytest.approx(0.5)
-    assert wire(accumulating(2)).before_backward_ratio == 0.0
+    assert collective_work(fill).before_backward_ratio == pytest.approx(0.5)
+    assert collective_work(accumulating(2)).before_backward_ratio == 0.0
 
 
 def micro_steps(*, last_alone=False):
@@ -262,7 +262,7 @@ def micro_steps(*, last_alone=False):
         if number % 3 == 2:
             trace.optimizer(start + 200, start + 300)
 
-    return wire(fill, count=11)
+    return collective_work(fill, count=11)
 
 
 def test_micro_batches_that_are_steps_are_counted_per_optimizer_step():
@@ -287,7 +287,7 @@ def test_accumulation_on_a_host_is_seen_as_well():
             trace.op(start + 40, start + 60, name="c10d::allreduce_")
             trace.gloo(start + 60, start + 160)
 
-    found = wire(fill, backend="gloo")
+    found = collective_work(fill, backend="gloo")
     assert found.passes == 2
     # 70 of the 100 µs run beside the autograd node.
     assert (found.accumulation.early_ns, found.accumulation.early_exposed_ns) == (100 * US, 30 * US)
@@ -313,7 +313,7 @@ def test_the_later_half_of_the_gathers_is_the_second_time():
                 at + start, at + end, name=gather, elements=1 << 20, **{"Collective name": "_allgather_base"}
             )
 
-    found = wire(fill)
+    found = collective_work(fill)
     assert found.second_gathers_ns == 150 * US
     assert found.second_gathers_exposed_ns == 100 * US
 
@@ -329,7 +329,7 @@ def test_the_reducers_searches_count_while_the_device_idles_and_its_copies_by_th
         trace.kernel(at + 230, at + 260, launch=(at + 205, at + 210))
         trace.kernel(at + 260, at + 300, launch=(at + 225, at + 228))
 
-    found = wire(fill).reducer
+    found = collective_work(fill).reducer
     assert (found.searches, found.search_ns) == (1.0, 40 * US)
     assert (found.copies, found.copy_ns) == (1.0, 30 * US)
 
@@ -340,12 +340,12 @@ def test_on_a_host_the_reducers_events_count_whole():
         trace.op(at + 100, at + 130, name=COPY_BACK)
         trace.op(at + 130, at + 160, name=COPY_BACK)
 
-    found = wire(fill).reducer
+    found = collective_work(fill).reducer
     assert (found.search_ns, found.copies, found.copy_ns) == (60 * US, 2.0, 60 * US)
 
 
 def test_without_its_events_nothing_is_said_of_the_reducer():
-    assert wire(accumulating(1)).reducer is None
+    assert collective_work(accumulating(1)).reducer is None
 
 
 # engines
@@ -358,7 +358,7 @@ def test_data_parallel_is_told_by_its_forward_pass_and_costs_what_its_moves_expo
         trace.kernel(at + 100, at + 250, launch=(at + 50, at + 60))
         trace.op(at + 200, at + 300, name="Gather")
 
-    found = wire(fill).engine
+    found = collective_work(fill).engine
     assert (found.name, found.exposed_ns) == ("DataParallel", 150 * US)
 
 
@@ -367,9 +367,9 @@ def test_gloo_that_reduces_for_a_device_costs_what_it_exposes():
         trace.kernel(at, at + 200, launch=(at, at + 4))
         trace.gloo(at + 100, at + 500)
 
-    found = wire(fill, backend="gloo").engine
+    found = collective_work(fill, backend="gloo").engine
     assert (found.name, found.exposed_ns) == ("gloo", 300 * US)
-    assert wire(fill, backend="nccl").engine is None
+    assert collective_work(fill, backend="nccl").engine is None
 
 
 def test_gloo_beside_collectives_of_the_device_and_ddp_are_no_wrong_engine():
@@ -378,11 +378,11 @@ def test_gloo_beside_collectives_of_the_device_and_ddp_are_no_wrong_engine():
         trace.collective(at, at + 100, elements=1 << 20)
         trace.gloo(at + 100, at + 200)
 
-    assert wire(fill).engine is None
+    assert collective_work(fill).engine is None
 
 
 def test_gloo_on_a_host_is_the_right_engine():
-    assert wire(lambda trace, at, _: trace.gloo(at, at + 100), backend="gloo").engine is None
+    assert collective_work(lambda trace, at, _: trace.gloo(at, at + 100), backend="gloo").engine is None
 
 
 # contention
@@ -402,7 +402,7 @@ def test_kernels_beside_a_collective_are_compared_with_the_same_ones_alone():
         multiplied(trace, at, 300, 430)
         trace.collective(at + 300, at + 450, elements=1 << 20)
 
-    found = wire(fill).contention
+    found = collective_work(fill).contention
     assert found.groups == 1
     assert (found.usual_ns, found.excess_ns, found.beside_ns) == (100 * US, 30 * US, 130 * US)
     judged = found.kernels
@@ -427,7 +427,7 @@ def test_what_cannot_be_compared_is_not(fill):
         fill(trace, at, number)
         trace.collective(at + 300, at + 450, elements=1 << 20)
 
-    assert wire(both).contention is None
+    assert collective_work(both).contention is None
 
 
 def test_without_shapes_one_name_is_not_compared_with_itself():
@@ -436,7 +436,7 @@ def test_without_shapes_one_name_is_not_compared_with_itself():
         trace.kernel(at + 300, at + 430, launch=(at + 20, at + 24))
         trace.collective(at + 300, at + 450, elements=1 << 20)
 
-    assert wire(fill).contention is None
+    assert collective_work(fill).contention is None
 
 
 def test_a_collective_that_slows_nothing_has_no_excess():
@@ -445,7 +445,7 @@ def test_a_collective_that_slows_nothing_has_no_excess():
         multiplied(trace, at, 300, 390)
         trace.collective(at + 300, at + 450, elements=1 << 20)
 
-    assert wire(fill).contention.excess_ns == 0.0
+    assert collective_work(fill).contention.excess_ns == 0.0
 
 
 def test_each_shape_is_compared_with_itself():
@@ -457,10 +457,10 @@ def test_each_shape_is_compared_with_itself():
             multiplied(trace, at, 500 + 150 * number, 500 + 150 * number + took + took // 10, dims=shape)
         trace.collective(at + 495, at + 945, elements=1 << 20)
 
-    found = wire(fill).contention
+    found = collective_work(fill).contention
     assert (found.groups, found.usual_ns, found.excess_ns) == (3, 240 * US, 24 * US)
 
 
 def test_examples_of_the_docstrings_hold():
-    for module in (contention, volume):
+    for module in (details, registry):
         assert doctest.testmod(module).failed == 0

@@ -6,9 +6,8 @@ from math import prod
 import pytest
 
 from profilerkit.analysis.costs.arguments import arguments
-from profilerkit.analysis.costs.convolution import Seen, seen_in
-from profilerkit.analysis.costs.cost import FAMILIES
-from profilerkit.analysis.costs.table import CostTable
+from profilerkit.analysis.costs.formulas import FAMILIES, Seen, seen_in
+from profilerkit.analysis.costs.operators import CostTable
 
 NOTHING_SEEN = Seen({}, {})
 BF16, FP8 = "c10::BFloat16", "c10::Float8_e4m3fn"

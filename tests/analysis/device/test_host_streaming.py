@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.device.compute_leaves import STREAMED_BYTES
+from profilerkit.analysis.device.compute import STREAMED_BYTES
 from tests.recipes import Trace
 
 #: Elements of an FP32 tensor that a copy in place reads and writes once: together the bytes from which it streams.

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilerkit.analysis.device.compute_leaves import compute_leaves
+from profilerkit.analysis.device.compute import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
-from profilerkit.analysis.device.recompute import recomputed
+from profilerkit.analysis.steps.phases import recomputed
 from profilerkit.analysis.trace_facts import device_spec, trace_facts
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category

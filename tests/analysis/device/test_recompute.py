@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from profilerkit.analysis.device.recompute import recomputed
+from profilerkit.analysis.steps.phases import recomputed
 from profilerkit.trace.columns import Category
 from profilerkit.trace.readers import read_trace
 from tests.recipes import AUTOGRAD, ELEMENTWISE, GEMM, US, Trace

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.device.compute_leaves import compute_leaves
+from profilerkit.analysis.device.compute import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
-from profilerkit.analysis.device.roofline import BANDWIDTH, MATH, UNKNOWN
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, UNKNOWN
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.hardware.lookup import lookup
 from profilerkit.trace.columns import Category
 from profilerkit.trace.links import launch_of
@@ -123,7 +123,7 @@ def test_without_shapes_names_decide():
     for number, name in enumerate((GEMM, ELEMENTWISE, OTHER_KERNEL)):
         trace.kernel(200 + 50 * number, 250 + 50 * number, name=name, launch=(10 + number * 5, 12 + number * 5))
     roof, _ = judged(trace)
-    assert roof.roof.tolist() == [MATH, BANDWIDTH, UNKNOWN]
+    assert roof.roof.tolist() == [MATH_ROOF, BANDWIDTH_ROOF, UNKNOWN]
     assert not roof.by_shape.any()
 
 

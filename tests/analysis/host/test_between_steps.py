@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit import analyze
-from profilerkit.analysis.facts import BETWEEN_STEPS
+from profilerkit.analysis.host.input import BETWEEN_STEPS
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.model.finding import in_order

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.facts import BEFORE_THE_COPY
+from profilerkit.analysis.host.input import BEFORE_THE_COPY
 from profilerkit.api import analyze
 from profilerkit.model.finding import in_order
 from profilerkit.rundir.layout import INPUT_SPAN

@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from profilerkit.analysis.host.frames import feeding_part, frame_feeds, is_frame, offloads, phase_of_frame
-from profilerkit.analysis.host.names import HostNames
+from profilerkit.analysis.host.names import HostNames, feeding_part, frame_feeds, is_frame, offloads, phase_of_frame
 from tests.recipes import Trace
 
 ASKED = (feeding_part, phase_of_frame, frame_feeds, is_frame, offloads)

@@ -12,7 +12,7 @@ import pytest
 
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.intervals import Segments, Spans, paint, subtract, union, with_label
-from profilerkit.analysis.leaves import LEAVES, WAITS
+from profilerkit.analysis.parts import LEAVES, WAITS
 from profilerkit.api import analyze
 from profilerkit.model.finding import in_order
 from profilerkit.trace.columns import ANALYZED, Category

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.host.releases import RELEASE_NS
+from profilerkit.analysis.host.gaps import RELEASE_NS
 from tests.recipes import US, WORKERS, Trace, training
 
 COMM = 20

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilerkit.analysis.memory import growth as module
-from profilerkit.analysis.memory.growth import FEWEST_POINTS, growth
+from profilerkit.analysis.memory import allocator as module
+from profilerkit.analysis.memory.allocator import FEWEST_POINTS, growth
 from profilerkit.analysis.stats import MOST_POINTS, theil_sen
 
 DRAWS = 1_000

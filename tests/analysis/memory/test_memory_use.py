@@ -2,9 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.memory.allocator_use import allocator_settings, allocator_use
-from profilerkit.analysis.memory.faults import page_faults
-from profilerkit.analysis.memory.use import AllocatorUse
+from profilerkit.analysis.memory.use import AllocatorUse, allocator_settings, allocator_use, page_faults
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.rundir.sampled import AllocatorSample, HostSample, Sample
 from tests.recipes import AUTOGRAD, ELEMENTWISE, MAIN, MS, Log, Trace, training

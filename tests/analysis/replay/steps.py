@@ -3,11 +3,10 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.replay.build import Built
 from profilerkit.analysis.replay.gate import ReplayFacts, checked
-from profilerkit.analysis.replay.graph import Graph, Shape, Traced, Wait
-from profilerkit.analysis.replay.replay import replay
+from profilerkit.analysis.replay.graph import Graph, Shape, Traced, Wait, replay
 
 KINDS = ("compute.math", "compute.membw", "comm.other", "input.h2d")
 US = 1_000.0

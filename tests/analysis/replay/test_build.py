@@ -11,11 +11,11 @@ from simulator.kineto import text_of
 from simulator.parallel import COMM_STREAM, simulate
 from simulator.truth import done_step_ns
 
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.replay import changes
+from profilerkit.analysis.replay.device_side import scope_of
 from profilerkit.analysis.replay.graph import Wait
 from profilerkit.analysis.replay.joint import savings
-from profilerkit.analysis.replay.scope import scope_of
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.trace.readers import read_trace
 from tests.recipes import host_training, replace
@@ -167,7 +167,7 @@ def test_the_order_of_events_in_the_file_does_not_matter(tmp_path):
     for _ in range(2):
         path.write_text(json.dumps(document), "utf-8")
         replay = trace_facts(read_trace(path)).replay
-        found.append((replay.plain_ns, *savings(replay, [[whatifs.Wire(2.0)], [changes.Syncs()]])))
+        found.append((replay.plain_ns, *savings(replay, [[whatifs.CollectiveWork(2.0)], [changes.Syncs()]])))
         random.Random(1).shuffle(document["traceEvents"])
     assert found[0] == pytest.approx(found[1])
 

@@ -5,7 +5,7 @@ import pytest
 
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.replay.changes import HostTime
-from profilerkit.analysis.replay.replay import replay
+from profilerkit.analysis.replay.graph import replay
 from profilerkit.analysis.steps.completion import issued_at
 from profilerkit.analysis.steps.find import find_steps
 from profilerkit.api import analyze

@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.find import TraceSteps
-from profilerkit.analysis.steps.lanes import MOST_STREAMS, median_row
-from profilerkit.analysis.steps.median_step import MOST_GAPS, median_step
+from profilerkit.analysis.steps.lanes import MOST_GAPS, MOST_STREAMS, median_row, median_step
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.api import analyze
 from profilerkit.model.median_step import CELLS

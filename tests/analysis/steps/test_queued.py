@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilerkit.analysis.steps.queued import queued_per_step
+from profilerkit.analysis.steps.table import queued_per_step
 from profilerkit.rundir.sampled import HostSample, Sample
 
 MS = 1_000_000

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.events import EVENT_DTYPE
+from profilerkit.analysis.events import EVENT_DTYPE, skipped_batches
 from profilerkit.analysis.steps.log import read_log
-from profilerkit.analysis.steps.skipped import skipped_batches
 from profilerkit.rundir.layout import EventFlag, EventKind
 from tests.recipes import US, Log
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profilerkit.analysis.stats import median_error
+from profilerkit.analysis.steps.series import weaknesses
 from profilerkit.analysis.steps.slow import slow_steps
-from profilerkit.analysis.steps.steadiness import weaknesses
 from profilerkit.analysis.steps.table import told_steps, trace_series
 from tests.analysis.steps.test_stalls import series
 from tests.analysis.steps.test_step_log import facts_of

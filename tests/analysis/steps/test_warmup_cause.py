@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.leaves import LEAVES, WAITS, leaf
-from profilerkit.analysis.steps.warmup_cause import LOADING, causes, warmup_cost
+from profilerkit.analysis.parts import LEAVES, WAITS, leaf
+from profilerkit.analysis.steps.warmup import LOADING, causes, warmup_cost
 from profilerkit.api import analyze
 from tests.recipes import LOADER, MS, US, WORKERS, Log, training, write_run
 

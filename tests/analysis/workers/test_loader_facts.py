@@ -8,7 +8,7 @@ from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.analysis.whatif import loader_fix
 from profilerkit.analysis.workers.anatomy import worker_facts
-from profilerkit.analysis.workers.loader_facts import loading_facts
+from profilerkit.analysis.workers.queue import loading_facts
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import EventFlag, EventKind
 from tests.analysis.workers.test_anatomy import rank

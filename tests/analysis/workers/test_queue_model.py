@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilerkit.analysis.workers.queue_model import replay_queue
+from profilerkit.analysis.workers.queue import replay_queue
 
 
 class Simulated:

@@ -1,0 +1,356 @@
+"""What one call costs: matrix products, attention and convolutions, in operations and bytes."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from math import prod
+
+import msgspec
+
+from profilerkit.analysis.costs.arguments import Arguments, Shape, Tensor
+
+#: What an operator is.
+FAMILIES = (
+    "matmul",
+    "convolution",
+    "attention",
+    "norm",
+    "softmax",
+    "pointwise",
+    "reduction",
+    "embedding",
+    "optimizer",
+    "copy",
+)
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """Arithmetic and compulsory traffic of one call: every input read once, every output written once.
+
+    Attributes:
+        family: one of ``FAMILIES``.
+        bytes: moved to and from device memory.
+        flops: of matrix units and their like, a multiply and an add counting two; 0 where only traffic counts.
+        dtype: short name of the type that is computed in; ``None`` where it does not matter.
+        untyped: elements moved besides ``bytes`` whose size only the kernel's name tells: lists carry no type.
+        pointwise_only: holds for the pointwise kernels of the call, not for others.
+    """
+
+    family: str
+    bytes: int
+    flops: int = 0
+    dtype: str | None = None
+    untyped: int = 0
+    pointwise_only: bool = False
+
+
+#: The cost of one kind of call; ``None`` where the arguments do not tell.
+Model = Callable[[Arguments], Cost | None]
+
+
+def _product(passed: Arguments, first: int) -> Cost | None:
+    """``(…, M, K) x (…, K, N)`` at ``first`` and the next position, added to what stands before them.
+
+    >>> from profilerkit.analysis.costs.arguments import arguments
+    >>> _product(arguments("[[4, 8], [8, 2]]", '["float", "float"]', ""), 0)
+    Cost(family='matmul', bytes=224, flops=128, dtype='fp32', untyped=0, pointwise_only=False)
+    """
+    a, b = passed.tensor(first), passed.tensor(first + 1)
+    if a is None or b is None or len(a.shape) < 2 or len(b.shape) != len(a.shape) or a.shape[-1] != b.shape[-2]:
+        return None
+    return _product_cost(passed, first, a, b, a.elements // max(a.shape[-1], 1) * b.shape[-1])
+
+
+def sizes(name: str, passed: Arguments) -> tuple[int, int, int] | None:
+    """(M, N, K) of each product of a call, ``None`` where it multiplies no two matrices.
+
+    >>> from profilerkit.analysis.costs.arguments import arguments
+    >>> sizes("aten::bmm", arguments("[[2, 4, 8], [2, 8, 3]]", '["float", "float"]', ""))
+    (4, 3, 8)
+    """
+    first = _FIRST_FACTOR.get(name)
+    a, b = (passed.tensor(first + offset) for offset in range(2)) if first is not None else (None, None)
+    if a is None or b is None or min(len(a.shape), len(b.shape)) < 2 or a.shape[-1] != b.shape[-2]:
+        return None
+    return a.shape[-2], b.shape[-1], a.shape[-1]
+
+
+def _times_vector(passed: Arguments, first: int) -> Cost | None:
+    """``(M, K) x (K)``, or ``(K) x (K)``."""
+    a, b = passed.tensor(first), passed.tensor(first + 1)
+    if a is None or b is None or len(b.shape) != 1 or a.shape[-1] != b.shape[0]:
+        return None
+    return _product_cost(passed, first, a, b, a.elements // max(a.shape[-1], 1))
+
+
+def _by_rows(passed: Arguments) -> Cost | None:
+    """A linear layer in one call: ``(…, K) x (N, K)``."""
+    a, b = passed.tensor(0), passed.tensor(1)
+    if a is None or b is None or len(b.shape) != 2 or a.shape[-1] != b.shape[1]:
+        return None
+    return _product_cost(passed, 0, a, b, a.elements // max(a.shape[-1], 1) * b.shape[0])
+
+
+def _grouped(passed: Arguments) -> Cost | None:
+    """A product per group: ``(T, K) x (E, K, N)`` over rows, or ``(M, T) x (T, N)`` into ``(E, M, N)``.
+
+    The rows of all groups together are at most T; padded rows count, as they are computed too.
+    """
+    a, b = passed.tensor(0), passed.tensor(1)
+    if a is None or b is None:
+        return None
+    if len(a.shape) == 3 and len(b.shape) == 3:
+        return _product(passed, 0)
+    if len(a.shape) == 2 and len(b.shape) == 3 and a.shape[1] == b.shape[1]:
+        return _product_cost(passed, 0, a, b, a.shape[0] * b.shape[2])
+    ends = [ends for ends in passed.tensors[2:] if ends is not None and ends.dtype == "int32"]
+    if len(a.shape) == 2 and len(b.shape) == 2 and a.shape[1] == b.shape[0] and ends:
+        groups = ends[0].elements
+        # Each group sums over its own rows of T only.
+        return _product_cost(passed, 0, a, b, groups * a.shape[0] * b.shape[1], depth=a.shape[1] / max(groups, 1))
+    return None
+
+
+def _product_cost(passed: Arguments, first: int, a: Tensor, b: Tensor, out: int, depth: float | None = None) -> Cost:
+    """Both factors are read, the product of ``out`` elements written, and a full matrix that is added to it read."""
+    item = a.item_bytes or 0
+    written = max(item, 2)  # products of 8-bit factors are written in 16 bits
+    added = sum(
+        tensor.elements * (tensor.item_bytes or 0) for tensor in passed.tensors[:first] if tensor and tensor.elements
+    )
+    return Cost(
+        family="matmul",
+        bytes=a.elements * item + b.elements * (b.item_bytes or 0) + out * written + added,
+        flops=round(2 * out * (a.shape[-1] if depth is None else depth)),
+        dtype=a.dtype,
+    )
+
+
+#: Products of two matrices, or of as many pairs, to the position of the first factor.
+_FIRST_FACTOR = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_int_mm", "aten::_scaled_mm"), 0),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::_addmm_activation"), 1),
+}
+
+MATMUL: dict[str, Model] = {
+    **{name: partial(_product, first=first) for name, first in _FIRST_FACTOR.items()},
+    **dict.fromkeys(("aten::mv", "aten::dot"), partial(_times_vector, first=0)),
+    "aten::addmv": partial(_times_vector, first=1),
+    **dict.fromkeys(("mkldnn::_linear_pointwise", "aten::mkldnn_linear"), _by_rows),
+    **dict.fromkeys(("aten::_grouped_mm", "aten::_scaled_grouped_mm"), _grouped),
+}
+
+
+#: Matrix products backward / forward: the scores again, and two gradients for each of the two products.
+_BACKWARD = 2.5
+#: Values of ``custom_mask_type`` of the memory-efficient kernel: none, causal from the top left, from the bottom right.
+_MASK_TYPES = {"0": False, "1": True, "2": True}
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    """Where an operator takes what.
+
+    Attributes:
+        query: position of the query; key and value follow it.
+        causal: position of the flag, or of the type of mask.
+        heads_second: tensors are (batch, heads, positions, size); else (batch, positions, heads, size).
+    """
+
+    query: int
+    causal: int
+    heads_second: bool = False
+
+    @property
+    def backward(self) -> bool:
+        """A backward operator takes the gradient first."""
+        return self.query == 1
+
+
+def _attention(passed: Arguments, layout: _Layout) -> Cost | None:
+    """4·B·H·S·S·D forward for equal sizes, x 2.5 backward.
+
+    Sequences packed into one (positions, heads, size) tensor are not counted: their lengths are not recorded. Neither
+    is a call of which it is not known whether it is causal.
+    """
+    q, k, v = (passed.tensor(layout.query + offset) for offset in range(3))
+    if q is None or k is None or v is None or not len(q.shape) == len(k.shape) == len(v.shape) == 4:
+        return None
+    flag = passed.value(layout.causal)
+    causal = passed.flag(layout.causal) if flag not in _MASK_TYPES else _MASK_TYPES[flag]
+    if causal is None:
+        return None
+    heads, positions = (1, 2) if layout.heads_second else (2, 1)
+    pairs = q.shape[0] * q.shape[heads] * q.shape[positions] * k.shape[positions]
+    # With fewer queries than keys (a cache) a causal mask hides little: only the square part is halved.
+    hidden = min(q.shape[positions], k.shape[positions]) / max(k.shape[positions], 1) / 2 if causal else 0.0
+    flops = 2 * pairs * (q.shape[3] + v.shape[3]) * (1 - hidden)
+    out = q.elements // max(q.shape[3], 1) * v.shape[3]
+    read = q.elements + k.elements + v.elements
+    # Backward reads the output and its gradient too and writes three gradients.
+    moved = (2 * read + 2 * out) if layout.backward else read + out
+    return Cost(
+        family="attention",
+        bytes=moved * (q.item_bytes or 0),
+        flops=round(flops * (_BACKWARD if layout.backward else 1)),
+        dtype=q.dtype,
+    )
+
+
+_LAYOUTS = {
+    "aten::_flash_attention_forward": _Layout(0, causal=8),
+    "aten::_flash_attention_backward": _Layout(1, causal=11),
+    "aten::_efficient_attention_forward": _Layout(0, causal=9),
+    "aten::_efficient_attention_backward": _Layout(1, causal=14),
+    "aten::_scaled_dot_product_cudnn_attention": _Layout(0, causal=6, heads_second=True),
+    "aten::_cudnn_attention_forward": _Layout(0, causal=10, heads_second=True),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _Layout(1, causal=14, heads_second=True),
+    "aten::_cudnn_attention_backward": _Layout(1, causal=14, heads_second=True),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _Layout(0, causal=4, heads_second=True),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _Layout(1, causal=7, heads_second=True),
+    "flash_attn::_flash_attn_forward": _Layout(0, causal=5),
+    "flash_attn::_flash_attn_backward": _Layout(1, causal=11),
+}
+
+ATTENTION: dict[str, Model] = {name: partial(_attention, layout=layout) for name, layout in _LAYOUTS.items()}
+
+
+Pairs = Mapping[tuple[Shape, Shape], Shape]
+
+
+class _Positions(msgspec.Struct, frozen=True):
+    """Where a forward operator takes what decides the shape of its output."""
+
+    stride: int
+    padding: int
+    dilation: int
+    transposed: bool = False
+
+
+_FORWARD = {
+    "aten::cudnn_convolution": _Positions(3, 2, 4),
+    "aten::miopen_convolution": _Positions(4, 3, 5),
+    "aten::miopen_depthwise_convolution": _Positions(4, 3, 5),
+    "aten::mkldnn_convolution": _Positions(4, 3, 5),
+    "aten::cudnn_convolution_relu": _Positions(3, 4, 5),
+    "aten::cudnn_convolution_add_relu": _Positions(5, 6, 7),
+    "aten::_conv_depthwise2d": _Positions(4, 5, 6),
+    "aten::_slow_conv2d_forward": _Positions(4, 5, -1),
+    "aten::cudnn_convolution_transpose": _Positions(4, 2, 5, transposed=True),
+}
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Shapes that occur together in a trace, for calls whose own arguments leave one of them open.
+
+    Attributes:
+        outputs: (input, weight) to the output; releases before 1.12 did not record the stride.
+        weights: (input, output) to the weight, which the weight's gradient is not passed.
+    """
+
+    outputs: Pairs
+    weights: Pairs
+
+
+#: Backward operators that are passed all three, and the positions of input, weight and the gradient of the output.
+COMPLETE = {"aten::convolution_backward": (1, 2, 0), "aten::cudnn_convolution_backward": (0, 2, 1)}
+
+
+def seen_in(calls: Iterable[tuple[str, Arguments]]) -> Seen:
+    """What the calls of the operators in ``COMPLETE`` tell; a pair seen with two different thirds tells nothing."""
+    outputs: dict[tuple[Shape, Shape], Shape | None] = {}
+    weights: dict[tuple[Shape, Shape], Shape | None] = {}
+    for name, passed in calls:
+        found = [passed.tensor(position) for position in COMPLETE[name]]
+        if any(tensor is None for tensor in found):
+            continue
+        source, weight, out = (tensor.shape for tensor in found if tensor)
+        for known, pair, third in ((outputs, (source, weight), out), (weights, (source, out), weight)):
+            known[pair] = third if known.get(pair, third) == third else None
+    return Seen(
+        {pair: third for pair, third in outputs.items() if third},
+        {pair: third for pair, third in weights.items() if third},
+    )
+
+
+def convolutions(seen: Seen) -> dict[str, Model]:
+    """The models of all convolutions of a trace."""
+    return {
+        **{name: partial(_forward, where=where, seen=seen) for name, where in _FORWARD.items()},
+        "aten::convolution_backward": _backward,
+        "aten::cudnn_convolution_backward_input": _input_gradient,
+        "aten::cudnn_convolution_backward_weight": partial(_weight_gradient, seen=seen),
+    }
+
+
+def _forward(passed: Arguments, where: _Positions, seen: Seen) -> Cost | None:
+    source, weight = passed.tensor(0), passed.tensor(1)
+    if source is None or weight is None or len(source.shape) != len(weight.shape):
+        return None
+    out = _output(passed, where, source.shape, weight.shape) or seen.outputs.get((source.shape, weight.shape))
+    if out is None:
+        return None
+    reached = source.shape if where.transposed else out
+    return _convolution_cost(source, weight.shape, prod(reached), source.elements + weight.elements + prod(out))
+
+
+def _output(passed: Arguments, where: _Positions, source: Shape, weight: Shape) -> Shape | None:
+    """``(N, C, …)`` of the output, ``None`` where stride or padding were not recorded.
+
+    >>> from profilerkit.analysis.costs.arguments import arguments
+    >>> passed = arguments("[]", "[]", '["", "", "[3, 3]", "[2, 2]", "[1, 1]"]')
+    >>> _output(passed, _Positions(3, 2, 4), (32, 3, 224, 224), (64, 3, 7, 7))
+    (32, 64, 112, 112)
+    """
+    rank = len(source) - 2
+    stride, padding = passed.numbers(where.stride), passed.numbers(where.padding)
+    dilation = passed.numbers(where.dilation) if where.dilation >= 0 else (1,)
+    if not stride or not padding or not dilation or 0 in stride:
+        return None
+    sizes = []
+    for axis in range(rank):
+        step, pad, spread = (given[axis] if axis < len(given) else given[-1] for given in (stride, padding, dilation))
+        reach = spread * (weight[axis + 2] - 1) + 1
+        length = source[axis + 2]
+        sizes.append(
+            (length - 1) * step - 2 * pad + reach if where.transposed else (length + 2 * pad - reach) // step + 1
+        )
+    channels = weight[1] if where.transposed else weight[0]
+    return (source[0], channels, *sizes) if min(sizes, default=1) > 0 else None
+
+
+def _backward(passed: Arguments) -> Cost | None:
+    """Each gradient that is asked for costs as much as the forward call; where the mask was not recorded, two."""
+    gradient, source, weight = passed.tensor(0), passed.tensor(1), passed.tensor(2)
+    if gradient is None or source is None or weight is None:
+        return None
+    asked = [text.strip() != "False" for text in passed.value(10).strip("[]").split(",")][:2]
+    gradients = sum(asked) if len(asked) == 2 else 2
+    reached = source if passed.flag(7) else gradient
+    moved = gradient.elements + weight.elements + source.elements
+    return _convolution_cost(source, weight.shape, gradients * reached.elements, gradients * moved)
+
+
+def _input_gradient(passed: Arguments) -> Cost | None:
+    """Is passed the gradient of the output and the weight; what it writes is not recorded and left out of the bytes."""
+    gradient, weight = passed.tensor(1), passed.tensor(2)
+    if gradient is None or weight is None:
+        return None
+    return _convolution_cost(gradient, weight.shape, gradient.elements, gradient.elements + weight.elements)
+
+
+def _weight_gradient(passed: Arguments, seen: Seen) -> Cost | None:
+    """Is passed the gradient of the output and the input, from which the weight follows where the trace has all."""
+    gradient, source = passed.tensor(1), passed.tensor(2)
+    weight = seen.weights.get((source.shape, gradient.shape)) if gradient and source else None
+    if gradient is None or source is None or weight is None:
+        return None
+    return _convolution_cost(source, weight, gradient.elements, gradient.elements + source.elements + prod(weight))
+
+
+def _convolution_cost(source: Tensor, weight: Shape, reached: int, moved: int) -> Cost:
+    """``reached`` elements each take a product with a filter's worth of weights."""
+    return Cost(
+        family="convolution",
+        bytes=moved * (source.item_bytes or 0),
+        flops=2 * reached * prod(weight[1:]),
+        dtype=source.dtype,
+    )

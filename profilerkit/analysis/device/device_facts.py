@@ -1,0 +1,229 @@
+"""How busy the device is, what could be fused, and the runtime calls that cost it time."""
+
+import numpy as np
+
+from profilerkit.analysis.device.copies import awaited_copies, waiting_calls
+from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, device_rows
+from profilerkit.analysis.device.records import AllocatorFacts, ChainFacts, ColdFacts, DeviceFacts, SyncFacts
+from profilerkit.analysis.device.roofline import Roofline, covered_ns
+from profilerkit.analysis.host.activity import captures, loading_rows
+from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
+from profilerkit.analysis.host.input import between_ratio
+from profilerkit.analysis.host.names import BLOCKING_CALL_NS
+from profilerkit.analysis.intervals import I64, Spans, clip, index_at, intersect, subtract, union
+from profilerkit.analysis.parts import leaf
+from profilerkit.analysis.trace_view import TraceView
+from profilerkit.model.step import DeviceWindow
+from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
+
+#: Shortest run of fusible kernels that a compiler would turn into one.
+SHORTEST_CHAIN = 3
+
+
+def device_facts(view: TraceView, properties: DeviceProperties | None) -> DeviceFacts:
+    """How the judged device was used."""
+    columns, launches, ran, rows, window = view.columns, view.launches, view.ran, view.rows, view.window
+    parts = view.parts
+    kernels = rows[columns.category[rows] == Category.KERNEL]
+    busy = intersect(window, union(columns.ts_ns[ran], columns.end_ns[ran]))
+    launch = intersect(window, parts.segments.only(leaf("over.launch")))
+    gaps = launch.end - launch.start
+    return DeviceFacts(
+        name=properties.name if properties else None,
+        kernels_per_step=len(kernels) / max(len(window), 1),
+        median_kernel_ns=float(np.median(columns.dur_ns[kernels])) if len(kernels) else 0.0,
+        busy_ratio=busy.total_ns / max(window.total_ns, 1),
+        queue_empty_ratio=_queue_empty(columns, launches, np.flatnonzero(ran), kernels),
+        between_ratio=between_ratio(parts.segments, window),
+        late_launch_ratio=int(gaps[gaps > LATE_LAUNCH_NS].sum()) / launch.total_ns if launch.total_ns else 0.0,
+    )
+
+
+def _queue_empty(columns: TraceColumns, launches: I64, rows: I64, kernels: I64) -> float | None:
+    """Share of kernels whose launch call returned after every earlier device event had ended."""
+    linked = kernels[launches[kernels] >= 0]
+    if not len(linked):
+        return None
+    rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+    reach = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(columns.end_ns[rows])]
+    before = np.searchsorted(columns.ts_ns[rows], columns.ts_ns[linked], side="left")
+    return float((reach[before] <= columns.end_ns[launches[linked]]).mean())
+
+
+def chain_facts(view: TraceView, optimizer: I64) -> ChainFacts:
+    """Runs of fusible kernels on one stream inside one step; those of the ``optimizer`` have a rule of their own.
+
+    Kernels below 10 µs neither count nor break a run when they are fusible: the launch rule prices them.
+    """
+    columns, kinds, roof, rows, window = view.columns, view.kinds, view.roof, view.rows, view.window
+    kernels = rows[columns.category[rows] == Category.KERNEL]
+    kernels = kernels[np.lexsort((columns.ts_ns[kernels], columns.stream[kernels]))]
+    fusible = kinds.pointwise[columns.name[kernels]] & ~np.isin(kernels, optimizer)
+    if not fusible.any():
+        return ChainFacts(share=0.0, chains_per_step=0.0, mean_length=0.0, example=())
+    stream, step = columns.stream[kernels], np.searchsorted(window.start, columns.ts_ns[kernels], side="right")
+    breaks = (fusible[1:] != fusible[:-1]) | (stream[1:] != stream[:-1]) | (step[1:] != step[:-1])
+    run = np.cumsum(np.r_[True, breaks]) - 1
+    counts = fusible & (columns.dur_ns[kernels] >= SMALL_KERNEL_NS)
+    length = np.bincount(run, weights=counts)
+    long = length >= SHORTEST_CHAIN
+    inside = long[run] & counts
+    time = np.bincount(run, weights=columns.dur_ns[kernels])
+    example = kernels[(run == int(np.argmax(time * long))) & counts][:5] if long.any() else kernels[:0]
+    return ChainFacts(
+        share=covered_ns(columns, kernels[inside]) / max(window.total_ns, 1),
+        chains_per_step=int(long.sum()) / max(len(window), 1),
+        mean_length=float(np.average(length[long], weights=time[long])) if long.any() else 0.0,
+        example=tuple(columns.strings[name] for name in columns.name[example]),
+        memory_ratio=_memory_ratio(columns, roof, kernels[inside]),
+    )
+
+
+def _memory_ratio(columns: TraceColumns, roof: Roofline, kernels: I64) -> float | None:
+    """Compulsory traffic of ``kernels`` over what the memory moves at its peak in their time."""
+    moved = roof.bytes[np.searchsorted(roof.rows, kernels[np.isin(kernels, roof.rows)])]
+    time = columns.dur_ns[kernels[np.isin(kernels, roof.rows)]]
+    known = np.isfinite(moved)
+    if roof.spec is None or not len(time) or 2 * int(time[known].sum()) < int(columns.dur_ns[kernels].sum()):
+        return None
+    return float(moved[known].sum()) / (float(time[known].sum()) * roof.spec.hbm_gb_per_s)
+
+
+#: A pause between kernels that other tools take for the end of an iteration where nothing marks one (nsys-ai 0.3).
+_PAUSE_NS = 2_000_000
+
+
+def busy_spans(columns: TraceColumns) -> Spans:
+    """When any device event runs."""
+    rows = device_rows(columns)
+    return union(columns.ts_ns[rows], columns.end_ns[rows])
+
+
+def device_window(view: TraceView) -> DeviceWindow | None:
+    """The exact arithmetic of ``DeviceWindow``; ``None`` when the trace holds no device events.
+
+    ``launches`` has the launching runtime row of each event, -1 for none.
+    """
+    columns, kinds, launches = view.columns, view.kinds, view.launches
+    busy = busy_spans(columns)
+    if not len(busy):
+        return None
+    communicates = kinds.communication[columns.name]
+    kernel = columns.category == Category.KERNEL
+    copy = columns.category == Category.MEMCPY
+    compute_rows = (kernel & ~communicates) | (columns.category == Category.MEMSET)
+
+    def spans(rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Spans:
+        return union(columns.ts_ns[rows], columns.end_ns[rows])
+
+    compute, comm, copies = spans(compute_rows), spans(kernel & communicates), spans(copy)
+    window_ns = int(busy.end[-1] - busy.start[0]) - _between_windows_ns(busy, columns.windows)
+    return DeviceWindow(
+        window_ns=window_ns,
+        busy_ns=busy.total_ns,
+        idle_ns=window_ns - busy.total_ns,
+        compute_ns=compute.total_ns,
+        comm_ns=comm.total_ns,
+        exposed_comm_ns=subtract(comm, compute).total_ns,
+        copy_ns=copies.total_ns,
+        exposed_copy_ns=subtract(subtract(copies, compute), comm).total_ns,
+        stretch_ns=_first_stretch_ns(columns, launches),
+    )
+
+
+def _between_windows_ns(busy: Spans, windows: tuple[int, ...]) -> int:
+    """Time of the pauses in which another window begins: what was done in them was not recorded."""
+    before = np.unique(np.searchsorted(busy.start, np.array(windows[1:], np.int64), side="left"))
+    before = before[(before > 0) & (before < len(busy))]
+    return int((busy.start[before] - busy.end[before - 1]).sum())
+
+
+def _first_stretch_ns(columns: TraceColumns, launches: I64) -> int | None:
+    """Of the kernels that were launched while it was recorded, all of them where none is known to be."""
+    kernels = device_rows(columns) & (columns.category == Category.KERNEL)
+    launched = kernels & (launches >= 0)
+    rows = launched if launched.any() else kernels
+    work = union(columns.ts_ns[rows], columns.end_ns[rows])
+    pauses = np.flatnonzero(work.start[1:] - work.end[:-1] > _PAUSE_NS)
+    return int(work.end[pauses[0]] - work.start[0]) if len(pauses) else None
+
+
+#: A runtime call this long that neither waits nor copies loads modules, creates a context or grows a heap.
+SLOW_CALL_NS = 50_000_000
+#: Slow calls, and those that load modules, are first-use work when this much of their time falls into one step.
+COLD_CONCENTRATION = 0.8
+#: They are told when the device idles under them for this share of a window that has no more steps than this: in a
+#: longer one the affected step is an outlier among steady ones.
+COLD_SHARE = 0.25
+COLD_STEPS = 3
+
+
+def sync_facts(view: TraceView) -> SyncFacts:
+    """Blocking calls in the judged events, per step: waits, and copies that return with their result."""
+    columns, names, launches, judged, count = view.columns, view.names, view.launches, view.judged, view.count
+    copying = intersect(view.parts.segments.only(leaf("sync.d2h")), view.window)
+    # Not cut between adjacent steps: a read-back stands at the end of one more often than not.
+    idle = subtract(union(view.window.start, view.window.end), view.busy)
+    blocking = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
+    blocking[waiting_calls(columns, launches)] = True
+    rows = np.flatnonzero(judged & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
+    labels, times = np.unique(columns.name[rows], return_counts=True)
+    order = np.argsort(-times)[:3]
+    copies = awaited_copies(columns, launches)
+    awaited = intersect(copying, union(columns.ts_ns[copies], columns.end_ns[copies]))
+    return SyncFacts(
+        per_step=len(rows) / count,
+        blocked_ns=float(columns.dur_ns[rows].sum()) / count,
+        culprits=tuple((columns.strings[labels[i]], int(times[i])) for i in order),
+        awaited_ratio=awaited.total_ns / max(copying.total_ns, 1),
+        idle_after_ns=_idle_after(np.sort(columns.end_ns[rows]), idle) / count,
+    )
+
+
+def _idle_after(returned: I64, idle: Spans) -> int:
+    """Time from the first return in each idle span to the end of the span, ns; ``returned`` ascends.
+
+    >>> _idle_after(np.array([5, 12, 14]), Spans(np.array([2, 10]), np.array([4, 20])))
+    8
+    """
+    gap = index_at(idle, returned)
+    inside = gap >= 0
+    gap, first = np.unique(gap[inside], return_index=True)
+    return int((idle.end[gap] - returned[inside][first]).sum())
+
+
+def allocator_facts(view: TraceView) -> AllocatorFacts:
+    """Allocator calls in the judged events, per step of ``count``."""
+    columns, names, judged, count = view.columns, view.names, view.judged, view.count
+    calls = judged & (columns.category == Category.RUNTIME) & names.allocator[columns.name]
+    return AllocatorFacts(calls_per_step=int(calls.sum()) / count)
+
+
+def cold_facts(view: TraceView) -> ColdFacts | None:
+    """First-use work that takes much of a short window; ``None`` where the window is judged as it is.
+
+    A launch can also take long because the launch queue is full: the device works meanwhile, and it does not count.
+    """
+    columns, names, launches, steps, busy = view.columns, view.names, view.launches, view.steps, view.busy
+    waits = names.sync_call | names.copy_call
+    slow = (columns.category == Category.RUNTIME) & ~waits[columns.name] & (columns.dur_ns >= SLOW_CALL_NS)
+    rows = np.union1d(np.flatnonzero(slow), loading_rows(columns, names, launches))
+    captured = captures(columns)
+    if not (len(rows) or len(captured)) or len(steps.start) > COLD_STEPS:
+        return None
+    first_use = union(np.r_[columns.ts_ns[rows], captured.start], np.r_[columns.end_ns[rows], captured.end])
+    idle, capturing = subtract(first_use, busy), subtract(captured, busy)
+    edges = list(zip(steps.start.tolist(), steps.end.tolist(), strict=True))
+    per_step = np.array([clip(idle, start, end).total_ns for start, end in edges])
+    worst = int(per_step.argmax())
+    window = max(steps.steady.total_ns, 1)
+    share = float(per_step[worst]) / window
+    if share < COLD_SHARE or per_step[worst] < COLD_CONCENTRATION * per_step.sum() or steps.state[worst] != "steady":
+        return None
+    time = np.bincount(columns.name[rows], weights=columns.dur_ns[rows], minlength=1)
+    longest = [int(name) for name in np.argsort(-time, kind="stable")[:3] if time[name]]
+    return ColdFacts(
+        share=share,
+        calls=tuple((columns.strings[name], int(time[name])) for name in longest),
+        capture_share=clip(capturing, *edges[worst]).total_ns / window,
+    )

@@ -1,0 +1,235 @@
+"""Whether recordings are ranks of one job, what some ranks have and others have not, and who shares their host."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.ranks.matching import EPOCH_NS
+from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.model.run import Series
+from profilerkit.rundir.reader import RankRecord, named_ranks
+from profilerkit.units import format_long_ns
+
+#: Ranks of one job may be one step apart when something ends it.
+_STEPS_APART = 1
+#: Captures this far apart are of different collectives: hosts' clocks differ by less where they are set at all, and
+#: nobody waits so long (NCCL's own timeout is 10 minutes, but what waits that long ends the run).
+APART_NS = 120 * 1_000_000_000
+
+
+def why_no_trace(record: RankRecord | None) -> str:
+    """Why a rank has no trace, as far as it says so."""
+    of_typical_steps = [status for status, _ in record.windows if status.kind == "scheduled"] if record else []
+    for status in of_typical_steps:
+        if not status.ok:
+            return status.reason
+    if record and record.windows and not of_typical_steps:
+        return "only slow steps were traced"
+    deep = record.meta.features.get("deep") if record and record.meta else None
+    if deep is not None and not deep.on:
+        return deep.reason
+    return "no trace window was opened" if deep is None else "its directory has none"
+
+
+def without_trace(ranks: Sequence[RankFacts]) -> list[str]:
+    """Which ranks have no trace and why, where others have one: what they made the others wait for is not seen."""
+    if not any(rank.trace for rank in ranks):
+        return []
+    of: dict[str, list[int]] = {}
+    for rank in ranks:
+        if rank.trace is None and rank.rank is not None:
+            of.setdefault(why_no_trace(rank.record), []).append(rank.rank)
+    return [
+        f"{named_ranks(found)} {'has' if len(found) == 1 else 'have'} no trace: {why}." for why, found in of.items()
+    ]
+
+
+def uneven_steps(ranks: Sequence[RankFacts]) -> list[str]:
+    """That ranks recorded different numbers of steps, by their timers or, where all have only traces, by these."""
+    timed = [rank for rank in ranks if rank.log is not None]
+    counted = sorted(timed or ranks, key=lambda rank: rank.steps.count)
+    if len(counted) < 2 or counted[-1].steps.count - counted[0].steps.count <= _STEPS_APART:
+        return []
+    ends = (counted[0], counted[-1])
+    told = " and ".join(
+        f"{'at least ' * _lost_its_end(rank)}{rank.steps.count:,} by {rank_name(rank)}" for rank in ends
+    )
+    lost = "; a killed rank loses its last records" if any(map(_lost_its_end, ends)) else ""
+    return [f"The ranks recorded different numbers of steps: {told}{lost}."]
+
+
+def _lost_its_end(rank: RankFacts) -> bool:
+    """Whether the rank's timers stop without a word: what it had not written yet is not counted."""
+    return rank.log is not None and rank.record is not None and rank.record.end is None
+
+
+def captures_apart(ranks: Sequence[RankFacts]) -> list[str]:
+    """That two traces are of times too far apart for anybody to have waited in both; nothing if a clock is unknown."""
+    traced = [rank for rank in ranks if rank.trace is not None and len(rank.trace.steps.start)]
+    spans = [_captured(rank) for rank in traced]
+    found = _apart(spans)
+    if found is None or found.ns < APART_NS or None in spans:
+        return []
+    first, last = rank_name(traced[found.first]), rank_name(traced[found.last])
+    return [
+        f"The captures do not overlap: {first} ends {format_long_ns(found.ns)} before {last} begins. "
+        "They show different steps or different runs, so no collectives were matched."
+    ]
+
+
+class Apart(msgspec.Struct, frozen=True):
+    """Two captures by their positions: the ``first`` ends ``ns`` before the ``last`` begins."""
+
+    ns: int
+    first: int
+    last: int
+
+
+def apart(ranks: Sequence[RankFacts]) -> Apart | None:
+    """The two captures that lie farthest apart; ``None`` where all overlap, or fewer than two tell the time of day."""
+    return _apart([_captured(rank) for rank in ranks])
+
+
+def _apart(captured: Sequence[tuple[int, int] | None]) -> Apart | None:
+    spans = [(span, at) for at, span in enumerate(captured) if span is not None]
+    if not spans:
+        return None
+    (_, end), first = min(spans, key=lambda entry: entry[0][1])
+    (start, _), last = max(spans)
+    return Apart(start - end, first, last) if start > end else None
+
+
+def _captured(rank: RankFacts) -> tuple[int, int] | None:
+    """From the first step of a trace to the end of its last, ns since the epoch; ``None`` on any other clock."""
+    if rank.trace is None or not len(rank.trace.steps.start):
+        return None
+    base, steps = rank.trace.meta.base_time_ns or 0, rank.trace.steps
+    start, end = base + int(steps.start.min()), base + int(steps.end.max())
+    return (start, end) if start >= EPOCH_NS else None
+
+
+def rank_name(rank: RankFacts) -> str:
+    """A rank by its number, else by where it was read."""
+    return rank.origin if rank.rank is None else f"rank {rank.rank}"
+
+
+#: Name of the signal.
+SIBLING_CORES = "host.sibling_cores"
+
+
+def host_ranks(ranks: Sequence[RankFacts], chosen: RankFacts) -> int | None:
+    """Recorded ranks on the host of ``chosen``, itself among them; ``None`` where its host is not known."""
+    return len(_together(ranks, chosen)) or None
+
+
+def sibling_cores(ranks: Sequence[RankFacts], chosen: RankFacts, world_size: int | None) -> tuple[Series, ...]:
+    """Cores that the siblings of ``chosen`` and their workers used: the sum of their means, derived.
+
+    Empty for a job of one rank, and where a rank of the job was not read, because it may be on this host, or a sibling
+    was not sampled. 0 where the other ranks are all on other hosts.
+    """
+    recorded = sum(rank.record is not None and rank.record.meta is not None for rank in ranks)
+    used = [_used(rank) for rank in _together(ranks, chosen) if rank is not chosen]
+    told = [cores for cores in used if cores is not None]
+    if world_size in (None, 1) or recorded < world_size or len(told) < len(used):
+        return ()
+    mean, n = sum(cores for cores, _ in told), min((n for _, n in told), default=0)
+    # The ranks were not sampled at the same moments: only their means can be added.
+    rank = chosen.rank
+    return (Series(name=SIBLING_CORES, unit="cores", n=n, mean=mean, p10=mean, p90=mean, maximum=mean, rank=rank),)
+
+
+def _together(ranks: Sequence[RankFacts], chosen: RankFacts) -> list[RankFacts]:
+    host = chosen.record.meta.host if chosen.record and chosen.record.meta else None
+    if host is None:
+        return []
+    return [rank for rank in ranks if rank.record and rank.record.meta and rank.record.meta.host == host]
+
+
+def _used(rank: RankFacts) -> tuple[float, int] | None:
+    """Cores of a rank and its workers, and from how many samples; ``None`` where either was not sampled."""
+    found = {series.name: series for series in rank.samples}
+    process, workers = found.get("host.process_cores"), found.get("host.worker_cores")
+    if process is None or (workers is None and "host.workers" in found):
+        return None
+    return process.mean + (workers.mean if workers else 0.0), process.n
+
+
+#: Captures this far apart are of several runs where nothing says that they are of one (a choice: a job's ranks are
+#: traced together).
+HOURS_APART_NS = 3_600_000_000_000
+#: A file so named is of a rank, though nothing in it says so.
+_NAMED_AS_RANK = re.compile(r"rank[_\-.]?\d", re.IGNORECASE)
+#: Recordings named one by one.
+_MOST_NAMED = 3
+
+_Named = tuple[str, RankFacts, TraceFacts]
+
+
+def contradiction(ranks: Sequence[RankFacts]) -> str | None:
+    """Why traces that were given together are no ranks of one job, in words; ``None`` where they may be.
+
+    What one of them does not say contradicts nothing, unless none of them says anything of a job.
+    """
+    names = _names(ranks)
+    traced = [(name, rank, rank.trace) for name, rank in zip(names, ranks, strict=True) if rank.trace is not None]
+    return next(_contradictions(traced), None) if len(traced) > 1 else None
+
+
+def _contradictions(given: Sequence[_Named]) -> Iterator[str]:
+    yield from _differ("of a job of {} ranks", [(name, trace.meta.world_size) for name, _, trace in given])
+    by_number: dict[int, list[str]] = {}
+    for name, rank, _ in given:
+        if rank.rank is not None:
+            by_number.setdefault(rank.rank, []).append(name)
+    for number, same in by_number.items():
+        if len(same) > 1:
+            all_of = "both" if len(same) == 2 else "all"
+            yield f"{_listed(same)} are {all_of} of rank {number}: from several runs, or from one at several times"
+    if all(rank.rank is not None for _, rank, _ in given):
+        return
+    # Ranks that say which they are may have different devices, and be traced at different times.
+    yield from _differ("a profile of {}", [(name, trace.meta.framework or "PyTorch") for name, _, trace in given])
+    yield from _differ("of {}", [(name, trace.properties and trace.properties.name) for name, _, trace in given])
+    found = apart([rank for _, rank, _ in given])
+    if found is not None and found.ns >= HOURS_APART_NS:
+        first, last = given[found.first][0], given[found.last][0]
+        gap = format_long_ns(found.ns)
+        yield f"{first} ends {gap} before {last} begins, and nothing shows that they are one job"
+    if not any(_is_of_a_job(rank, trace) for _, rank, trace in given):
+        yield f"none of {_listed(list(dict.fromkeys(name for name, _, _ in given)))} names a rank or shows a collective"
+
+
+def _is_of_a_job(rank: RankFacts, trace: TraceFacts) -> bool:
+    """Whether anything says that the trace is one of several. JAX writes one for each host beside the others."""
+    told = rank.rank is not None or (trace.meta.world_size or 1) > 1 or bool(trace.meta.groups)
+    seen = trace.collectives is not None or trace.meta.framework is not None
+    return told or seen or _NAMED_AS_RANK.search(rank.origin) is not None
+
+
+def _differ(said: str, known: Sequence[tuple[str, object]]) -> Iterator[str]:
+    """That two recordings say different things of what a whole job has in common."""
+    told = [(name, value) for name, value in known if value is not None]
+    for name, value in told[1:]:
+        first, other = told[0]
+        if value != other:
+            yield f"{first} is {said.format(other)}, {name} {said.format(value)}"
+            return
+
+
+def _names(ranks: Sequence[RankFacts]) -> list[str]:
+    """What each recording is called: its file, with the directory where several files have one name."""
+    paths = [Path(rank.trace.meta.path if rank.trace else rank.origin) for rank in ranks]
+    if len({rank.origin for rank in ranks}) == len(set(paths)):
+        return [rank.origin for rank in ranks]
+    return ["/".join(path.parts[-2:]) for path in paths]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    if more > 0:
+        return f"{', '.join(names[:_MOST_NAMED])} and {more} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,260 @@
+"""Ranks of which only dumped flight recorders are known; their steps are what the collectives repeat."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.intervals import EMPTY, I64
+from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.analysis.ranks.alike import APART_NS
+from profilerkit.analysis.ranks.flight import FlightLog, common_calls, flight_log
+from profilerkit.model.change import revise
+from profilerkit.model.run import Signal, Trust
+from profilerkit.rundir.clock import Clock
+from profilerkit.rundir.ending import CLOCK_ERROR_NS
+from profilerkit.rundir.flight import Flight
+from profilerkit.rundir.layout import EVENT, EventFlag, EventKind
+from profilerkit.rundir.reader import RankRecord, named_ranks
+from profilerkit.trace.readers.flight_recorder import FlightDump
+from profilerkit.units import format_count, format_long_ns, format_ns, format_ratio
+
+#: Times that a sequence must follow itself before it is a habit: the first step is never judged, and three show one.
+FEWEST_REPEATS = 4
+#: Share of the collectives that must lie in one such stretch: less of them may be what is done once, at the start.
+MOST_OF_THEM = 0.5
+#: The last collectives that are looked at: four times what torch's recorder holds by default. The search takes time
+#: that grows with their square.
+MOST_CALLS = 8_000
+
+
+class Repetition(msgspec.Struct, frozen=True):
+    """The steps of several ranks by what they repeat.
+
+    Attributes:
+        group: name and description of the process group whose collectives repeat. Hostile text.
+        calls: collectives of the group in one step.
+        starts: ``(n_ranks, n_steps + 1)`` int64 ns since the epoch: when each rank issued the first collective of each
+            step; the last column is where the last step ends.
+    """
+
+    group: tuple[str, str]
+    calls: int
+    starts: I64
+
+
+def find_repetition(logs: Sequence[FlightLog]) -> Repetition | None:
+    """The steps that all ranks took, by the group that all have and that issued most; ``None`` without a clear period.
+
+    The period is the shortest one in name and size that the collectives keep, call for call, over most of the dump. A
+    step may be several iterations of the loop where those differ by turns, and part of one where it is made of equal
+    parts. It begins, on every rank at the same collective, with the one that the longest silence comes before.
+
+    Args:
+        logs: per rank what its recorder held; at least one.
+    """
+    shared = [group for group in logs[0].groups if all(len(log.of(group)) for log in logs)]
+    matched = [(group, common_calls({rank: (log, log.of(group)) for rank, log in enumerate(logs)})) for group in shared]
+    if not matched:
+        return None
+    group, rows = max(matched, key=lambda entry: entry[1].shape[1])
+    if not rows.shape[1]:
+        return None
+    rows = rows[:, -MOST_CALLS:]
+    created = np.stack([log.created[own] for log, own in zip(logs, rows, strict=True)])
+    labels = logs[0].labels(rows[0], {})
+    silence = np.diff(created, axis=1, prepend=created[:, :1]).astype(np.float64).sum(axis=0)
+    places = _places(labels, silence)
+    if places is None:
+        return None
+    calls, first = places
+    starts = created[:, first]
+    # A clock that was set back meanwhile leaves no step its length.
+    return Repetition(group, calls, starts) if (np.diff(starts, axis=1) > 0).all() else None
+
+
+def _places(labels: I64, silence: npt.NDArray[np.float64]) -> tuple[int, I64] | None:
+    """Length of what repeats, and where it stands; ``None`` where nothing does.
+
+    >>> _places(np.array([9, 1, 2, 1, 2, 1, 2, 1, 2, 7, 1, 2]), np.array([0.0, 5.0, 1.0] * 4))
+    (2, array([ 1,  3,  5,  7, 10]))
+    """
+    stretch = _period(labels)
+    if stretch is None:
+        return None
+    length, start, end = stretch
+    gaps = [float(np.median(silence[start + shift : end : length])) for shift in range(length)]
+    begin = start + int(np.argmax(gaps))
+    if begin + 2 * length > end:
+        return None
+    pattern = labels[begin : begin + length]
+    windows = np.lib.stride_tricks.sliding_window_view(labels, length)
+    taken: list[int] = []
+    free = 0
+    for place in np.flatnonzero((windows == pattern).all(axis=1)).tolist():
+        # Within the stretch the steps follow each other; before and behind it they stand wherever they do.
+        if place >= free and not place < begin < place + length:
+            taken.append(place)
+            free = place + length
+    return length, np.array(taken, dtype=np.int64)
+
+
+def _period(labels: I64) -> tuple[int, int, int] | None:
+    """The shortest period that most of the labels keep without a break, and the bounds of that stretch."""
+    count = len(labels)
+    for length in range(1, count // FEWEST_REPEATS + 1):
+        breaks = np.flatnonzero(labels[length:] != labels[:-length])
+        edges = np.concatenate([[-1], breaks, [count - length]])
+        longest = int(np.diff(edges).argmax())
+        start, end = int(edges[longest]) + 1, int(edges[longest + 1]) + length
+        if end - start >= max(MOST_OF_THEM * count, FEWEST_REPEATS * length):
+            return length, start, end
+    return None
+
+
+#: What stands for step markers.
+FOUND_BY = "the repetition of the collectives"
+#: Ranks of which each is named that stopped before the others.
+_NAMED = 4
+
+_LIMITS = (
+    "A flight recorder holds when the host issued a rank's last collectives: 2,000, unless TORCH_FR_BUFFER_SIZE is "
+    "set. Only timers or a trace show why a rank is late.",
+    "Dumps name neither hosts nor devices. The report assumes that all clocks agree, and that ranks which issue no "
+    "collective for a device compute on the CPU.",
+)
+_NO_PERIOD = (
+    "No steps are known and no rank is judged: the collectives do not repeat in a clear period over "
+    f"{format_ratio(MOST_OF_THEM)} of what the ranks share."
+)
+_ONLY = "only dumps of flight recorders were given"
+
+
+def dumped_ranks(dumps: Sequence[FlightDump], numbers: Sequence[int]) -> tuple[list[RankFacts], tuple[str, ...]]:
+    """The ranks by their numbers, with steps where their collectives repeat, and what is to be said of them.
+
+    Args:
+        dumps: at least one; several of one rank are taken together.
+        numbers: the rank of each.
+    """
+    ranks = sorted(set(numbers))
+    own = {rank: [dump for dump, number in zip(dumps, numbers, strict=True) if number == rank] for rank in ranks}
+    flights = {rank: tuple(dump.flight for dump in own[rank]) for rank in ranks}
+    logs = {rank: flight_log(flights[rank], None, EMPTY, np.empty(0, dtype=np.int64)) for rank in ranks}
+    known = {rank: log for rank, log in logs.items() if log is not None}
+    apart = _apart(list(known.values()))
+    found = find_repetition(list(known.values())) if known and not apart else None
+    starts = dict(zip(known, found.starts, strict=True)) if found is not None else {}
+    entries = [
+        _rank(rank, " and ".join(dump.origin for dump in own[rank]), flights[rank], starts.get(rank)) for rank in ranks
+    ]
+    notes = [f"{dump.origin}: {note}" for dump in dumps for note in dump.notes]
+    if apart:
+        return entries, (*notes, *apart)
+    notes += [_steps_note(found) if found is not None else _NO_PERIOD] if known else []
+    return entries, (*notes, *_behind(known))
+
+
+def _rank(rank: int, origin: str, flights: tuple[Flight, ...], starts: I64 | None) -> RankFacts:
+    """A rank whose steps reach from one start to the next; its clock is the time of day."""
+    bounds = [] if starts is None else starts.tolist()
+    events = b"".join(
+        EVENT.pack(EventKind.STEP, EventFlag.INFERRED, 0, start, end - start, number)
+        for number, (start, end) in enumerate(pairwise(bounds))
+    )
+    record = RankRecord(
+        rank=rank,
+        path=Path(origin),
+        meta=None,
+        events=events,
+        names={},
+        samples=(),
+        windows=(),
+        end=None,
+        notes=(),
+        clock=Clock((0,), (0,)),
+        flights=flights,
+    )
+    facts = rank_facts(origin, None, record)
+    return revise(facts, parts=(), steps=revise(facts.steps, found_by=FOUND_BY if bounds else "nothing"))
+
+
+def _apart(logs: Sequence[FlightLog]) -> tuple[str, ...]:
+    """That two dumps are of times so far apart that nobody can have waited in both."""
+    apart_ns = max((int(log.created[0]) for log in logs), default=0) - min(
+        (int(log.created[-1]) for log in logs), default=0
+    )
+    if apart_ns < APART_NS:
+        return ()
+    return (
+        f"The dumps do not overlap: one ends {format_long_ns(apart_ns)} before another begins. They show different "
+        "collectives or different runs, so steps were not looked for.",
+    )
+
+
+def _steps_note(found: Repetition) -> str:
+    name = found.group[1] or found.group[0] or "?"
+    calls = "1 collective" if found.calls == 1 else f"{format_count(found.calls)} collectives"
+    return (
+        f"A step is what repeats in the process group {name}: {calls}. It may be several iterations of the "
+        "loop, or part of one."
+    )
+
+
+def _behind(logs: dict[int, FlightLog]) -> list[str]:
+    """Which ranks issued fewer collectives of a group than others, as in a job that hangs."""
+    notes = []
+    for group in sorted({group for log in logs.values() for group in log.groups}):
+        rows = {rank: log.of(group) for rank, log in logs.items()}
+        last = {rank: int(logs[rank].sequence[own].max()) for rank, own in rows.items() if len(own)}
+        most = max(last.values(), default=0)
+        behind = [rank for rank, number in last.items() if number < most]
+        if not behind:
+            continue
+        told = ", ".join(f"rank {rank} at {last[rank]:,}" for rank in behind[:_NAMED])
+        more = f" and {len(behind) - _NAMED} more" if len(behind) > _NAMED else ""
+        notes.append(
+            f"In the process group {group[1] or group[0] or '?'} some ranks had issued collective {most:,}, but "
+            f"{told}{more}. If all dumps are from one moment, the others wait for {named_ranks(behind)}."
+        )
+    return notes
+
+
+def with_dumps(facts: Facts, ranks: Sequence[RankFacts]) -> Facts:
+    """The facts of ranks that dumps alone tell of, with what such dumps cannot tell."""
+    doubts = (*facts.doubts, *_clock_doubt(facts, ranks))
+    notes = (*_LIMITS, *facts.trust.notes, *(doubt for doubt in doubts if doubt not in facts.trust.notes))
+    return revise(
+        facts,
+        by_dumps=True,
+        doubts=doubts,
+        trust=revise(facts.trust, mode="dumps", signals=_signals(facts.trust), notes=notes),
+    )
+
+
+def _clock_doubt(facts: Facts, ranks: Sequence[RankFacts]) -> tuple[str, ...]:
+    """That clocks of several hosts could be what looks like lateness, where it rests on them and is no longer."""
+    late = facts.communication.late if facts.communication else ()
+    flights = [flight for rank in ranks if rank.record for flight in rank.record.flights]
+    timed = any(entry.duration_ns is not None for flight in flights for entry in flight.entries)
+    waited_ns = min((one.waited_ns for one in late if one.waited_ns is not None), default=CLOCK_ERROR_NS)
+    if timed or waited_ns >= CLOCK_ERROR_NS:
+        return ()
+    return (
+        f"A wait of {format_ns(waited_ns)} proves a late rank only if all ranks are on one host: the clocks of several "
+        f"hosts may be {format_ns(CLOCK_ERROR_NS)} apart.",
+    )
+
+
+def _signals(trust: Trust) -> tuple[Signal, ...]:
+    """What was measured is so in part: no timer ran, and the steps are inferred."""
+    return tuple(
+        Signal(name=signal.name, state="partial", reason=f"from {FOUND_BY}")
+        if signal.state == "measured"
+        else revise(signal, reason=_ONLY)
+        for signal in trust.signals
+    )

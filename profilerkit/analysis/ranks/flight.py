@@ -1,0 +1,347 @@
+"""Collectives without a trace: what torch's flight recorders held of all ranks, matched by group and number.
+
+A recorder tells when a host issued a collective, not when it ended. Where computing and issuing happen on the same
+host thread, who issues last is waited for; where a device computes, only timed collectives tell, and there the shortest
+is the last to arrive.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.communication.registry import MOST_BYTES, built_in
+from profilerkit.analysis.costs.arguments import BY_NAME
+from profilerkit.analysis.intervals import I64, Mask, Spans, index_at
+from profilerkit.analysis.ranks.waiting import Arrivals
+from profilerkit.model.communication import RecordedCollective
+from profilerkit.rundir.clock import Clock
+from profilerkit.rundir.flight import Flight, FlightEntry
+from profilerkit.trace.columns import ProcessGroup
+
+# A recorder tells when a host issued a collective, not when it ended. Where computing and issuing happen on the same
+# host thread, who issues last is waited for; where a device computes, only timed collectives tell, and there the
+# shortest is the last to arrive.
+
+#: Share of the collectives of one group and number that must be the same call on every rank for the numbers to count.
+FEWEST_ALIKE = 0.9
+#: The group of all ranks, as torch numbers and describes it.
+_WORLD = ("0", "default_pg")
+#: Back-ends that run on the host, by the beginning of the collective's name.
+_HOST_BACKENDS = ("gloo:", "mpi:")
+#: Rows of the table kept: the other collectives move less.
+_MOST_ROWS = 20
+_MOST_NS = 1 << 62
+
+
+class FlightLog(msgspec.Struct, frozen=True):
+    """Collectives of one rank by time; arrays are ``(n,)``.
+
+    Attributes:
+        created: int64 ns since the epoch, when the host issued it.
+        duration: int64 ns on the device, -1 where it was not timed.
+        sequence: int64 number in its group.
+        group: int32 ids into ``groups``.
+        name: int32 ids into ``names``.
+        dtype: int32 ids into ``names``, -1 where unknown.
+        bytes: int64, -1 where unknown: the larger of its sides.
+        between: bool, a transfer between two ranks.
+        step: int64 number of the judged step it was issued in, -1 outside of all.
+        names: id to text. Hostile.
+        groups: id to name and description. Hostile.
+        sizes: members of each group; ``None`` where the recorder does not know.
+        made: collectives that the rank issued in all.
+    """
+
+    created: I64
+    duration: I64
+    sequence: I64
+    group: npt.NDArray[np.int32]
+    name: npt.NDArray[np.int32]
+    dtype: npt.NDArray[np.int32]
+    bytes: I64
+    between: Mask
+    step: I64
+    names: tuple[str, ...]
+    groups: tuple[tuple[str, str], ...]
+    sizes: tuple[int | None, ...]
+    made: int
+
+    def __len__(self) -> int:
+        return len(self.created)
+
+    def of(self, group: tuple[str, str]) -> I64:
+        """Rows of a group's joint collectives, the first of each number; those before a restart are left out.
+
+        What is coalesced into one call shares a number; a process group that is made anew counts from the start.
+        """
+        if group not in self.groups:
+            return np.empty(0, dtype=np.int64)
+        rows = np.flatnonzero((self.group == self.groups.index(group)) & ~self.between)
+        back = np.flatnonzero(np.diff(self.sequence[rows]) < 0)
+        rows = rows[back[-1] + 1 :] if len(back) else rows
+        return rows[np.unique(self.sequence[rows], return_index=True)[1]]
+
+    def labels(self, rows: I64, known: dict[tuple[str, int], int]) -> I64:
+        """``(n,)`` numbers of what must be equal on all members, the name and the bytes; ``known`` grows."""
+        pairs, which = np.unique(np.stack([self.name[rows], self.bytes[rows]]), axis=1, return_inverse=True)
+        texts = ((self.names[name], size) for name, size in pairs.T.tolist())
+        numbers = np.array([known.setdefault(label, len(known)) for label in texts], dtype=np.int64)
+        return numbers[which.ravel()]
+
+
+def groups_of(log: FlightLog) -> tuple[ProcessGroup, ...]:
+    """The process groups of a rank; a recorder does not list their members."""
+    return tuple(
+        ProcessGroup(name, description, size or 0)
+        for (name, description), size in zip(log.groups, log.sizes, strict=True)
+    )
+
+
+def flight_log(flights: Sequence[Flight], clock: Clock | None, steady: Spans, numbers: I64) -> FlightLog | None:
+    """What the recorder held at the end of each window and of the run; ``None`` when it held nothing.
+
+    Args:
+        flights: of one rank.
+        clock: of that rank; without one no collective lies in a step.
+        steady: its judged steps on its own clock.
+        numbers: the numbers of these.
+    """
+    names: dict[str, int] = {}
+    groups: dict[tuple[str, str], int] = {}
+    sizes: dict[int, int | None] = {}
+    seen: dict[tuple[int, int, bool, int], tuple[int, ...]] = {}
+    for flight in flights:
+        for entry in _sound(flight):
+            told = flight.groups[entry.group]
+            group = groups.setdefault((told.name, told.description), len(groups))
+            sizes[group] = told.size if sizes.get(group) is None else sizes[group]
+            text, dtype = flight.names[entry.name], None if entry.dtype is None else flight.names[entry.dtype]
+            seen[group, entry.sequence, entry.between, entry.created_ns] = (
+                -1 if entry.duration_ns is None else entry.duration_ns,
+                names.setdefault(text, len(names)),
+                -1 if dtype is None else names.setdefault(dtype, len(names)),
+                _bytes(entry, dtype),
+            )
+    if not seen:
+        return None
+    keys = sorted(seen, key=lambda key: key[3])
+    values = np.array([seen[key] for key in keys], dtype=np.int64)
+    created = np.array([key[3] for key in keys], dtype=np.int64)
+    return FlightLog(
+        created=created,
+        duration=values[:, 0],
+        sequence=np.array([key[1] for key in keys], dtype=np.int64),
+        group=np.array([key[0] for key in keys], dtype=np.int32),
+        name=values[:, 1].astype(np.int32),
+        dtype=values[:, 2].astype(np.int32),
+        bytes=values[:, 3],
+        between=np.array([key[2] for key in keys], dtype=np.bool_),
+        step=_steps(created, clock, steady, numbers),
+        names=tuple(names),
+        groups=tuple(groups),
+        sizes=tuple(sizes[index] for index in range(len(groups))),
+        made=max(flight.made for flight in flights),
+    )
+
+
+def _sound(flight: Flight) -> Iterable[FlightEntry]:
+    """The entries whose numbers can be what they are said to be."""
+    for entry in flight.entries:
+        named = 0 <= entry.name < len(flight.names) and 0 <= entry.group < len(flight.groups)
+        typed = entry.dtype is None or 0 <= entry.dtype < len(flight.names)
+        numbers = (entry.created_ns, entry.sequence, entry.duration_ns or 0)
+        if named and typed and min(numbers) >= 0 and max(numbers) < _MOST_NS:
+            yield entry
+
+
+def _bytes(entry: FlightEntry, dtype: str | None) -> int:
+    """The larger side of a collective, -1 where its type is not known.
+
+    >>> entry = dict(name=0, group=0, sequence=1, between=False, created_ns=1, input_elements=1, output_elements=2)
+    >>> _bytes(FlightEntry(**entry), "Long")
+    16
+    """
+    known = BY_NAME.get(dtype or "")
+    elements = max(entry.input_elements, entry.output_elements)
+    return min(known.bytes * elements, MOST_BYTES) if known and elements >= 0 else -1
+
+
+def _steps(created: I64, clock: Clock | None, steady: Spans, numbers: I64) -> I64:
+    step = np.full(len(created), -1, dtype=np.int64)
+    if clock is not None and len(steady):
+        at = np.array([clock.perf_ns(instant) for instant in created.tolist()], dtype=np.int64)
+        found = index_at(steady, at)
+        step[found >= 0] = numbers[found[found >= 0]]
+    return step
+
+
+class FlightMatch(msgspec.Struct, frozen=True):
+    """The same collective on all ranks.
+
+    Attributes:
+        arrivals: one entry per group; only those whose times tell who waits.
+        matched: collectives that were matched, those included whose times do not tell.
+        of: collectives of the rank that has most, of each group.
+        untimed: whether collectives of a device were matched that nobody timed.
+        by_clock: whether who waits rests on the hosts' clocks.
+    """
+
+    arrivals: tuple[Arrivals, ...]
+    matched: int
+    of: int
+    untimed: bool
+    by_clock: bool
+
+
+def match_flights(logs: Sequence[FlightLog | None], on_device: Sequence[bool], world_size: int | None) -> FlightMatch:
+    """Match the collectives of several ranks.
+
+    Args:
+        logs: per rank what its recorder held.
+        on_device: per rank whether it computes on a device.
+        world_size: ranks of the job; ``None`` if unknown.
+    """
+    groups = sorted({group for log in logs if log is not None for group in log.groups})
+    arrivals: list[Arrivals] = []
+    matched = of = 0
+    untimed = by_clock = False
+    for group in groups:
+        rows = {rank: log.of(group) for rank, log in enumerate(logs) if log is not None}
+        members = {rank: (log, rows[rank]) for rank, log in enumerate(logs) if log is not None and len(rows[rank])}
+        if len(members) < 2:
+            continue
+        of += max(len(own) for _, own in members.values())
+        common = common_calls(members)
+        matched += common.shape[1]
+        if not common.shape[1]:
+            continue
+        sizes = [log.sizes[log.groups.index(group)] for log, _ in members.values()]
+        expected = max((size for size in sizes if size is not None), default=None)
+        expected = world_size if expected is None and group == _WORLD else expected
+        host = not any(on_device[rank] for rank in members) and all(_on_host(*entry) for entry in members.values())
+        timed = not host and _durations(members, common).min() >= 0
+        untimed |= not host and not timed
+        by_clock |= host
+        if host or timed:
+            whole = expected is not None and len(members) >= expected
+            arrivals.append(_arrivals(members, common, timed=timed, whole=whole))
+    return FlightMatch(tuple(arrivals), matched, of, untimed, by_clock)
+
+
+_Members = dict[int, tuple[FlightLog, I64]]
+
+
+def issues_for_device(log: FlightLog) -> bool:
+    """Whether a rank issued any collective that a device runs, so that it computes on one."""
+    return not _on_host(log, np.arange(len(log)))
+
+
+def _on_host(log: FlightLog, rows: I64) -> bool:
+    return all(log.names[index].startswith(_HOST_BACKENDS) for index in np.unique(log.name[rows]).tolist())
+
+
+def common_calls(members: Mapping[int, tuple[FlightLog, I64]]) -> I64:
+    """``(m, n)`` rows of the collectives that all members hold; none where the numbers stand for different calls."""
+    numbers: I64 | None = None
+    for log, rows in members.values():
+        own = log.sequence[rows]
+        numbers = own if numbers is None else np.intersect1d(numbers, own)
+    if numbers is None or not len(numbers):
+        return np.empty((len(members), 0), dtype=np.int64)
+    found = np.stack([rows[np.searchsorted(log.sequence[rows], numbers)] for log, rows in members.values()])
+    known: dict[tuple[str, int], int] = {}
+    labels = np.stack([log.labels(rows, known) for (log, _), rows in zip(members.values(), found, strict=True)])
+    alike = (labels == labels[0]).all(axis=0)
+    if alike.mean() < FEWEST_ALIKE:
+        return np.empty((len(members), 0), dtype=np.int64)
+    kept: I64 = found[:, alike]
+    return kept
+
+
+def _durations(members: _Members, common: I64) -> I64:
+    return np.stack([log.duration[rows] for (log, _), rows in zip(members.values(), common, strict=True)])
+
+
+def _arrivals(members: _Members, common: I64, *, timed: bool, whole: bool) -> Arrivals:
+    """Waiting until the last one has issued it; of timed ones what they take beyond the shortest."""
+    created = np.stack([log.created[rows] for (log, _), rows in zip(members.values(), common, strict=True)])
+    arrived = created.max(axis=0)
+    last, wait = created.argmax(axis=0), arrived - created
+    if timed:
+        duration = _durations(members, common)
+        last, wait = duration.argmin(axis=0), duration - duration.min(axis=0)
+    steps = np.stack([log.step[rows] for (log, _), rows in zip(members.values(), common, strict=True)])
+    return Arrivals(
+        members=np.array(list(members), dtype=np.int64),
+        rows=common,
+        start=arrived - wait,
+        wait=wait,
+        last=last,
+        arrived=arrived,
+        transfer=np.zeros(len(last), dtype=np.int64),
+        step=steps[last, np.arange(len(last))],
+        whole=whole,
+        certain=True,
+    )
+
+
+def longest_per_step(entry: Arrivals) -> Arrivals:
+    """Of each step the collective that ranks waited longest for.
+
+    Buckets that are reduced side by side show one lateness several times. That counts once, which makes the waiting of
+    a step the least there was.
+    """
+    waited = entry.wait.sum(axis=0)
+    order = np.lexsort((-waited, entry.step))
+    first = order[np.unique(entry.step[order], return_index=True)[1]]
+    keep = np.sort(first[entry.step[first] >= 0])
+    return Arrivals(
+        members=entry.members,
+        rows=entry.rows[:, keep],
+        start=entry.start[:, keep],
+        wait=entry.wait[:, keep],
+        last=entry.last[keep],
+        arrived=entry.arrived[keep],
+        transfer=entry.transfer[keep],
+        step=entry.step[keep],
+        whole=entry.whole,
+        certain=entry.certain,
+        between=entry.between,
+    )
+
+
+def recorded_collectives(position: int, log: FlightLog, arrivals: Sequence[Arrivals]) -> tuple[RecordedCollective, ...]:
+    """What one rank's recorder held by name, type and group, most bytes first.
+
+    ``position`` is the rank's among the members of ``arrivals``, whose skew is told where they were matched.
+    """
+    skew = np.full(len(log), -1, dtype=np.int64)
+    for entry in arrivals:
+        for index in np.flatnonzero(entry.members == position).tolist():
+            skew[entry.rows[index]] = entry.wait.max(axis=0)
+    keys = np.stack([log.name, log.dtype, log.group], axis=1)
+    _, which, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    order = np.argsort(which.ravel(), kind="stable")
+    rows = np.split(order, np.cumsum(counts)[:-1])
+    table = [_row(log, own, skew) for own in rows]
+    table.sort(key=lambda row: (-(row.bytes or 0), -row.count, row.name))
+    return tuple(table[:_MOST_ROWS])
+
+
+def _row(log: FlightLog, rows: I64, skew: I64) -> RecordedCollective:
+    first = int(rows[0])
+    name, group = log.names[log.name[first]], int(log.group[first])
+    known = skew[rows][skew[rows] >= 0]
+    sized = (log.bytes[rows] >= 0).all()
+    return RecordedCollective(
+        name=name,
+        kind=built_in().kind(name),
+        group=log.groups[group][1] or log.groups[group][0],
+        group_size=log.sizes[group],
+        count=len(rows),
+        bytes=int(log.bytes[rows].sum()) if sized else None,
+        dtype=log.names[log.dtype[first]] if log.dtype[first] >= 0 else None,
+        skew_ns=round(float(np.median(known))) if len(known) else None,
+    )

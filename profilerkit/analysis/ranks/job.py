@@ -1,0 +1,405 @@
+"""Several ranks as one job: match their collectives, divide waiting from transfer, find whom the others wait for."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from profilerkit.analysis.communication.details import divided_work
+from profilerkit.analysis.communication.log import CollectiveLog
+from profilerkit.analysis.communication.table import EXPOSED, Split, collective_table
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
+from profilerkit.analysis.parts import WAITS, leaf
+from profilerkit.analysis.rank_facts import RankFacts, with_trace
+from profilerkit.analysis.ranks.alignment import RankLog
+from profilerkit.analysis.ranks.alike import captures_apart, rank_name
+from profilerkit.analysis.ranks.cause import Cause, cause_by_parts, cause_of, more_work, same_work
+from profilerkit.analysis.ranks.flight_ranks import FlightRanks, flight_ranks
+from profilerkit.analysis.ranks.late import CAUSED_SHARE, FEWEST_STEPS, Lateness, jitter_ratio, late_ranks
+from profilerkit.analysis.ranks.matching import Matching, match_ranks
+from profilerkit.analysis.ranks.waiting import (
+    Arrivals,
+    Ledger,
+    arrivals_of,
+    latency_floor_ns,
+    ledger_of,
+    relabelled,
+    splits_of,
+)
+from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.model.change import revise
+from profilerkit.model.communication import Communication, LateRank
+
+#: Share of a step that the median other rank must wait, exposed, before a rank is called late.
+LATE_SHARE = 0.05
+#: A late rank on a host must be later than the ends of one collective are apart by this factor: the load that blurs the
+#: ends delays the starts as well. Of 78 gloo recordings with an injected delay it was 32 and more; load alone made a
+#: rank of two others late by 3 and by 7 times as much.
+BEYOND_RESIDUAL = 10.0
+#: Share of the waiting that the time of a rank's additional FLOPs, at its own speed, must make up.
+ACCOUNTED = 0.5
+#: More steps than this nobody is asked to record.
+MOST_NEEDED = 100
+
+
+class Job(msgspec.Struct, frozen=True):
+    """The ranks after they were compared.
+
+    Attributes:
+        ranks: with their communication divided where it was matched.
+        communication: what all collectives say; ``None`` when no rank shows any.
+        ledger: who waited for whom; ``None`` when nothing was matched.
+        matching: ``None`` likewise.
+        late: positions of the ranks the others wait for, most waiting first.
+        suspect: the rank that causes most of the waiting, if that is much; proven late or not.
+        waiting_share: of a step, waited by the median other rank; ``None`` when nobody is late.
+        jitter_share: what of it would be left without the late rank; ``None`` likewise.
+        shown_share: of a step, transfers that the late rank computes through and the median other one, done with its
+            own work, has exposed; ``None`` likewise.
+        flight: what the flight recorders say; ``None`` where they were not needed or fewer than two ranks have one.
+    """
+
+    ranks: tuple[RankFacts, ...]
+    communication: Communication | None
+    ledger: Ledger | None = None
+    matching: Matching | None = None
+    late: tuple[int, ...] = ()
+    suspect: int | None = None
+    waiting_share: float | None = None
+    jitter_share: float | None = None
+    shown_share: float | None = None
+    flight: FlightRanks | None = None
+
+
+def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
+    """Match the collectives of the ranks that were recorded alike, as far as they can be matched.
+
+    Args:
+        ranks: of one job.
+        world_size: ranks of the whole job; ``None`` if unknown.
+    """
+    told = comparable(ranks)
+    logs = [rank.trace.collectives if rank.trace and index in told else None for index, rank in enumerate(ranks)]
+    if all(log is None for log in logs):
+        return _by_flight(ranks, world_size, None)
+    if sum(log is not None for log in logs) < 2 or captures_apart(ranks):
+        return _by_flight(ranks, world_size, Communication())
+    matching = match_ranks(
+        [
+            RankLog(rank_name(rank), log, rank.trace.meta.base_time_ns if rank.trace else None)
+            for rank, log in zip(ranks, logs, strict=True)
+        ],
+        world_size,
+    )
+    if not matching.groups:
+        return _by_flight(ranks, world_size, Communication(matched=0, of=matching.of, problems=matching.problems))
+    arrivals = arrivals_of(matching, logs, [_steady(rank.trace) for rank in ranks])
+    floor_ns = latency_floor_ns(arrivals, logs)
+    divided = _all_divided(ranks, splits_of(arrivals, logs), floor_ns)
+    joint = tuple(entry for entry in arrivals if not entry.between)
+    # The bubbles of a pipeline are waiting, but for no late rank.
+    for_all = divided if len(joint) == len(arrivals) else _all_divided(ranks, splits_of(joint, logs), floor_ns)
+    arrivals = joint
+    seen = _steps_seen(ranks, matching, arrivals, judged=True)
+    ledger = ledger_of(arrivals, len(ranks))
+    certain = ledger_of([entry for entry in arrivals if entry.certain], len(ranks))
+    found = late_ranks(_exposed(certain, for_all), _typical_step_ns(ranks))
+    suspects = found.ranks or _suspect(ledger)
+    waiting = _median_waiting(for_all, suspects, matching, arrivals) if suspects else 0.0
+    # One long step of few must not thin what the others wait in each.
+    late = found.ranks if waiting * max(_mean_to_median(ranks), 1.0) >= LATE_SHARE else ()
+    blurred = bool(late) and _is_blurred(divided[late[0]], late[0], matching, waiting)
+    late = () if blurred else late
+    if waiting >= LATE_SHARE and not (late and found.sure) and _has_more_to_do(divided, suspects, waiting):
+        late, blurred, found = suspects, False, revise(found, sure=True)
+    return Job(
+        ranks=divided,
+        communication=revise(
+            _communication(divided, matching, arrivals, ledger, revise(found, ranks=late), seen), blurred=blurred
+        ),
+        ledger=ledger,
+        matching=matching,
+        late=late,
+        suspect=late[0] if late else suspects[0] if waiting >= LATE_SHARE else None,
+        waiting_share=waiting if late else None,
+        jitter_share=waiting * jitter_ratio(late[0], arrivals) if late else None,
+        shown_share=_shown_by_lateness(for_all, late) if late else None,
+    )
+
+
+def _by_flight(ranks: Sequence[RankFacts], world_size: int | None, by_traces: Communication | None) -> Job:
+    """The ranks by their flight recorders, where the traces say no more than ``by_traces``."""
+    found = flight_ranks(ranks, world_size, least_share=LATE_SHARE)
+    if found is None or found.communication is None:
+        if found is not None and found.problems:
+            by_traces = by_traces or Communication()
+            by_traces = revise(by_traces, problems=(*by_traces.problems, *found.problems))
+        return Job(tuple(ranks), by_traces, flight=found)
+    return Job(
+        tuple(ranks),
+        found.communication,
+        ledger=found.ledger,
+        late=found.late,
+        suspect=found.late[0] if found.late else None,
+        waiting_share=found.waiting_share,
+        jitter_share=found.jitter_share,
+        flight=found,
+    )
+
+
+def _exposed(ledger: Ledger, ranks: Sequence[RankFacts]) -> Ledger:
+    """Return the ledger with no more waiting of a rank in a step than nothing hid.
+
+    Of collectives beside computing each waits for the same delay again.
+    """
+    own = np.zeros_like(ledger.own)
+    for position, rank in enumerate(ranks):
+        if rank.trace is not None:
+            _, mine, theirs = np.intersect1d(rank.trace.steps.index, ledger.numbers, return_indices=True)
+            own[position, theirs] = rank.trace.partition.per_step[mine, leaf("comm.skew")]
+    return revise(ledger, own=np.minimum(own, ledger.own))
+
+
+def _typical_step_ns(ranks: Sequence[RankFacts]) -> float:
+    """Mean step of the median rank; 0 where none was timed."""
+    lengths = [rank.steps.time_ns.mean for rank in ranks if rank.steps.time_ns]
+    return float(np.median(lengths)) if lengths else 0.0
+
+
+def _mean_to_median(ranks: Sequence[RankFacts]) -> float:
+    """How much longer the mean step is than the median one, of the median rank; 1 where none was timed.
+
+    At most 2: beyond that long steps hold most of the time, and what the others wait in each is not the question.
+    """
+    ratios = [rank.steps.time_ns.mean / max(rank.steps.time_ns.median, 1) for rank in ranks if rank.steps.time_ns]
+    return min(float(np.median(ratios)), 2.0) if ratios else 1.0
+
+
+def _suspect(ledger: Ledger) -> tuple[int, ...]:
+    """The rank that causes most of the waiting, by accident or not; empty where it is not that much."""
+    worst = int(ledger.caused.argmax())
+    return (worst,) if ledger.caused[worst] >= CAUSED_SHARE * max(ledger.total_ns, 1) else ()
+
+
+def comparable(ranks: Sequence[RankFacts]) -> list[int]:
+    """Positions of the ranks that were recorded alike: those with device events, else with a trace, else all."""
+    modes = [rank.mode for rank in ranks]
+    alike = next(mode for mode in ("gpu", "cpu", "steps") if mode in modes)
+    return [index for index, mode in enumerate(modes) if mode == alike]
+
+
+def _steady(trace: TraceFacts | None) -> tuple[Spans, I64]:
+    """The judged steps and their numbers."""
+    if trace is None:
+        return EMPTY, np.empty(0, dtype=np.int64)
+    keep = np.array([state == "steady" for state in trace.steps.state], dtype=bool)
+    return trace.window, trace.steps.index[keep]
+
+
+def _all_divided(ranks: Sequence[RankFacts], splits: Sequence[Split | None], floor_ns: int) -> tuple[RankFacts, ...]:
+    """The ranks with waiting and transfer told apart; of a summary that kept no segments nothing can be."""
+    return tuple(
+        with_trace(rank, _divided(rank.trace, split, floor_ns))
+        if rank.trace and split and len(rank.trace.partition.segments)
+        else rank
+        for rank, split in zip(ranks, splits, strict=True)
+    )
+
+
+def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
+    """The trace's facts with waiting and transfer told apart."""
+    log = trace.collectives
+    if log is None:
+        return trace
+    parts = relabelled(trace.partition, Spans(trace.steps.start, trace.steps.end), log, split, floor_ns)
+    comm = trace.comm
+    if comm is not None:
+        exposed = intersect(trace.window, parts.segments.only(*EXPOSED))
+        comm = revise(comm, table=collective_table(log, covered(trace.window, log.start), exposed, split))
+    collective_work = trace.collective_work and divided_work(
+        trace.collective_work, log, trace.window, parts, split, trace.meta, floor_ns
+    )
+    return revise(trace, partition=parts, comm=comm, collective_work=collective_work)
+
+
+def _steps_seen(
+    ranks: Sequence[RankFacts], matching: Matching, arrivals: Sequence[Arrivals], *, judged: bool
+) -> list[int]:
+    """Per rank how many of its judged steps its matched collectives lie in; 0 where nothing was matched.
+
+    Where one capture is short, the others' steps beyond its end show no waiting, however long they waited there. With
+    ``judged`` only collectives count that ended in a judged step of the rank that arrived last.
+    """
+    counts = []
+    for index, rank in enumerate(ranks):
+        own = [entry for entry in arrivals if index in entry.members]
+        instants = [entry.arrived[entry.step >= 0] if judged else entry.arrived for entry in own]
+        at = np.concatenate([np.empty(0, dtype=np.int64), *instants])
+        to_common = matching.to_common_ns[index]
+        if rank.trace is None or to_common is None or not len(at):
+            counts.append(0)
+            continue
+        window = rank.trace.window
+        counts.append(int(((window.end + to_common > at.min()) & (window.start + to_common <= at.max())).sum()))
+    return counts
+
+
+def _median_waiting(
+    ranks: Sequence[RankFacts], late: Sequence[int], matching: Matching, arrivals: Sequence[Arrivals]
+) -> float:
+    """Share of its step that the median of the matched ranks beside the late ones waits, exposed."""
+    seen = _steps_seen(ranks, matching, arrivals, judged=False)
+    others = [
+        min(rank.share("comm.skew") * rank.trace.n_steady / count, 1.0)
+        for index, (rank, count) in enumerate(zip(ranks, seen, strict=True))
+        if index not in late and rank.trace is not None and count
+    ]
+    return float(np.median(others)) if others else 0.0
+
+
+def _shown_by_lateness(ranks: Sequence[RankFacts], late: Sequence[int]) -> float:
+    """Share of a step in which the median other rank has transfers exposed that the latest rank computes through.
+
+    Who is late sends its first buckets while it computes the others'; who waited for it has nothing left to compute.
+    With the same work a rank that is no longer late hides as much as the late one does; with other work it may not.
+    """
+    late_trace, traces = ranks[late[0]].trace, [r.trace for i, r in enumerate(ranks) if i not in late and r.trace]
+    if late_trace is None or same_work(late_trace, traces) is False:
+        return 0.0
+    exposed = [rank.share("comm.bw") + rank.share("comm.lat") for rank in ranks]
+    others = [value for index, value in enumerate(exposed) if index not in late and ranks[index].trace is not None]
+    return max(float(np.median(others)) - exposed[late[0]], 0.0) if others else 0.0
+
+
+def _has_more_to_do(ranks: Sequence[RankFacts], suspects: Sequence[int], waiting: float) -> bool:
+    """Whether what one rank computes more than the others accounts for ``waiting``: work is no accident.
+
+    It is called late for that however busy its host is. Fewer steps may be cut at unlike places.
+    """
+    rank = ranks[suspects[0]]
+    others = [entry.trace for entry in ranks if entry.trace is not None and entry is not rank]
+    if len(suspects) != 1 or rank.trace is None or rank.trace.n_steady < FEWEST_STEPS:
+        return False
+    computes = sum(part.share for part in rank.parts if part.part.startswith("compute."))
+    return more_work(rank.trace, others) * computes >= ACCOUNTED * waiting
+
+
+def _is_blurred(rank: RankFacts, position: int, matching: Matching, waiting: float) -> bool:
+    """Whether the ends of one collective lie so far apart on a host that being last by ``waiting`` proves nothing."""
+    if rank.trace is None or rank.trace.collectives is None or not rank.trace.collectives.on_host:
+        return False
+    own, known = matching.residual_ns[position], [value for value in matching.residual_ns if value is not None]
+    residual_ns = own if own is not None else float(np.median(known)) if known else 0.0
+    step_ns = rank.steps.time_ns.mean if rank.steps.time_ns else 0.0
+    return waiting * step_ns < BEYOND_RESIDUAL * residual_ns
+
+
+def _communication(
+    ranks: Sequence[RankFacts],
+    matching: Matching,
+    arrivals: Sequence[Arrivals],
+    ledger: Ledger,
+    found: Lateness,
+    seen: Sequence[int],
+) -> Communication:
+    used = {group.by for group in matching.groups}
+    time_ns = _matched_time(arrivals, [rank.trace.collectives if rank.trace else None for rank in ranks])
+    waited_ns = sum(int(entry.wait[:, entry.step >= 0].sum()) for entry in arrivals)
+    whole = all(entry.whole for entry in arrivals)
+    return Communication(
+        matched=matching.matched,
+        of=matching.of,
+        by="both" if len(used) > 1 else "sequence" if "sequence" in used else "order",
+        residual_ns=max((value for value in matching.residual_ns if value is not None), default=None),
+        most_shift=max(matching.shift, default=0),
+        steps=max(seen),
+        waited_ns=waited_ns,
+        time_ns=time_ns,
+        transfer_ns=time_ns - waited_ns if whole else None,
+        late=tuple(
+            _late_rank(
+                ranks,
+                rank,
+                ledger,
+                cause_of(
+                    rank,
+                    arrivals,
+                    [entry.trace.partition.segments if entry.trace else None for entry in ranks],
+                    matching.to_common_ns,
+                ),
+                max(seen[rank], 1),
+                few=not found.sure,
+            )
+            for rank in found.ranks
+        ),
+        problems=matching.problems,
+        steps_needed=_asked(found.needed),
+    )
+
+
+def _asked(needed: int | None) -> int | None:
+    """Steps that anybody would record."""
+    if needed is None or needed > MOST_NEEDED:
+        return None
+    return needed
+
+
+def _matched_time(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]) -> int:
+    """Ns in matched collectives of judged steps, all ranks."""
+    total = 0
+    for entry in arrivals:
+        judged = entry.step >= 0
+        for rank, rows in zip(entry.members.tolist(), entry.rows, strict=True):
+            log = logs[rank]
+            if log is not None:
+                total += int((log.end - log.start)[rows[judged]].sum())
+    return total
+
+
+def _late_rank(
+    ranks: Sequence[RankFacts], position: int, ledger: Ledger, cause: Cause, steps: int, *, few: bool
+) -> LateRank:
+    rank = ranks[position]
+    others = [entry.trace for entry in ranks if entry.trace is not None and entry is not rank]
+    if cause.part is None and others:
+        beside = [entry.parts for entry in ranks if entry.trace is not None and entry is not rank]
+        led = cause_by_parts(rank.parts, beside, cause.waited_ns / steps)
+        cause = Cause(led.part, led.explained_ns * steps, cause.waited_ns) if led.part else cause
+    if cause.part is not None and cause.part.startswith("input."):
+        # A trace sees a wait; what it was spent on, the step log or the workers' records tell.
+        waits = [part for part in rank.parts if part.part in WAITS]
+        cause = revise(cause, part=max(waits, key=lambda part: part.time_ns).part if waits else cause.part)
+    computes = rank.trace is not None and cause.part is not None and cause.part.startswith("compute.")
+    return LateRank(
+        rank=rank.rank,
+        origin=rank.origin,
+        share=float(ledger.caused[position]) / max(ledger.total_ns, 1),
+        last=int(ledger.last[position]),
+        of=int(ledger.of[position]),
+        cause=cause.part,
+        cause_ns=round(cause.explained_ns / steps) if cause.part else None,
+        waited_ns=round(cause.waited_ns / steps),
+        coverage=cause.coverage,
+        same_work=same_work(rank.trace, others) if rank.trace is not None and computes else None,
+        few_steps=few,
+    )
+
+
+def notes_of(job: Job, world_size: int | None) -> list[str]:
+    """What limits the comparison of the ranks, in whole sentences."""
+    found = job.communication
+    if found is None:
+        return []
+    together = "waiting for another rank and transfer look the same"
+    if len(job.ranks) == 1:
+        return [f"Only one of {world_size} ranks was analyzed: {together}."] if (world_size or 1) > 1 else []
+    if not found.matched:
+        return [
+            *captures_apart(job.ranks),
+            *found.problems,
+            f"No collective could be matched across the ranks: {together}.",
+        ]
+    matching = job.matching
+    partial = matching is not None and any(not group.whole for group in matching.groups)
+    missing = ["Not all members of the process groups were read: the last to arrive may be missing."] if partial else []
+    return [*missing, *found.problems]

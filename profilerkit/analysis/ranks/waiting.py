@@ -1,0 +1,274 @@
+"""Who waits for whom: each matched collective, and exposed communication, divided into waiting and transfer."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from profilerkit.analysis.communication.log import CollectiveLog
+from profilerkit.analysis.communication.table import Split
+from profilerkit.analysis.intervals import I64, Mask, Segments, Spans, index_at, paint, union, with_label
+from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.parts import LEAVES, leaf
+from profilerkit.analysis.ranks.matching import MatchedGroup, Matching
+from profilerkit.errors import InvariantError
+from profilerkit.model.change import revise
+
+
+class Arrivals(msgspec.Struct, frozen=True):
+    """The matched collectives of one group on the common clock; ``(m, n)`` members by collectives, int64 ns.
+
+    Attributes:
+        members: ``(m,)`` positions of the ranks.
+        rows: ``(m, n)`` rows of their logs.
+        start: ``(m, n)`` when each member came.
+        wait: ``(m, n)`` how long it waited for the last to arrive.
+        last: ``(n,)`` which member arrived last, an index into ``members``.
+        arrived: ``(n,)`` when it arrived.
+        transfer: ``(n,)`` from then until the first member left.
+        step: ``(n,)`` number of the judged step in which the last member arrived, -1 outside of all.
+        whole: whether these are all members of the group.
+        between: whether these are transfers between two: who waits for the other stage waits for no late rank.
+        certain: whether these are known to be one group: by its name, or because all ranks of the job are in it.
+    """
+
+    members: I64
+    rows: I64
+    start: I64
+    wait: I64
+    last: I64
+    arrived: I64
+    transfer: I64
+    step: I64
+    whole: bool
+    certain: bool
+    between: bool = False
+
+
+def arrivals_of(
+    matching: Matching, logs: Sequence[CollectiveLog | None], steady: Sequence[tuple[Spans, I64]]
+) -> tuple[Arrivals, ...]:
+    """Split every matched collective.
+
+    With s and e a member's start and end, the last arrival is S = max s; a member waits min(S, e) - s (who leaves
+    before the last one has come waited for nobody else), and the transfer lasts from S to min e.
+
+    Args:
+        matching: of the ranks.
+        logs: their collectives.
+        steady: per rank its judged steps on its own clock, and their numbers.
+    """
+    return tuple(_arrivals(group, matching, logs, steady) for group in matching.groups)
+
+
+def _arrivals(
+    group: MatchedGroup,
+    matching: Matching,
+    logs: Sequence[CollectiveLog | None],
+    steady: Sequence[tuple[Spans, I64]],
+) -> Arrivals:
+    start, end = np.empty_like(group.rows), np.empty_like(group.rows)
+    for index, (rank, rows) in enumerate(zip(group.members.tolist(), group.rows, strict=True)):
+        log, to_common = logs[rank], matching.to_common_ns[rank]
+        if log is not None and to_common is not None:
+            start[index], end[index] = log.start[rows] + to_common, log.end[rows] + to_common
+    last = start.argmax(axis=0)
+    arrived = start.max(axis=0)
+    step = np.full(len(last), -1, dtype=np.int64)
+    for index, rank in enumerate(group.members.tolist()):
+        window, numbers = steady[rank]
+        own = np.flatnonzero(last == index)
+        to_common = matching.to_common_ns[rank]
+        if len(window) and len(own) and to_common is not None:
+            at = arrived[own] - to_common
+            found = index_at(window, at)
+            step[own[found >= 0]] = numbers[found[found >= 0]]
+    return Arrivals(
+        members=group.members,
+        rows=group.rows,
+        start=start,
+        wait=np.minimum(arrived, end) - start,
+        last=last,
+        arrived=arrived,
+        transfer=np.maximum(end.min(axis=0) - arrived, 0),
+        step=step,
+        whole=group.whole,
+        certain=group.whole or bool(group.channel.group),
+        between=group.between,
+    )
+
+
+def splits_of(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]) -> tuple[Split | None, ...]:
+    """Per rank how each of its collectives divides; ``None`` for a rank without any.
+
+    Where members of the group were not recorded, what is not waiting for the recorded ones may still be waiting.
+    """
+    splits = [None if log is None else Split.unknown(len(log)) for log in logs]
+    for entry in arrivals:
+        for index, rank in enumerate(entry.members.tolist()):
+            split = splits[rank]
+            if split is not None:
+                rows = entry.rows[index]
+                split.wait[rows] = entry.wait[index]
+                split.members[rows] = len(entry.members)
+                if entry.whole:
+                    split.transfer[rows] = entry.transfer
+    return tuple(splits)
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """Who waited for whom in the judged steps.
+
+    Attributes:
+        last: ``(n_ranks,)`` int64, in how many collectives each rank arrived last.
+        of: ``(n_ranks,)`` int64, in how many it took part.
+        caused: ``(n_ranks,)`` int64 ns that the others waited for it.
+        waited: ``(n_ranks,)`` int64 ns that it waited itself.
+        peers: per rank the positions of the members of the group in which it caused most of that, itself among them.
+        owner: ``(n,)`` int64, the rank that arrived last in each collective.
+        amount: ``(n,)`` int64 ns that the others waited in it, all together.
+        members: ``(n,)`` int64, how many took part in it.
+        step: ``(n,)`` int64, position of its step among those with a collective.
+        numbers: ``(n_steps,)`` int64, numbers of these steps.
+        own: ``(n_ranks, n_steps)`` int64 ns that each rank waited itself in each step.
+    """
+
+    last: I64
+    of: I64
+    caused: I64
+    waited: I64
+    peers: tuple[I64, ...]
+    owner: I64
+    amount: I64
+    members: I64
+    step: I64
+    numbers: I64
+    own: I64
+
+    @property
+    def total_ns(self) -> int:
+        """Waiting of all ranks."""
+        return int(self.waited.sum())
+
+
+def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
+    """Book the waiting in every judged collective on the rank that arrived last; ``count`` ranks.
+
+    Where a rank waits in several collectives at once, as in buckets that overlap, the first of them has the time.
+    """
+    last, of, caused, waited = (np.zeros(count, dtype=np.int64) for _ in range(4))
+    most, peers = np.full(count, -1, dtype=np.int64), [np.array([rank]) for rank in range(count)]
+    judged = [entry.step >= 0 for entry in arrivals]
+    none = np.empty(0, dtype=np.int64)
+    steps = np.unique(np.concatenate([none, *(entry.step[rows] for entry, rows in zip(arrivals, judged, strict=True))]))
+    own = np.zeros((count, len(steps)), dtype=np.int64)
+    owners, amounts, groups, positions = [none], [none], [none], [none]
+    for entry, rows, wait in zip(arrivals, judged, _once(arrivals, judged), strict=True):
+        at = np.searchsorted(steps, entry.step[rows])
+        owner, amount = entry.members[entry.last[rows]], wait.sum(axis=0)
+        here = np.zeros(count, dtype=np.int64)
+        np.add.at(here, owner, amount)
+        np.add.at(last, owner, 1)
+        np.add.at(own, (entry.members[:, None], at[None, :]), wait)
+        caused += here
+        of[entry.members] += int(rows.sum())
+        waited[entry.members] += wait.sum(axis=1)
+        for rank in entry.members[here[entry.members] > most[entry.members]].tolist():
+            peers[rank] = entry.members
+        most = np.maximum(most, here)
+        owners.append(owner)
+        amounts.append(amount)
+        groups.append(np.full(len(at), len(entry.members)))
+        positions.append(at)
+    owner, amount, members, at = (
+        np.concatenate(parts).astype(np.int64) for parts in (owners, amounts, groups, positions)
+    )
+    return Ledger(last, of, caused, waited, tuple(peers), owner, amount, members, at, steps, own)
+
+
+def _once(arrivals: Sequence[Arrivals], judged: Sequence[Mask]) -> list[I64]:
+    """Per entry ``(m, n)`` waiting in its judged collectives, no instant of a rank's twice."""
+    waits = [entry.wait[:, rows].copy() for entry, rows in zip(arrivals, judged, strict=True)]
+    places: dict[int, list[tuple[int, int]]] = {}
+    for index, entry in enumerate(arrivals):
+        for at, rank in enumerate(entry.members.tolist()):
+            places.setdefault(rank, []).append((index, at))
+    for own in places.values():
+        start = np.concatenate([arrivals[index].start[at, judged[index]] for index, at in own])
+        end = start + np.concatenate([waits[index][at] for index, at in own])
+        order = np.argsort(start, kind="stable")
+        before = np.maximum.accumulate(np.r_[start[order[:1]], end[order]])[:-1]
+        alone = np.empty_like(start)
+        alone[order] = np.maximum(end[order] - np.maximum(start[order], before), 0)
+        first = 0
+        for index, at in own:
+            waits[index][at] = alone[first : first + waits[index].shape[1]]
+            first += waits[index].shape[1]
+    return waits
+
+
+#: Transfers below this size take as long as an empty one: their median is the latency floor of the run.
+TINY_BYTES = 64 * 1024
+#: The floor where no transfer is known to be tiny: an all-reduce of 32 KB over 8 A100.
+LATENCY_FLOOR_NS = 44_000
+
+
+def latency_floor_ns(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]) -> int:
+    """How long a transfer of next to nothing takes in this run."""
+    found = []
+    for entry in arrivals:
+        log = logs[int(entry.members[0])]
+        if log is not None and entry.whole:
+            size = log.bytes[entry.rows[0]]
+            found.append(entry.transfer[(size >= 0) & (size < TINY_BYTES) & (entry.transfer > 0)])
+    tiny = np.concatenate(found) if found else np.empty(0, np.int64)
+    return round(float(np.median(tiny))) if len(tiny) else LATENCY_FLOOR_NS
+
+
+def relabelled(parts: Partition, steps: Spans, log: CollectiveLog, split: Split, floor_ns: int) -> Partition:
+    """The partition with its exposed communication divided; what was not matched stays ``comm.other``.
+
+    Of collectives side by side the one that transfers owns the instant: it would be exposed without the waiting too.
+
+    Args:
+        parts: of one rank.
+        steps: what it partitions.
+        log: its collectives.
+        split: how they divide.
+        floor_ns: how much of each transfer is latency; of a tiny one all is, on however busy a host it took longer.
+
+    Raises:
+        InvariantError: the parts of a step would change their sum.
+    """
+    waits, moves = split.wait >= 0, split.transfer >= 0
+    arrived = log.start + np.maximum(split.wait, 0)
+    tiny = (log.bytes >= 0) & (log.bytes < TINY_BYTES)
+    floor = np.where(tiny, log.end, np.minimum(arrived + floor_ns, log.end))
+    layers = [
+        with_label(union(start[rows], end[rows]), leaf(name))
+        for name, start, end, rows in (
+            ("comm.bw", floor, log.end, moves),
+            ("comm.lat", arrived, floor, moves),
+            ("comm.skew", log.start, arrived, waits),
+        )
+    ]
+    other = leaf("comm.other")
+    segments = parts.segments
+    painted = paint(segments.only(other), layers)
+    kept = segments.label != other
+    start = np.r_[segments.start[kept], painted.start]
+    order = np.argsort(start, kind="stable")
+    divided = Segments(
+        start[order],
+        np.r_[segments.end[kept], painted.end][order],
+        np.r_[segments.label[kept], np.where(painted.label < 0, other, painted.label)][order],
+    )
+    per_step = np.zeros((len(steps), len(LEAVES)), dtype=np.int64)
+    step = np.searchsorted(steps.start, divided.start, side="right") - 1
+    np.add.at(per_step, (step, divided.label), divided.end - divided.start)
+    if not np.array_equal(per_step.sum(axis=1), parts.per_step.sum(axis=1)):
+        raise InvariantError(
+            "dividing the communication changed the sum of a step's parts",
+            hint="this is a bug in profilerkit; please report it with the traces",
+        )
+    return revise(parts, segments=divided, per_step=per_step)

@@ -1,0 +1,1 @@
+"""Compare thousands of ranks: match their collectives, find the culprits, and choose which to show in detail."""

@@ -1,0 +1,357 @@
+"""The judged batches through the loader's queue again: deeper prefetch, more workers, less work, or out of order."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.events import EVENT_DTYPE, Events, skipped_batches
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.workers.batches import Fetches, all_records, judged_fetches, stage_times
+from profilerkit.analysis.workers.capacity import MOST_WORKERS, PREFETCH
+from profilerkit.analysis.workers.loading import LoadingFacts, PaddingFacts, QueueFacts, epoch_facts
+from profilerkit.model.change import revise
+from profilerkit.model.workers import Workers
+from profilerkit.rundir.layout import EventKind
+from profilerkit.rundir.reader import RankRecord
+
+# Torch gives batch i to worker i mod W, keeps W · prefetch batches under way, issues one more each time the loop
+# receives one, and hands batches over in their order (``_try_put_index`` and ``_next_data`` of
+# ``_MultiProcessingDataLoaderIter`` in torch 2.13). Out of order it hands over what arrives first and gives the next
+# batch to the first worker in turn that has fewer than ``prefetch`` of them.
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """One iteration of a loader, in the order in which the loop got the batches; times from its start.
+
+    Attributes:
+        batch: ``(n,)`` int64, number of the batch that each fetch got.
+        asked: ``(n,)`` int64 ns, when the loop asked.
+        received: ``(n,)`` int64 ns, when it had the batch.
+        end_ns: when it had used the last one.
+    """
+
+    batch: I64
+    asked: I64
+    received: I64
+    end_ns: int
+
+    @property
+    def waits(self) -> I64:
+        """``(n,)`` int64 ns, what each fetch took."""
+        waits: I64 = self.received - self.asked
+        return waits
+
+
+def replay_queue(
+    making: I64,
+    using: I64,
+    *,
+    workers: int,
+    prefetch: int = 2,
+    delivery_ns: int = 0,
+    start_ns: int = 0,
+    in_order: bool = True,
+    first: int = 0,
+) -> Replayed:
+    """Run one iteration of a loader: what the loop waits when batch i takes ``making[i]`` and is used ``using[i]``.
+
+    Without workers each batch is made while the loop waits. Exact integer arithmetic, O(n) in the order of the sampler;
+    out of order O(n · batches under way).
+
+    Args:
+        making: ``(n,)`` int64 ns of one worker for each batch, in the order of the sampler.
+        using: ``(n,)`` int64 ns from one fetch to the next, by position in the loop.
+        workers: processes; 0 for none.
+        prefetch: batches under way per worker, at least 1.
+        delivery_ns: from when a batch is made until the loop can have it; the worker makes the next one meanwhile.
+        start_ns: before the workers begin, as they are started.
+        in_order: batches are handed over in the order of the sampler.
+        first: number in its epoch of the first of these batches, which says whose turn it is.
+
+    >>> slow_first = np.array([90, 10, 10, 10])
+    >>> replay_queue(slow_first, np.full(4, 20), workers=2).waits.tolist()
+    [90, 0, 0, 0]
+    >>> replay_queue(slow_first, np.full(4, 20), workers=2, in_order=False).batch.tolist()
+    [1, 3, 0, 2]
+    """
+    if not workers:
+        return _alone(making, using)
+    times, uses = making.tolist(), using.tolist()
+    queue = _Queue(times, workers=workers, prefetch=prefetch, delivery_ns=delivery_ns, start_ns=start_ns, turn=first)
+    pick = queue.next_in_order if in_order else queue.first_ready
+    batch, asked, received = [], [], []
+    now = 0
+    for _, use in zip(times, uses, strict=True):
+        number, ready = pick()
+        batch.append(number)
+        asked.append(now)
+        now = max(now, ready)
+        received.append(now)
+        queue.returned(number, now)
+        now += use
+    return Replayed(
+        batch=np.array(batch, dtype=np.int64),
+        asked=np.array(asked, dtype=np.int64),
+        received=np.array(received, dtype=np.int64),
+        end_ns=now,
+    )
+
+
+def _alone(making: I64, using: I64) -> Replayed:
+    received = np.cumsum(making + using) - using
+    return Replayed(
+        batch=np.arange(len(making), dtype=np.int64),
+        asked=received - making,
+        received=received,
+        end_ns=int((making + using).sum()),
+    )
+
+
+class _Queue:
+    """Batches under way: issued to a worker and not yet received."""
+
+    def __init__(
+        self, times: list[int], *, workers: int, prefetch: int, delivery_ns: int, start_ns: int, turn: int
+    ) -> None:
+        self._times = times
+        self._delivery_ns = delivery_ns
+        self._prefetch = prefetch
+        self._free = [start_ns] * workers  # when each worker has made all that it was given
+        self._held = [0] * workers  # batches of each that the loop has not received
+        self._worker: dict[int, int] = {}  # of the batches under way
+        self._ready: dict[int, int] = {}
+        self._turn = turn % workers
+        self._issued = self._next = 0
+        self._is_ordered = True
+        for _ in range(min(workers * prefetch, len(times))):
+            self._issue(0)
+
+    def next_in_order(self) -> tuple[int, int]:
+        """The next batch of the sampler, and when the loop can have it."""
+        number, self._next = self._next, self._next + 1
+        return number, self._ready.pop(number)
+
+    def first_ready(self) -> tuple[int, int]:
+        """The batch that can be had first; of two the one issued first."""
+        self._is_ordered = False
+        number = min(self._ready, key=lambda known: (self._ready[known], known))
+        return number, self._ready.pop(number)
+
+    def returned(self, number: int, now: int) -> None:
+        """The loop has received a batch: another one is issued."""
+        self._held[self._worker.pop(number)] -= 1
+        if self._issued < len(self._times):
+            self._issue(now)
+
+    def _issue(self, now: int) -> None:
+        worker = self._turn
+        while not self._is_ordered and self._held[worker] >= self._prefetch:
+            worker = (worker + 1) % len(self._free)
+        self._turn = (worker + 1) % len(self._free)
+        number, self._issued = self._issued, self._issued + 1
+        self._free[worker] = max(self._free[worker], now) + self._times[number]
+        self._held[worker] += 1
+        self._worker[number] = worker
+        self._ready[number] = self._free[worker] + self._delivery_ns
+
+
+#: Prefetch that is tried: more than 8 takes memory for little.
+PREFETCHES = (2, 4, 8)
+#: Parts of the work on each batch that are tried without.
+CHEAPER = (0.25, 0.5, 0.75, 1.0)
+#: The last fetches only, to bound the time: 20 replays of so many take 0.2 s.
+MOST_FETCHES = 2_000
+#: Batches put through the queue before a stretch that does not begin with an epoch: it starts as full as it was.
+WARM_BATCHES = 256
+#: Fewer fetches than this tell nothing of a queue (a choice: two rounds of four workers with their prefetch).
+FEWEST_FETCHES = 16
+#: A batch is slow beyond this multiple of the median.
+SLOW_BATCH = 2.0
+
+
+class _Stretch(msgspec.Struct, frozen=True):
+    """Fetches one after the other in one epoch, ``(n,)`` int64 ns each.
+
+    Attributes:
+        making: work of the worker on each batch.
+        using: of the loop, until the next fetch.
+        waits: the fetches.
+        cpu: what the loop's thread computed meanwhile; -1 where that was not read.
+        lay_ready: fetches whose batch had been handed over before.
+        first: number of the first batch in its epoch.
+        start_ns: until a worker began with it; ``None`` past the beginning of the epoch.
+    """
+
+    making: I64
+    using: I64
+    waits: I64
+    cpu: I64
+    lay_ready: npt.NDArray[np.bool_]
+    first: int
+    start_ns: int | None
+
+
+def queue_facts(
+    fetches: Fetches,
+    records: npt.NDArray[np.void],
+    *,
+    workers: int,
+    prefetch: int,
+    delivery_ns: int | None,
+    pinned: bool = False,
+) -> QueueFacts | None:
+    """Replay the judged fetches; ``None`` where too few of them follow each other.
+
+    Args:
+        fetches: judged, by start.
+        records: the batches of all workers.
+        workers: of the loader.
+        prefetch: of the loader, per worker.
+        delivery_ns: from the end of collating to the loop, median of the batches it waited for; ``None`` if there were
+            none.
+        pinned: a thread of the training process pins the batches, and the loop waits for it.
+    """
+    stretches = _stretches(fetches, records)
+    count = sum(len(stretch.waits) for stretch in stretches)
+    if count < FEWEST_FETCHES:
+        return None
+    waits = np.concatenate([stretch.waits for stretch in stretches])
+    making = np.concatenate([stretch.making for stretch in stretches])
+    lay_ready = np.concatenate([stretch.lay_ready for stretch in stretches])
+    # A batch that lies ready is received in this time; the loop spends it whatever the workers do.
+    # Where none ever did, receiving one is part of its delivery.
+    receiving = int(np.median(waits[lay_ready])) if lay_ready.any() else min(int(waits.min()), delivery_ns or 0)
+    delivery = max((delivery_ns or 0) - receiving, 0)
+    unanswered = 0 if pinned else _unanswered(stretches, receiving)
+
+    def time_ns(workers: int, prefetch: int, *, in_order: bool = True, kept: float = 1.0) -> int:
+        received = receiving - round(unanswered * (1.0 - kept))
+        return sum(
+            _replayed(stretch, received, delivery, workers=workers, prefetch=prefetch, in_order=in_order)
+            for stretch in (stretches if kept == 1.0 else [_with_less(stretch, kept) for stretch in stretches])
+        )
+
+    now = max(time_ns(workers, prefetch), 1)
+    measured = max(int(waits.sum()) + sum(int(stretch.using.sum()) for stretch in stretches), 1)
+    slow = making > SLOW_BATCH * np.median(making)
+    return QueueFacts(
+        batches=count,
+        error_ratio=now / measured - 1.0,
+        by_prefetch={depth: 1.0 - time_ns(workers, depth) / now for depth in PREFETCHES if depth > prefetch},
+        by_workers={more: 1.0 - time_ns(more, prefetch) / now for more in range(workers + 1, MOST_WORKERS + 1)},
+        out_of_order=1.0 - time_ns(workers, prefetch, in_order=False) / now,
+        slow_ratio=float(waits[slow].sum()) / max(int(waits.sum()), 1),
+        by_cheaper={less: 1.0 - time_ns(workers, prefetch, kept=1.0 - less) / now for less in CHEAPER},
+    )
+
+
+def _unanswered(stretches: Sequence[_Stretch], receiving: int) -> int:
+    """The part of ``receiving``, ns, in which the loop's thread computes nothing.
+
+    The worker that made the batch has to hand over the memory too, on a thread that waits for the interpreter's lock:
+    a worker that holds it while it makes the next batch answers when that is done.
+    """
+    cpu = np.concatenate([stretch.cpu[stretch.lay_ready] for stretch in stretches])
+    known = cpu[cpu >= 0]
+    return max(receiving - int(np.median(known)), 0) if len(known) else 0
+
+
+def _with_less(stretch: _Stretch, kept: float) -> _Stretch:
+    """The stretch with this part of the work on each batch."""
+    return revise(stretch, making=(stretch.making * kept).astype(np.int64))
+
+
+def _replayed(stretch: _Stretch, receiving: int, delivery: int, *, workers: int, prefetch: int, in_order: bool) -> int:
+    """Time of the stretch in the queue, ns; one that does not begin with an epoch comes behind some of itself."""
+    warm = 0 if stretch.start_ns is not None else min(len(stretch.making), WARM_BATCHES)
+    before = slice(len(stretch.making) - warm, None)
+    found = replay_queue(
+        np.r_[stretch.making[before], stretch.making],
+        np.r_[stretch.using[before], stretch.using] + receiving,
+        workers=workers,
+        prefetch=prefetch,
+        delivery_ns=delivery,
+        start_ns=stretch.start_ns or 0,
+        in_order=in_order,
+        first=stretch.first - warm,
+    )
+    return found.end_ns - int(found.asked[warm])
+
+
+def _stretches(fetches: Fetches, records: npt.NDArray[np.void]) -> list[_Stretch]:
+    """The last fetches, cut where a batch is not the one after the batch before: at epochs, and where some are missing.
+
+    What follows the last fetch of a stretch is not known to be the loop's own time: it counts as the median.
+    """
+    rows = np.flatnonzero(fetches.row >= 0)[-MOST_FETCHES:]
+    if len(rows) < FEWEST_FETCHES:
+        return []
+    number, start, end = fetches.batch[rows], fetches.start[rows], fetches.end[rows]
+    made = records[fetches.row[rows]]
+    samples, collate, handover = (stage_times(made, stage) for stage in ("samples", "collate", "handover"))
+    making = np.maximum(samples.wall + collate.wall, handover.wall - handover.blocked)
+    follows = (np.diff(number) == 1) & (np.diff(rows) == 1)
+    using = np.r_[np.maximum(start[1:] - end[:-1], 0), 0]
+    known = np.r_[follows, False]
+    if not known.any():
+        return []
+    using[~known] = round(float(np.median(using[known])))
+    edges = np.r_[0, np.flatnonzero(~follows) + 1, len(rows)]
+    begun = made["start"].astype(np.int64)
+    lay_ready = begun + samples.wall + collate.wall + handover.wall <= start
+    return [
+        _Stretch(
+            making=making[low:high],
+            using=using[low:high],
+            waits=(end - start)[low:high],
+            cpu=fetches.cpu[rows[low:high]],
+            lay_ready=lay_ready[low:high],
+            first=int(number[low]),
+            start_ns=max(int(begun[low] - start[low]), 0) if number[low] == 0 else None,
+        )
+        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    ]
+
+
+def loading_facts(record: RankRecord | None, log: StepLog | None, workers: Workers | None) -> LoadingFacts | None:
+    """The queue, the epochs and the samples of a batch; ``None`` without records of steps.
+
+    Args:
+        record: what the rank left.
+        log: its steps.
+        workers: what its workers did in the judged ones.
+    """
+    if record is None or log is None:
+        return None
+    records, pids = all_records(record.workers)
+    loader = record.meta.loader if record.meta else None
+    epochs = epoch_facts(record.events, log, records, pids, loader)
+    events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
+    known = LoadingFacts(epochs=epochs, skipped=skipped_batches(events), padding=_padding(events, log))
+    if workers is None:
+        return known
+    fetches = judged_fetches(record.events, log, records, pids)
+    queue = queue_facts(
+        fetches,
+        records,
+        workers=(loader.num_workers if loader else None) or workers.count,
+        prefetch=(loader.prefetch_factor if loader else None) or PREFETCH,
+        delivery_ns=workers.delivery_ns,
+        pinned=bool(loader and loader.pin_memory),
+    )
+    items = float(records["items"][fetches.row[fetches.row >= 0]].mean())
+    return revise(known, queue=queue, items=items)
+
+
+def _padding(events: Events, log: StepLog) -> PaddingFacts | None:
+    """What the looks at batches in the judged steps found; ``None`` without any."""
+    low, high = log.window
+    looks = events[(events["kind"] == EventKind.PADDING) & (events["start"] >= low) & (events["start"] < high)]
+    tokens = float((looks["value"] >> 32).sum())
+    if tokens <= 0:
+        return None
+    padded, beyond = float((looks["value"] & 0xFFFFFFFF).sum()), float(looks["name"].sum())
+    return PaddingFacts(len(looks), min(padded / tokens, 1.0), min(beyond / tokens, 1.0))
