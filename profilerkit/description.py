@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from profilerkit.analysis.facts import INFERRED, Facts
-from profilerkit.inputs import Recording
+from profilerkit.formats.inputs import Recording
 from profilerkit.model.run import Run
 from profilerkit.rundir.ending import Ending
 from profilerkit.rundir.reader import RunRecord

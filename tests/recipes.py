@@ -22,6 +22,7 @@ from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.partition import judged_device_rows, partition, ran_on_a_device
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Trust
 from profilerkit.model.step import PARTS, Part, Rank, StepRow, Steps, StepTimes
@@ -44,8 +45,7 @@ from profilerkit.rundir.layout import (
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.writer import RankWriter, write_manifest
 from profilerkit.trace.columns import Category
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.launches import launch_of
 
 US = 1_000
 MS = 1_000_000

@@ -19,7 +19,7 @@ from profilerkit.rundir.ending import CLOCK_ERROR_NS
 from profilerkit.rundir.flight import Flight
 from profilerkit.rundir.layout import EVENT, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord, named_ranks
-from profilerkit.trace.readers.flight_recorder import FlightDump
+from profilerkit.trace.logs import FlightDump
 from profilerkit.units import format_count, format_long_ns, format_ns, format_ratio
 
 #: What stands for step markers.

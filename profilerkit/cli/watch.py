@@ -119,7 +119,7 @@ def _wait_for(place: Path, most_s: float, console: Console) -> None:
             hint=f"check the path; --wait {max(2 * most_s, 60):g} waits longer" if most_s else "--wait 60 waits for it",
         )
     if not is_run_directory(place):
-        from profilerkit.reading.directories import several_runs
+        from profilerkit.formats.directories import several_runs
 
         raise several_runs(place, "watch") or UnreadableInputError(
             f"not a run directory: {place}",

@@ -19,8 +19,8 @@ from profilerkit.analysis.host.frames import (
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import leaf
 from profilerkit.rundir.layout import EVALUATION, INPUT_SPAN, PHASE_SPAN_PREFIX
+from profilerkit.trace.classify import Phase, phase_of
 from profilerkit.trace.columns import Category, TraceColumns, kept
-from profilerkit.trace.phases import Phase, phase_of
 
 Mask = npt.NDArray[np.bool_]
 

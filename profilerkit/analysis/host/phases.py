@@ -8,8 +8,8 @@ from profilerkit.analysis.host.names import phase_names
 from profilerkit.analysis.host.recording import HOST_PARTS
 from profilerkit.analysis.intervals import I64, Segments, Spans, intersect, subtract, union
 from profilerkit.analysis.leaves import leaf
+from profilerkit.trace.classify import Phase
 from profilerkit.trace.columns import Category, TraceColumns
-from profilerkit.trace.phases import Phase
 
 #: In this order: what lies in two of them, as torch's own backward pass in a range around all, is the first one's.
 _SHOWN: tuple[Phase, ...] = ("optimizer", "zero_grad", "backward", "loss", "forward")

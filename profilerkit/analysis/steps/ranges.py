@@ -11,7 +11,7 @@ from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
 from profilerkit.trace.columns import Category, TraceColumns
-from profilerkit.trace.nsys.steps import Ranges, StepRanges, each_holds, step_ranges
+from profilerkit.trace.step_ranges import Ranges, StepRanges, each_holds, step_ranges
 
 #: Ranges of torch and its libraries, as they write them.
 _LIBRARY = re.compile(

@@ -12,9 +12,9 @@ from profilerkit.analysis.communication.volume import bus_factor, payload_bytes
 from profilerkit.analysis.costs.arguments import arguments
 from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.ranks import compare
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import CollectiveArgs, Wanted
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.launches import launch_of
 from tests.analysis.communication.jobs import ALL_TO_ALL, job
 from tests.analysis.communication.test_waiting import ranks_of
 from tests.recipes import ALL_REDUCE, Trace, training
