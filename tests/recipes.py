@@ -27,7 +27,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Trust
 from profilerkit.model.step import PARTS, Part, Rank, StepRow, Steps, StepTimes
 from profilerkit.model.workers import WorkerPart, Workers, WorkerStage
-from profilerkit.rundir.flight import Flight, FlightEntry, FlightGroup
+from profilerkit.rundir.documents import Flight, FlightEntry, FlightGroup
 from profilerkit.rundir.layout import (
     EVENT,
     FORMAT_VERSION,

@@ -14,10 +14,10 @@ from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.unequal_ranks import APART_NS
 from profilerkit.model.change import revise
 from profilerkit.model.run import Signal, Trust
-from profilerkit.rundir.clock import Clock
+from profilerkit.rundir.documents import Flight
 from profilerkit.rundir.ending import CLOCK_ERROR_NS
-from profilerkit.rundir.flight import Flight
 from profilerkit.rundir.layout import EVENT, EventFlag, EventKind
+from profilerkit.rundir.process import Clock
 from profilerkit.rundir.reader import RankRecord, named_ranks
 from profilerkit.trace.logs import FlightDump
 from profilerkit.units import format_count, format_long_ns, format_ns, format_ratio

@@ -5,7 +5,7 @@ import numpy as np
 from profilerkit.analysis.intervals import I64
 from profilerkit.model.change import revise
 from profilerkit.model.probe import Probed
-from profilerkit.rundir.probes import ProbeRun, ProbesRecord
+from profilerkit.rundir.documents import ProbeRun, ProbesRecord
 
 #: Resamples of the steps, and the share of their results that the interval leaves out at each end.
 _RESAMPLES, _TAIL = 1_000, 0.05

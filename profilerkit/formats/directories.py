@@ -8,7 +8,6 @@ from shlex import quote
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.registry import reader_of, suffixes
-from profilerkit.rundir.age import last_written_ns
 from profilerkit.rundir.layout import (
     DDP,
     END,
@@ -20,6 +19,7 @@ from profilerkit.rundir.layout import (
     REPORT_JSON,
     WINDOW_STATUS,
 )
+from profilerkit.rundir.places import last_written_ns
 from profilerkit.rundir.reader import is_run_directory
 from profilerkit.units import format_long_ns
 

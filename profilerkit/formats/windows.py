@@ -7,8 +7,7 @@ from pathlib import Path
 
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.formats.jobs import Reading, SlowJob, TraceJob, TraceResult
-from profilerkit.rundir.files import read_document
-from profilerkit.rundir.growing import GrowingLines
+from profilerkit.rundir.files import GrowingLines, read_document
 from profilerkit.rundir.layout import (
     BY_STEP_CALLS,
     BY_WRAPPED_LOADER,

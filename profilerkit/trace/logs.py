@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from profilerkit.rundir.flight import Flight
+from profilerkit.rundir.documents import Flight
 from profilerkit.rundir.sampled import Sample
 
 #: What the times of a log count from: the epoch, the epoch of a time zone that the log does not name, or nothing.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from profilerkit.model.communication import DistributedModel, Parallelism
-from profilerkit.rundir.ddp import DdpModel, DdpRecord
+from profilerkit.rundir.documents import DdpModel, DdpRecord
 
 
 def distributed_models(record: DdpRecord | None) -> tuple[DistributedModel, ...]:

@@ -17,8 +17,8 @@ from profilerkit.analysis.communication.waiting import Arrivals, Mask
 from profilerkit.analysis.costs.scalar_types import BY_NAME
 from profilerkit.analysis.intervals import I64, Spans, index_at
 from profilerkit.model.communication import RecordedCollective
-from profilerkit.rundir.clock import Clock
-from profilerkit.rundir.flight import Flight, FlightEntry
+from profilerkit.rundir.documents import Flight, FlightEntry
+from profilerkit.rundir.process import Clock
 from profilerkit.trace.columns import ProcessGroup
 
 #: Share of the collectives of one group and number that must be the same call on every rank for the numbers to count.

@@ -32,6 +32,10 @@ _BANDWIDTH = re.compile(
     r"|adam|sgd|lamb|relu|gelu|silu|cast|upsample|interpolate|loss|memset|memcpy",
     re.IGNORECASE,
 )
+#: A number, of an address too.
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+#: What a pattern has that may tell one number from another, or how long it is.
+_TELLS_NUMBERS = re.compile(r"[0-9]|\\d(?:\{|\\d)")
 #: CPU operators whose cost is arithmetic, not memory traffic.
 _MATH_OPERATOR = re.compile(
     r"^aten::(?:(?:mm|addmm|bmm|baddbmm|matmul|linear|conv\d?d?|addmv|addr|dot|einsum)$|.*convolution|mkldnn_|thnn_conv"
@@ -50,11 +54,37 @@ def in_use(columns: TraceColumns) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.bincount(columns.name, minlength=len(columns.strings)))
 
 
+@kept
+def wordings(columns: TraceColumns) -> tuple[list[str], I64]:
+    """Strings with every number as 0, each once, and ``(n_strings,)`` which of them each string is.
+
+    Names that a program makes differ by their numbers alone, and there may be as many as events.
+    """
+    ids: dict[str, int] = {}
+    place = [ids.setdefault(_NUMBER.sub("0", text), len(ids)) for text in columns.strings]
+    return list(ids), np.array(place, np.int64)
+
+
 def matching(columns: TraceColumns, used: I64, pattern: re.Pattern[str]) -> Names:
     """``(n_strings,)`` mask of the strings among ``used`` in which ``pattern`` is found."""
     mask = np.zeros(len(columns.strings), dtype=np.bool_)
-    mask[used] = [pattern.search(columns.strings[index]) is not None for index in used.tolist()]
+    if _TELLS_NUMBERS.search(pattern.pattern):
+        mask[used] = [pattern.search(columns.strings[index]) is not None for index in used.tolist()]
+        return mask
+    texts, place = wordings(columns)
+    worded = np.unique(place[used])
+    found = np.zeros(len(texts), dtype=np.bool_)
+    found[worded] = [pattern.search(texts[index]) is not None for index in worded.tolist()]
+    mask[used] = found[place[used]]
     return mask
+
+
+def by_wording(columns: TraceColumns, used: I64, value: Callable[[str], T]) -> list[T]:
+    """What ``value``, which looks at no number, makes of each of the strings in ``used``; asked once for each wording."""
+    texts, place = wordings(columns)
+    worded, index = np.unique(place[used], return_inverse=True)
+    values = [value(texts[number]) for number in worded.tolist()]
+    return [values[number] for number in index.tolist()]
 
 
 class KernelNames(msgspec.Struct, frozen=True):

@@ -17,11 +17,9 @@ from profilerkit.trace.columns import (
     Bools,
     Damage,
     DeviceProperties,
-    Flows,
-    MemoryInstants,
     TraceColumns,
     TraceMeta,
-    Wanted,
+    trace_columns,
 )
 
 NAMELESS = "(unnamed)"
@@ -200,31 +198,21 @@ def assembled(
     kind = np.concatenate([_kinds(found, names) for found in events])
     start, end = (np.concatenate([found.rows[column] for found in events]) for column in ("start", "end"))
     strings = tuple(names.strings)
-    absent = np.full(len(start), -1, np.int32)
-    return TraceColumns(
-        meta=meta,
-        damage=damage,
+    return trace_columns(
+        meta,
+        strings,
+        tuple(threads.texts),
         name=name,
         category=classify(name, kind, thread, strings=strings, kinds=KINDS, threads=tuple(threads.texts)),
         ts_ns=start,
         dur_ns=end - start,
         thread=thread,
         correlation=_joined(events, "correlationId"),
-        external_id=absent.astype(np.int64),
         stream=_joined(events, "streamId"),
         device=as_int32(_joined(events, "deviceId")),
         bytes=np.maximum(_joined(events, "bytes"), -1),
-        input_types=absent,
-        input_dims=absent,
-        concrete_inputs=absent,
         blocks_per_sm=np.concatenate([_blocks_per_sm(found, meta.devices) for found in events]),
-        strings=strings,
-        threads=tuple(threads.texts),
-        thread_names={},
-        collectives=(),
-        flows=Flows.none(),
-        memory=MemoryInstants.none(),
-        read=Wanted.EVERYTHING,
+        damage=damage,
         stream_waits=waits,
     )
 

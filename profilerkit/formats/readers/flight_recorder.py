@@ -16,7 +16,7 @@ import msgspec
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.blocks import whole
 from profilerkit.formats.plain_pickle import NotPlainError, plain_data
-from profilerkit.rundir.flight import Dump, DumpedCall, DumpedGroup, flight_of_dumps, group_size
+from profilerkit.rundir.documents import Dump, DumpedCall, DumpedGroup, flight_of_dumps, group_size
 from profilerkit.trace.logs import FlightDump
 
 name = "flight recorder dump"

@@ -16,11 +16,10 @@ from profilerkit.trace.columns import (
     Category,
     Damage,
     DeviceProperties,
-    Flows,
-    MemoryInstants,
     TraceColumns,
     TraceMeta,
     Wanted,
+    trace_columns,
 )
 from profilerkit.units import format_bytes
 
@@ -184,35 +183,23 @@ class _Rows:
 
     def columns(self) -> TraceColumns:
         """Everything that was taken."""
-        losses, count = self._losses, len(self._values["name"])
+        losses = self._losses
         found = {column: np.array(self._values.pop(column), np.int64) for column in _COLUMNS}
-        none, no_id = np.full(count, -1, np.int64), np.full(count, -1, np.int32)
-        return TraceColumns(
-            meta=TraceMeta(path=losses.path, devices=tuple(self._devices)),
-            damage=Damage(
-                dropped=losses.counts.total(), truncated=losses.truncated, notes=(*losses.notes(), *self._notes())
-            ),
-            name=found["name"].astype(np.int32),
-            category=np.full(count, Category.OTHER, np.int8),
+        damage = Damage(
+            dropped=losses.counts.total(), truncated=losses.truncated, notes=(*losses.notes(), *self._notes())
+        )
+        return trace_columns(
+            TraceMeta(path=losses.path, devices=tuple(self._devices)),
+            tuple(self._strings),
+            tuple(self._threads.texts),
+            category=Category.OTHER,
+            damage=damage,
+            thread_names=dict(enumerate(line for _, line in self.places)),
+            name=found["name"],
+            thread=found["thread"],
             ts_ns=found["ts_ns"],
             dur_ns=found["dur_ns"],
-            thread=found["thread"].astype(np.int32),
-            correlation=none,
-            external_id=none,
-            stream=none,
-            device=no_id,
             bytes=found["bytes"],
-            input_types=no_id,
-            input_dims=no_id,
-            concrete_inputs=no_id,
-            blocks_per_sm=np.zeros(count, np.float32),
-            strings=tuple(self._strings),
-            threads=tuple(self._threads.texts),
-            thread_names=dict(enumerate(line for _, line in self.places)),
-            collectives=(),
-            flows=Flows.none(),
-            memory=MemoryInstants.none(),
-            read=Wanted.NOTHING,
         )
 
     def _notes(self) -> list[str]:

@@ -7,7 +7,7 @@ from profilerkit.analysis.communication import repetition
 from profilerkit.analysis.communication.flight import flight_log
 from profilerkit.analysis.communication.repetition import find_repetition
 from profilerkit.analysis.intervals import EMPTY
-from profilerkit.rundir.flight import Flight, FlightEntry, FlightGroup
+from profilerkit.rundir.documents import Flight, FlightEntry, FlightGroup
 
 WORLD = FlightGroup(name="0", description="default_pg")
 
