@@ -1,6 +1,8 @@
 """What a device kernel or a CPU operator is, read from its name."""
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -12,6 +14,7 @@ from profilerkit.analysis.intervals import I64, Spans, covered, innermost_owner
 from profilerkit.trace.columns import Category, TraceColumns, kept
 
 Names = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
 MATH, BANDWIDTH, COMMUNICATION, OTHER = "math", "membw", "comm", "other"
 
@@ -33,7 +36,7 @@ _BANDWIDTH = re.compile(
     re.IGNORECASE,
 )
 #: A number, of an address too.
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_NUMBER = re.compile(r"\b0x[0-9a-fA-F]+\b|\d+")
 #: What a pattern has that may tell one number from another, or how long it is.
 _TELLS_NUMBERS = re.compile(r"[0-9]|\\d(?:\{|\\d)")
 #: CPU operators whose cost is arithmetic, not memory traffic.
@@ -80,7 +83,7 @@ def matching(columns: TraceColumns, used: I64, pattern: re.Pattern[str]) -> Name
 
 
 def by_wording(columns: TraceColumns, used: I64, value: Callable[[str], T]) -> list[T]:
-    """What ``value``, which looks at no number, makes of each of the strings in ``used``; asked once for each wording."""
+    """What ``value``, which looks at no number, makes of each of the strings in ``used``; once for each wording."""
     texts, place = wordings(columns)
     worded, index = np.unique(place[used], return_inverse=True)
     values = [value(texts[number]) for number in worded.tolist()]
@@ -117,8 +120,9 @@ class KernelNames(msgspec.Struct, frozen=True):
         work = columns.name[columns.category != Category.PYTHON]
         used = np.flatnonzero(np.bincount(work, minlength=len(columns.strings)))
         registry = registry or built_in()
-        communication = np.zeros(len(columns.strings), dtype=np.bool_)
-        communication[used] = [registry.communicates(columns.strings[index]) for index in used.tolist()]
+        communication = matching(columns, used, registry.communication)
+        if registry.custom:
+            communication[used] |= [registry.communicates(columns.strings[index]) for index in used.tolist()]
         # A kernel with a collective's metadata is one, whatever its name.
         told = np.array([found.row for found in columns.collectives], dtype=np.int64)
         communication[columns.name[told[columns.category[told] == Category.KERNEL]]] = True

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.device.kernels import by_wording, in_use, matching
 from profilerkit.analysis.host.frames import (
     feeding_part,
     frame_feeds,
