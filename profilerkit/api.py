@@ -27,7 +27,8 @@ from profilerkit.diagnosis.cost import with_cost
 from profilerkit.diagnosis.overlaps import with_overlaps
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.inputs import (
+from profilerkit.formats.directories import named_as_traces
+from profilerkit.formats.inputs import (
     Recording,
     is_saved_report,
     read_inputs,
@@ -35,6 +36,9 @@ from profilerkit.inputs import (
     require_existing,
     require_one_job,
 )
+from profilerkit.formats.jobs import Reading
+from profilerkit.formats.registry import read_trace
+from profilerkit.formats.remote import fetched
 from profilerkit.model.change import fields_of, revise
 from profilerkit.model.finding import Evidence, Outcome
 from profilerkit.model.raw import RawEvents
@@ -42,9 +46,6 @@ from profilerkit.model.report import Report as Record
 from profilerkit.model.run import Run
 from profilerkit.model.step_events import StepEvents
 from profilerkit.plugins import all_rules
-from profilerkit.reading.directories import named_as_traces
-from profilerkit.reading.remote import fetched
-from profilerkit.reading.traces import Reading
 from profilerkit.results import Diff, Report, as_diff, as_report
 from profilerkit.rules.rule import Rule
 from profilerkit.rules.runner import run_rules
@@ -53,7 +54,6 @@ from profilerkit.rundir.ending import dossier_of, ending_of
 from profilerkit.rundir.layout import REPORT_JSON
 from profilerkit.rundir.reader import RunRecord, is_run_directory, named_ranks
 from profilerkit.summaries.reduction import found_in, read_summaries
-from profilerkit.trace.readers import read_trace
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.input import INFERRED
-from profilerkit.inputs import Recording
+from profilerkit.formats.inputs import Recording
 from profilerkit.model.run import Run
 from profilerkit.rundir.ending import Ending
 from profilerkit.rundir.reader import RunRecord

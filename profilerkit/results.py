@@ -38,7 +38,7 @@ class Report(analysed.Report, frozen=True, kw_only=True, dict=True):
         """Return the report as one offline HTML document, and write it to ``path`` when given; see ``to_json``."""
         from profilerkit.report.html import render
         from profilerkit.report.redaction import redacted_step_events, told
-        from profilerkit.rundir.identity import identity_of
+        from profilerkit.rundir.places import identity_of
 
         events = events_of(self)
         shown = redacted_step_events(events, identity_of()) if redact else events

@@ -23,11 +23,12 @@ from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.partition import judged_device_rows, partition, ran_on_a_device
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Trust
 from profilerkit.model.step import PARTS, Part, Rank, StepRow, Steps, StepTimes
 from profilerkit.model.workers import WorkerPart, Workers, WorkerStage
-from profilerkit.rundir.flight import Flight, FlightEntry, FlightGroup
+from profilerkit.rundir.documents import Flight, FlightEntry, FlightGroup
 from profilerkit.rundir.layout import (
     EVENT,
     FORMAT_VERSION,
@@ -45,8 +46,7 @@ from profilerkit.rundir.layout import (
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.writer import RankWriter, write_manifest
 from profilerkit.trace.columns import Category
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.launches import launch_of
 
 US = 1_000
 MS = 1_000_000

@@ -27,12 +27,12 @@ ROWS = {
     "capture": 4,
     "trace": 4,
     "analysis": 5,
-    "reading": 6,
+    "formats": 6,
     "rules": 6,
     "diagnosis": 7,
     "compare": 7,
-    "inputs": 7,
     "plugins": 7,
+    "plugin": 7,
     "summaries": 7,
     "description": 8,
     "report": 8,
@@ -51,13 +51,12 @@ THIRD_PARTY = {
     "model": {"msgspec": True},
     "rundir": {"msgspec": True},
     "capture": {"torch": False, "pynvml": False, "psutil": True},
-    "trace": {"numpy": True, "msgspec": True, "isal": True},
+    "trace": {"numpy": True, "msgspec": True},
+    "formats": {"numpy": True, "msgspec": True, "isal": True, "fsspec": False},
     "analysis": {"numpy": True, "msgspec": True},
-    "reading": {"fsspec": False, "msgspec": True},
     "hardware": {"msgspec": True},
     "diagnosis": {"msgspec": True},
     "compare": {"msgspec": True},
-    "inputs": {"msgspec": True},
     "results": {"msgspec": True},
     "api": {"msgspec": True},
     "rules": {"msgspec": True},
@@ -76,7 +75,7 @@ TORCH_PROGRAMS = "profilerkit.cli.demos."
 # Plug-ins, and file systems of other packages, fail with errors of their own.
 BROAD_EXCEPT = {
     *("profilerkit.capture.guard", "profilerkit.capture.loader", "profilerkit.capture.loader_patches"),
-    *("profilerkit.rules.runner", "profilerkit.plugins", "profilerkit.reading.remote"),
+    *("profilerkit.rules.runner", "profilerkit.plugins", "profilerkit.formats.remote", "profilerkit.formats.registry"),
 }
 MAX_MODULE_LINES, MAX_FUNCTION_LINES = 600, 60
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats.registry import read_trace
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"

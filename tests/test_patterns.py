@@ -15,7 +15,7 @@ from profilerkit.analysis.host.names import _LONGEST_FRAME
 
 LENGTH = 40_000
 #: These repair the text of a file, not names; they have tests of their own.
-TEXT_OF_FILES = ("profilerkit.trace.kineto.repair", "profilerkit.trace.kineto.salvage")
+TEXT_OF_FILES = ("profilerkit.formats.kineto.repair", "profilerkit.formats.kineto.salvage")
 #: Searched in the beginning of a name only.
 FRAMES = "profilerkit.analysis.host.names"
 #: A linear search takes a few ms; one that starts again at each word takes a hundred times as long.

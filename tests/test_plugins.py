@@ -1,14 +1,18 @@
 """Rules and renderers of other packages: found where they are installed, left out and named where they are broken."""
 
+import ast
 import json
+import re
 import sys
 from importlib import invalidate_caches
 
 import pytest
 
+from profilerkit import plugin
 from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.errors import UsageError
+from profilerkit.guide import page
 from profilerkit.plugins import installed_rules, project_rules
 from profilerkit.rules import RULES
 from tests.recipes import training
@@ -316,3 +320,35 @@ def test_rules_that_are_not_there_are_said(tmp_path):
     rules, notes = project_rules(tmp_path / "absent", [])
     assert rules == ()
     assert notes == (f"The rules of {tmp_path / 'absent'} were left out: there is no such file or directory.",)
+
+
+def code_of(topic):
+    return re.findall(r"^```python\n(.*?)^```$", page(topic), re.DOTALL | re.MULTILINE)
+
+
+def test_the_guide_imports_from_the_names_for_plug_ins_alone_and_lists_all_of_them():
+    modules = [
+        node.module
+        for topic in ("formats", "rules")
+        for code in code_of(topic)
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("profilerkit")
+    ]
+    assert set(modules) == {"profilerkit", "profilerkit.plugin"}
+    table = page("formats").partition("| for | names |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", table)) == set(plugin.__all__)
+    assert all(hasattr(plugin, name) for name in plugin.__all__)
+
+
+def test_the_reader_of_the_guide_finds_its_file_in_a_directory(installed, tmp_path):
+    (code,) = [code for code in code_of("formats") if "def sniff" in code]
+    installed("[profilerkit.readers]\nacme = acme_reader\n", acme_reader=code)
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    steps = [(f"ProfilerStep#{step}", step * 1_000, 1_000) for step in range(8)]
+    work = [("aten::mm", step * 1_000 + 100, 800) for step in range(8)]
+    lines = ["ACME 1", *(",".join(map(str, row)) for row in (*steps, *work))]
+    (runs / "run.acme").write_text("\n".join(lines))
+    report = analyze(runs)
+    assert report.run.files == ("run.acme",)
+    assert report.steps.time_ns.median == 1_000_000

@@ -27,8 +27,8 @@ from profilerkit.analysis.workers.queue import loading_facts
 from profilerkit.model.change import revise
 from profilerkit.model.ledger import Ledger, RankWall, Stage
 from profilerkit.model.probe import Probed
+from profilerkit.rundir.documents import ProbeRun, ProbesRecord
 from profilerkit.rundir.layout import EventKind
-from profilerkit.rundir.probes import ProbeRun, ProbesRecord
 from profilerkit.rundir.reader import RankRecord, RunRecord
 
 #: Resamples of the steps, and the share of their results that the interval leaves out at each end.

@@ -70,9 +70,8 @@ from profilerkit.model.report import Compute, HostCopy, Kernel
 from profilerkit.model.step import DeviceWindow, Warmup
 from profilerkit.model.step_events import StepEvents
 from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
-from profilerkit.trace.distinct import distinct
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.offsets import aligned
+from profilerkit.trace.launches import aligned, launch_of
+from profilerkit.trace.merged import distinct
 
 
 class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):

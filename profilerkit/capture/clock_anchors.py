@@ -4,7 +4,7 @@ from collections.abc import Callable
 from time import perf_counter_ns, time_ns
 
 from profilerkit.capture.patches import Patches
-from profilerkit.rundir.clock import ClockAnchor
+from profilerkit.rundir.process import ClockAnchor
 
 #: The tightest of so many tries is taken: between two readings the process may lose its core.
 _TRIES = 5

@@ -15,7 +15,7 @@ from typing import Any
 from profilerkit.capture.guard import asked
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.place import with_process_group
-from profilerkit.rundir.ddp import DdpModel, DdpRecord, ddp_model
+from profilerkit.rundir.documents import DdpModel, DdpRecord, ddp_model
 from profilerkit.rundir.files import write_document
 
 #: Models asked; a program that wraps more makes them anew for each step.

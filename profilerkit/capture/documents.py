@@ -14,7 +14,6 @@ from profilerkit.capture.place import Place
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.start_up import noted
 from profilerkit.model.run import Loader
-from profilerkit.rundir.clock import ClockAnchor
 from profilerkit.rundir.layout import (
     FORMAT_VERSION,
     OFF_BY_SETTINGS,
@@ -25,6 +24,7 @@ from profilerkit.rundir.layout import (
     RankMeta,
     RunManifest,
 )
+from profilerkit.rundir.process import ClockAnchor
 from profilerkit.rundir.sampled import GpuFacts
 from profilerkit.secrets import masked, masked_arguments
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.place import joined
+from profilerkit.rundir.documents import flight_of
 from profilerkit.rundir.files import write_document
-from profilerkit.rundir.flight import flight_of
 
 #: The recorder of all back-ends but NCCL, and NCCL's, which only CUDA builds have.
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")

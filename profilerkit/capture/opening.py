@@ -8,7 +8,7 @@ from profilerkit.capture.guard import announce
 from profilerkit.capture.place import Place
 from profilerkit.capture.signals import raised_by_handler
 from profilerkit.errors import CaptureError, UsageError
-from profilerkit.rundir.claim import claim
+from profilerkit.rundir.places import claim
 from profilerkit.rundir.writer import RankWriter
 
 

@@ -7,7 +7,7 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from profilerkit.capture.patches import uncounted
-from profilerkit.rundir.start_up import StartUp
+from profilerkit.rundir.sampled import StartUp
 
 #: Packages that are named: a few hold most of what imports take (a choice).
 _NAMED = 5

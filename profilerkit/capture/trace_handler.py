@@ -10,8 +10,8 @@ from profilerkit.capture.environment import in_kernel
 from profilerkit.capture.guard import Guard, announce
 from profilerkit.capture.place import Place, place
 from profilerkit.capture.profiler import Profile
-from profilerkit.rundir.claim import claim
 from profilerkit.rundir.layout import PART_SUFFIX
+from profilerkit.rundir.places import claim
 
 if TYPE_CHECKING:
     from profilerkit.model.report import Report

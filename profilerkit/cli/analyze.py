@@ -16,9 +16,9 @@ from profilerkit.errors import UsageError
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
+    from profilerkit.formats.remote import Copies
     from profilerkit.model.report import Report
     from profilerkit.model.step_events import StepEvents
-    from profilerkit.reading.remote import Copies
 
 _EPILOG = (
     """\
@@ -119,9 +119,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit import api
     from profilerkit.cli.progress import Progress
-    from profilerkit.inputs import require_existing
+    from profilerkit.formats.directories import runs_in
+    from profilerkit.formats.inputs import require_existing
     from profilerkit.plugins import loaded_from, without_unloaded
-    from profilerkit.reading.directories import runs_in
     from profilerkit.results import events_of
 
     paths: Sequence[Path] = copies.paths
@@ -293,7 +293,7 @@ def _shortest(path: Path) -> str:
 
 
 def _as_given(place: str | Path) -> str:
-    from profilerkit.reading.remote import shown
+    from profilerkit.formats.remote import shown
 
     return _shortest(place) if isinstance(place, Path) else shown(place)
 

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Analyze the run and write it; return the exit code."""
     from profilerkit import api
     from profilerkit.cli.progress import Progress
-    from profilerkit.inputs import require_existing
+    from profilerkit.formats.inputs import require_existing
     from profilerkit.report import perfetto
 
     with at_hand(arguments.paths, console) as copies:

@@ -99,8 +99,8 @@ def _is_given(value: object) -> bool:
 
 def _row(path: Path, arguments: argparse.Namespace, settings: "Settings") -> Row:
     from profilerkit import api
+    from profilerkit.formats.directories import recorded_ns
     from profilerkit.model.finding import first_fix
-    from profilerkit.reading.directories import recorded_ns
     from profilerkit.rundir.layout import REPORT_JSON
 
     written_ns, saved = recorded_ns(path), path / REPORT_JSON
@@ -145,7 +145,7 @@ def _table(rows: Sequence[Row], now_ns: int, width: int) -> str:
 
 
 def _cells(row: Row, now_ns: int) -> tuple[str, ...]:
-    from profilerkit.reading.directories import ago
+    from profilerkit.formats.directories import ago
 
     return (
         row.run,

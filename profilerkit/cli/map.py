@@ -17,7 +17,7 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
-    from profilerkit.reading.remote import RemoteFile
+    from profilerkit.formats.remote import RemoteFile
     from profilerkit.summaries.mapping import Done, Task
 
 _EPILOG = (
@@ -78,10 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Summarise what is not summarised yet; return 0, or 2 where a trace that was named, or none, could be read."""
     from profilerkit.analysis.communication.registry import with_patterns
+    from profilerkit.formats.jobs import Reading
+    from profilerkit.formats.processes import needed_bytes, room_bytes
+    from profilerkit.formats.remote import is_remote, shown
     from profilerkit.model.change import revise
-    from profilerkit.reading.processes import needed_bytes, room_bytes
-    from profilerkit.reading.remote import is_remote, shown
-    from profilerkit.reading.traces import Reading
     from profilerkit.summaries import engines
     from profilerkit.summaries.files import is_fresh, place_of
     from profilerkit.summaries.mapping import Task, map_all, shard_of
@@ -166,7 +166,7 @@ def _told(task: "Task") -> str:
 
 def _text_bytes(trace: "Path | RemoteFile") -> int:
     """About how long the text of a trace is; of one that lies elsewhere by how its name ends."""
-    from profilerkit.reading.side_by_side import GZIP_RATIO, text_bytes
+    from profilerkit.formats.jobs import GZIP_RATIO, text_bytes
 
     if isinstance(trace, Path):
         return text_bytes(trace)
@@ -179,8 +179,8 @@ def _traces(places: Sequence[str | Path]) -> "list[Path | RemoteFile]":
     Raises:
         UnreadableInputError: one is missing, or there is no trace at all.
     """
-    from profilerkit.reading.directories import traces_below, traces_named
-    from profilerkit.reading.remote import is_remote, listed, shown
+    from profilerkit.formats.directories import traces_below, traces_named
+    from profilerkit.formats.remote import is_remote, listed, shown
 
     here: set[Path] = set()
     elsewhere: dict[str, RemoteFile] = {}

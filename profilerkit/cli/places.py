@@ -10,7 +10,7 @@ from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from profilerkit.reading.remote import Copies, RemoteFile
+    from profilerkit.formats.remote import Copies, RemoteFile
 
 #: For the help of verbs that take URLs.
 REMOTE_HELP = """\
@@ -32,7 +32,7 @@ _STDIN, _STDIN_NAME = "-", "stdin"
 def at_hand(places: Sequence[str | Path], console: Console) -> Iterator["Copies"]:
     """The places as paths, those that lie elsewhere as copies for as long as the context lasts."""
     from profilerkit.cli.progress import Progress
-    from profilerkit.reading.remote import fetched
+    from profilerkit.formats.remote import fetched
 
     with ExitStack() as open_until_then:
         with Progress(console):
@@ -51,7 +51,7 @@ class _StandardInput:
 
 def _standard_input() -> "RemoteFile":
     """Return what is piped in, as a file to be fetched. Raises ``UsageError`` where nothing is."""
-    from profilerkit.reading.remote import RemoteFile
+    from profilerkit.formats.remote import RemoteFile
 
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError(

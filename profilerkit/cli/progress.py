@@ -8,7 +8,7 @@ from profilerkit.cli.console import Console
 
 #: Who logs, at the level INFO, what an analysis or a reduction begins.
 _TELLERS = (
-    *("profilerkit.reading.remote", "profilerkit.reading.side_by_side"),
+    *("profilerkit.formats.remote", "profilerkit.formats.jobs"),
     *("profilerkit.summaries.reduction", "profilerkit.api"),
 )
 #: What takes less is done before anybody asks (clig.dev).

@@ -29,7 +29,7 @@ def shown(reports: "Sequence[Report]", paths: Sequence[Path], arguments: argpars
     if arguments.no_redact and not any(report.run.redacted for report in reports):
         return list(reports)
     from profilerkit.report.redaction import redacted
-    from profilerkit.rundir.identity import identity_of
+    from profilerkit.rundir.places import identity_of
 
     names = identity_of(paths)
     return [redacted(report, names) for report in reports]
@@ -42,7 +42,7 @@ def shown_events(
     if arguments.no_redact:
         return tables
     from profilerkit.report.redaction import redacted_events
-    from profilerkit.rundir.identity import identity_of
+    from profilerkit.rundir.places import identity_of
 
     return redacted_events(tables, identity_of(paths))
 
@@ -54,7 +54,7 @@ def shown_step_events(
     if arguments.no_redact or not events:
         return events
     from profilerkit.report.redaction import redacted_step_events
-    from profilerkit.rundir.identity import identity_of
+    from profilerkit.rundir.places import identity_of
 
     return redacted_step_events(events, identity_of(paths))
 
@@ -64,6 +64,6 @@ def mask(paths: Sequence[Path], arguments: argparse.Namespace) -> "Callable[[str
     if arguments.no_redact:
         return str
     from profilerkit.report.redaction import masking
-    from profilerkit.rundir.identity import identity_of
+    from profilerkit.rundir.places import identity_of
 
     return masking(identity_of(paths))

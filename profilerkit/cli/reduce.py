@@ -13,7 +13,7 @@ from profilerkit.config import load_settings
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from profilerkit.reading.remote import Copies
+    from profilerkit.formats.remote import Copies
 
 _EPILOG = (
     """\

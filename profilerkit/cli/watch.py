@@ -119,7 +119,7 @@ def _wait_for(place: Path, most_s: float, console: Console) -> None:
             hint=f"check the path; --wait {max(2 * most_s, 60):g} waits longer" if most_s else "--wait 60 waits for it",
         )
     if not is_run_directory(place):
-        from profilerkit.reading.directories import several_runs
+        from profilerkit.formats.directories import several_runs
 
         raise several_runs(place, "watch") or UnreadableInputError(
             f"not a run directory: {place}",
@@ -266,7 +266,7 @@ class _Watched:
     def _completed(self, live: "Live", states: "set[RankState]") -> "Live":
         """What the job does now, with what one look alone does not know: ages, and steps that were seen before."""
         from profilerkit.model.change import revise
-        from profilerkit.rundir.age import last_written_ns
+        from profilerkit.rundir.places import last_written_ns
 
         self._steps |= {rank.rank: max(rank.steps, self._steps.get(rank.rank, 0)) for rank in live.ranks}
         cannot_ask = "unknown" in states and "running" not in states
@@ -280,8 +280,8 @@ class _Watched:
 
     def report_words(self) -> str:
         """Where the report of a run that is over is, or how to make it."""
-        from profilerkit.rundir.age import last_written_ns
         from profilerkit.rundir.layout import REPORT_HTML
+        from profilerkit.rundir.places import last_written_ns
 
         page, written_ns = self._place / REPORT_HTML, last_written_ns(self._place) or 0
         with suppress(OSError):

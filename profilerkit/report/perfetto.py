@@ -12,15 +12,13 @@ from profilerkit.analysis.partition import judged_device_rows
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.finding import Finding
 from profilerkit.model.report import Report
 from profilerkit.report.wording import STATE_WORDS, part_label
 from profilerkit.trace.columns import Category, TraceColumns
-from profilerkit.trace.distinct import distinct
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.offsets import aligned
-from profilerkit.trace.processes import by_process
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.launches import aligned, launch_of
+from profilerkit.trace.merged import by_process, distinct
 
 Mask = Callable[[str], str]
 

@@ -13,7 +13,7 @@ from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.model.step_events import StepEvents
 from profilerkit.report.paths import short_paths, without_homes
-from profilerkit.rundir.identity import Identity, identity_of
+from profilerkit.rundir.places import Identity, identity_of
 from profilerkit.secrets import ALLOWED_VARIABLES, MASK, is_secret, masked, masked_arguments
 
 USER, HOST = "<user>", "<host>"

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from profilerkit.model.oom import OutOfMemory
-from profilerkit.rundir.clock import ClockAnchor, clock_of
-from profilerkit.rundir.ddp import DdpRecord
-from profilerkit.rundir.flight import Flight
-from profilerkit.rundir.growing import GrowingLines, GrowingRecords, ReplacedDocument
+from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed
+from profilerkit.rundir.files import GrowingLines, GrowingRecords, ReplacedDocument, sound_batches, sound_events
 from profilerkit.rundir.layout import (
     CLOCK,
     DDP,
@@ -35,10 +33,8 @@ from profilerkit.rundir.layout import (
     RunManifest,
     WindowStatus,
 )
-from profilerkit.rundir.probes import ProbesRecord, without_probed
-from profilerkit.rundir.process import still_runs
+from profilerkit.rundir.process import ClockAnchor, clock_of, still_runs
 from profilerkit.rundir.reader import Name, RankRecord, RunRecord, WorkerRecord, rank_directories, worker_of
-from profilerkit.rundir.records import sound_batches, sound_events
 from profilerkit.rundir.sampled import Sample
 
 #: Event records kept of each rank, 3.2 MB: 25,000 steps of four records each.

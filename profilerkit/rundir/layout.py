@@ -35,9 +35,7 @@ from typing import Literal
 import msgspec
 
 from profilerkit.model.run import Loader
-from profilerkit.rundir.sampled import GpuFacts
-from profilerkit.rundir.start_up import StartUp
-from profilerkit.rundir.times import TimeNs
+from profilerkit.rundir.sampled import GpuFacts, StartUp, TimeNs
 
 FORMAT_VERSION = 1
 LAUNCH = "launch.json"

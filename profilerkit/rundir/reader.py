@@ -9,9 +9,8 @@ import msgspec
 
 from profilerkit.errors import RunDirectoryError
 from profilerkit.model.oom import OutOfMemory
-from profilerkit.rundir.clock import Clock, ClockAnchor, clock_of
-from profilerkit.rundir.ddp import DdpRecord
-from profilerkit.rundir.flight import Flight
+from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed
+from profilerkit.rundir.files import sound_batches, sound_events
 from profilerkit.rundir.layout import (
     CLOCK,
     DDP,
@@ -45,9 +44,7 @@ from profilerkit.rundir.layout import (
     RunManifest,
     WindowStatus,
 )
-from profilerkit.rundir.probes import ProbesRecord, without_probed
-from profilerkit.rundir.process import still_runs
-from profilerkit.rundir.records import sound_batches, sound_events
+from profilerkit.rundir.process import Clock, ClockAnchor, clock_of, still_runs
 from profilerkit.rundir.sampled import Sample, StackSample
 from profilerkit.units import format_ns
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.model.oom import OutOfMemory
-from profilerkit.rundir.clock import ClockAnchor
 from profilerkit.rundir.files import AppendFile, reserve, write_document
 from profilerkit.rundir.layout import (
     CLOCK,
@@ -31,6 +30,7 @@ from profilerkit.rundir.layout import (
     rank_directory,
     window_directory,
 )
+from profilerkit.rundir.process import ClockAnchor
 from profilerkit.rundir.sampled import Sample, StackSample
 
 #: A block of a disk, which holds nearly every ``RankEnd``: its longest text is an exception's, cut to 2,000 characters.

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from profilerkit.errors import UsageError
-from profilerkit.reading.processes import free_cores
+from profilerkit.formats.processes import free_cores
 
 _R = TypeVar("_R")
 

@@ -12,11 +12,11 @@ from profilerkit import __version__
 from profilerkit.analysis.scale.record import condition_of, is_sound
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.errors import UnreadableInputError, UsageError, unread
+from profilerkit.formats.jobs import Reading, read_job
+from profilerkit.formats.remote import RemoteFile, fetched
+from profilerkit.formats.windows import job_of_trace, samples_beside, window_of
 from profilerkit.model.change import revise
 from profilerkit.model.crowd import Condition
-from profilerkit.reading.remote import RemoteFile, fetched
-from profilerkit.reading.traces import Reading, read_job
-from profilerkit.reading.windows import job_of_trace, samples_beside, window_of
 from profilerkit.summaries.codec import decode, encode
 from profilerkit.summaries.compact import smaller, thin
 from profilerkit.summaries.sample import MOST_COLLECTIVES
@@ -179,7 +179,7 @@ def summarise(trace: Path | RemoteFile, target: Path, reading: Reading) -> None:
 def _summarise(trace: Path, target: Path, reading: Reading, stamp: str) -> None:
     stat = trace.stat()
     recorded = window_of(trace)
-    result = read_job(job_of_trace(trace, recorded, reading, _REPLAY_EVENTS), alone=True)
+    result = read_job(job_of_trace(trace, recorded, reading, _REPLAY_EVENTS))
     if result.facts is None:
         raise result.errors[0][1]
     header = Header(

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.reading.remote import RemoteFile
-from profilerkit.reading.traces import Reading
+from profilerkit.formats.jobs import Reading
+from profilerkit.formats.remote import RemoteFile
 from profilerkit.summaries.engines import Engine
 from profilerkit.summaries.files import summarise
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.errors import UsageError
-from profilerkit.reading.remote import RemoteFile, is_remote, listed, shown
-from profilerkit.reading.traces import Reading
+from profilerkit.formats.jobs import Reading
+from profilerkit.formats.remote import RemoteFile, is_remote, listed, shown
 from profilerkit.summaries.files import is_fresh, place_of
 from profilerkit.summaries.files import summarise as write_summary
 

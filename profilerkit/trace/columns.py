@@ -1,9 +1,9 @@
 """TraceColumns: one rank's trace as a struct of numpy arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Flag, IntEnum, auto
 from functools import cached_property, wraps
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -285,3 +285,56 @@ class TraceColumns(msgspec.Struct, frozen=True, dict=True):
         for category in categories:
             chosen |= self.category == category
         return chosen
+
+
+def trace_columns(
+    meta: TraceMeta,
+    strings: Sequence[str],
+    threads: Sequence[tuple[str, str]],
+    *,
+    name: npt.ArrayLike,
+    category: npt.ArrayLike,
+    ts_ns: npt.ArrayLike,
+    dur_ns: npt.ArrayLike,
+    thread: npt.ArrayLike,
+    correlation: npt.ArrayLike = -1,
+    stream: npt.ArrayLike = -1,
+    device: npt.ArrayLike = -1,
+    bytes: npt.ArrayLike = -1,  # noqa: A002  as the column is called
+    blocks_per_sm: npt.ArrayLike = 0,
+    damage: Damage | None = None,
+    thread_names: dict[int, str] | None = None,
+    stream_waits: frozenset[tuple[int, int]] = frozenset(),
+) -> TraceColumns:
+    """Return the columns of a format that says no more than this; the arguments are as in ``TraceColumns``."""
+    count = len(np.asarray(ts_ns))
+
+    def column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        return np.broadcast_to(np.asarray(values, dtype), count).copy()
+
+    absent = column(-1, np.int32)
+    return TraceColumns(
+        meta=meta,
+        damage=damage or Damage(),
+        name=column(name, np.int32),
+        category=column(category, np.int8),
+        ts_ns=column(ts_ns, np.int64),
+        dur_ns=column(dur_ns, np.int64),
+        thread=column(thread, np.int32),
+        correlation=column(correlation, np.int64),
+        external_id=column(-1, np.int64),
+        stream=column(stream, np.int64),
+        device=column(device, np.int32),
+        bytes=column(bytes, np.int64),
+        input_types=absent,
+        input_dims=absent,
+        concrete_inputs=absent,
+        blocks_per_sm=column(blocks_per_sm, np.float32),
+        strings=tuple(strings),
+        threads=tuple(threads),
+        thread_names=thread_names or {},
+        collectives=(),
+        flows=Flows.none(),
+        memory=MemoryInstants.none(),
+        stream_waits=stream_waits,
+    )

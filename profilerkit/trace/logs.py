@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from profilerkit.rundir.documents import Flight
 from profilerkit.rundir.sampled import Sample
 
 #: What the times of a log count from: the epoch, the epoch of a time zone that the log does not name, or nothing.
@@ -100,3 +101,19 @@ class SnapshotLog(msgspec.Struct, frozen=True):
 
 
 Log = SamplerLog | SnapshotLog
+
+
+class FlightDump(msgspec.Struct, frozen=True):
+    """What one dump held.
+
+    Attributes:
+        origin: name of its file.
+        flight: its collectives, by time.
+        world_size: members of its largest process group; ``None`` where it names none.
+        notes: what was left out, in whole sentences.
+    """
+
+    origin: str
+    flight: Flight
+    world_size: int | None
+    notes: tuple[str, ...] = ()

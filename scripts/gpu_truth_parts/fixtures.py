@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit.report.paths import short_paths, without_homes
-from profilerkit.rundir.identity import identity_of
+from profilerkit.rundir.places import identity_of
 
 #: Runs whose traces are kept as well; of all others what the light tier wrote.
 _TRACED = ("window_*", "graphs_*", "healthy_*_traced", "launch_bound_*", "sync_each_*", "pageable_copy_*")

@@ -10,7 +10,7 @@ from simulator.kineto import text_of
 from simulator.parallel import simulate
 
 from profilerkit.analysis.trace_facts import TraceFacts, trace_facts
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats.registry import read_trace
 from scale_benchmark.job import job_of, write_ranks
 
 

@@ -11,8 +11,8 @@ from profilerkit.analysis.communication.log import KINDS, Channel, CollectiveLog
 from profilerkit.analysis.intervals import EMPTY, Segments, Spans
 from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.formats.jobs import Reading
 from profilerkit.model.change import revise
-from profilerkit.reading.traces import Reading
 from profilerkit.summaries.files import SUFFIX, Header, digest, write
 
 I64 = npt.NDArray[np.int64]

@@ -14,10 +14,10 @@ import numpy as np
 from profilerkit import analyze
 from profilerkit.analysis.replay.joint import savings
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise
 from profilerkit.model.finding import in_order
 from profilerkit.model.report import Report
-from profilerkit.trace.readers import read_trace
 from simulator.kineto import text_of
 from simulator.parallel import simulate
 from simulator.truth import done_step_ns

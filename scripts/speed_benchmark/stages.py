@@ -7,13 +7,13 @@ import time
 at = [time.process_time()]
 
 from profilerkit import api  # noqa: E402 - the import is one of the stages
-from profilerkit.reading import traces  # noqa: E402
+from profilerkit.formats import jobs  # noqa: E402
 from profilerkit.report import html  # noqa: E402
 
 at.append(time.process_time())
-columns = traces.read_trace(sys.argv[1])
+columns = jobs.read_trace(sys.argv[1])
 at.append(time.process_time())
-traces.read_trace = lambda _path, **_options: columns
+jobs.read_trace = lambda _path, **_options: columns
 report = api.analyze(sys.argv[1])
 at.append(time.process_time())
 page = html.render(report)

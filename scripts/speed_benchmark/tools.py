@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _END = "; sys.stdout.flush(); os._exit(0)"
 _LOAD = "import json, os, sys; json.load(open(sys.argv[1], encoding='utf-8'))" + _END
 _ORJSON = "import os, sys, orjson; orjson.loads(open(sys.argv[1], 'rb').read())" + _END
-_READ = "import os, sys; from profilerkit.trace.readers import read_trace; read_trace(sys.argv[1])" + _END
+_READ = "import os, sys; from profilerkit.formats.registry import read_trace; read_trace(sys.argv[1])" + _END
 _HTA = (
     "import os, sys; from hta.trace_analysis import TraceAnalysis; "
     "TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=os.path.dirname(sys.argv[1]))" + _END

@@ -3,7 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.recorded import probed, saved
-from profilerkit.rundir.probes import ProbeRun, ProbesRecord
+from profilerkit.rundir.documents import ProbeRun, ProbesRecord
 
 
 def made(change):

@@ -5,10 +5,10 @@ import pytest
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.raw_events import MOST_ROWS, files_of, raw_events
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.finding import STEP_LENGTHS, Evidence
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import HostSample, Sample
-from profilerkit.trace.readers import read_trace
 from tests.recipes import GEMM, MAIN, MS, US, WORKERS, Log, Trace, host_training, training, write_run
 
 

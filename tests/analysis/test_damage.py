@@ -7,8 +7,8 @@ import pytest
 from profilerkit.analysis import trust as module
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.analysis.trust import NAMED, damage_notes
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Damage
-from profilerkit.trace.readers import read_trace
 from tests.recipes import host_training
 
 HALF = Damage(repaired=1, dropped=1_200, truncated=True, samples=("event 3 at byte 7",), notes=("it ends in zeros",))

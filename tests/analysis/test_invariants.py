@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profilerkit.analysis.intervals import Spans
 from profilerkit.analysis.parts import LEAVES
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats.registry import read_trace
 from tests.recipes import (
     ALL_REDUCE,
     AUTOGRAD,

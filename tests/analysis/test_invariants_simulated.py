@@ -22,8 +22,8 @@ from speed_benchmark import growth
 from profilerkit import analyze
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import ProfilerkitError
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.finding import in_order
-from profilerkit.trace.readers import read_trace
 from tests.analysis import changes
 from tests.analysis.changes import analyzed, told
 from tests.recipes import GEMM, US, Trace, replace

@@ -13,9 +13,9 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.api import analyze
 from profilerkit.model.ledger import ENTRIES
+from profilerkit.rundir.files import sound_events
 from profilerkit.rundir.layout import EventFlag, EventKind, RankEnd, WindowStatus
-from profilerkit.rundir.records import sound_events
-from profilerkit.rundir.start_up import StartUp
+from profilerkit.rundir.sampled import StartUp
 from tests.recipes import MS, US, Log, host_training, rank_meta, rank_record, write_run
 
 START = 1_000_000  # µs on the log's clock at which recordings begin

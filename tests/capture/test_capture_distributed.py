@@ -12,8 +12,8 @@ from profilerkit.capture import clock_anchors
 from profilerkit.capture.clock_anchors import ClockWatch, take_anchor
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.place import place
-from profilerkit.rundir.clock import clock_of
 from profilerkit.rundir.layout import END, META
+from profilerkit.rundir.process import clock_of
 from profilerkit.rundir.reader import read_run
 
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "GROUP_", "SLURM_", "OMPI_", "PMI")

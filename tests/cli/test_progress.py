@@ -39,7 +39,7 @@ def at_once(monkeypatch):
     monkeypatch.setattr(progress, "_PERIOD_SECONDS", 0.01)
 
 
-@pytest.mark.parametrize("teller", ["profilerkit.reading.side_by_side", "profilerkit.summaries.reduction"])
+@pytest.mark.parametrize("teller", ["profilerkit.formats.jobs", "profilerkit.summaries.reduction"])
 def test_the_latest_phase_is_shown_and_taken_away(at_once, teller):
     shown = Shown()
     logger = logging.getLogger(teller)

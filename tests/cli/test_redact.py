@@ -16,7 +16,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import in_order
 from profilerkit.report.redaction import redacted
 from profilerkit.results import as_report
-from profilerkit.rundir.identity import Identity
+from profilerkit.rundir.places import Identity
 from tests.report.samples import SAMPLES
 
 SECRET = "/data/team/undisclosed/net/train.py"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from profilerkit.cli import main
-from profilerkit.reading import remote
+from profilerkit.formats import remote
 from tests.recipes import training
 
 

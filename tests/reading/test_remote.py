@@ -14,8 +14,8 @@ import pytest
 import profilerkit
 from profilerkit.cli import main
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.reading import remote
-from profilerkit.reading.remote import fetched, is_remote, listed, shown
+from profilerkit.formats import remote
+from profilerkit.formats.remote import fetched, is_remote, listed, shown
 from profilerkit.summaries.files import SUFFIX
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install fsspec")
@@ -230,5 +230,5 @@ def test_a_file_that_is_listed_goes_to_another_process(elsewhere):
 
 
 def test_the_package_does_not_import_fsspec():
-    program = "import sys; import profilerkit.api, profilerkit.reading.remote; sys.exit('fsspec' in sys.modules)"
+    program = "import sys; import profilerkit.api, profilerkit.formats.remote; sys.exit('fsspec' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

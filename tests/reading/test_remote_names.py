@@ -14,7 +14,7 @@ import profilerkit
 from profilerkit.cli import main
 from profilerkit.cli.analyze import _next
 from profilerkit.errors import UsageError
-from profilerkit.reading.remote import RemoteFile, fetched, listed
+from profilerkit.formats.remote import RemoteFile, fetched, listed
 from profilerkit.summaries.files import SUFFIX, place_of
 from tests.recipes import training
 from tests.report import samples

@@ -9,7 +9,7 @@ import pytest
 
 from profilerkit.api import analyze
 from profilerkit.errors import UsageError
-from profilerkit.reading import schedules
+from profilerkit.formats import windows
 
 RECIPE = """
 import sys, torch
@@ -97,7 +97,7 @@ def test_windows_of_different_processes_of_one_rank_are_not_put_together(tmp_pat
 
 
 def test_what_does_not_fit_into_memory_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(schedules, "MOST_EVENTS", 31)
+    monkeypatch.setattr(windows, "MOST_EVENTS", 31)
     for first in (4, 13, 22):
         write_window(tmp_path, first)
     report = analyze(tmp_path)

@@ -2,6 +2,7 @@
 
 import doctest
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,9 +13,9 @@ import pytest
 
 from profilerkit.api import analyze
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.reading import processes, side_by_side
-from profilerkit.reading.side_by_side import read_all
-from profilerkit.reading.traces import Reading, TraceJob
+from profilerkit.formats import jobs as side_by_side
+from profilerkit.formats import processes
+from profilerkit.formats.jobs import Reading, TraceJob, read_all
 from profilerkit.report.json import render
 from tests.recipes import Log, training, write_run
 
@@ -28,7 +29,7 @@ def helpers(monkeypatch):
         monkeypatch.setattr(side_by_side, "_helpers", lambda sizes: min(count, len(sizes) - 1))
         popen = subprocess.Popen
         monkeypatch.setattr(
-            processes.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1]
+            side_by_side.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1]
         )
         return started
 
@@ -127,10 +128,10 @@ def test_what_a_killed_process_did_not_read_is_read_here(tmp_path, monkeypatch, 
 
 def test_a_result_that_was_half_written_does_not_count(tmp_path):
     with (tmp_path / "results").open("w+b") as found:
-        found.write((100).to_bytes(side_by_side.LENGTH_BYTES, "little") + b"half")
+        found.write(pickle.dumps((0, "whole")) + pickle.dumps((1, "half"))[:-4])
         found.flush()
         process = subprocess.Popen([sys.executable, "-c", ""])
-        assert side_by_side._results(process, found) == {}
+        assert side_by_side._results(process, found) == {0: "whole"}
 
 
 def test_without_processes_everything_is_read_here(tmp_path, monkeypatch, helpers):
@@ -141,7 +142,7 @@ def test_without_processes_everything_is_read_here(tmp_path, monkeypatch, helper
     def refuse(*_, **__):
         raise OSError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(processes.subprocess, "Popen", refuse)
+    monkeypatch.setattr(side_by_side.subprocess, "Popen", refuse)
     assert said(read_all(jobs)) == alone
 
 
@@ -168,12 +169,12 @@ def test_a_file_that_vanished_is_a_usage_error_whoever_reads_it(tmp_path, helper
 SCRIPT = """
 import sys
 from pathlib import Path
-from profilerkit.reading import side_by_side
+from profilerkit.formats import jobs
 import profilerkit
 
 with open(sys.argv[1], "a") as runs:
     runs.write("ran\\n")
-side_by_side._helpers = lambda sizes: 1
+jobs._helpers = lambda sizes: 1
 report = profilerkit.analyze(*map(Path, sys.argv[2:]))
 print(report.run.files)
 """
@@ -199,7 +200,7 @@ def test_a_script_without_a_guard_runs_once(tmp_path):
 SLOW_WORKER = """
 import sys, time
 from pathlib import Path
-from profilerkit.reading import worker
+from profilerkit.formats import worker
 
 def read_job(job):
     Path("reading").touch()
@@ -212,10 +213,10 @@ PROGRAM = """
 import signal
 import sys
 from profilerkit.cli import main
-from profilerkit.reading import processes, side_by_side
+from profilerkit.formats import jobs
 
-side_by_side._helpers = lambda sizes: 1
-processes.own_program = lambda module: [sys.executable, "slow_worker.py"]
+jobs._helpers = lambda sizes: 1
+jobs.own_program = lambda module: [sys.executable, "slow_worker.py"]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
 sys.exit(main())
 """

@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit.api import analyze
-from profilerkit.reading.windows import typical_windows
+from profilerkit.formats.windows import typical_windows
 from profilerkit.rundir.layout import WindowStatus
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.writer import RankWriter

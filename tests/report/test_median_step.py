@@ -10,7 +10,7 @@ from profilerkit.report import html
 from profilerkit.report import json as report_json
 from profilerkit.report.charts.median_step import median_step_chart
 from profilerkit.report.redaction import redacted
-from profilerkit.rundir.identity import Identity
+from profilerkit.rundir.places import Identity
 from tests.report.samples import HOSTILE, MS, SAMPLES, input_bound, parts
 
 STEP = 176 * MS

@@ -9,7 +9,7 @@ from profilerkit.model.diff import Difference, FindingChange
 from profilerkit.report import redaction
 from profilerkit.report.redaction import redacted_diff
 from profilerkit.results import Diff, as_diff
-from profilerkit.rundir.identity import Identity
+from profilerkit.rundir.places import Identity
 from tests.report.test_diff import hostile
 
 TOKEN = "sk-abcdefghijklmnopqrstuvwxyz0123456789"

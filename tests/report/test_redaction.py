@@ -18,7 +18,7 @@ from profilerkit.report.redaction import redacted
 from profilerkit.results import as_report
 from profilerkit.rules import RULES
 from profilerkit.rules.docs import page_of
-from profilerkit.rundir.identity import Identity
+from profilerkit.rundir.places import Identity
 from tests.report.samples import SAMPLES
 
 IDENTITY = Identity(

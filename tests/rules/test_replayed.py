@@ -17,12 +17,12 @@ from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.diagnosis.best import best_per_bound
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.diagnosis.waterfall import waterfall
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise
 from profilerkit.model.finding import in_order
 from profilerkit.rules import RULES
 from profilerkit.rules.replayed import priced, with_replay
 from profilerkit.rules.runner import run_rules
-from profilerkit.trace.readers import read_trace
 from tests.recipes import replace
 
 LEAN = Model(tokens=4096)

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilerkit.rundir.clock import ClockAnchor, clock_of
+from profilerkit.rundir.process import ClockAnchor, clock_of
 from profilerkit.rundir.reader import read_run
 from tests.recipes import MS, Log, S, rank_meta, write_run
 

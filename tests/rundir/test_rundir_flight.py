@@ -5,9 +5,8 @@ import json
 import msgspec
 import pytest
 
-from profilerkit.rundir.ddp import ddp_model
+from profilerkit.rundir.documents import Flight, ddp_model, flight_of
 from profilerkit.rundir.files import read_document, write_document
-from profilerkit.rundir.flight import Flight, flight_of
 
 
 def entry(number, created_ns, **changes):

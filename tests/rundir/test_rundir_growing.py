@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilerkit.rundir import follow
+from profilerkit.rundir.documents import ProbeRun, ProbesRecord
+from profilerkit.rundir.files import GrowingLines, GrowingRecords, ReplacedDocument
 from profilerkit.rundir.follow import FollowedRun, state_of
-from profilerkit.rundir.growing import GrowingLines, GrowingRecords, ReplacedDocument
 from profilerkit.rundir.layout import (
     CLOCK,
     END,
@@ -28,7 +29,6 @@ from profilerkit.rundir.layout import (
     rank_directory,
     worker_file,
 )
-from profilerkit.rundir.probes import ProbeRun, ProbesRecord
 from profilerkit.rundir.process import this_process
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import Sample
@@ -106,7 +106,7 @@ def test_lines_that_are_torn_or_damaged_cost_themselves(tmp_path):
 
 
 def test_of_many_new_lines_the_latest_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("profilerkit.rundir.growing._MOST_LINE_BYTES", 30)
+    monkeypatch.setattr("profilerkit.rundir.files._MOST_LINE_BYTES", 30)
     path = tmp_path / SAMPLES
     path.write_bytes(b"".join(b'{"t_ns":%d}\n' % number for number in range(10, 40)))
     file = GrowingLines(path, Sample, 100)

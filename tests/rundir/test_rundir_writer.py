@@ -5,10 +5,10 @@ import threading
 import pytest
 
 from profilerkit.errors import RunDirectoryError
-from profilerkit.rundir import claim as claiming
 from profilerkit.rundir import layout
-from profilerkit.rundir.claim import claim
+from profilerkit.rundir import places as claiming
 from profilerkit.rundir.files import AppendFile, write_document
+from profilerkit.rundir.places import claim
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.writer import RankWriter
 

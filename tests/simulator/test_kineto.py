@@ -7,9 +7,9 @@ from simulator.job import Comm, Job, Odd, Recording
 from simulator.kineto import document, text_of
 from simulator.parallel import simulate
 
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Category
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.launches import launch_of
 from tests.recipes import replace
 
 EVERYTHING = Recording(sync_rows=True, stacks=True, flows=True, instants=True, offsets_ns=(0, 5_000_000))

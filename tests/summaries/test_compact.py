@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from profilerkit.analysis.intervals import NO_SEGMENTS, Segments
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.formats.registry import read_trace
 from profilerkit.summaries import compact
 from profilerkit.summaries.compact import coarse, smaller, thin
-from profilerkit.trace.readers import read_trace
 from tests.recipes import training
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import profilerkit
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.reading.traces import Reading
+from profilerkit.formats.jobs import Reading
 from profilerkit.summaries.engines import dask, pool
 from profilerkit.summaries.files import place_of
 from profilerkit.summaries.mapping import Task, map_all

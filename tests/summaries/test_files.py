@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.reading.traces import Reading
+from profilerkit.formats.jobs import Reading
 from profilerkit.summaries import files
 from profilerkit.summaries.files import MOST_FILE_BYTES, is_fresh, open_summary, place_of, summarise
 from tests.recipes import training

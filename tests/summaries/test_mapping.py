@@ -15,8 +15,8 @@ import pytest
 
 from profilerkit.cli import main
 from profilerkit.errors import UnreadableInputError
-from profilerkit.reading import processes
-from profilerkit.reading.traces import Reading
+from profilerkit.formats import processes
+from profilerkit.formats.jobs import Reading
 from profilerkit.summaries import mapping
 from profilerkit.summaries.engines import pool
 from profilerkit.summaries.files import SUFFIX, place_of

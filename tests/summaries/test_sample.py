@@ -10,7 +10,7 @@ from scale_benchmark.fill import template
 from profilerkit import __version__, api
 from profilerkit.analysis.communication.log import Channel
 from profilerkit.analysis.steps.find import in_step
-from profilerkit.reading.traces import Reading
+from profilerkit.formats.jobs import Reading
 from profilerkit.report import terminal
 from profilerkit.summaries import sample
 from profilerkit.summaries.files import SUFFIX, Header, digest, open_summary, write

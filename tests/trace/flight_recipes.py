@@ -7,7 +7,7 @@ import random
 from damage import check_report, damaged, refused
 
 from profilerkit.api import analyze
-from profilerkit.reading.dumps import dump_files, read_dumps
+from profilerkit.formats.registry import files_of, read_files
 
 START_NS = 1_795_348_800 * 1_000_000_000
 US, MS = 1_000, 1_000_000
@@ -102,6 +102,6 @@ def run_seed(write, seed, path):
         written[-1].write_bytes(damaged(data, rng, _TOKENS, _CODES) if is_hurt and in_bytes else data)
     with refused():
         if seed % _ANALYZED_EACH:
-            read_dumps(written, dump_files(written), strict=False)
+            read_files(files_of(written, "dump"), strict=False)
         else:
             check_report(analyze(*written))

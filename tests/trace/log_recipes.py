@@ -6,7 +6,7 @@ import random
 from damage import check_report, damaged, refused
 
 from profilerkit.api import analyze
-from profilerkit.reading.logs import log_files, read_logs
+from profilerkit.formats.registry import files_of, read_files
 
 FRAMES = {
     "model": [
@@ -174,6 +174,6 @@ def run_seed(logs, seed, path):
     path.write_bytes(damaged(rng.choice(logs), rng, _TOKENS, _CODES))
     with refused():
         if seed % _ANALYZED_EACH:
-            read_logs(log_files([path]), strict=False)
+            read_files(files_of([path], "log"), strict=False)
         else:
             check_report(analyze(path))

@@ -9,8 +9,8 @@ from nsys_exports import training
 
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import UnreadableInputError
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import TraceColumns
-from profilerkit.trace.readers import read_trace
 
 #: Reading takes 10 s and 1 s for each MB at most; the originals are small.
 SLOWEST_S = 30.0

@@ -13,12 +13,12 @@ import msgspec
 from damage import check_report, damaged, refused
 
 import profilerkit
+from profilerkit.formats.jobs import Reading
 from profilerkit.model.change import revise
 from profilerkit.model.oom import OutOfMemory
-from profilerkit.reading.traces import Reading
-from profilerkit.rundir.clock import ClockAnchor
-from profilerkit.rundir.ddp import DdpModel, DdpRecord
+from profilerkit.rundir.documents import DdpModel, DdpRecord
 from profilerkit.rundir.layout import EVENT, FORMAT_VERSION, HEADER, WORKER, WORKER_MAGIC
+from profilerkit.rundir.process import ClockAnchor
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import AllocatorSample, GpuSample, HostSample, Sample
 from profilerkit.summaries.files import open_summary, place_of, summarise

@@ -9,7 +9,7 @@ from flight_recipes import START_NS, as_json, as_pickle, call, dump, stepping
 
 from profilerkit.api import analyze
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace.readers import flight_recorder, memory_snapshot
+from profilerkit.formats.readers import flight_recorder, memory_snapshot
 from tests.recipes import training
 
 

@@ -9,16 +9,16 @@ from log_recipes import KIB, block, event, grown, pickled, segment, snapshot
 
 from profilerkit.api import analyze
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace import plain_pickle
-from profilerkit.trace.plain_pickle import NotPlainError, plain_data
-from profilerkit.trace.readers import memory_snapshot
-from profilerkit.trace.readers.logs import reader_of
+from profilerkit.formats import plain_pickle
+from profilerkit.formats.plain_pickle import NotPlainError, plain_data
+from profilerkit.formats.readers import memory_snapshot
+from profilerkit.formats.registry import reader_of
 
 
 def read(tmp_path, content):
     path = tmp_path / "mem.pickle"
     path.write_bytes(content if isinstance(content, bytes) else pickled(content))
-    assert reader_of(path) is memory_snapshot
+    assert reader_of(path, "log") is memory_snapshot
     return memory_snapshot.read(path)
 
 
@@ -160,7 +160,7 @@ def test_a_list_of_segments_alone_has_no_history(tmp_path):
 @pytest.mark.parametrize("content", [{"a": 1}, [], 7, "text", None, [1, 2]])
 def test_another_pickle_is_no_snapshot(tmp_path, content):
     assert "without segments" in refused(tmp_path, content)
-    assert reader_of(tmp_path / "mem.pickle") is None
+    assert reader_of(tmp_path / "mem.pickle", "log") is None
     with pytest.raises(UnreadableInputError) as caught:
         analyze(tmp_path / "mem.pickle")
     assert caught.value.cause == "it is a pickle, and no CUDA memory snapshot"

@@ -13,8 +13,7 @@ from log_recipes import grown, pickled
 from mutations import in_time, nothing_runs
 
 from profilerkit.api import analyze
-from profilerkit.reading.dumps import dump_files, read_dumps
-from profilerkit.reading.logs import log_files, read_logs
+from profilerkit.formats.registry import files_of, read_files
 
 SEEDS = 500
 ANALYZED_EACH = 25
@@ -79,6 +78,6 @@ def test_nothing_is_run_wherever_it_stands(tmp_path, name):
         with in_time(), nothing_runs(), refused():
             if not seed % ANALYZED_EACH:
                 analyze(path)
-            read_logs(log_files([path]), strict=False)
-            read_dumps([path], dump_files([path]), strict=False)
+            read_files(files_of([path], "log"), strict=False)
+            read_files(files_of([path], "dump"), strict=False)
         assert [file.name for file in tmp_path.iterdir()] == [path.name], f"seed {seed}"

@@ -25,10 +25,11 @@ from nsys_exports import (
 )
 
 from profilerkit.errors import UnreadableInputError
+from profilerkit.formats.readers import nsys
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Category
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.processes import by_process
-from profilerkit.trace.readers import nsys, read_trace
+from profilerkit.trace.launches import launch_of
+from profilerkit.trace.merged import by_process
 
 
 def events(columns, *categories):

@@ -10,9 +10,9 @@ from nsys_exports import KERNEL, MEMCPY, MS, NVTX, RUNTIME, SCHEMA, Export, trai
 
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import UnreadableInputError
+from profilerkit.formats.nsys import database
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Category
-from profilerkit.trace.nsys import database
-from profilerkit.trace.readers import read_trace
 
 SHARED = sorted((Path(__file__).resolve().parents[3] / "shared" / "traces").glob("nsys_*/*.sqlite"))
 #: Rows without end.

@@ -4,7 +4,7 @@ import pytest
 from nsys_exports import MS, TID, Export, training
 
 from profilerkit.analysis.trace_facts import trace_facts
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats.registry import read_trace
 
 
 def steps_of(export, path):

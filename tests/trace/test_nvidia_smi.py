@@ -6,9 +6,9 @@ import pytest
 from log_recipes import SAMPLES, gpus, smi
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace.readers import nvidia_smi
-from profilerkit.trace.readers.logs import reader_of
-from profilerkit.trace.readers.smi_columns import column, time_ns
+from profilerkit.formats.readers import nvidia_smi
+from profilerkit.formats.registry import reader_of
+from profilerkit.formats.smi_columns import column, time_ns
 
 MIB = 1 << 20
 NOON_NS = 1_795_348_800 * 1_000_000_000  # 2026-11-22 12:00 UTC
@@ -17,7 +17,7 @@ NOON_NS = 1_795_348_800 * 1_000_000_000  # 2026-11-22 12:00 UTC
 def read(tmp_path, text, name="gpu.csv"):
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert reader_of(path) is nvidia_smi
+    assert reader_of(path, "log") is nvidia_smi
     return nvidia_smi.read(path)
 
 
@@ -189,7 +189,7 @@ def test_damaged_lines_are_counted(tmp_path):
 def test_what_cannot_be_told_is_refused_with_the_command_that_records_it(tmp_path, text, cause):
     path = tmp_path / "gpu.csv"
     path.write_text(text)
-    assert reader_of(path) is nvidia_smi
+    assert reader_of(path, "log") is nvidia_smi
     with pytest.raises(UnreadableInputError) as caught:
         nvidia_smi.read(path)
     assert cause in caught.value.cause
@@ -209,7 +209,7 @@ def test_what_cannot_be_told_is_refused_with_the_command_that_records_it(tmp_pat
 )
 def test_other_tables_are_none(tmp_path, text):
     (tmp_path / "a.csv").write_text(text)
-    assert reader_of(tmp_path / "a.csv") is None
+    assert reader_of(tmp_path / "a.csv", "log") is None
 
 
 def test_a_compressed_log_is_read(tmp_path):

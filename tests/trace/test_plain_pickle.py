@@ -9,7 +9,7 @@ import pytest
 # some MB.
 FLOODED = """
 import pickle, resource, sys
-from profilerkit.trace.plain_pickle import FREE_HELD_BYTES, HELD_PER_BYTE, NotPlainError, plain_data
+from profilerkit.formats.plain_pickle import FREE_HELD_BYTES, HELD_PER_BYTE, NotPlainError, plain_data
 
 data = b"\\x80\\x04" + eval(sys.argv[1])
 own = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

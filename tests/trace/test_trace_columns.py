@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_recipes import plain, span, write
 
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Category, CollectiveArgs, DeviceProperties, ProcessGroup, Wanted
-from profilerkit.trace.readers import read_trace
 
 
 @pytest.fixture

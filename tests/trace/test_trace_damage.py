@@ -10,9 +10,9 @@ import trace_recipes as recipes
 from trace_recipes import FIRST_US, HEAD, MIDDLE, N_EVENTS, TAIL, document, event_text, events_with, write
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace import blocks
+from profilerkit.formats import blocks
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Damage
-from profilerkit.trace.readers import read_trace
 
 
 @pytest.fixture(params=[4 * 1024, 64 * 1024, 256 * 1024], ids=["4KiB", "64KiB", "256KiB"], autouse=True)

@@ -1,4 +1,4 @@
-from profilerkit.trace.distinct import distinct
+from profilerkit.trace.merged import distinct
 from tests.recipes import Trace, training
 
 

@@ -7,8 +7,8 @@ import pytest
 from trace_recipes import FIRST_US, document, event_text, write
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace import blocks
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats import blocks
+from profilerkit.formats.registry import read_trace
 
 N_EVENTS = 300
 CONTENT = document([event_text(index) for index in range(N_EVENTS)]).encode()

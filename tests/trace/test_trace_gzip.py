@@ -6,8 +6,8 @@ import zlib
 import pytest
 from trace_recipes import FIRST_US, N_EVENTS, document, event_text, write
 
-from profilerkit.trace import blocks
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats import blocks
+from profilerkit.formats.registry import read_trace
 
 CONTENT = document([event_text(index) for index in range(N_EVENTS)]).encode()
 STAMPS = [FIRST_US * 1000 + 1 + index * 1000 for index in range(N_EVENTS)]

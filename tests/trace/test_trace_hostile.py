@@ -12,9 +12,9 @@ import pytest
 import trace_recipes as recipes
 from trace_mutations import gpu_events, native
 
-from profilerkit.trace import limits
+from profilerkit.formats import limits
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Wanted
-from profilerkit.trace.readers import read_trace
 
 MIB = 1024 * 1024
 HEAD = b'{"schemaVersion": 1, "traceEvents": ['
@@ -25,7 +25,7 @@ CHILD = """
 import json, re, sys, time
 from pathlib import Path
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats.registry import read_trace
 
 def peak_mib():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
@@ -158,7 +158,7 @@ def test_text_longer_than_any_event_costs_itself_alone(tmp_path):
 
 
 def test_names_past_the_limit_share_one_entry_and_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("profilerkit.trace.strings.DISTINCT_TEXTS", 10)
+    monkeypatch.setattr("profilerkit.formats.values.DISTINCT_TEXTS", 10)
     path = tmp_path / "trace.json"
     path.write_bytes(distinct(50))
     columns = read_trace(path)
@@ -170,7 +170,7 @@ def test_names_past_the_limit_share_one_entry_and_are_counted(tmp_path, monkeypa
 
 
 def test_collectives_past_the_limit_are_read_without_their_sizes(tmp_path, monkeypatch):
-    monkeypatch.setattr("profilerkit.trace.kineto.builder.COLLECTIVES", 2)
+    monkeypatch.setattr("profilerkit.formats.kineto.builder.COLLECTIVES", 2)
     path = tmp_path / "trace.json"
     path.write_text(recipes.plain([recipes.span(ts=ts, **{"Collective name": "a"}) for ts in range(5)]))
     columns = read_trace(path)

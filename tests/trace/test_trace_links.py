@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_recipes import plain, span, write
 
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats.registry import read_trace
+from profilerkit.trace.launches import launch_of
 
 
 @pytest.fixture

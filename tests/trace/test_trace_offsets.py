@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from trace_recipes import plain, span, write
 
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Category
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.offsets import aligned
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.launches import aligned, launch_of
 
 MS = 1000  # µs
 

@@ -3,10 +3,10 @@
 import numpy as np
 from trace_recipes import plain, span, write
 
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Category
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.pool import pooled
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.launches import launch_of
+from profilerkit.trace.merged import pooled
 
 
 def window(tmp_path, name, first, *, base=0, thread=1, extra=()):

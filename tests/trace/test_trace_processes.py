@@ -5,10 +5,10 @@ import pytest
 from trace_recipes import plain, span, write
 
 from profilerkit.api import analyze
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Category
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.processes import by_process
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.launches import launch_of
+from profilerkit.trace.merged import by_process
 
 
 def rank(pid, device, *, device_pid=None, late=0, steps=4, marks=True):

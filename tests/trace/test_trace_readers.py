@@ -9,8 +9,9 @@ import pytest
 from trace_recipes import plain, span, write
 
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.trace import readers
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats import registry
+from profilerkit.formats.directories import named_as_traces
+from profilerkit.formats.registry import read_trace
 
 
 class PlainTextReader:
@@ -37,7 +38,7 @@ def register(monkeypatch, loaded):
         assert group == "profilerkit.readers"
         return [Registered("plaintext", "elsewhere:reader", group)]
 
-    monkeypatch.setattr(readers, "entry_points", found)
+    monkeypatch.setattr(registry, "entry_points", found)
 
 
 def test_third_party_reader_gets_what_no_built_in_reader_claims(tmp_path, monkeypatch):
@@ -52,6 +53,23 @@ def test_third_party_reader_is_not_loaded_for_a_file_that_a_built_in_reader_clai
     register(monkeypatch, loaded)
     assert len(read_trace(str(write(tmp_path, plain([span()]))))) == 1
     assert loaded == []
+
+
+def test_a_reader_of_others_finds_its_files_in_a_directory(tmp_path, monkeypatch):
+    register(monkeypatch, [])
+    monkeypatch.setattr(PlainTextReader, "suffixes", (".acme",), raising=False)
+    monkeypatch.setattr(PlainTextReader, "shared_suffixes", (".dat",), raising=False)
+    for name, text in (("a.acme", "?"), ("b.dat", "TRACE 1"), ("c.dat", "other"), ("d.txt", "TRACE 1")):
+        (tmp_path / name).write_text(text)
+    assert [path.name for path in named_as_traces(tmp_path)] == ["a.acme", "b.dat"]
+
+
+def test_a_reader_that_cannot_be_loaded_costs_nobody_else_anything(tmp_path, monkeypatch, caplog):
+    broken = EntryPoint("broken", "no_such_module:reader", registry.ENTRY_POINTS)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [broken])
+    (tmp_path / "a.json").write_text("{}")
+    assert [path.name for path in named_as_traces(tmp_path)] == ["a.json"]
+    assert "the reader broken was left out: ModuleNotFoundError" in caplog.text
 
 
 def test_file_that_no_reader_claims_names_the_known_formats(tmp_path, monkeypatch):
@@ -75,13 +93,18 @@ def test_strict_says_how_to_read_what_it_refused(tmp_path):
 
 
 def test_every_reader_has_a_name_and_two_functions():
-    assert [reader.name for reader in readers.READERS] == ["kineto", "nsys", "xplane"]
-    assert all(callable(reader.sniff) and callable(reader.read) for reader in readers.READERS)
+    assert [[reader.name for reader in registry.readers_of(kind)] for kind in ("trace", "log", "dump")] == [
+        ["kineto", "nsys", "xplane"],
+        ["memory snapshot", "nvidia-smi"],
+        ["flight recorder dump"],
+    ]
+    assert all(callable(reader.sniff) and callable(reader.read) for reader in registry.readers_of("trace"))
 
 
 @pytest.mark.parametrize("head", [b"", b"\0", b"\xff", b"{", b"[", b"\x1f\x8b", b'{"traceEvents', b"\n", b"\n\xff\x12"])
 def test_sniffing_any_bytes_never_raises(head):
-    assert all(reader.sniff(head) in (True, False) for reader in readers.READERS)
+    readers = [reader for kind in ("trace", "log", "dump") for reader in registry.readers_of(kind)]
+    assert all(reader.sniff(head) in (True, False) for reader in readers)
 
 
 def test_missing_file_is_a_usage_error(tmp_path):
@@ -108,7 +131,7 @@ def test_file_that_cannot_be_opened_is_refused_with_the_system_s_reason(tmp_path
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("profilerkit.trace.blocks.BlockSource.beginning", refuse)
+    monkeypatch.setattr("profilerkit.formats.blocks.BlockSource.beginning", refuse)
     with pytest.raises(UnreadableInputError) as caught:
         read_trace(path)
     assert caught.value.cause == "Permission denied"
@@ -117,9 +140,12 @@ def test_file_that_cannot_be_opened_is_refused_with_the_system_s_reason(tmp_path
 
 @pytest.mark.parametrize(
     "module",
-    ["clocks", "strings", "links", "kineto.arguments", "kineto.numbers", "nsys.database", "protobuf", "xla"],
+    [
+        *("trace.launches", "trace.merged", "trace.classify", "formats.values", "formats.kineto.records"),
+        *("formats.nsys.database", "formats.xspace", "formats.xla", "formats.inputs", "formats.remote"),
+    ],
 )
 def test_examples_in_docstrings_hold(module):
-    results = doctest.testmod(importlib.import_module(f"profilerkit.trace.{module}"))
+    results = doctest.testmod(importlib.import_module(f"profilerkit.{module}"))
     assert results.attempted > 0
     assert results.failed == 0

@@ -8,8 +8,8 @@ from trace_mutations import gpu_events, native
 from trace_recipes import FIRST_US, HEAD, MIDDLE, N_EVENTS, TAIL, document, event_text, events_with, plain, span, write
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace import blocks, limits
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats import blocks, limits
+from profilerkit.formats.registry import read_trace
 
 EVENTS = [event_text(index) for index in range(N_EVENTS)]
 STAMPS = [FIRST_US * 1000 + 1 + index * 1000 for index in range(N_EVENTS)]
@@ -133,7 +133,7 @@ def test_samples_name_the_first_five_places(tmp_path):
 
 
 def test_repairs_are_given_up_when_they_never_succeed(tmp_path, monkeypatch):
-    monkeypatch.setattr("profilerkit.trace.kineto.ledger.FAILED_REPAIRS", 20)
+    monkeypatch.setattr("profilerkit.formats.kineto.repair.FAILED_REPAIRS", 20)
     hopeless, mendable = EVENTS[0].replace('"ts"', '"ts'), event_text(5, extra=', "x": inf')
     columns = read(tmp_path, document([EVENTS[0], *[hopeless] * 40, mendable, EVENTS[7]]))
     assert columns.ts_ns.tolist() == [STAMPS[0], STAMPS[7]]
@@ -141,7 +141,7 @@ def test_repairs_are_given_up_when_they_never_succeed(tmp_path, monkeypatch):
 
 
 def test_what_is_given_up_untried_is_counted_by_event(tmp_path, monkeypatch):
-    monkeypatch.setattr("profilerkit.trace.kineto.ledger.SEARCHED_BYTES", 2000)
+    monkeypatch.setattr("profilerkit.formats.kineto.repair.SEARCHED_BYTES", 2000)
     bad = EVENTS[0].replace('"ts"', '"ts')
     several = " ".join([bad] * 7)
     columns = read(tmp_path, document([*EVENTS[:3], *[bad] * 20, several, EVENTS[3]]))
@@ -153,7 +153,7 @@ def test_what_is_given_up_untried_is_counted_by_event(tmp_path, monkeypatch):
 
 
 def test_reading_stops_where_almost_everything_is_damaged(tmp_path, monkeypatch):
-    monkeypatch.setattr("profilerkit.trace.kineto.ledger.DROPPED_PIECES", 1000)
+    monkeypatch.setattr("profilerkit.formats.kineto.repair.DROPPED_PIECES", 1000)
     hopeless = EVENTS[0].replace('"ts"', '"ts')
     columns = read(tmp_path, document([EVENTS[0], *[hopeless] * 5000, EVENTS[7]]))
     assert columns.ts_ns.tolist() == [STAMPS[0]]

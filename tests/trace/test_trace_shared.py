@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from profilerkit.formats.kineto.records import launches_nothing
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category, Damage, Wanted
-from profilerkit.trace.kineto.arguments import launches_nothing
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.launches import launch_of
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 FILES = sorted(TRACES.glob("*/*.json.gz")) + sorted(TRACES.glob("torch_legacy_list/*.json"))

@@ -15,7 +15,7 @@ import pytest
 from trace_recipes import FIRST_US, HEAD, MIDDLE, N_EVENTS, TAIL, document, event_text, events_with, write
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats.registry import read_trace
 
 OTHERS = N_EVENTS - 1
 WHOLE = document([event_text(index) for index in range(N_EVENTS)])

@@ -7,8 +7,8 @@ import pytest
 from trace_mutations import TRACES
 from trace_recipes import plain, span, write
 
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import ANALYZED, Category, Wanted
-from profilerkit.trace.readers import read_trace
 
 ALWAYS = ("name", "category", "ts_ns", "dur_ns", "thread", "correlation", "external_id", "stream", "device", "bytes")
 PARTS = (Wanted.PYTHON, Wanted.FLOWS, Wanted.MEMORY, Wanted.SHAPES)

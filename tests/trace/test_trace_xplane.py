@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace import limits
+from profilerkit.formats import limits
+from profilerkit.formats.registry import read_trace
+from profilerkit.formats.xla import FRAMEWORK
 from profilerkit.trace.columns import Category, StepMarks
-from profilerkit.trace.readers import read_trace
-from profilerkit.trace.xla import FRAMEWORK
 from tests.xplane_recipes import Plane, Reference, gpu, host, jax_json, number, piece, space, tpu
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces" / "jax_trace"

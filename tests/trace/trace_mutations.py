@@ -12,9 +12,9 @@ from unittest.mock import patch
 import trace_recipes as recipes
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace import blocks
+from profilerkit.formats import blocks
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import ANALYZED, Damage, Wanted
-from profilerkit.trace.readers import read_trace
 
 N_STEPS = 12
 SLOWEST_S = 10.0

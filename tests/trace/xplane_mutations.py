@@ -10,8 +10,8 @@ from nsys_mutations import check_error
 from trace_mutations import mutated
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace.protobuf import BYTES, Message, WireError, fields
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats.registry import read_trace
+from profilerkit.formats.xspace import BYTES, Message, WireError, fields
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.xplane_recipes import gpu, host, jax_json, number, space, tpu

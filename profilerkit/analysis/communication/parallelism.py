@@ -9,7 +9,7 @@ import numpy as np
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.intervals import I64, Mask, Spans, index_at, intersect, union
 from profilerkit.model.communication import DistributedModel, Parallelism, ParallelName
-from profilerkit.rundir.ddp import DdpModel, DdpRecord
+from profilerkit.rundir.documents import DdpModel, DdpRecord
 from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns
 
 

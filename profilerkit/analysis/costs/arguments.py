@@ -137,11 +137,14 @@ def arguments(dims: str, types: str, values: str) -> Arguments | None:
 def parsed(calls: Iterable[tuple[str, str, str]]) -> Iterator[Arguments | None]:
     """What ``arguments`` makes of each of many calls; what would make the texts too long together is left out."""
     left = _MOST_CHARACTERS
+    known: dict[tuple[str, str, str], Arguments | None] = {}
     for texts in calls:
         length = sum(map(len, texts))
         fits = length <= left
         left -= length if fits else 0
-        yield arguments(*texts) if fits else None
+        if fits and texts not in known:
+            known[texts] = arguments(*texts)
+        yield known[texts] if fits else None
 
 
 def _list(text: str) -> list[object] | None:

@@ -1,6 +1,8 @@
 """What a device kernel or a CPU operator is, read from its name, and which call launched it."""
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -102,6 +104,7 @@ def math_name(name: str) -> MathName | None:
 
 
 Names = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
 MATH, BANDWIDTH, COMMUNICATION, OTHER = "math", "membw", "comm", "other"
 
@@ -122,6 +125,10 @@ _BANDWIDTH = re.compile(
     r"|adam|sgd|lamb|relu|gelu|silu|cast|upsample|interpolate|loss|memset|memcpy",
     re.IGNORECASE,
 )
+#: A number, of an address too.
+_NUMBER = re.compile(r"\b0x[0-9a-fA-F]+\b|\d+")
+#: What a pattern has that may tell one number from another, or how long it is.
+_TELLS_NUMBERS = re.compile(r"[0-9]|\\d(?:\{|\\d)")
 #: CPU operators whose cost is arithmetic, not memory traffic.
 _MATH_OPERATOR = re.compile(
     r"^aten::(?:(?:mm|addmm|bmm|baddbmm|matmul|linear|conv\d?d?|addmv|addr|dot|einsum)$|.*convolution|mkldnn_|thnn_conv"
@@ -140,11 +147,37 @@ def in_use(columns: TraceColumns) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.bincount(columns.name, minlength=len(columns.strings)))
 
 
+@kept
+def wordings(columns: TraceColumns) -> tuple[list[str], I64]:
+    """Strings with every number as 0, each once, and ``(n_strings,)`` which of them each string is.
+
+    Names that a program makes differ by their numbers alone, and there may be as many as events.
+    """
+    ids: dict[str, int] = {}
+    place = [ids.setdefault(_NUMBER.sub("0", text), len(ids)) for text in columns.strings]
+    return list(ids), np.array(place, np.int64)
+
+
 def matching(columns: TraceColumns, used: I64, pattern: re.Pattern[str]) -> Names:
     """``(n_strings,)`` mask of the strings among ``used`` in which ``pattern`` is found."""
     mask = np.zeros(len(columns.strings), dtype=np.bool_)
-    mask[used] = [pattern.search(columns.strings[index]) is not None for index in used.tolist()]
+    if _TELLS_NUMBERS.search(pattern.pattern):
+        mask[used] = [pattern.search(columns.strings[index]) is not None for index in used.tolist()]
+        return mask
+    texts, place = wordings(columns)
+    worded = np.unique(place[used])
+    found = np.zeros(len(texts), dtype=np.bool_)
+    found[worded] = [pattern.search(texts[index]) is not None for index in worded.tolist()]
+    mask[used] = found[place[used]]
     return mask
+
+
+def by_wording(columns: TraceColumns, used: I64, value: Callable[[str], T]) -> list[T]:
+    """What ``value``, which looks at no number, makes of each of the strings in ``used``; once for each wording."""
+    texts, place = wordings(columns)
+    worded, index = np.unique(place[used], return_inverse=True)
+    values = [value(texts[number]) for number in worded.tolist()]
+    return [values[number] for number in index.tolist()]
 
 
 class KernelNames(msgspec.Struct, frozen=True):
@@ -177,8 +210,9 @@ class KernelNames(msgspec.Struct, frozen=True):
         work = columns.name[columns.category != Category.PYTHON]
         used = np.flatnonzero(np.bincount(work, minlength=len(columns.strings)))
         registry = registry or built_in()
-        communication = np.zeros(len(columns.strings), dtype=np.bool_)
-        communication[used] = [registry.communicates(columns.strings[index]) for index in used.tolist()]
+        communication = matching(columns, used, registry.communication)
+        if registry.custom:
+            communication[used] |= [registry.communicates(columns.strings[index]) for index in used.tolist()]
         # A kernel with a collective's metadata is one, whatever its name.
         told = np.array([found.row for found in columns.collectives], dtype=np.int64)
         communication[columns.name[told[columns.category[told] == Category.KERNEL]]] = True

@@ -4,7 +4,7 @@ import msgspec
 
 from profilerkit.analysis.kernel_losses.records import DenseTables
 from profilerkit.model.finding import Source
-from profilerkit.trace.phases import Phase
+from profilerkit.trace.classify import Phase
 
 
 class CollectionFacts(msgspec.Struct, frozen=True):

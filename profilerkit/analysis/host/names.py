@@ -5,12 +5,12 @@ import re
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.device.kernels import by_wording, in_use, matching
 from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.analysis.parts import leaf
 from profilerkit.rundir.layout import EVALUATION, INPUT_SPAN, PHASE_SPAN_PREFIX
+from profilerkit.trace.classify import Phase, phase_of
 from profilerkit.trace.columns import Category, TraceColumns, kept
-from profilerkit.trace.phases import Phase, phase_of
 
 # The words are those of the libraries that training loops use; a frame they do not name says nothing.
 
@@ -245,9 +245,9 @@ class HostNames(msgspec.Struct, frozen=True):
         used = in_use(columns)
         texts = [columns.strings[index] for index in used.tolist()]
         annotation = np.full(len(columns.strings), -1, dtype=np.int64)
-        annotation[used] = [_annotation_leaf(text) for text in texts]
+        annotation[used] = by_wording(columns, used, _annotation_leaf)
         frames = _Frames()
-        frame = [frames[without_object(text[:_LONGEST_FRAME])] for text in texts]
+        frame = by_wording(columns, used, lambda text: frames[without_object(text[:_LONGEST_FRAME])])
         feeding, frame_phase = np.full_like(annotation, -1), np.full_like(annotation, -1)
         feeding[used] = [entry.feeding for entry in frame]
         frame_phase[used] = [entry.phase for entry in frame]
@@ -262,10 +262,10 @@ class HostNames(msgspec.Struct, frozen=True):
 
         return cls(
             timed=chosen([text == INPUT_SPAN for text in texts]),
-            loader=mask(_DATALOADER) | chosen([_is_feeding_phase(text) for text in texts]),
+            loader=mask(_DATALOADER) | chosen(by_wording(columns, used, _is_feeding_phase)),
             multi_process=mask(_MULTI_PROCESS),
             single_process=mask(_SINGLE_PROCESS),
-            feeds=chosen([entry.feeds or _names_feeding(text) for text, entry in zip(texts, frame, strict=True)]),
+            feeds=chosen([entry.feeds for entry in frame]) | chosen(by_wording(columns, used, _names_feeding)),
             feeding=feeding,
             moves_no_data=mask(_MOVES_NO_DATA),
             reads=mask(_READS),

@@ -24,7 +24,7 @@ from profilerkit.analysis.steps.log import StepLog, exposed, starving
 from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource
 from profilerkit.rundir.layout import OFF_BY_SETTINGS, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
-from profilerkit.rundir.start_up import StartUp
+from profilerkit.rundir.sampled import StartUp
 
 _PARTS: Final = {
     "step.input": (),

@@ -15,12 +15,12 @@ from profilerkit.analysis.ranks.alike import APART_NS
 from profilerkit.analysis.ranks.flight import FlightLog, common_calls, flight_log
 from profilerkit.model.change import revise
 from profilerkit.model.run import Signal, Trust
-from profilerkit.rundir.clock import Clock
+from profilerkit.rundir.documents import Flight
 from profilerkit.rundir.ending import CLOCK_ERROR_NS
-from profilerkit.rundir.flight import Flight
 from profilerkit.rundir.layout import EVENT, EventFlag, EventKind
+from profilerkit.rundir.process import Clock
 from profilerkit.rundir.reader import RankRecord, named_ranks
-from profilerkit.trace.readers.flight_recorder import FlightDump
+from profilerkit.trace.logs import FlightDump
 from profilerkit.units import format_count, format_long_ns, format_ns, format_ratio
 
 #: Times that a sequence must follow itself before it is a habit: the first step is never judged, and three show one.

@@ -16,8 +16,8 @@ from profilerkit.analysis.costs.arguments import BY_NAME
 from profilerkit.analysis.intervals import I64, Mask, Spans, index_at
 from profilerkit.analysis.ranks.waiting import Arrivals
 from profilerkit.model.communication import RecordedCollective
-from profilerkit.rundir.clock import Clock
-from profilerkit.rundir.flight import Flight, FlightEntry
+from profilerkit.rundir.documents import Flight, FlightEntry
+from profilerkit.rundir.process import Clock
 from profilerkit.trace.columns import ProcessGroup
 
 # A recorder tells when a host issued a collective, not when it ended. Where computing and issuing happen on the same

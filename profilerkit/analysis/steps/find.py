@@ -25,7 +25,7 @@ from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.model.change import revise
 from profilerkit.model.step import WHOLE_TRACE, StepState
 from profilerkit.trace.columns import Bools, Category, StepMarks, TraceColumns
-from profilerkit.trace.distinct import kept
+from profilerkit.trace.merged import kept
 
 #: Drops apply only while at least this many steps remain to be judged.
 FEWEST_STEPS = 3

@@ -11,8 +11,8 @@ from profilerkit.analysis.host.host_facts import PhaseFacts, RecordingFacts
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread, phase_names
 from profilerkit.analysis.intervals import EMPTY, I64, Segments, Spans, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.parts import leaf
+from profilerkit.trace.classify import Phase
 from profilerkit.trace.columns import EMIT_NVTX, Category, TraceColumns, kept
-from profilerkit.trace.phases import Phase
 
 #: Autograd runs each node of the backward pass in such an operator.
 NODE = re.compile(r"^autograd::engine::evaluate_function")

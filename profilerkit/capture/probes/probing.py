@@ -14,9 +14,9 @@ from profilerkit.capture.probes.program import NOT_BEGUN, UNFINISHED, Program
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.model.change import revise
+from profilerkit.rundir.documents import ProbesRecord
 from profilerkit.rundir.files import write_document
 from profilerkit.rundir.layout import PROBES
-from profilerkit.rundir.probes import ProbesRecord
 from profilerkit.rundir.writer import RankWriter, Record
 
 #: Steps behind the first trace window before anything is probed.

@@ -34,8 +34,8 @@ from profilerkit.capture.probes.onlookers import Onlookers, when_gone
 from profilerkit.capture.probes.parts import Part, own_steps, parts
 from profilerkit.capture.probes.state import Snapshot
 from profilerkit.capture.probes.threads import check_maker
+from profilerkit.rundir.documents import ProbeRun
 from profilerkit.rundir.layout import EventKind
-from profilerkit.rundir.probes import ProbeRun
 from profilerkit.rundir.writer import Record
 
 _R = TypeVar("_R")

@@ -10,9 +10,9 @@ from profilerkit.capture import handoff
 from profilerkit.capture.environment import NOTEBOOK
 from profilerkit.capture.order import Order, read_order
 from profilerkit.cli.console import Console
-from profilerkit.rundir.claim import candidates
 from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, REPORT_HTML, RunManifest, rank_directory
+from profilerkit.rundir.places import candidates
 
 #: Importing torch alone takes twice this; a command whose children used less did not train in one of them.
 _CHILDREN_SECONDS = 0.5

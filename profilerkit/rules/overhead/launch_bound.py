@@ -23,7 +23,7 @@ from profilerkit.rules.api import (
     unsure,
 )
 from profilerkit.rules.parts import issuing_share
-from profilerkit.trace.phases import Phase
+from profilerkit.trace.classify import Phase
 from profilerkit.units import format_count, format_ns, format_ratio
 
 #: Share of the step from which the waiting for the host in one phase of it is shown (a choice).

@@ -9,9 +9,8 @@ from profilerkit.analysis.ranks.cause import cause_by_parts
 from profilerkit.analysis.ranks.flight import flight_log
 from profilerkit.report.communication import waiting_lines
 from profilerkit.report.recorded import model_facts
-from profilerkit.rundir.ddp import DdpModel, DdpRecord
+from profilerkit.rundir.documents import DdpModel, DdpRecord, FlightEntry
 from profilerkit.rundir.files import write_document
-from profilerkit.rundir.flight import FlightEntry
 from tests.recipes import MS, US, Log, Trace, flight, parts, rank_meta, write_run
 
 STEPS = 30

@@ -11,9 +11,9 @@ from profilerkit.analysis.communication.table import collective_table
 from profilerkit.analysis.costs.arguments import arguments
 from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.ranks.job import compare
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import CollectiveArgs, Wanted
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.launches import launch_of
 from tests.analysis.communication.jobs import ALL_TO_ALL, job
 from tests.analysis.communication.test_waiting import ranks_of
 from tests.recipes import ALL_REDUCE, Trace, training

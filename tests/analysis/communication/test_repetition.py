@@ -7,7 +7,7 @@ from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.ranks import dumps
 from profilerkit.analysis.ranks.dumps import find_repetition
 from profilerkit.analysis.ranks.flight import flight_log
-from profilerkit.rundir.flight import Flight, FlightEntry, FlightGroup
+from profilerkit.rundir.documents import Flight, FlightEntry, FlightGroup
 
 WORLD = FlightGroup(name="0", description="default_pg")
 

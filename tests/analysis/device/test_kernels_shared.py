@@ -10,10 +10,10 @@ from profilerkit.analysis.device.compute import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.steps.phases import recomputed
 from profilerkit.analysis.trace_facts import device_spec, trace_facts
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category
-from profilerkit.trace.links import launch_of
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.launches import launch_of
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
 

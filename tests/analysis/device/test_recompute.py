@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from profilerkit.analysis.steps.phases import recomputed
+from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Category
-from profilerkit.trace.readers import read_trace
 from tests.recipes import AUTOGRAD, ELEMENTWISE, GEMM, US, Trace
 
 NODE = "autograd::engine::evaluate_function: "

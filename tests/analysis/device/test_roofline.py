@@ -9,7 +9,7 @@ from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, UNKN
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.hardware.lookup import lookup
 from profilerkit.trace.columns import Category
-from profilerkit.trace.links import launch_of
+from profilerkit.trace.launches import launch_of
 from tests.recipes import ELEMENTWISE, GEMM, OTHER_KERNEL, Trace
 
 A100 = lookup("NVIDIA A100-SXM4-80GB")

@@ -6,8 +6,8 @@ from profilerkit import analyze
 from profilerkit.analysis.host.input import BETWEEN_STEPS
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.finding import in_order
-from profilerkit.trace.readers import read_trace
 from tests.recipes import named
 from tests.trace.nsys_exports import Export
 

@@ -14,9 +14,9 @@ from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.intervals import Segments, Spans, paint, subtract, union, with_label
 from profilerkit.analysis.parts import LEAVES, WAITS
 from profilerkit.api import analyze
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.finding import in_order
 from profilerkit.trace.columns import ANALYZED, Category
-from profilerkit.trace.readers import read_trace
 from tests.recipes import cut
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"

@@ -17,7 +17,7 @@ from profilerkit.analysis.replay.device_side import scope_of
 from profilerkit.analysis.replay.graph import Wait
 from profilerkit.analysis.replay.joint import savings
 from profilerkit.analysis.trace_facts import trace_facts
-from profilerkit.trace.readers import read_trace
+from profilerkit.formats.registry import read_trace
 from tests.recipes import host_training, replace
 
 LEAN = Model(tokens=4096)

@@ -9,7 +9,7 @@ from profilerkit.analysis.replay.graph import replay
 from profilerkit.analysis.steps.completion import issued_at
 from profilerkit.analysis.steps.find import find_steps
 from profilerkit.api import analyze
-from profilerkit.trace.links import launch_of
+from profilerkit.trace.launches import launch_of
 from tests.recipes import US, WORKERS, Trace
 
 #: Kernels of a step.

@@ -12,11 +12,11 @@ from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.steps.lanes import MOST_GAPS, MOST_STREAMS, median_row, median_step
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.api import analyze
+from profilerkit.formats.registry import read_trace
 from profilerkit.model.median_step import CELLS
 from profilerkit.model.step import PARTS
 from profilerkit.report import json as report_json
 from profilerkit.rundir.reader import read_run
-from profilerkit.trace.readers import read_trace
 from tests.recipes import AUTOGRAD, GLOO, US, Log, host_training, named, training, write_run
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"

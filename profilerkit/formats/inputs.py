@@ -1,0 +1,315 @@
+"""From the paths a person names to what is behind them: a run directory, or traces, logs beside or alone, or dumps."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.analysis.ranks.alike import contradiction
+from profilerkit.analysis.ranks.dumps import dumped_ranks
+from profilerkit.analysis.trust import record_notes
+from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.formats.directories import holds_traces, named_as_traces, older_notes, refuse_other_tool, traces_in
+from profilerkit.formats.jobs import Reading, TraceJob, TraceResult, read_all
+from profilerkit.formats.registry import FilesRead, Reader, files_of, read_files
+from profilerkit.formats.windows import (
+    Read,
+    Window,
+    are_given,
+    fitting,
+    slow_job,
+    typical_windows,
+    window_note,
+    window_notes,
+    windows_of_processes,
+)
+from profilerkit.model.change import revise
+from profilerkit.rundir.layout import MANIFEST
+from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, named_ranks, read_run
+from profilerkit.trace.logs import Log
+
+# More files than this are counted instead of named.
+_NAMED = 3
+#: The rank in a name such as ``nccl_trace_rank_0`` or ``dump-rank3.json``, else the last number of it.
+_RANK, _LAST_NUMBER = re.compile(r"rank[_\-.]?(\d{1,6})(?!\d)", re.IGNORECASE), re.compile(r"(?<!\d)(\d{1,6})\D*$")
+
+Files = list[tuple[Path, Reader]]
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """What was read.
+
+    Attributes:
+        ranks: at least one, by rank number; of logs alone one that nothing was recorded of.
+        run: the run directory; ``None`` for traces.
+        notes: what a reader of the report has to know about the input, in plain sentences.
+        logs: what was read beside them, or instead.
+        of: how many ranks were read, where ``ranks`` are only some of them; 0 where they are all.
+        world_size: ranks of the whole job where no run directory says it; ``None`` leaves it to the traces.
+        by_dumps: the ranks are those of flight recorder dumps, and nothing else was read of them.
+    """
+
+    ranks: list[RankFacts]
+    run: RunRecord | None
+    notes: tuple[str, ...]
+    logs: tuple[Log, ...] = ()
+    of: int = 0
+    world_size: int | None = None
+    by_dumps: bool = False
+
+    @property
+    def distinct(self) -> int:
+        """How many different ranks there are; files that do not name theirs count one each."""
+        if self.of:
+            return self.of
+        known = {entry.rank for entry in self.ranks if entry.rank is not None}
+        return len(known) + sum(entry.rank is None for entry in self.ranks)
+
+
+def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
+    """Everything that can be read of the paths.
+
+    Raises:
+        UsageError: no path, the same file twice, a run directory together with anything but logs, dumps of flight
+            recorders together with anything, or traces that are not the ranks of one job.
+        UnreadableInputError: a path is missing, a file that was named is no readable trace or log, or there is none.
+    """
+    if not paths:
+        raise UsageError("no path was given", hint="name a trace file or a run directory")
+    require_existing(paths)
+    others = [path for path in paths if not is_run_directory(path)]
+    dumps = {path: files for path, files in files_of(others, "dump").items() if not _has_others(path, files)}
+    if dumps:
+        return _of_dumps(paths, dumps, strict=reading.strict)
+    found = files_of(others, "log")
+    _check_distinct(path if file == path else file for path in paths for file, _ in found.get(path, ()))
+    logs = read_files(found, strict=reading.strict)
+    rest = [path for path in paths if path not in found or (path.is_dir() and holds_traces(path))]
+    recording = _read_recordings(rest, reading) if rest else _of_logs_alone(logs)
+    return revise(recording, logs=logs.read, notes=(*recording.notes, *_left_out_notes(logs.left_out, "log")))
+
+
+def _of_logs_alone(logs: FilesRead) -> Recording:
+    """A recording without a rank's; logs of which none can be read are an error."""
+    if not logs.read:
+        raise logs.left_out[0][1]
+    return Recording([rank_facts(logs.files[0].name, None, None)], None, ())
+
+
+def _has_others(path: Path, dumps: Files) -> bool:
+    """Whether a directory holds traces: beside these, dumps are left out, as is all that is no trace."""
+    return path.is_dir() and bool(set(named_as_traces(path)) - {file for file, _ in dumps})
+
+
+def _of_dumps(paths: Sequence[Path], found: dict[Path, Files], *, strict: bool) -> Recording:
+    """The ranks of flight recorder dumps.
+
+    Raises:
+        UsageError: something else was named beside them.
+        UnreadableInputError: a dump that was named, or each of a directory, cannot be read.
+    """
+    _check_distinct(path if file == path else file for path in paths for file, _ in found.get(path, ()))
+    other = next((path for path in paths if path not in found), None)
+    if other is not None:
+        raise UsageError(
+            "flight recorder dumps cannot be combined with other inputs",
+            cause=f"{other} is not a dump",
+            hint="name the dumps of all ranks, or the directory that holds them",
+        )
+    dumps = read_files(found, strict=strict)
+    if not dumps.read:
+        raise dumps.left_out[0][1]
+    numbers, said = _ranks_named([dump.origin for dump in dumps.read])
+    ranks, notes = dumped_ranks(dumps.read, numbers)
+    sizes = [dump.world_size for dump in dumps.read if dump.world_size is not None]
+    said = (*said, *notes, *_left_out_notes(dumps.left_out, "dump"))
+    return Recording(ranks, None, said, world_size=max(sizes, default=None), by_dumps=True)
+
+
+def _ranks_named(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The rank of each dump by its name, where every name tells one; else by their order, which is said.
+
+    A last number that several names share is not taken for a rank: it may be a date, or the step.
+
+    >>> _ranks_named(["nccl_trace_rank_1", "nccl_trace_rank_0"])[0], _ranks_named(["b.json", "a.json"])[0]
+    ((1, 0), (0, 1))
+    """
+    marked = [_RANK.search(name) for name in names]
+    if all(marked):
+        return tuple(int(match[1]) for match in marked if match), ()
+    numbered = [_LAST_NUMBER.search(name) for name in names]
+    numbers = tuple(int(match[1]) for match in numbered if match)
+    if len(set(numbers)) == len(names):
+        return numbers, ()
+    order = ", ".join(f"{name} as rank {place}" for place, name in enumerate(names[:4]))
+    more = ", and so on" if len(names) > 4 else ""
+    return tuple(range(len(names))), (
+        f"The names of the dumps do not tell the ranks, which were numbered in the order given: {order}{more}.",
+    )
+
+
+def _read_recordings(paths: Sequence[Path], reading: Reading) -> Recording:
+    """One run directory, or traces."""
+    runs = [path for path in paths if is_run_directory(path)]
+    if not runs:
+        return _read_traces(paths, reading)
+    if len(paths) > 1:
+        other = next(path for path in paths if path is not runs[0])
+        raise UsageError(
+            "a run directory can only be combined with logs",
+            cause=f"{runs[0]} is a run directory, and {other} was named too",
+            hint="analyze each of them by itself, or compare two runs: profilerkit diff BEFORE AFTER",
+        )
+    return _read_run(read_run(runs[0]), reading)
+
+
+def require_existing(paths: Iterable[Path]) -> None:
+    """Raise ``UnreadableInputError`` for the first path that is not there."""
+    for path in paths:
+        if not path.exists():
+            raise UnreadableInputError(
+                f"{path} does not exist",
+                cause="there is no such file or directory",
+                hint="check the spelling of the path",
+            )
+
+
+def is_saved_report(path: Path) -> bool:
+    """Whether the file is a report of ours rather than a trace, by its first keys."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(64)
+    return re.match(rb'\s*\{\s*"(breakdown|schema_version|verdict)"\s*:', head) is not None
+
+
+def read_records(run: RunRecord) -> Recording:
+    """What the records of a run say by themselves: its traces are not read.
+
+    Raises:
+        UnreadableInputError: no rank left anything.
+    """
+    bare = [revise(entry, windows=tuple((status, None) for status, _ in entry.windows)) for entry in run.ranks]
+    return _read_run(revise(run, ranks=tuple(bare)), Reading())
+
+
+def _read_run(run: RunRecord, reading: Reading) -> Recording:
+    if not run.ranks:
+        raise UnreadableInputError(
+            f"{run.path} holds no recording",
+            cause=f"it has {MANIFEST} but the files of no rank",
+            hint="record again; if the files were copied, copy the rank_* directories too",
+        )
+    typical = typical_windows(run.ranks)
+    jobs = [_job_of_run(entry, windows, reading) for entry, windows in zip(run.ranks, typical, strict=True)]
+    results = list(read_all(jobs))
+    ranks = [_rank_of_run(entry, result, reading) for entry, result in zip(run.ranks, results, strict=True)]
+    usable = [entry for entry in ranks if entry.log is not None or entry.trace is not None]
+    empty = [entry.record for entry in ranks if entry not in usable and entry.record is not None]
+    said = (*run.notes, *window_notes(run.ranks, jobs, results))
+    if not usable:
+        return Recording(ranks, run, said)
+    notes = [f"{named_ranks([record.rank for record in empty])} recorded no step."] if empty else []
+    return Recording(usable, run, (*said, *notes, *record_notes(empty)))
+
+
+def _job_of_run(entry: RankRecord, windows: Sequence[Window], reading: Reading) -> TraceJob:
+    """The traces of the windows that were closed well, the one to judge first."""
+    files = tuple((path, (status.first_step, status.last_step)) for status, path in windows)
+    return TraceJob(files, reading, steps_are_given=are_given(entry.meta), slow=slow_job(entry))
+
+
+def _rank_of_run(entry: RankRecord, result: TraceResult, reading: Reading) -> RankFacts:
+    """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes.
+
+    With ``reading.strict`` it is an error.
+    """
+    if reading.strict and result.errors:
+        raise result.errors[0][1]
+    errors = (*result.errors, *((result.slow_error,) if result.slow_error else ()))
+    notes = [f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}" for path, error in errors]
+    return rank_facts(entry.path.name, result.facts, revise(entry, notes=(*entry.notes, *notes)))
+
+
+def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
+    """Files that were named must be traces; of a directory the others are left out, and that is said."""
+    named = [path for path in paths if not path.is_dir()]
+    found = [file for path in paths if path.is_dir() for file in traces_in(path)]
+    _check_distinct([*named, *found])
+    read: list[Read] = []
+    left_out: list[tuple[Path, UnreadableInputError]] = []
+    results = read_all([TraceJob(((path, None),), reading) for path in (*named, *found)])
+    for number, (path, result) in enumerate(zip((*named, *found), results, strict=True)):
+        if result.errors and (reading.strict or number < len(named)):
+            refuse_other_tool(path)
+            raise result.errors[0][1]
+        if result.facts is not None:
+            parts = (result.facts, *result.beside)
+            if len(parts) > 1 and len(named) + len(found) > 1:  # each file numbers its own from 0
+                parts = tuple(revise(facts, meta=revise(facts.meta, rank=None, world_size=None)) for facts in parts)
+            read += [(path, facts) for facts in parts]
+        left_out += result.errors
+    if not read:
+        first, why = left_out[0]
+        tried = f"{len(left_out)} files were tried; " if len(left_out) > 1 else ""
+        raise UnreadableInputError(
+            f"no trace in {first.parent} can be read",
+            cause=f"{tried}{first.name}: {why.cause or why.what}",
+            hint="name the trace files themselves",
+        ) from why
+    ranks, together = _ranks_of(read, reading)
+    ranks.sort(key=lambda entry: (entry.rank is None, entry.rank or 0, entry.origin))
+    require_one_job(ranks)
+    older = older_notes(path for path in paths if path.is_dir())
+    return Recording(ranks, None, (*older, *together, *_left_out_notes(left_out)))
+
+
+def _ranks_of(read: Sequence[Read], reading: Reading) -> tuple[list[RankFacts], list[str]]:
+    """The rank of each process: files that are windows of one process are read once more, together."""
+    groups = windows_of_processes(read)
+    used = [fitting(group) for group in groups]
+    jobs = [TraceJob(tuple((path, None) for path, _ in group), reading, are_windows=True) for group in used]
+    grouped = {id(facts) for group in groups for _, facts in group}
+    ranks = [rank_facts(path.name, facts, None) for path, facts in read if id(facts) not in grouped]
+    for group, result in zip(used, read_all(jobs) if jobs else (), strict=True):
+        ranks.append(rank_facts(_named_together([path.name for path, _ in group]), result.facts, None))
+    return ranks, [window_note(*both) for both in zip(groups, used, strict=True)]
+
+
+def _named_together(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _check_distinct(files: Iterable[Path]) -> None:
+    seen: dict[Path, Path] = {}
+    for path in files:
+        first = seen.setdefault(path.resolve(), path)
+        if first is not path:
+            raise UsageError(
+                f"{path} was given twice",
+                cause="by itself or within a directory" if path == first else f"it is the same file as {first}",
+                hint="name each trace once, or only the directory",
+            )
+
+
+def _left_out_notes(left_out: Sequence[tuple[Path, UnreadableInputError]], kind: str = "trace") -> list[str]:
+    notes = [
+        f"{path.name} is not a {kind} that can be read and was left out: {error.cause or error.what}."
+        for path, error in left_out[:_NAMED]
+    ]
+    if len(left_out) > _NAMED:
+        notes.append(f"{len(left_out) - _NAMED} more files there cannot be read as {kind}s and were left out.")
+    return notes
+
+
+def require_one_job(ranks: Sequence[RankFacts]) -> None:
+    """Raise ``UsageError`` for traces of several runs: compared as ranks they would say nothing that is true."""
+    why = contradiction(ranks)
+    if why is not None:
+        raise UsageError(
+            "these recordings are not the ranks of one job",
+            cause=why,
+            hint="analyze each by itself, or compare two runs: profilerkit diff BEFORE AFTER",
+        )

@@ -1,0 +1,1 @@
+"""The parts of the Kineto reader: text, events, repair, columns and metadata."""

@@ -1,0 +1,1 @@
+"""One reader for each format; a module added here is found."""

@@ -1,0 +1,293 @@
+"""Hold ``ddp.json``, ``flight.json`` and ``probes.json``, and make them of what torch and the probes say."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import msgspec
+
+from profilerkit.model.probe_names import ProbeName
+from profilerkit.rundir.layout import EVENT, EventKind
+
+#: Buckets kept of one model; 25 MB each, these are 25 GB of gradients.
+_MOST_BUCKETS = 1000
+
+
+class DdpModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. Times are means over the iterations that torch samples: the first 10, then each hundredth.
+
+    ``None`` means that torch did not say.
+
+    Attributes:
+        module: class of the wrapped model. Hostile text.
+        iterations: number of the last one that was sampled.
+        parameter_bytes: size of its parameters.
+        unused_parameter_bytes: of these, without a gradient in the sampled iteration.
+        bucket_bytes: sizes of the gradient buckets in use, in the order in which they are reduced.
+        bucket_cap_bytes: what ``bucket_cap_mb`` allows.
+        rebuilt: whether the buckets follow the order in which gradients became ready.
+        forward_ns: forward pass.
+        backward_ns: computing the gradients.
+        comm_ns: from the first bucket's all-reduce to the end of the last one's, waiting for other ranks included.
+        overlap_ns: of that, while gradients were still being computed.
+        find_unused_parameters: the setting of that name; so are ``gradient_as_bucket_view`` and ``static_graph``.
+        hook: name of a communication hook, empty without one.
+    """
+
+    module: str = ""
+    backend: str = ""
+    world_size: int | None = None
+    iterations: int | None = None
+    parameter_bytes: int | None = None
+    unused_parameter_bytes: int | None = None
+    bucket_bytes: tuple[int, ...] = ()
+    bucket_cap_bytes: int | None = None
+    rebuilt: bool | None = None
+    forward_ns: int | None = None
+    backward_ns: int | None = None
+    comm_ns: int | None = None
+    overlap_ns: int | None = None
+    find_unused_parameters: bool | None = None
+    gradient_as_bucket_view: bool | None = None
+    static_graph: bool | None = None
+    hook: str = ""
+
+
+class DdpRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """``ddp.json``: the models in the order in which they were wrapped."""
+
+    models: tuple[DdpModel, ...]
+
+
+def ddp_model(numbers: Mapping[str, int], texts: Mapping[str, str]) -> DdpModel:
+    """The record of ``_get_ddp_logging_data`` (torch 2.13); what it lacks is ``None``."""
+
+    def switch(name: str) -> bool | None:
+        return bool(numbers[name]) if name in numbers else None
+
+    def mean_ns(name: str) -> int | None:
+        # Nothing was sampled where the mean stayed 0: an optimizer step inside backward, or no backward pass yet.
+        return numbers.get(name) or None
+
+    rebuilt = switch("has_rebuilt_buckets")
+    buckets = (texts.get("rebuilt_bucket_sizes") if rebuilt else None) or texts.get("bucket_sizes", "")
+    comm_ns = mean_ns("avg_backward_comm_time")
+    return DdpModel(
+        module=texts.get("module_name", "")[:200],
+        backend=texts.get("backend_name", "")[:200],
+        world_size=numbers.get("world_size"),
+        iterations=numbers.get("iteration"),
+        parameter_bytes=numbers.get("total_parameter_size_bytes"),
+        unused_parameter_bytes=numbers.get("unused_parameter_size"),
+        bucket_bytes=_sizes(buckets),
+        bucket_cap_bytes=numbers.get("bucket_cap_bytes"),
+        rebuilt=rebuilt,
+        forward_ns=mean_ns("avg_forward_compute_time"),
+        backward_ns=mean_ns("avg_backward_compute_time"),
+        comm_ns=comm_ns,
+        overlap_ns=numbers.get("avg_backward_compute_comm_overlap_time") if comm_ns else None,
+        find_unused_parameters=switch("find_unused_parameters"),
+        gradient_as_bucket_view=switch("gradient_as_bucket_view"),
+        static_graph=switch("static_graph"),
+        hook=texts.get("comm_hook", "")[:200],
+    )
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """Torch's list of sizes: ``16640, 512``."""
+    parts = [part.strip() for part in text.split(",")][:_MOST_BUCKETS]
+    return tuple(int(part) for part in parts if part.isdecimal() and len(part) < 20)
+
+
+#: Longer names are cut: torch's own have 40 characters.
+_LONGEST_NAME = 200
+
+
+class FlightGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A process group; ``size`` is ``None`` where the recorder does not know its members, as under gloo."""
+
+    name: str
+    description: str = ""
+    size: int | None = None
+
+
+class FlightEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One collective, or one transfer between two ranks. An array in the file, in this order.
+
+    Attributes:
+        name: position in ``Flight.names``.
+        group: position in ``Flight.groups``.
+        sequence: its number in the group; transfers between two are numbered apart.
+        between: whether it is such a transfer.
+        created_ns: when the host issued it, ns since the epoch.
+        input_elements: of all its input tensors together.
+        output_elements: of all its output tensors.
+        dtype: position in ``Flight.names``; ``None`` without a tensor or with several types.
+        duration_ns: on the device; ``None`` unless the back-end times it (NCCL, ``TORCH_NCCL_ENABLE_TIMING=1``).
+    """
+
+    name: int
+    group: int
+    sequence: int
+    between: bool
+    created_ns: int
+    input_elements: int
+    output_elements: int
+    dtype: int | None = None
+    duration_ns: int | None = None
+
+
+class Flight(msgspec.Struct, frozen=True, kw_only=True):
+    """``flight.json``.
+
+    Attributes:
+        made: collectives this process had issued by then; the recorder holds the last ones only.
+        names: of collectives and types. Hostile text.
+        groups: whose they are.
+        entries: by time.
+    """
+
+    made: int
+    names: tuple[str, ...]
+    groups: tuple[FlightGroup, ...]
+    entries: tuple[FlightEntry, ...]
+
+
+class DumpedCall(msgspec.Struct):
+    """What is used of an entry of torch's dump (2.13)."""
+
+    record_id: int = -1
+    profiling_name: str = ""
+    process_group: list[str] = []
+    collective_seq_id: int = 0
+    p2p_seq_id: int = 0
+    is_p2p: bool = False
+    input_sizes: list[list[int]] = []
+    output_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
+    output_dtypes: list[str] = []
+    time_created_ns: int = 0
+    duration_ms: float | None = None
+
+
+class DumpedGroup(msgspec.Struct):
+    """Members of a group, as text: ``[0, 1]``."""
+
+    ranks: str = ""
+
+
+class Dump(msgspec.Struct):
+    """What is used of torch's dump."""
+
+    entries: list[DumpedCall] = []
+    pg_config: dict[str, DumpedGroup] = {}
+
+
+def flight_of(dumps: Sequence[bytes], since_unix_ns: int) -> Flight:
+    """The record of what torch's recorders dumped as JSON, without what was issued before ``since_unix_ns``.
+
+    Raises:
+        ValueError: a dump has another form than torch gives it.
+    """
+    return flight_of_dumps([msgspec.json.decode(data, type=Dump) for data in dumps], since_unix_ns)
+
+
+def flight_of_dumps(dumps: Sequence[Dump], since_unix_ns: int = 0) -> Flight:
+    """The record of what torch's recorders dumped, without what was issued before ``since_unix_ns``."""
+    names: dict[str, int] = {}
+    groups: dict[tuple[str, str], int] = {}
+    sizes: dict[str, int | None] = {}
+    entries: list[FlightEntry] = []
+    made = 0
+    for dump in dumps:
+        sizes.update({name: group_size(config.ranks) for name, config in dump.pg_config.items()})
+        made += max((entry.record_id + 1 for entry in dump.entries), default=0)
+        for entry in dump.entries:
+            if entry.time_created_ns < since_unix_ns:
+                continue
+            name, description = (*entry.process_group, "", "")[:2]
+            dtypes = {*entry.input_dtypes, *entry.output_dtypes}
+            entries.append(
+                FlightEntry(
+                    name=names.setdefault(entry.profiling_name[:_LONGEST_NAME], len(names)),
+                    group=groups.setdefault((name, description), len(groups)),
+                    sequence=entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id,
+                    between=entry.is_p2p,
+                    created_ns=entry.time_created_ns,
+                    input_elements=sum(prod(shape) for shape in entry.input_sizes),
+                    output_elements=sum(prod(shape) for shape in entry.output_sizes),
+                    dtype=names.setdefault(dtypes.pop()[:_LONGEST_NAME], len(names)) if len(dtypes) == 1 else None,
+                    duration_ns=None if entry.duration_ms is None else round(entry.duration_ms * 1e6),
+                )
+            )
+    entries.sort(key=lambda entry: entry.created_ns)
+    return Flight(
+        made=made,
+        names=tuple(names),
+        groups=tuple(
+            FlightGroup(name=name[:_LONGEST_NAME], description=text[:_LONGEST_NAME], size=sizes.get(name))
+            for name, text in groups
+        ),
+        entries=tuple(entries),
+    )
+
+
+def group_size(ranks: str) -> int | None:
+    """Members of a group whose ranks are written as a list; ``None`` where none are."""
+    count = len([part for part in ranks.strip("[] ").split(",") if part.strip().isdecimal()])
+    return count or None
+
+
+#: Kinds of records that stay where a probe made them: they say where it was.
+_KEPT = (EventKind.STEP, EventKind.WINDOW, EventKind.PROBE)
+
+
+class ProbeRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One probe. Times are of single steps, ns, in their order.
+
+    Attributes:
+        name: which probe.
+        change: what its steps did differently, with the values.
+        usual_ns: of the run's own steps before and after it.
+        control_ns: of steps on a batch at hand without the change; empty where the run's own steps are compared with.
+        probed_ns: of steps with the change.
+        first_step: number of the first step that it put in; ``None`` where it put in none.
+        last_step: of the last one.
+        reason: why it was not made or not finished; empty when it was.
+        note: what weakens it; may be empty.
+    """
+
+    name: ProbeName
+    change: str = ""
+    usual_ns: tuple[int, ...] = ()
+    control_ns: tuple[int, ...] = ()
+    probed_ns: tuple[int, ...] = ()
+    first_step: int | None = None
+    last_step: int | None = None
+    reason: str = ""
+    note: str = ""
+
+
+class ProbesRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """``probes.json``: the probes in the order in which they were made."""
+
+    probes: tuple[ProbeRun, ...]
+
+
+def without_probed(events: bytes) -> bytes:
+    """``events`` without what happened inside of probes, but for the steps: it is no part of the run's own work.
+
+    >>> probe, inside = (EventKind.PROBE, 0, 0, 10, 5, 7), (EventKind.WAIT, 0, 0, 12, 1, 0)
+    >>> events = b"".join(EVENT.pack(*record) for record in (probe, inside, (EventKind.WAIT, 0, 0, 15, 1, 0)))
+    >>> [record[3] for record in EVENT.iter_unpack(without_probed(events))]
+    [10, 15]
+    """
+    records = list(EVENT.iter_unpack(events))
+    probes = [(start, start + dur) for kind, _, _, start, dur, _ in records if kind == EventKind.PROBE]
+    if not probes:
+        return events
+    kept = [record for record in records if record[0] in _KEPT or not _inside(record[3], probes)]
+    return b"".join(EVENT.pack(*record) for record in kept)
+
+
+def _inside(instant_ns: int, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(start <= instant_ns < end for start, end in spans)

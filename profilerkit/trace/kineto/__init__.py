@@ -1,1 +1,0 @@
-"""The parts of the Kineto reader: records, cutting, repair, columns and metadata."""
