@@ -18,6 +18,7 @@ from profilerkit.analysis.device.records import (
     MathFacts,
     SyncFacts,
 )
+from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.host.host_facts import HostFacts, HotLine
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ledger.pause import Pause
@@ -49,10 +50,12 @@ from profilerkit.trace.columns import Recorder
 LEFT_BY_ONE = 0.5
 #: In ``Facts.evidence``: as many observations as there are steady steps.
 STEADY = -1
-#: What a wait for a batch is read from when no event marks it.
-BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
-BETWEEN_STEPS = "from the end of a step's own range to the next one"
-INFERRED = (BEFORE_THE_COPY, BETWEEN_STEPS)
+#: Where a wait for a batch is read from when no event marks it, and the words for it.
+Gap = Literal["before the copy", "between steps"]
+GAPS: dict[Gap, str] = {
+    "before the copy": "the lead-in of the step, up to its batch copy",
+    "between steps": "from the end of a step's own range to the next one",
+}
 
 
 class InputFacts(msgspec.Struct, frozen=True):
@@ -63,7 +66,8 @@ class InputFacts(msgspec.Struct, frozen=True):
         fetches: how many fetches were seen in the steady window.
         single_process: the main process loads the data itself; ``None`` when unknown.
         source: measured by the wrapper's timer, or derived from the trace.
-        origin: event name or timer the wait was read from.
+        origin: event name or timer the wait was read from, or the words for ``gap``.
+        gap: where the wait was inferred from; ``None`` where an event or a timer marks it.
         longest_ns: start and end of the longest wait, on the recording's clock.
         held_ratio: share of the steady time in which the thread was getting a batch, hidden by the device or not;
             ``None`` when that was not seen.
@@ -79,6 +83,7 @@ class InputFacts(msgspec.Struct, frozen=True):
     single_process: bool | None
     source: Source
     origin: str
+    gap: Gap | None = None
     longest_ns: tuple[int, int] | None = None
     held_ratio: float | None = None
     frames: tuple[str, ...] = ()
@@ -164,7 +169,7 @@ class Facts(msgspec.Struct, frozen=True):
         device_events_missing: the trace shows that a device was used, and holds none of its events.
         kernels_unseen: why the trace of a run that trained on a device holds none of the device's events though they
             were asked for, and its timers tell the story; ``None`` where nothing is missing.
-        doubts: what makes the split of the step less sure, in plain sentences.
+        doubts: what makes the split of the step less sure.
         failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
         raised: whether an exception ended a rank; after a mere silence the run may still be under way.
         refused: no rank recorded anything, because the disk took nothing: it was full, or the host went down.
@@ -218,7 +223,7 @@ class Facts(msgspec.Struct, frozen=True):
     communication: Communication | None = None
     device_events_missing: bool = False
     kernels_unseen: NoKernels | None = None
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     failure: str | None = None
     raised: bool = False
     refused: bool = False

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.diagnosis.unexplained import unexplained_share
+from profilerkit.diagnosis.refusal import unexplained_share
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Finding, Outcome, Saving

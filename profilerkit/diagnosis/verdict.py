@@ -17,8 +17,6 @@ from profilerkit.diagnosis.best import (
     most_suppressed,
     priced,
 )
-from profilerkit.diagnosis.from_dumps import verdict_on_dumps
-from profilerkit.diagnosis.from_logs import verdict_on_logs
 from profilerkit.diagnosis.headline import consequence, headline, mean_step
 from profilerkit.diagnosis.refusal import (
     LARGEST_UNPRICED,
@@ -27,12 +25,13 @@ from profilerkit.diagnosis.refusal import (
     likely,
     refusal,
     shows_idle_device,
+    unexplained_share,
     unexplained_verdict,
     unpriced_verdict,
     what_to_record,
 )
 from profilerkit.diagnosis.ruled_out import ruled_out
-from profilerkit.diagnosis.unexplained import unexplained_share
+from profilerkit.diagnosis.without_steps import verdict_on_dumps, verdict_on_logs
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict

@@ -8,12 +8,12 @@ import msgspec
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import relative_error
-from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Saving, Source
+from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Saving
 from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS, WHOLE_TRACE, within
 from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rundir.layout import NoKernels
-from profilerkit.units import format_ratio
+from profilerkit.units import format_ns, format_ratio
 
 #: Headings of a rule's page, in this order; its docstring begins with the text of the first.
 HEADINGS = (
@@ -138,7 +138,7 @@ SHOW_KERNELS: dict[NoKernels, str] = {
 }
 
 
-def no_device_events(facts: Facts, reason: str) -> NotApplicable | MissingData:
+def no_device(facts: Facts, reason: str) -> NotApplicable | MissingData:
     """How a rule about device events ends without any: not recorded, or, where a trace was read, not there."""
     if facts.trace_read:
         return NotApplicable(reason)
@@ -187,6 +187,11 @@ def each(facts: Facts, time: str = "") -> str:
     if what == "step":
         which = "the mean" if is_mean(facts) else "every"
     return " ".join(word for word in (which, time, what) if word)
+
+
+def spent(facts: Facts, share: float) -> str:
+    """Return a share of the step as time: ``12.0 ms of every step``."""
+    return f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)}"
 
 
 #: Steps asked for where too few were recorded.
@@ -238,13 +243,6 @@ def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> E
     )
 
 
-def evidence_if_known(
-    label: str, value: float | None, *, unit: str = "ratio", source: Source = "derived", origin: str
-) -> tuple[Evidence, ...]:
-    """Evidence of a value that rests on the device's peaks; none for a device of which they are not known."""
-    return () if value is None else (Evidence(label=label, value=value, unit=unit, source=source, origin=origin),)
-
-
 def finding_for(
     facts: Facts,
     *,
@@ -258,12 +256,15 @@ def finding_for(
     fix: Fix | None = None,
     confirm: str = "",
 ) -> Finding:
-    """A finding with what every rule fills in the same way: confidence capped by the steps, and the rank."""
+    """Return a finding with what every rule fills in alike: confidence capped by the steps, and the rank.
+
+    Evidence whose value was not measured is left out, unless there is no other.
+    """
     return Finding(
         title=title,
         bound=bound,
         why=why,
-        evidence=evidence,
+        evidence=tuple(row for row in evidence if row.value is not None) or evidence,
         confidence=confidence(facts, at_most),
         detail=detail,
         saving=saving,

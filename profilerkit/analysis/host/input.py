@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.facts import BEFORE_THE_COPY, BETWEEN_STEPS, InputFacts
+from profilerkit.analysis.facts import GAPS, Gap, InputFacts
 from profilerkit.analysis.host.feeding import dominant_frames, local_fetches
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, Spans, covered, intersect
@@ -21,6 +21,7 @@ def input_facts(
     inferred = covered(window, parts.lead_in.start)
     if not len(rows) and not inferred.any():
         return None
+    gap: Gap | None = None
     if len(rows):
         # A loader's own events count its fetches; frames around them tell the same again.
         marked = names.loader[columns.name[rows]]
@@ -33,7 +34,8 @@ def input_facts(
         spans = Spans(parts.lead_in.start[inferred], parts.lead_in.end[inferred])
         held = alone = intersect(window, spans)
         outside = intersect(held, steps.between).total_ns if steps.between is not None else 0
-        origin = BETWEEN_STEPS if outside > held.total_ns / 2 else BEFORE_THE_COPY
+        gap = "between steps" if outside > held.total_ns / 2 else "before the copy"
+        origin = GAPS[gap]
     remote, local = (bool(mask[columns.name[rows]].any()) for mask in (names.multi_process, names.single_process))
     longest = int((spans.end - spans.start).argmax())
     kept = None if remote or local else names.feeds  # of a loader it is known what gets the batch
@@ -44,6 +46,7 @@ def input_facts(
         single_process=local if local or remote else None,
         source="derived",
         origin=origin,
+        gap=gap,
         longest_ns=(int(spans.start[longest]), int(spans.end[longest])),
         held_ratio=min(held.total_ns / max(steps.steady.total_ns, 1), 1.0),
         frames=frames,

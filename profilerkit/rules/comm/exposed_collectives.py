@@ -6,21 +6,9 @@ from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.communication.whatif import could_hide, exposed, may_overlap, rows
 from profilerkit.analysis.facts import CommFacts
-from profilerkit.analysis.whatif import alone_compute, overlapped
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    at_most,
-    each,
-    fired,
-    revise,
-    saving,
-)
+from profilerkit.analysis.whatif import alone_compute, at_most, overlapped, saving
+from profilerkit.model.finding import Evidence
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise
 from profilerkit.units import format_ns, format_ratio
 
 #: Surplus over the usual duration that is worth a sentence.
@@ -64,7 +52,6 @@ class ExposedCollectives(Rule, frozen=True):
     available_ratio: float = 0.50
 
     def check(self, facts: Facts) -> Result:
-        """Fires when exposed communication reaches ``smallest_share``."""
         unable, comm = unseen(facts), facts.comm
         if unable is not None or comm is None:
             return unable or NotApplicable("no collective was seen")

@@ -4,23 +4,21 @@ from typing import NamedTuple
 
 from profilerkit.analysis.communication.cause import FEWEST_EXPLAINED
 from profilerkit.analysis.signals import SHOW_STACKS, fitting
+from profilerkit.analysis.whatif import saving
 from profilerkit.model.communication import Communication
 from profilerkit.model.communication import LateRank as Late
+from profilerkit.model.finding import Bound, Evidence, Fix
 from profilerkit.model.step import PARTS, within
 from profilerkit.rules.api import (
     SMALLEST_SAVING,
-    Bound,
-    Evidence,
     Facts,
-    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
-    each,
     fired,
-    saving,
+    spent,
     unsure,
 )
 from profilerkit.rules.comm.whom import is_likely, settled_by
@@ -117,7 +115,6 @@ class LateRank(Rule, frozen=True):
     reads_dumps = True
 
     def check(self, facts: Facts) -> Result:
-        """Fires when a rank is late beyond accident and its lateness is worth a change."""
         if (unable := _unable(facts)) is not None:
             return unable
         found, waited = facts.communication, facts.waiting_share
@@ -135,7 +132,7 @@ class LateRank(Rule, frozen=True):
         if expected < SMALLEST_SAVING:  # that it is no accident was judged by the collectives of each step
             return unsure(f"the others wait {format_ratio(waited)} of the step", expected)
         late = found.late[0]
-        lost = f"{format_ns(waited * (facts.mean_step_ns or 0.0))} of {each(facts)}"
+        lost = f"{spent(facts, waited)}"
         known = _remedy(late)
         likely = is_likely(facts)
         return fired(

@@ -56,7 +56,6 @@ class SmallCollectives(Rule, frozen=True):
     floor_factor: float = 2.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when small messages at the latency floor could be joined to few."""
         if (unable := untold(facts)) is not None:
             return unable
         sized = rows(facts, lambda row: row.size is not None)

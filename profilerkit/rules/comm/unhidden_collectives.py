@@ -14,7 +14,7 @@ from profilerkit.analysis.communication.whatif import (
     transferred,
 )
 from profilerkit.analysis.communication.wire import Traffic
-from profilerkit.rules.api import Facts, Fix, NotApplicable, Passed, Result, Rule, each, fired, unsure
+from profilerkit.rules.api import Facts, Fix, NotApplicable, Passed, Result, Rule, fired, spent, unsure
 from profilerkit.rules.comm.transfers import (
     by_ddp,
     confirm,
@@ -71,7 +71,6 @@ class UnhiddenCollectives(Rule, frozen=True):
     available_ratio: float = 0.50
 
     def check(self, facts: Facts) -> Result:
-        """Fires when too little of what could be hidden is."""
         if (unable := untold(facts)) is not None:
             return unable
         chosen = rows(facts, lambda row: may_overlap(facts, row))
@@ -103,7 +102,7 @@ class UnhiddenCollectives(Rule, frozen=True):
             facts,
             bound="comm-bound",
             title=f"{little} of the {kinds(chosen)} time runs beside computing",
-            why=f"For {format_ns(left * step)} of {each(facts)} {where} computes beside no collective, and for "
+            why=f"For {spent(facts, left)} {where} computes beside no collective, and for "
             f"{format_ns(held * step)} these collectives hold the step.{doubt(facts)}",
             evidence=(
                 evidence(facts, "Overlapped share of these collectives", ratio, "ratio", "kernels beside collectives"),

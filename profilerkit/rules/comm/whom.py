@@ -4,7 +4,7 @@ from profilerkit.analysis.communication.whatif import exposed
 from profilerkit.analysis.timed_ranks import median_rank_ns
 from profilerkit.model.communication import LateRank
 from profilerkit.model.step import PARTS, within
-from profilerkit.rules.api import Facts, each
+from profilerkit.rules.api import Facts, spent
 from profilerkit.rules.comm.exposed_collectives import ExposedCollectives, undivided
 from profilerkit.rules.rule import ENOUGH_STEPS
 from profilerkit.units import format_ns, format_ratio
@@ -65,7 +65,7 @@ def waits_for(facts: Facts) -> list[str]:
 def settled_by(facts: Facts) -> str:
     """Return how sure it is that the late ranks are late, and how many steps settle it, in a sentence."""
     names, needed = _late_names(facts), facts.communication.steps_needed if facts.communication else None
-    are = "are" if " and " in names else "is"
+    are = "are" if len(_late_numbers(facts)) > 1 else "is"
     steps = max(needed or 0, ENOUGH_STEPS)
     return f"{names[0].upper()}{names[1:]} {are} likely late: record at least {steps} steps to be sure."
 
@@ -76,7 +76,7 @@ def waits_at_most(facts: Facts) -> list[str]:
     if facts.framework or all_read or share < ExposedCollectives().smallest_share or not undivided(facts):
         return []
     who = "This rank" if facts.rank.rank is None else f"Rank {facts.rank.rank}"
-    waited = f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)}"
+    waited = f"{spent(facts, share)}"
     return [f"{who} waits up to {waited} for others: analyze the other ranks' files too to learn for whom."]
 
 
@@ -84,9 +84,13 @@ def _late(facts: Facts) -> tuple[LateRank, ...]:
     return facts.communication.late if facts.communication is not None else ()
 
 
+def _late_numbers(facts: Facts) -> list[int]:
+    return [late.rank for late in _late(facts) if late.rank is not None]
+
+
 def _late_names(facts: Facts) -> str:
     """All ranks the others wait for."""
-    numbers = [late.rank for late in _late(facts) if late.rank is not None]
+    numbers = _late_numbers(facts)
     if len(numbers) > 1:
         return f"ranks {' and '.join(map(str, numbers))}"
     return f"rank {late_rank(facts)}"

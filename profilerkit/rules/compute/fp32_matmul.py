@@ -2,24 +2,10 @@
 
 from profilerkit.analysis.device.precision import peak_ratio, target_type
 from profilerkit.analysis.device.records import MathFacts, WideMath
-from profilerkit.analysis.whatif import faster_kernels
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    evidence_if_known,
-    fired,
-    no_device_events,
-    revise,
-    saving,
-    unsure,
-)
+from profilerkit.analysis.whatif import faster_kernels, saving
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Evidence, Fix, Saving
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, no_device, unsure
 from profilerkit.units import format_ratio, format_value
 
 _BF16_MAJOR = 8
@@ -65,10 +51,9 @@ class Fp32Matmul(Rule, frozen=True):
     least_power: float = 0.25
 
     def check(self, facts: Facts) -> Result:
-        """Fires when 32-bit math owns ``smallest_share`` of the step on a device with tensor cores."""
         math = facts.math
         if math is None:
-            return no_device_events(facts, "no device events: there is no tensor core to use")
+            return no_device(facts, "no device events: there is no tensor core to use")
         if math.compute_major is not None and math.compute_major < _TENSOR_CORE_MAJOR:
             return NotApplicable("the device has no tensor cores")
         vector = math.is_mostly_vector and math.fp32_share >= self.smallest_share
@@ -120,7 +105,7 @@ def _finding(facts: Facts, math: MathFacts, target: str, saved: Saving | None, r
                 math.example or "kernel names",
                 n=facts.steps.steady,
             ),
-            *evidence_if_known("Ratio of the peaks", ratio, unit="×", origin=facts.spec.source if facts.spec else ""),
+            Evidence("Ratio of the peaks", ratio, "×", "derived", facts.spec.source if facts.spec else ""),
         ),
         at_most="medium",
         detail="precision",

@@ -2,19 +2,8 @@
 
 from profilerkit.analysis.waste.alignment import GRANULE
 from profilerkit.analysis.waste.records import Alignment
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    fired,
-    no_device_events,
-    saving,
-)
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, no_device, saving
 from profilerkit.units import format_ratio
 
 #: Sizes from here on are padded to the large multiple: it adds at most an eighth to them.
@@ -52,9 +41,8 @@ class MisalignedMatmul(Rule, frozen=True):
     reached_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when misaligned 16-bit products own ``smallest_share`` and run below what the device reaches."""
         if facts.waste is None:
-            return no_device_events(facts, "no device events: there is no tensor core to fit")
+            return no_device(facts, "no device events: there is no tensor core to fit")
         if facts.math is not None and facts.math.compute_major is not None and facts.math.compute_major < 7:
             return NotApplicable("the device has no tensor cores")
         found = facts.waste.alignment
@@ -69,46 +57,43 @@ class MisalignedMatmul(Rule, frozen=True):
         expected = self._expected(found, found.lost_share)
         if not self.worth_saying(facts, expected):
             return Passed(f"products of odd sizes lose {format_ratio(found.lost_share)} of the step")
-        return _finding(facts, found, expected, found.lost_share)
+        lost = found.lost_share
+        size = " × ".join(map(str, found.sizes))
+        return fired(
+            facts,
+            bound="compute-bound",
+            title=f"Matrix products of odd sizes lose {format_ratio(lost)} of the step",
+            why=f"`{found.operator}` multiplies M × N × K = {size}: tensor cores load {GRANULE} elements at a time, "
+            "and fall back to slower kernels where rows do not divide.",
+            evidence=(
+                Evidence(
+                    "16-bit products of odd sizes, share of the step",
+                    found.share,
+                    "ratio",
+                    "measured",
+                    f"{found.operator}: {size}",
+                    n=round(found.calls_per_step * facts.steps.steady),
+                ),
+                Evidence(
+                    "Time beyond what the shapes need, share of the step",
+                    lost,
+                    "ratio",
+                    "derived",
+                    facts.spec.source if facts.spec else "peaks of the device",
+                ),
+            ),
+            at_most="medium",
+            detail="alignment",
+            saving=saving(expected, lost),
+            fix=Fix(text=f"{_fused_first(facts, found)}Pad the sizes of the largest: {_padding(found.sizes)}, masked."),
+            confirm="The kernels' names must change, and the time of these products fall although they grow.",
+        )
 
     def _expected(self, found: Alignment, lost: float) -> float:
         """What of the loss goes when these products reach what the others do."""
         if not found.others_ratio:
             return self.reached_ratio * lost
         return min(max(found.share - (found.share - lost) / found.others_ratio, 0.0), lost)
-
-
-def _finding(facts: Facts, found: Alignment, expected: float, lost: float) -> Result:
-    size = " × ".join(map(str, found.sizes))
-    return fired(
-        facts,
-        bound="compute-bound",
-        title=f"Matrix products of odd sizes lose {format_ratio(lost)} of the step",
-        why=f"`{found.operator}` multiplies M × N × K = {size}: tensor cores load {GRANULE} elements at a time, and "
-        "fall back to slower kernels where rows do not divide.",
-        evidence=(
-            Evidence(
-                "16-bit products of odd sizes, share of the step",
-                found.share,
-                "ratio",
-                "measured",
-                f"{found.operator}: {size}",
-                n=round(found.calls_per_step * facts.steps.steady),
-            ),
-            Evidence(
-                "Time beyond what the shapes need, share of the step",
-                lost,
-                "ratio",
-                "derived",
-                facts.spec.source if facts.spec else "peaks of the device",
-            ),
-        ),
-        at_most="medium",
-        detail="alignment",
-        saving=saving(expected, lost),
-        fix=Fix(text=f"{_fused_first(facts, found)}Pad the sizes of the largest: {_padding(found.sizes)}, masked."),
-        confirm="The kernels' names must change, and the time of these products fall although they grow.",
-    )
 
 
 def _fused_first(facts: Facts, found: Alignment) -> str:

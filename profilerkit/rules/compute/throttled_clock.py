@@ -42,7 +42,6 @@ class ThrottledClock(Rule, frozen=True):
     low_limit_ratio: float = 0.9
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the clock was held down for longer than ``slowed_ratio`` of the time at work."""
         if facts.mode == "cpu":
             return NotApplicable("no device")
         found = facts.throttling
@@ -57,7 +56,30 @@ class ThrottledClock(Rule, frozen=True):
         if value is not None and not self.worth_saying(facts, value.expected):
             cost = format_ratio(value.expected)
             return Passed(f"the clock is {found.clock_mhz:.0f} MHz under load, which costs {cost} of the step")
-        return _finding(facts, found, value, limited)
+        normal = found.max_clock_mhz if limited == "lowered" else _normal_clock(found)
+        cause, what = _cause(found, limited)
+        clock = f"{found.clock_mhz:.0f} MHz" if normal is None else f"{found.clock_mhz:.0f} → {normal:.0f} MHz"
+        ratio = found.capped_ratio if limited else found.slowed_ratio
+        whose = "the device's" if found.device is None else f"{found.device}'s"
+        return fired(
+            facts,
+            bound="compute-bound" if value is not None else None,
+            title=f"{cause} holds {whose} clock down {format_ratio(ratio or 0.0)} of the time at work",
+            why=f"Under load the multiprocessors run at {found.clock_mhz:.0f} MHz on average"
+            + (f", not at {normal:.0f} MHz." if normal else ".")
+            + (" At full load the default limit may hold them down too." if limited == "lowered" else ""),
+            evidence=(
+                facts.evidence(
+                    "Time at work with the clock held down", ratio, "ratio", "NVML, reasons for the clock", n=found.n
+                ),
+                facts.evidence("Clock at work", found.clock_mhz, "MHz", "NVML", n=found.n, behind=("gpu.sm_clock",)),
+            ),
+            at_most="high",
+            detail="clock",
+            saving=value,
+            fix=Fix(text=f"{what}, so that the clock comes back: {clock}."),
+            confirm="`nvidia-smi -q -d PERFORMANCE` must show no active reason for the clock while the run computes.",
+        )
 
     def _limited(self, found: Throttling) -> _Limited | None:
         """Why the power limit holds the clock down for no other reason than full load; ``None`` where it does not."""
@@ -92,33 +114,6 @@ def _saving(facts: Facts, found: Throttling) -> Saving | None:
     expected = math * (1.0 - found.clock_mhz / normal)
     bound = math * (1.0 - found.clock_mhz / max(normal, found.max_clock_mhz or 0.0))
     return saving(expected, bound)
-
-
-def _finding(facts: Facts, found: Throttling, value: Saving | None, limited: _Limited | None) -> Result:
-    normal = found.max_clock_mhz if limited == "lowered" else _normal_clock(found)
-    cause, what = _cause(found, limited)
-    clock = f"{found.clock_mhz:.0f} MHz" if normal is None else f"{found.clock_mhz:.0f} → {normal:.0f} MHz"
-    ratio = found.capped_ratio if limited else found.slowed_ratio
-    whose = "the device's" if found.device is None else f"{found.device}'s"
-    return fired(
-        facts,
-        bound="compute-bound" if value is not None else None,
-        title=f"{cause} holds {whose} clock down {format_ratio(ratio or 0.0)} of the time at work",
-        why=f"Under load the multiprocessors run at {found.clock_mhz:.0f} MHz on average"
-        + (f", not at {normal:.0f} MHz." if normal else ".")
-        + (" At full load the default limit may hold them down too." if limited == "lowered" else ""),
-        evidence=(
-            facts.evidence(
-                "Time at work with the clock held down", ratio, "ratio", "NVML, reasons for the clock", n=found.n
-            ),
-            facts.evidence("Clock at work", found.clock_mhz, "MHz", "NVML", n=found.n, behind=("gpu.sm_clock",)),
-        ),
-        at_most="high",
-        detail="clock",
-        saving=value,
-        fix=Fix(text=f"{what}, so that the clock comes back: {clock}."),
-        confirm="`nvidia-smi -q -d PERFORMANCE` must show no active reason for the clock while the run computes.",
-    )
 
 
 def _cause(found: Throttling, limited: _Limited | None) -> tuple[str, str]:

@@ -4,20 +4,8 @@ import math
 from collections.abc import Sequence
 
 from profilerkit.analysis.waste.records import Grid
-from profilerkit.rules.api import (
-    Confidence,
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    at_most,
-    fired,
-    no_device_events,
-)
+from profilerkit.model.finding import Confidence, Evidence, Fix, Saving
+from profilerkit.rules.api import Facts, MissingData, Passed, Result, Rule, at_most, fired, no_device
 from profilerkit.units import format_ratio
 
 
@@ -50,9 +38,8 @@ class UnderfilledGrid(Rule, frozen=True):
     idle_ratio: float = 0.20
 
     def check(self, facts: Facts) -> Result:
-        """Fires when kernels with at least ``idle_ratio`` of idle time own ``smallest_share`` of the step."""
         if facts.waste is None:
-            return no_device_events(facts, "no device events: there are no grids")
+            return no_device(facts, "no device events: there are no grids")
         grids = facts.waste.grids
         if grids is None:
             return MissingData(

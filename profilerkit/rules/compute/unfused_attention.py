@@ -3,20 +3,8 @@
 from collections.abc import Sequence
 
 from profilerkit.analysis.waste.records import Scores
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    evidence_if_known,
-    fired,
-    no_device_events,
-    saving,
-)
+from profilerkit.model.finding import Evidence, Fix, Saving
+from profilerkit.rules.api import Facts, MissingData, Passed, Result, Rule, fired, no_device, saving
 from profilerkit.units import format_ratio
 
 #: A causal fused kernel leaves out half of the products; whether it may is not known.
@@ -55,9 +43,8 @@ class UnfusedAttention(Rule, frozen=True):
     reached_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when score matrices of ``fewest_positions`` squared are written and read again."""
         if facts.waste is None:
-            return no_device_events(facts, "no device events: kernels of a CPU are not distinguished")
+            return no_device(facts, "no device events: kernels of a CPU are not distinguished")
         if not facts.waste.has_shapes:
             return MissingData("the shapes of operators were not recorded", "torch.profiler: record_shapes=True")
         found = [row for row in facts.waste.scores if row.queries * row.keys >= self.fewest_positions**2]
@@ -110,10 +97,12 @@ def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Res
                 "operators between the products",
                 n=facts.steps.steady,
             ),
-            *evidence_if_known(
+            Evidence(
                 "Arithmetic of the products at the dense peak",
                 sum(row.peak_share or 0.0 for row in found) if facts.spec else None,
-                origin=facts.spec.source if facts.spec else "",
+                "ratio",
+                "derived",
+                facts.spec.source if facts.spec else "",
             ),
         ),
         at_most="high",

@@ -3,20 +3,8 @@
 import msgspec
 
 from profilerkit.analysis.whatif import cheaper_batch, workers_now
-from profilerkit.rules.api import (
-    WAITS,
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    finding_for,
-    saving,
-)
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.api import WAITS, Facts, Fired, MissingData, Passed, Result, Rule, finding_for, saving
 from profilerkit.rules.input.worker_evidence import ORIGIN, SMALLEST_WAIT
 from profilerkit.rules.lines import line_evidence, told_line
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
@@ -56,7 +44,6 @@ class ItemwiseSamples(Rule, frozen=True):
     batched_ratio: float = 0.75
 
     def check(self, facts: Facts) -> Result:
-        """Fires when a batch is many cheap samples that compute."""
         if facts.input is None:
             return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
         share = facts.share(*WAITS)

@@ -6,7 +6,7 @@ from profilerkit.analysis.workers.capacity import PREFETCH, batch_room
 from profilerkit.analysis.workers.loading import QueueFacts
 from profilerkit.model.workers import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.input.worker_evidence import measured, part_evidence, recorded_workers
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -40,7 +40,6 @@ class ShallowPrefetch(Rule, frozen=True):
     enough_ratio: float = 0.9
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the replay of the queue with deeper prefetch is faster."""
         workers = recorded_workers(facts)
         if not isinstance(workers, Workers):
             return workers
@@ -100,8 +99,8 @@ def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth:
         "is ready.",
         evidence=(
             *part_evidence(facts, workers),
-            *optional(facts, workers, "Work on a batch, deviation over mean", workers.variation_ratio, "ratio"),
-            *optional(facts, workers, "Fetches that found no batch ready", workers.queue_empty_ratio, "ratio"),
+            measured(facts, workers, "Work on a batch, deviation over mean", workers.variation_ratio, "ratio"),
+            measured(facts, workers, "Fetches that found no batch ready", workers.queue_empty_ratio, "ratio"),
             measured(facts, workers, "Wait for batches of twice the usual work", queue.slow_ratio, "ratio"),
             measured(facts, workers, "prefetch_factor", now, "count"),
             facts.evidence(

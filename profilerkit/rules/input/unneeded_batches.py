@@ -2,21 +2,8 @@
 
 from profilerkit.analysis.steps.skipped import SkippedBatches
 from profilerkit.analysis.workers.loading import PaddingFacts
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    at_most,
-    finding_for,
-    saving,
-)
+from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, at_most, finding_for, saving
 from profilerkit.units import format_count, format_long_ns, format_ratio
 
 _TO_THE_LONGEST = Fix(
@@ -67,7 +54,6 @@ class UnneededBatches(Rule, frozen=True):
     longest_skip_ns: float = 60_000_000_000
 
     def check(self, facts: Facts) -> Result:
-        """Fires for padding, for dropped batches, or for both."""
         loading = facts.loading
         if loading is None:
             return MissingData("no fetches were recorded", "profilerkit.profile(...)")

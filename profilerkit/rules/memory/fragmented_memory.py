@@ -1,18 +1,7 @@
 """ME002: the device's memory is split into pieces that cannot be used."""
 
-from profilerkit.rules.api import (
-    Confidence,
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    finding_for,
-)
+from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
+from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, finding_for
 from profilerkit.rules.memory.room import grows_segments, no_allocator, with_setting
 from profilerkit.units import format_bytes, format_ratio
 
@@ -55,7 +44,6 @@ class FragmentedMemory(Rule, frozen=True):
     reserved_ratio: float = 0.30
 
     def check(self, facts: Facts) -> Result:
-        """Fires for a failure that free pieces explain, else when much of a well filled device lies in them."""
         failed = self._failed(facts)
         if failed is not None:
             return Fired((failed,))

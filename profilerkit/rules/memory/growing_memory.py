@@ -2,21 +2,9 @@
 
 from profilerkit.analysis.logs.history import file_and_line
 from profilerkit.analysis.memory.use import CopiedPages
+from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    Source,
-    finding_for,
-    record_longer,
-)
+from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.units import format_about, format_bytes, format_count, format_long_ns
 
 _WORDS: dict[Tracked, tuple[str, str, str]] = {
@@ -77,7 +65,6 @@ class GrowingMemory(Rule, frozen=True):
     smallest_step_bytes: int = 1_000_000
 
     def check(self, facts: Facts) -> Result:
-        """Fires once per memory that grows; what the device holds is not told where the allocator's growth is."""
         growth, copied = facts.memory.growth, facts.memory_use.copied
         found = self._grown(facts)
         if copied is not None and self._keeps_copying(copied):

@@ -50,7 +50,6 @@ class OversizedHardware(Rule, frozen=True):
     fewest_samples: int = 30
 
     def check(self, facts: Facts) -> Result:
-        """Fires when a device is hardly used, and no wait that has a fix is why."""
         if facts.mode == "cpu":
             return NotApplicable("no device")
         used, samples = facts.surroundings.utilization_p95, facts.surroundings.utilization_samples
@@ -79,9 +78,6 @@ class OversizedHardware(Rule, frozen=True):
         slower = _slowed(facts, _HALF_SPEED)
         if slower > self.longest_ratio:
             return Passed(f"on a device of half the speed the step would take {slower:.2f} times as long")
-        return self._fired(facts, used, room)
-
-    def _fired(self, facts: Facts, used: float, room: Room) -> Result:
         return fired(
             facts,
             bound=None,

@@ -3,23 +3,9 @@
 from collections.abc import Iterator
 
 from profilerkit.analysis.logs.history import file_and_line, own_line
+from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Source
 from profilerkit.model.snapshot import FailedRequest, LiveAtPeak, MemorySnapshot
-from profilerkit.rules.api import (
-    Bound,
-    Confidence,
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    Source,
-    finding_for,
-)
+from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
 #: Lines that hold less of the activations do not tell how many layers there are (a choice).
@@ -71,7 +57,6 @@ class OversizedStep(Rule, frozen=True):
     optimizer_ratio: float = 0.25
 
     def check(self, facts: Facts) -> Result:
-        """Fires for what fills the memory of the snapshot in which a request failed, else of the fullest one."""
         own = facts.logs.own if facts.logs is not None else ()
         if facts.mode == "cpu":
             return NotApplicable("no device")

@@ -19,11 +19,13 @@ class Room(msgspec.Struct, frozen=True):
             what is cached and what other processes use.
         capacity_bytes: all there is.
         origin: where the peak comes from.
+        is_own: whether the peak counts nothing but what the run has allocated.
     """
 
     needed_bytes: int
     capacity_bytes: int
     origin: str
+    is_own: bool = False
 
     @property
     def ratio(self) -> float:
@@ -46,17 +48,26 @@ def room_of(facts: Facts) -> Room | None:
     sampled = allocator.allocated_bytes if allocator else None
     for peak, origin in ((by_instants, _INSTANTS), (sampled, _ALLOCATOR), (memory.peak_device_used_bytes, _NVML)):
         if peak is not None:
-            return Room(peak, memory.capacity_bytes, origin)
+            return Room(peak, memory.capacity_bytes, origin, is_own=origin is not _NVML)
     return None
 
 
 def _on_host(facts: Facts) -> Room | None:
     """The host's memory, or that of the control group where it is fuller."""
     pairs = (
-        (facts.series("host.memory_used"), facts.memory.host_capacity_bytes, "/proc/meminfo"),
-        (facts.series("host.cgroup_memory"), _smallest(facts.series("host.cgroup_memory_limit")), "control group"),
+        (facts.series("host.memory_used"), facts.memory.host_capacity_bytes, "/proc/meminfo", False),
+        (
+            facts.series("host.cgroup_memory"),
+            _smallest(facts.series("host.cgroup_memory_limit")),
+            "control group",
+            True,
+        ),
     )
-    known = [Room(round(used.maximum), total, origin) for used, total, origin in pairs if used is not None and total]
+    known = [
+        Room(round(used.maximum), total, origin, is_own)
+        for used, total, origin, is_own in pairs
+        if used is not None and total
+    ]
     return max(known, key=lambda room: room.ratio, default=None)
 
 

@@ -32,7 +32,6 @@ class RestingDevice(Rule, frozen=True):
     idle_ratio: float = 0.10
 
     def check(self, facts: Facts) -> Result:
-        """Fires for the device of the logs that is idle most, where there are no steps that tell more."""
         if facts.logs is not None and not facts.logs.alone:
             return NotApplicable("the steps show when the device is idle")
         if facts.mode == "cpu":

@@ -1,6 +1,7 @@
 """What training stops for, whichever recording tells it: of the whole run, else of the judged steps."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -16,8 +17,13 @@ _ALIKE = 2.0
 #: Less of the time, and what recurs in a loop without a loader may as well be logging (a choice: rollouts of three PPO
 #: programs took 53 to 67 %, pictures for a log 10 %). Of every second optimizer step or rarer.
 _LEAST_ROLLOUT, _FEWEST_APART = 0.2, 2
-#: The origin of what a call or a phase tells.
-NAMED = "named phase"
+#: What a stop is known by, and how its evidence calls that.
+KnownBy = Literal["name", "passes", "length"]
+_ORIGINS: dict[KnownBy, str] = {
+    "name": "named phase",
+    "passes": "passes that train nothing",
+    "length": "length of the steps",
+}
 _RECORDED = "the recorded steps"
 _PART = {"checkpoint": "other.ckpt", "evaluation": "other.eval", "logging": "other.log"}
 
@@ -32,7 +38,7 @@ class Stop(msgspec.Struct, frozen=True):
         share: of the time it is spread over.
         steps_apart: steps from one to the next; ``None`` when irregular, or not known.
         source: how it came about.
-        origin: what it was read from.
+        known_by: a name that the program gives it, passes over data that train nothing, or the length of the steps.
         spread_over: what ``share`` is a share of, in words, and how many steps that is.
         steps: first and last affected step; ``None`` when not known.
         stall: what the judged steps tell of it; ``None`` where only the record of the run does.
@@ -48,7 +54,7 @@ class Stop(msgspec.Struct, frozen=True):
     share: float
     steps_apart: float | None
     source: Source
-    origin: str
+    known_by: KnownBy
     spread_over: tuple[str, int]
     steps: tuple[int, int] | None = None
     stall: Stall | None = None
@@ -95,7 +101,7 @@ class Stop(msgspec.Struct, frozen=True):
         What was inferred has no part of its own in the step.
         """
         part = self._part
-        known = facts.share(part) if part is not None and facts.on_device and self.origin == NAMED else 0.0
+        known = facts.share(part) if part is not None and facts.on_device and self.known_by == "name" else 0.0
         return min(self.share, known) if known else self.share
 
     @property
@@ -105,7 +111,7 @@ class Stop(msgspec.Struct, frozen=True):
     @property
     def _behind(self) -> tuple[str, ...]:
         """What was named has a part of the step, what was not is known by the length of the steps."""
-        if self.origin == NAMED and self._part is not None:
+        if self.known_by == "name" and self._part is not None:
             return (self._part,)
         return (STEP_LENGTHS,) if self.stall is not None else ()
 
@@ -117,7 +123,7 @@ class Stop(msgspec.Struct, frozen=True):
                 f"{label}, time per occurrence",
                 self.each_ns,
                 "ns",
-                self.origin,
+                _ORIGINS[self.known_by],
                 self.source,
                 n=self.count,
                 steps=self.steps,
@@ -132,19 +138,13 @@ class Stop(msgspec.Struct, frozen=True):
                 n=steps,
                 behind=self._behind,
             ),
-            *(
-                (
-                    facts.evidence(
-                        f"{label}, steps from one to the next",
-                        float(f"{self.steps_apart:.2g}"),
-                        "count",
-                        self.origin,
-                        self.source,
-                        n=self.count,
-                    ),
-                )
-                if self.steps_apart is not None
-                else ()
+            facts.evidence(
+                f"{label}, steps from one to the next",
+                None if self.steps_apart is None else float(f"{self.steps_apart:.2g}"),
+                "count",
+                _ORIGINS[self.known_by],
+                self.source,
+                n=self.count,
             ),
             *line_evidence(facts, f"{label}, share", self.line),
         )
@@ -180,7 +180,7 @@ def _of_pause(pause: Pause, stalls: Sequence[Stall]) -> Stop:
         share=pause.share,
         steps_apart=pause.steps_apart,
         source="derived" if pause.inferred else "measured",
-        origin="passes that train nothing" if pause.inferred else NAMED,
+        known_by="passes" if pause.inferred else "name",
         spread_over=(_RECORDED, pause.steps),
         steps=told.steps if told else None,
         stall=told,
@@ -200,7 +200,7 @@ def _of_stall(facts: Facts, stall: Stall) -> Stop:
         share=stall.share,
         steps_apart=stall.period,
         source=stall.source,
-        origin=NAMED if stall.part else "length of the steps",
+        known_by="name" if stall.part else "length",
         spread_over=("the steady time", facts.steps.steady),
         steps=stall.steps,
         stall=stall,
