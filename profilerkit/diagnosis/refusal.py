@@ -41,7 +41,7 @@ def inconclusive(headline: str, refuted_by: str) -> Verdict:
 
 
 def likely(facts: Facts, bound: Bound, headline: str, refuted_by: str) -> Verdict:
-    """The leading bound of a recording that cannot settle one; ``refuted_by`` says what would."""
+    """Return the leading bound of a recording that cannot settle one; ``refuted_by`` says what would."""
     return Verdict(
         bound=bound,
         detail="likely",
@@ -148,14 +148,14 @@ def _shows_host(facts: Facts) -> bool:
 
 
 def unexplained_verdict(facts: Facts) -> Verdict:
-    """The verdict where the unexplained time is more than any saving."""
+    """Return the verdict where the unexplained time is more than any saving."""
     if shows_idle_device(facts):
         return likely(facts, "overhead-bound", _unexplained(facts), what_to_record(facts))
     return inconclusive(_unexplained(facts), what_to_record(facts))
 
 
 def _unexplained(facts: Facts) -> str:
-    """What cannot be explained: why a rank is late, if it is waited for that long, else the step."""
+    """Return what cannot be explained: why a rank is late, if it is waited for that long, else the step."""
     if facts.waiting_share is not None and facts.waiting_share >= LARGEST_UNPRICED:
         waited = format_ratio(facts.waiting_share)
         return f"The others wait {waited} of {judged(facts)} for rank {late_rank(facts)}, cause unknown"
@@ -176,7 +176,7 @@ def idle_without_trace(facts: Facts) -> tuple[str, str]:
 
 
 def what_to_record(facts: Facts) -> str:
-    """How the next recording would explain more."""
+    """Return how the next recording would explain more."""
     if facts.trust.has_rival:
         return "Switch the other profiler off, or let it trace some steps only, and record again."
     if facts.framework:
@@ -234,7 +234,7 @@ def _look_at(facts: Facts, part: str) -> str:
 
 
 def unexplained_share(facts: Facts) -> float:
-    """Share of the steady time that nothing explains.
+    """Return the share of the steady time that nothing explains.
 
     What a few slow steps take beyond the others is left out: a rule of its own tells of those, and what bounds
     the other steps is known all the same. So is what the record of the run tells as evaluation, which has no part of

@@ -54,13 +54,13 @@ def verdict_on_logs(logs: LogFacts, facts: Facts, outcomes: Sequence[Outcome]) -
 
 
 def _likely(bound: Bound, sure: Confidence, headline: str, refuted_by: str) -> Verdict:
-    """A verdict without shares; of memory it is about how much there is."""
+    """Return a verdict without shares; of memory it is about how much there is."""
     detail = "capacity" if bound == "memory-bound" else ""
     return Verdict(bound=bound, detail=detail, confidence=sure, headline=headline, refuted_by=refuted_by)
 
 
 def _devices(logs: LogFacts) -> str:
-    """What the samplers saw of the devices; empty without any."""
+    """Return what the samplers saw of the devices; empty without any."""
     if not sum(logs.devices):
         return ""
     who, verb = _who(logs.devices)
@@ -98,7 +98,7 @@ def _mean(series: Sequence[Series]) -> float:
 
 
 def _memory(snapshots: Sequence[MemorySnapshot]) -> str:
-    """The largest peak of the snapshots, else what was in use, and who holds most of it; empty without any."""
+    """Return the largest peak of the snapshots, else what was in use, and who holds most of it; empty without any."""
     if not snapshots:
         return ""
     largest = max(snapshots, key=lambda one: one.peak_bytes or one.in_use_bytes)
@@ -118,7 +118,7 @@ def verdict_on_dumps(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
 
 
 def _seen(facts: Facts) -> str:
-    """What the dumps show where nobody is found late."""
+    """Return what the dumps show where nobody is found late."""
     found = facts.communication
     held = found.flight.held if found is not None and found.flight is not None else 0
     if not held:

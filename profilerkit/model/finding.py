@@ -187,7 +187,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_order(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, Finding]]:
-    """All findings with the outcome they belong to, in the order of a report: largest expected saving first."""
+    """Return all findings with the outcome they belong to, in the order of a report: largest expected saving first."""
     pairs = [(outcome, finding) for outcome in outcomes for finding in outcome.findings]
     return sorted(pairs, key=lambda pair: -(pair[1].saving.expected if pair[1].saving else -1.0))
 

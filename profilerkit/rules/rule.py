@@ -139,7 +139,7 @@ SHOW_KERNELS: dict[NoKernels, str] = {
 
 
 def no_device(facts: Facts, reason: str) -> NotApplicable | MissingData:
-    """How a rule about device events ends without any: not recorded, or, where a trace was read, not there."""
+    """Return how a rule about device events ends without any: not recorded, or, where a trace was read, not there."""
     if facts.trace_read:
         return NotApplicable(reason)
     if facts.kernels_unseen is not None:
@@ -165,12 +165,12 @@ def confidence(facts: Facts, at_most: Confidence) -> Confidence:
 
 
 def weakest(*values: Confidence) -> Confidence:
-    """The lowest of several confidences."""
+    """Return the lowest of several confidences."""
     return min(values, key=_ORDER.index)
 
 
 def is_mean(facts: Facts) -> bool:
-    """Whether few judged steps differ so much that a mean time is none's own."""
+    """Return whether few judged steps differ so much that a mean time is none's own."""
     times = facts.steps.time_ns
     cv = times.cv_ratio if times and facts.steps.steady < STEPS_FOR_HIGH else None
     return cv is not None and cv >= UNEVEN_CV
@@ -203,7 +203,7 @@ _UNUSED = {"warmup": "warm-up", "compile": "compiling", "cut": "cut off", "distu
 
 
 def used_steps(facts: Facts) -> str:
-    """How many of the recorded steps could be judged, and why not the others, in parentheses."""
+    """Return how many of the recorded steps could be judged, and why not the others, in parentheses."""
     steps = facts.steps
     why = ", ".join(f"{count} {_UNUSED.get(state, state)}" for state, count in steps.dropped.items())
     return f"{steps.steady} of {steps.count} recorded steps could be judged" + (f" ({why})" if why else "")
@@ -217,7 +217,7 @@ def record_enough(facts: Facts, more: str) -> str:
 
 
 def part_words(part: str) -> str:
-    """A part of the step inside a sentence."""
+    """Return a part of the step inside a sentence."""
     return within(PARTS[part][1]) if part in PARTS else part
 
 
@@ -228,7 +228,7 @@ def record_longer(facts: Facts, least: str) -> str:
 
 
 def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> Evidence:
-    """The mean of a sampled signal, a share of the time, between its 10th and 90th percentile."""
+    """Return the mean of a sampled signal, a share of the time, between its 10th and 90th percentile."""
     return Evidence(
         label=label,
         value=series.mean,

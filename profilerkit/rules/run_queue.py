@@ -28,7 +28,7 @@ def queued_evidence(facts: Facts, label: str) -> Evidence | None:
 
 
 def over_all_samples(facts: Facts, evidence: Evidence) -> str:
-    """What all samples say beside the evidence of the judged steps, a sentence; empty where it is theirs."""
+    """Return what all samples say beside the evidence of the judged steps, a sentence; empty where it is theirs."""
     series = facts.series(SIGNAL)
     if series is None or evidence.behind != (SIGNAL,) or evidence.source != "derived":
         return ""

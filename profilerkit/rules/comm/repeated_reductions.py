@@ -108,7 +108,7 @@ def _copied(facts: Facts, found: Accumulation) -> float:
 
 
 def _waited(facts: Facts) -> float:
-    """Share of the step in which a rank waits for another one in the mean, where no rank is late.
+    """Return the share of the step in which a rank waits for another one in the mean, where no rank is late.
 
     After one reduction for all passes ranks that are late by turns wait for what is left of it.
     """

@@ -117,7 +117,7 @@ class SmallCollectives(Rule, frozen=True):
 
 
 def _bursts(facts: Facts) -> tuple[Evidence, ...]:
-    """What follows the first of those that come one after the other; nothing on a device."""
+    """Return what follows the first of those that come one after the other; nothing on a device."""
     burst_ns = facts.wire.burst_ns if facts.wire is not None else 0.0
     if not burst_ns:
         return ()

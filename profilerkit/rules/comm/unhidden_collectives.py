@@ -136,13 +136,13 @@ def _mean_bytes(chosen: Sequence[Traffic]) -> float | None:
 
 
 def _has_small_buckets(facts: Facts, chosen: Sequence[Traffic]) -> bool:
-    """Whether buckets of DDP are so small that dividing them costs more latency than it hides."""
+    """Return whether buckets of DDP are so small that dividing them costs more latency than it hides."""
     mean = _mean_bytes(chosen)
     return by_ddp(facts) and mean is not None and mean < 2 * SMALL_COLLECTIVE_BYTES
 
 
 def _fix(facts: Facts, chosen: Sequence[Traffic]) -> tuple[Fix, float]:
-    """What starts these collectives earlier, and into how many pieces they are divided then."""
+    """Return what starts these collectives earlier, and into how many pieces they are divided then."""
     if by_ddp(facts):
         return _fix_of_ddp(facts, chosen)
     count = max(sum(row.per_step for row in chosen), 2.0)

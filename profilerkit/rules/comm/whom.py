@@ -11,27 +11,27 @@ from profilerkit.units import format_ns, format_ratio
 
 
 def late_rank(facts: Facts) -> int | None:
-    """The rank the others wait for; ``None`` if there is none."""
+    """Return the rank the others wait for; ``None`` if there is none."""
     if facts.waiting_share is None and not facts.late_by_timers:
         return None
     return facts.rank.rank if facts.rank.rank is not None else facts.judged_rank
 
 
 def who(facts: Facts) -> str:
-    """Whoever loses the time: the late rank, else the whole job."""
+    """Return whoever loses the time: the late rank, else the whole job."""
     late = late_rank(facts)
     return f"Rank {late}" if late is not None else whole_job(facts)
 
 
 def whole_job(facts: Facts) -> str:
-    """Whoever loses the time where no rank is to blame."""
+    """Return whoever loses the time where no rank is to blame."""
     if not facts.on_device:
         return "Training"
     return "The TPU" if (facts.rank.device or "").startswith("TPU") else "The GPU"
 
 
 def whose(facts: Facts) -> str:
-    """The late rank before a sentence; empty if there is none."""
+    """Return the late rank before a sentence; empty if there is none."""
     late = late_rank(facts)
     return f"Rank {late}: " if late is not None else ""
 
@@ -42,7 +42,7 @@ def is_likely(facts: Facts) -> bool:
 
 
 def waits_for(facts: Facts) -> list[str]:
-    """Who waits for whom, how long and why; of a rank alone how long at most. Nothing where nobody is late."""
+    """Return who waits for whom, how long and why; of a rank alone how long at most. Nothing where nobody is late."""
     if facts.waiting_share is not None:
         waited = format_ratio(facts.waiting_share)
         told = [f"The other ranks wait {waited} of the step for {_late_names(facts)}{_late_cause(facts)}."]
@@ -89,7 +89,7 @@ def _late_numbers(facts: Facts) -> list[int]:
 
 
 def _late_names(facts: Facts) -> str:
-    """All ranks the others wait for."""
+    """Return all ranks the others wait for."""
     numbers = _late_numbers(facts)
     if len(numbers) > 1:
         return f"ranks {' and '.join(map(str, numbers))}"
@@ -97,7 +97,7 @@ def _late_names(facts: Facts) -> str:
 
 
 def _late_cause(facts: Facts) -> str:
-    """What makes the late rank late, after a colon."""
+    """Return what makes the late rank late, after a colon."""
     if not _late(facts):
         return ""
     late = _late(facts)[0]
@@ -107,6 +107,6 @@ def _late_cause(facts: Facts) -> str:
 
 
 def longer(facts: Facts, waited: str) -> str:
-    """How much longer the late rank computes, which may be less than the others wait for it."""
+    """Return how much longer the late rank computes, which may be less than the others wait for it."""
     late = _late(facts)
     return format_ns(late[0].cause_ns) if late and late[0].cause_ns is not None else waited

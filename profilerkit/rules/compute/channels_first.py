@@ -81,7 +81,7 @@ class ChannelsFirst(Rule, frozen=True):
 
 
 def _fix(is_3d: bool | None) -> Fix:
-    """The format for the dimensions of the convolutions: `channels_last` takes tensors of four of them alone."""
+    """Return the format for the dimensions of the convolutions: `channels_last` takes tensors of four of them alone."""
     order, name = ("NCDHW", "channels_last_3d") if is_3d else ("NCHW", "channels_last")
     other = " 3-D convolutions take channels_last_3d." if is_3d is None else ""
     return Fix(

@@ -105,7 +105,7 @@ class HollowUtilisation(Rule, frozen=True):
 
 
 def _largest_but(facts: Facts, names: tuple[str, ...]) -> Part | None:
-    """The largest part beside those named."""
+    """Return the largest part beside those named."""
     return max((part for part in facts.parts if part.part not in names), key=lambda part: part.share, default=None)
 
 

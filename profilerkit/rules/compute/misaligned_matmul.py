@@ -90,7 +90,7 @@ class MisalignedMatmul(Rule, frozen=True):
         )
 
     def _expected(self, found: Alignment, lost: float) -> float:
-        """What of the loss goes when these products reach what the others do."""
+        """Return what of the loss goes when these products reach what the others do."""
         if not found.others_ratio:
             return self.reached_ratio * lost
         return min(max(found.share - (found.share - lost) / found.others_ratio, 0.0), lost)
@@ -104,7 +104,7 @@ def _fused_first(facts: Facts, found: Alignment) -> str:
 
 
 def _padding(sizes: tuple[int, int, int]) -> str:
-    """Every odd size, once, with what it is to be padded to.
+    """Return every odd size, once, with what it is to be padded to.
 
     >>> _padding((50257, 768, 50257)), _padding((10, 64, 8))
     ('50257 → 50304', '10 → 16')

@@ -93,5 +93,5 @@ class PointwiseChain(Rule, frozen=True):
 
 
 def _shapes_known(facts: Facts) -> bool:
-    """Whether shapes and peaks, not names, tell that most of the kernels are bound by memory."""
+    """Return whether shapes and peaks, not names, tell that most of the kernels are bound by memory."""
     return facts.compute is not None and (facts.compute.by_shape_ratio or 0.0) > 0.5

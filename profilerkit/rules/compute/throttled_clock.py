@@ -100,13 +100,13 @@ class ThrottledClock(Rule, frozen=True):
 
 
 def _normal_clock(found: Throttling) -> float | None:
-    """The clock that the device would have: its own without a reason or the other ranks', else the highest."""
+    """Return the clock that the device would have: its own without a reason or the other ranks', else the highest."""
     known = [clock for clock in (found.other_clock_mhz, found.free_clock_mhz) if clock]
     return max(known) if known else found.max_clock_mhz
 
 
 def _saving(facts: Facts, found: Throttling) -> Saving | None:
-    """What the normal clock would save; ``None`` where no clock is known to compare with."""
+    """Return what the normal clock would save; ``None`` where no clock is known to compare with."""
     normal = _normal_clock(found)
     if not normal:
         return None
@@ -117,7 +117,7 @@ def _saving(facts: Facts, found: Throttling) -> Saving | None:
 
 
 def _cause(found: Throttling, limited: _Limited | None) -> tuple[str, str]:
-    """What holds the clock down, and what to do about it."""
+    """Return what holds the clock down, and what to do about it."""
     limit = f"{(found.power_limit_mw or 0.0) / 1e3:.0f} W"
     if limited == "lowered":
         watts = f"{(found.power_limit_default_mw or 0.0) / 1e3:.0f}"

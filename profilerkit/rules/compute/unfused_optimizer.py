@@ -77,7 +77,7 @@ class UnfusedOptimizer(Rule, frozen=True):
         return _finding(facts, found, priced)
 
     def _on_host(self, facts: Facts) -> Result:
-        """The same of an optimizer that a processor runs."""
+        """Return the same of an optimizer that a processor runs."""
         found = next((one for one in facts.host.held or () if one.place == "optimizer"), None)
         if found is None:
             return no_device(facts, "no optimizer step takes 2 % of the step")

@@ -92,7 +92,7 @@ class _Batch(msgspec.Struct, frozen=True):
 
 
 def _batch(facts: Facts) -> _Batch | MissingData:
-    """The batch as the workers recorded it, or as the waiting thread made it."""
+    """Return the batch as the workers recorded it, or as the waiting thread made it."""
     workers, loading = facts.workers, facts.loading
     if workers is not None:
         items = loading.items if loading is not None else None

@@ -99,7 +99,7 @@ class StarvedDevice(Rule, frozen=True):
 
 
 def _not_for_data(facts: Facts, share: float) -> str:
-    """Why hardly any of the wait would go with the loading."""
+    """Return why hardly any of the wait would go with the loading."""
     queued = facts.input.queue_ratio or 0.0 if facts.input is not None else 0.0
     hidden = hidden_share(facts)
     if hidden > max(queued * share, opening_share(facts)):
@@ -111,7 +111,7 @@ def _not_for_data(facts: Facts, share: float) -> str:
 
 
 def _surest(facts: Facts) -> Confidence:
-    """How sure the rule can be by what the wait was read from."""
+    """Return how sure the rule can be by what the wait was read from."""
     assert facts.input is not None
     if _is_unnamed(facts):
         return "low"
@@ -120,7 +120,7 @@ def _surest(facts: Facts) -> Confidence:
 
 
 def _is_unnamed(facts: Facts) -> bool:
-    """Whether most of the wait is Python before a batch copy, of which nothing tells what it does."""
+    """Return whether most of the wait is Python before a batch copy, of which nothing tells what it does."""
     assert facts.input is not None
     return facts.input.gap == "before the copy" and not facts.input.frames and _most(facts) == "input.wait"
 
@@ -133,7 +133,7 @@ def _by_workers(facts: Facts, fix: LoaderFix) -> Fix | None:
 
 
 def _loader_of_its_own(facts: Facts, fix: LoaderFix) -> Fix:
-    """A loader for batches that the training thread computes itself."""
+    """Return a loader for batches that the training thread computes itself."""
     assert facts.input is not None
     what = _maker(facts.input.frames) or "what makes them"
     return Fix(
@@ -146,7 +146,7 @@ def _loader_of_its_own(facts: Facts, fix: LoaderFix) -> Fix:
 
 
 def _told_by_workers(facts: Facts) -> bool:
-    """Whether a rule about the workers' own time proposes the cheaper batch (IN006, IN007, IN008)."""
+    """Return whether a rule about the workers' own time proposes the cheaper batch (IN006, IN007, IN008)."""
     workers = facts.workers
     return workers is not None and (
         workers.share("fetch") >= SlowStorage().blocked_share
@@ -178,7 +178,7 @@ def _cheaper_fix(facts: Facts) -> Fix:
 
 
 def _rhythm(facts: Facts) -> str:
-    """That the waits come in the rhythm of workers, as a sentence after a space; empty where they do not."""
+    """Say that the waits come in the rhythm of workers, as a sentence after a space; empty where they do not."""
     slow = facts.steps.slow
     if slow is None or slow.period is None or slow.part not in WAITS:
         return ""
@@ -213,32 +213,32 @@ def _why(facts: Facts) -> str:
 
 
 def _most(facts: Facts) -> str | None:
-    """The part with more than half of the wait, ``None`` without one."""
+    """Return the part with more than half of the wait, ``None`` without one."""
     total = facts.share(*WAITS)
     return next((part for part in WAITS if facts.share(part) > total / 2), None)
 
 
 def in_function(facts: Facts) -> str:
-    """Where most of the wait is spent, as the end of a title; empty where no Python stack tells."""
+    """Return where most of the wait is spent, as the end of a title; empty where no Python stack tells."""
     if facts.input is None or not facts.input.frames or (facts.input.frames_ratio or 0.0) < MOST_OF_THE_WAIT:
         return ""
     return f", most of it in {_holder(facts.input.frames)}"
 
 
 def _holder(frames: tuple[str, ...]) -> str:
-    """The innermost frame that has a place in a file, else the innermost."""
+    """Return the innermost frame that has a place in a file, else the innermost."""
     return frame_text(next((frame for frame in reversed(frames) if PLACE.match(frame)), frames[-1]))
 
 
 def _maker(frames: tuple[str, ...]) -> str:
-    """The innermost frame that makes batches by its name, which may call others for it; empty without one."""
+    """Return the innermost frame that makes batches by its name, which may call others for it; empty without one."""
     placed = ((frame, PLACE.match(frame)) for frame in reversed(frames))
     made = next((frame for frame, place in placed if place and is_feeding_phase(place["function"])), None)
     return frame_text(made) if made else ""
 
 
 def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
-    """The function that holds most of the wait, where stacks were sampled or recorded."""
+    """Return the function that holds most of the wait, where stacks were sampled or recorded."""
     if facts.input is None or not facts.input.frames:
         return ()
     sampled = facts.lines.get("input")

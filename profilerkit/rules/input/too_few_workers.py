@@ -86,7 +86,7 @@ class TooFewWorkers(Rule, frozen=True):
         )
 
     def _enough(self, facts: Facts, workers: Workers) -> str:
-        """The number that says that the workers are not the limit; empty where they are."""
+        """Return the number that says that the workers are not the limit; empty where they are."""
         busy = workers_busy(facts)
         if busy is not None and busy < self.busy_ratio:
             return f"the workers are idle {format_ratio(1.0 - busy)} of the time"

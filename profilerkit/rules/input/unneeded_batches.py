@@ -106,7 +106,7 @@ class UnneededBatches(Rule, frozen=True):
 
 
 def _optimizer_share(facts: Facts) -> float | None:
-    """Share of the step in the optimizer; ``None`` where no trace marks it."""
+    """Return the share of the step in the optimizer; ``None`` where no trace marks it."""
     if facts.waste is not None:
         return facts.waste.optimizer.share if facts.waste.optimizer is not None else None
     if facts.host.held is None:
@@ -115,7 +115,7 @@ def _optimizer_share(facts: Facts) -> float | None:
 
 
 def _saving(expected: float, bound: float, *, is_split: bool) -> Saving:
-    """A saving of what grows with the batch's length; a bound where nothing tells the optimizer from it."""
+    """Return a saving of what grows with the batch's length; a bound where nothing tells the optimizer from it."""
     return saving(expected, bound) if is_split else at_most(bound, expected)
 
 

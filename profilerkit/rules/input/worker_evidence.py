@@ -22,7 +22,7 @@ _LABELS: dict[WorkerPartName, str] = {
 
 
 def recorded_workers(facts: Facts) -> Workers | Result:
-    """The workers' record of a loader the step waits for; else how a rule about them ends."""
+    """Return the workers' record of a loader the step waits for; else how a rule about them ends."""
     if facts.input is None:
         return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
     current = workers_now(facts)
@@ -40,7 +40,7 @@ def recorded_workers(facts: Facts) -> Workers | Result:
 
 
 def part_evidence(facts: Facts, workers: Workers, *parts: WorkerPartName) -> tuple[Evidence, ...]:
-    """The wait, the time of a batch, and the share of each part in it."""
+    """Return the wait, the time of a batch, and the share of each part in it."""
     return (
         facts.share_evidence("Input wait, share of the step", *WAITS),
         measured(facts, workers, "Work on one batch", float(workers.producer_ns), "ns"),

@@ -81,7 +81,7 @@ class ExposedOffload(Rule, frozen=True):
         )
 
     def _left(self, facts: Facts, offload: Offload) -> float:
-        """Share of the step in which the link would still move bytes when all computation is over."""
+        """Return the share of the step in which the link would still move bytes when all computation is over."""
         known = facts.spec.pcie_gb_per_s if facts.spec else None
         rate = (known or self.assumed_link_gb_per_s) * 1e9 * self.pinned_ratio
         moving_ns = max(offload.to_device_bytes, offload.to_host_bytes) / rate * 1e9

@@ -123,13 +123,13 @@ class GrowingMemory(Rule, frozen=True):
 
 
 def _in_first_epoch(facts: Facts) -> bool:
-    """Whether no second epoch of the loader was seen to begin."""
+    """Return whether no second epoch of the loader was seen to begin."""
     epochs = facts.loading.epochs if facts.loading is not None else None
     return epochs is not None and epochs.count < 2
 
 
 def _copied(facts: Facts, copied: CopiedPages) -> Finding:
-    """That workers copy what they share."""
+    """Say that workers copy what they share."""
     count = facts.workers.count if facts.workers is not None else (facts.loader and facts.loader.num_workers) or 1
     origin, steps = _WORDS["worker"][2], (copied.first_step, copied.last_step)
 
@@ -157,7 +157,7 @@ def _copied(facts: Facts, copied: CopiedPages) -> Finding:
 
 
 def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ...]:
-    """The growth, over how many steps, and what it leads to where that is known."""
+    """Return the growth, over how many steps, and what it leads to where that is known."""
     what, _, origin = _WORDS[row.of]
     if facts.logs is not None and facts.logs.alone:
         origin = "lows of the memory in use in the snapshot's history"

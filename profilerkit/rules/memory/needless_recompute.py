@@ -81,7 +81,7 @@ class NeedlessRecompute(Rule, frozen=True):
         )
 
     def _fitting(self, room: Room, kept: int | None) -> float:
-        """Part of the recomputation that the room makes needless."""
+        """Return the part of the recomputation that the room makes needless."""
         if kept is None:
             return self.assumed_ratio
         return min((self.full_ratio * room.capacity_bytes - room.needed_bytes) / kept, 1.0)

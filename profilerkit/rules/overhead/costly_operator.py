@@ -148,7 +148,7 @@ class CostlyOperator(Rule, frozen=True):
 
 
 def _share_of_step(facts: Facts, one: HeldFacts) -> float:
-    """What it takes of the untraced step: the trace makes calls of small operators longer, and these hardly.
+    """Return what it takes of the untraced step: the trace makes calls of small operators longer, and these hardly.
 
     On a busy host a traced step holds what other programs took as well.
     """

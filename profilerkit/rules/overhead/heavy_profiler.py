@@ -78,7 +78,7 @@ def _slowed_by(facts: Facts) -> str:
 
 
 def _recorded(facts: Facts) -> tuple[Evidence, ...]:
-    """How many events were recorded of the host and what that takes, where nothing else tells."""
+    """Return how many events were recorded of the host and what that takes, where nothing else tells."""
     found = facts.host.recording
     if found is None or not found.events or not slowed_by(facts):
         return ()
@@ -96,7 +96,7 @@ def _recorded(facts: Facts) -> tuple[Evidence, ...]:
 
 
 def _rival(facts: Facts) -> Result:
-    """What another profiler costs is not known, as no step was seen without it."""
+    """Return what another profiler costs is not known, as no step was seen without it."""
     return fired(
         facts,
         bound=None,

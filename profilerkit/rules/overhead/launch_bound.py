@@ -95,7 +95,7 @@ class LaunchBound(Rule, frozen=True):
         return self._finding(facts, issuing, value, detail=detail)
 
     def _of_host(self, facts: Facts, issuing: float) -> Saving:
-        """What fewer operators save without a device: between the measured shares the part of it in proportion.
+        """Return what fewer operators save without a device: between the measured shares the part of it in proportion.
 
         The low end begins in the middle, where the cases that saved all become the nearer ones.
         """
@@ -107,7 +107,7 @@ class LaunchBound(Rule, frozen=True):
         return revise(value, low=self.host_low_ratio * max(2.0 * way - 1.0, 0.0) * value.low)
 
     def _is_held_up(self, facts: Facts) -> bool:
-        """Whether most of the issuing time lies in launches that took longer than 1 ms."""
+        """Return whether most of the issuing time lies in launches that took longer than 1 ms."""
         if facts.device is None or not facts.device.late_launch_ratio:
             return False
         late = facts.device.late_launch_ratio * facts.share("over.launch")

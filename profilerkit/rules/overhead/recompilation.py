@@ -125,7 +125,7 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
 
 
 def _by_guard(guard: str) -> tuple[str, Fix]:
-    """What the guard that fails most is about, as a sentence after a space, and its fix."""
+    """Return what the guard that fails most is about, as a sentence after a space, and its fix."""
     found = _LOOKS_AT.search(guard)
     subject = f"{found[1]}{found[2]}" if found else "what it looks at"
     known = next((remedy for remedy in _REMEDIES if remedy.guard.search(guard)), None)

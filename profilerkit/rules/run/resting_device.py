@@ -84,7 +84,7 @@ def _finding(facts: Facts, one: Rests) -> Result:
 
 
 def _pattern(one: Rests) -> str:
-    """How the idle time is spread, after the share."""
+    """Return how the idle time is spread, after the share."""
     if one.period is not None:
         return f": for {_words(one, one.length)} every {_words(one, one.period)}"
     if one.resting_ratio >= one.idle_ratio / 2:
@@ -104,7 +104,7 @@ def _why(one: Rests) -> str:
 
 
 def _length(one: Rests, samples: int | None) -> tuple[float | None, str]:
-    """A number of samples as a time, where the log has times."""
+    """Return a number of samples as a time, where the log has times."""
     if samples is None or one.sample_ns is None:
         return samples, "count"
     return float(samples * one.sample_ns), "ns"

@@ -66,7 +66,7 @@ class Stop(msgspec.Struct, frozen=True):
 
     @property
     def how_often(self) -> str:
-        """How often, in words."""
+        """Return how often, in words."""
         if self.steps_apart is not None and round(self.steps_apart) == 1:
             return "in every step"
         if self.steps_apart is not None:
@@ -76,7 +76,7 @@ class Stop(msgspec.Struct, frozen=True):
 
     @property
     def _has_others(self) -> bool:
-        """Whether the run has more than it is told of; a distance says nothing of how many there are."""
+        """Return whether the run has more than it is told of; a distance says nothing of how many there are."""
         return self.steps_apart is None and self.run_count is not None and self.run_count > self.count
 
     def is_rollout(self, facts: Facts) -> bool:
@@ -110,7 +110,7 @@ class Stop(msgspec.Struct, frozen=True):
 
     @property
     def _behind(self) -> tuple[str, ...]:
-        """What was named has a part of the step, what was not is known by the length of the steps."""
+        """Return what was named has a part of the step, what was not is known by the length of the steps."""
         if self.known_by == "name" and self._part is not None:
             return (self._part,)
         return (STEP_LENGTHS,) if self.stall is not None else ()
@@ -151,7 +151,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 def stops(facts: Facts) -> tuple[Stop, ...]:
-    """Everything training stops for, largest share first.
+    """Return everything training stops for, largest share first.
 
     The record of the whole run goes before the judged steps: it also holds what nobody named.
     """
@@ -167,7 +167,7 @@ def stops(facts: Facts) -> tuple[Stop, ...]:
 
 
 def _same(stall: Stall, pause: Pause) -> bool:
-    """Whether longer steps without a name are the evaluation that nobody named."""
+    """Return whether longer steps without a name are the evaluation that nobody named."""
     return stall.part is None and pause.each_ns / _ALIKE <= stall.excess_ns <= _ALIKE * pause.each_ns
 
 
@@ -210,7 +210,7 @@ def _of_stall(facts: Facts, stall: Stall) -> Stop:
 
 
 def _comes_with(stall: Stall, named: Stall) -> bool:
-    """Whether what nobody named makes the same steps longer as something that has a name."""
+    """Return whether what nobody named makes the same steps longer as something that has a name."""
     if stall.part is not None or named.part is None or not stall.period or stall.period != named.period:
         return False
     return (stall.steps[0] - named.steps[0]) % stall.period == 0

@@ -123,7 +123,7 @@ def _fix(stop: Stop, *, fed: bool) -> Fix:
 
 
 def _cheaper(stop: Stop) -> str:
-    """What an evaluation needs not do, as sentences; empty where nothing is known of that."""
+    """Return what an evaluation needs not do, as sentences; empty where nothing is known of that."""
     out = "Evaluate under torch.no_grad(): autograd records each of its forward passes. " if stop.records_graphs else ""
     if stop.batches is not None and _reads_small_batches(stop):
         each = format_ns(stop.each_ns / stop.batches)
@@ -132,7 +132,7 @@ def _cheaper(stop: Stop) -> str:
 
 
 def _reads_small_batches(stop: Stop, below_ns: float = _SHORT_BATCH_NS) -> bool:
-    """Whether it reads many batches that take hardly any time."""
+    """Return whether it reads many batches that take hardly any time."""
     many = stop.batches is not None and stop.batches >= _MANY_BATCHES
     return many and stop.each_ns < (stop.batches or 0.0) * below_ns
 
@@ -162,7 +162,7 @@ def _code(stop: Stop) -> str:
 
 
 def _beside(stop: Stop) -> str:
-    """That it comes in the steps of something with a name, as a sentence; empty where it does not."""
+    """Say that it comes in the steps of something with a name, as a sentence; empty where it does not."""
     if not stop.beside:
         return ""
     kinds = " and ".join(kind for kind, _ in stop.beside)
@@ -179,7 +179,7 @@ def _grown(stop: Stop) -> str:
 
 
 def _label(kind: str) -> str:
-    """The name of a phase at the start of a headline, which has room for six words of it."""
+    """Return the name of a phase at the start of a headline, which has room for six words of it."""
     words = kind.split()
     text = " ".join(words[:6])[:40].rstrip()
     return text[:1].upper() + text[1:] + ("" if text == " ".join(words) else "…")

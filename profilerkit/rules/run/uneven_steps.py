@@ -116,7 +116,7 @@ def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence
 
 
 def _in_bursts(facts: Facts, slow: SlowSteps) -> bool:
-    """Whether the loader's workers are slower than the steps, and deliver in bursts: that has rules of its own.
+    """Return whether the loader's workers are slower than the steps, and deliver in bursts: that has rules of its own.
 
     Of n workers in step every n-th batch is waited for; rarer ones are outliers, of which half as many are taken for
     that where workers fall out of step.
