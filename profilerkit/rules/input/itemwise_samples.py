@@ -134,7 +134,7 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
     line = facts.lines.get("fetch" if batch.by_workers else "input")
     origin = ORIGIN if batch.by_workers else "step timers"
 
-    def evidence(label: str, value: float, unit: str) -> Evidence:
+    def evidence(label: str, value: float | None, unit: str) -> Evidence:
         return facts.evidence(
             label,
             value,
@@ -156,7 +156,7 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
             evidence("CPU time of a batch", batch.cpu_ns, "ns"),
             evidence("Samples in a batch", batch.samples, "count"),
             evidence("Time of a sample", each_ns, "ns"),
-            *((evidence("Bytes of a sample", size, "bytes"),) if size is not None else ()),
+            evidence("Bytes of a sample", size, "bytes"),
             *line_evidence(facts, "Fetching", line),
         ),
         at_most="medium",

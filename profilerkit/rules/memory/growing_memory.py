@@ -162,10 +162,8 @@ def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ..
     if facts.logs is not None and facts.logs.alone:
         origin = "lows of the memory in use in the snapshot's history"
 
-    def known(label: str, value: float | None, unit: str, source: Source = "derived") -> tuple[Evidence, ...]:
-        if value is None:
-            return ()
-        return (facts.evidence(label, value, unit, origin, source, n=None),)
+    def known(label: str, value: float | None, unit: str, source: Source = "derived") -> Evidence:
+        return facts.evidence(label, value, unit, origin, source, n=None)
 
     growth = facts.evidence(
         f"{what}, growth per step",
@@ -183,10 +181,10 @@ def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ..
     left = None if row.steps_to_full is None else float(f"{row.steps_to_full:.2g}")
     return (
         growth,
-        *known("Judged steps", row.steps, "count", "measured"),
-        *known(f"Room left in the memory of {whole}", row.headroom_bytes, "bytes"),
-        *known("Steps until it is full, about", left, "count", "estimated"),
-        *known("Time until it is full", row.ns_to_full, "ns", "estimated"),
+        known("Judged steps", row.steps, "count", "measured"),
+        known(f"Room left in the memory of {whole}", row.headroom_bytes, "bytes"),
+        known("Steps until it is full, about", left, "count", "estimated"),
+        known("Time until it is full", row.ns_to_full, "ns", "estimated"),
     )
 
 
