@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.host.input import INFERRED
 from profilerkit.formats.inputs import Recording
 from profilerkit.model.run import Run
 from profilerkit.rundir.ending import Ending
@@ -34,7 +33,7 @@ def describe(places: Sequence[Path], recording: Recording, ending: Ending | None
         loader=facts.loader,
         batch_size=facts.loader.batch_size if facts.loader else None,
         batches_per_step=facts.input.fetches / facts.steps.steady
-        if facts.input and facts.input.origin not in INFERRED and facts.steps.steady
+        if facts.input and facts.input.gap is None and facts.steps.steady
         else None,
         versions=_versions(record)
         if record and manifest

@@ -19,6 +19,7 @@ from profilerkit.analysis.device.records import (
     MathFacts,
     SyncFacts,
 )
+from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.host.host_facts import HostFacts, HotLine
 from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.intervals import I64
@@ -79,7 +80,7 @@ class Facts(msgspec.Struct, frozen=True):
         device_events_missing: the trace shows that a device was used, and holds none of its events.
         kernels_unseen: why the trace of a run that trained on a device holds none of the device's events though they
             were asked for, and its timers tell the story; ``None`` where nothing is missing.
-        doubts: what makes the split of the step less sure, in plain sentences.
+        doubts: what makes the split of the step less sure.
         failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
         raised: whether an exception ended a rank; after a mere silence the run may still be under way.
         refused: no rank recorded anything, because the disk took nothing: it was full, or the host went down.
@@ -134,7 +135,7 @@ class Facts(msgspec.Struct, frozen=True):
     communication: Communication | None = None
     device_events_missing: bool = False
     kernels_unseen: NoKernels | None = None
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     failure: str | None = None
     raised: bool = False
     refused: bool = False

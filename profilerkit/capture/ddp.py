@@ -15,7 +15,8 @@ from typing import Any
 from profilerkit.capture.guard import asked
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.place import with_process_group
-from profilerkit.rundir.documents import DdpModel, DdpRecord, ddp_model
+from profilerkit.model.communication import DistributedModel
+from profilerkit.rundir.documents import DdpRecord, ddp_model
 from profilerkit.rundir.files import write_document
 
 #: Models asked; a program that wraps more makes them anew for each step.
@@ -35,7 +36,7 @@ class DdpWatch:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._finalizers: list[weakref.finalize[..., Any]] = []
-        self._found: dict[int, DdpModel] = {}
+        self._found: dict[int, DistributedModel] = {}
         self._pid = os.getpid()
         self._reason = _NO_MODEL
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.diagnosis.unexplained import unexplained_share
+from profilerkit.diagnosis.refusal import unexplained_share
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Finding, Outcome, Saving
@@ -36,7 +36,7 @@ class Best(msgspec.Struct, frozen=True):
 
     @property
     def expected(self) -> float:
-        """The expected saving, share of the step."""
+        """Return the expected saving, share of the step."""
         return self.saving.expected
 
 
@@ -142,6 +142,6 @@ def is_contradicted(outcomes: Sequence[Outcome]) -> bool:
 
 
 def most_suppressed(outcomes: Sequence[Outcome]) -> float:
-    """The largest expected saving among the findings that were set aside; 0 without any."""
+    """Return the largest expected saving among the findings that were set aside; 0 without any."""
     savings = [finding.saving for outcome in outcomes for finding in outcome.suppressed]
     return max((saving.expected for saving in savings if saving is not None), default=0.0)

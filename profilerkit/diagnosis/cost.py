@@ -65,13 +65,13 @@ def _priced(hours: float, price: float | None) -> float | None:
 
 
 def _wall_ns(ledger: Ledger) -> float:
-    """The mean wall clock of the ranks whose is known."""
+    """Return the mean wall clock of the ranks whose is known."""
     walls = [rank.wall_ns for rank in ledger.ranks] or [ledger.wall_ns]
     return sum(walls) / len(walls)
 
 
 def _in_steps(report: Report, ledger: Ledger | None, mean: int) -> list[float]:
-    """Time in steps of every rank that was read, ns, with what the ledger books apart from them."""
+    """Return the time in steps of every rank that was read, ns, with what the ledger books apart from them."""
     breakdowns = _breakdowns(report)
     if ledger is None:
         return [float(STEPS_TOLD * mean)] * len(breakdowns)
@@ -83,7 +83,7 @@ def _in_steps(report: Report, ledger: Ledger | None, mean: int) -> list[float]:
 
 
 def _breakdowns(report: Report) -> list[Sequence[Part]]:
-    """The parts of every rank that was read; a single one is told in detail."""
+    """Return the parts of every rank that was read; a single one is told in detail."""
     return [rank.breakdown for rank in report.ranks] if len(report.ranks) > 1 else [report.breakdown]
 
 
@@ -112,7 +112,7 @@ def _weakest(sources: Sequence[Source]) -> Source:
 
 
 def _outside(ledger: Ledger, ranks: int) -> tuple[LostTime, ...]:
-    """What the run spent outside of its steps; the told rank stands for all."""
+    """Return what the run spent outside of its steps; the told rank stands for all."""
 
     def source(entry: LedgerEntry) -> CostSource:
         return entry.source if ranks == 1 else "estimated"
@@ -131,7 +131,7 @@ def _outside(ledger: Ledger, ranks: int) -> tuple[LostTime, ...]:
 
 
 def _fixes(report: Report, step_hours: float, price: float | None) -> tuple[FixValue, ...]:
-    """The savings of all findings that state one."""
+    """Return the savings of all findings that state one."""
     return tuple(
         FixValue(
             rule=outcome.rule,

@@ -30,12 +30,12 @@ _FAMILY_WORDS: dict[Bound, str] = {
 
 
 def mean_step(facts: Facts) -> str:
-    """The mean step as text."""
+    """Return the mean step as text."""
     return format_ns(facts.mean_step_ns or 0.0)
 
 
 def headline(facts: Facts, top: Best) -> str:
-    """Who loses how much of what to what, at most 14 words, of which a mean step takes one more than every step.
+    """Return who loses how much of what to what, at most 14 words, of which a mean step takes one more than every step.
 
     The time is what was measured, of the parts that the finding is about: what a fix saves of it stands below.
     """
@@ -63,7 +63,7 @@ def headline(facts: Facts, top: Best) -> str:
 
 
 def _words(facts: Facts, top: Best, *, uneven: bool) -> tuple[str, str] | None:
-    """What is done in the measured time, before and after it; ``None`` where the finding's title says more."""
+    """Return what is done in the measured time, before and after it; ``None`` where the finding's title says more."""
     own, on_device = shortened(facts, top.rule), facts.mode == "gpu"
     match top.bound, top.finding.detail:
         case "input-bound", "h2d":
@@ -88,7 +88,7 @@ def _words(facts: Facts, top: Best, *, uneven: bool) -> tuple[str, str] | None:
 
 
 def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: Best | None) -> str:
-    """What the best fix saves, and what the reader must know of the recording."""
+    """Return what the best fix saves, and what the reader must know of the recording."""
     fired = sum(outcome.status == "fired" for outcome in outcomes)
     blind = sum(outcome.status in ("missing_data", "error") for outcome in outcomes)
     if facts.logs is not None and facts.logs.alone:
@@ -130,7 +130,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
         verb = "is" if facts.missing_ranks == 1 else "are"
         sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks {verb} missing.")
     if not late:  # all doubts stand among what the report can be trusted for; the first screen is short
-        sentences += facts.doubts[:1]
+        sentences += [doubt.words for doubt in facts.doubts[:1]]
     sentences.append(f"{fired} of {len(outcomes)} rules fired; {blind} could not run.")
     return " ".join(sentences)
 
@@ -159,7 +159,7 @@ def _larger_share(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -
 
 
 def _without_saving(facts: Facts, outcomes: Sequence[Outcome]) -> str:
-    """What the fixes of other bounds save where the verdict's own has none, or none that was not set aside."""
+    """Return what the fixes of other bounds save where the verdict's own has none, or none that was not set aside."""
     aside = "Suppressed findings aside, " if most_suppressed(outcomes) >= CONTENDER_SAVING else ""
     known = [entry for entry in best_per_bound(outcomes).values() if entry.finding.fix is not None]
     most = max((entry.expected for entry in known), default=0.0)
@@ -175,5 +175,5 @@ def _without_saving(facts: Facts, outcomes: Sequence[Outcome]) -> str:
 
 
 def _lacks_data(outcomes: Sequence[Outcome], rule: str) -> bool:
-    """Whether a rule could not tell for want of data."""
+    """Return whether a rule could not tell for want of data."""
     return any(outcome.rule == rule and outcome.status == "missing_data" for outcome in outcomes)

@@ -43,7 +43,7 @@ def with_overlaps(facts: Facts, outcomes: Sequence[Outcome]) -> tuple[Outcome, .
 
 
 def _is_told_by(first: _Entry, second: Finding) -> bool:
-    """Whether ``second`` is of the same cause as ``first``, which has the fix that it lacks.
+    """Return whether ``second`` is of the same cause as ``first``, which has the fix that it lacks.
 
     Of the wait for data a rule that knows what the workers do names the cause more closely.
     """
@@ -74,7 +74,7 @@ def _expected(finding: Finding) -> float:
 
 
 def _overlap(facts: Facts, first: _Entry, second: _Entry, changes: Mapping[int, Priced]) -> bool:
-    """Whether the fix of ``second`` shortens what that of ``first`` has shortened already.
+    """Return whether the fix of ``second`` shortens what that of ``first`` has shortened already.
 
     Where their rules are about the same parts the two are replayed together. Where that cannot be done, savings that
     are more than these parts take overlap for certain, as any do that are more than the step; and of the very same

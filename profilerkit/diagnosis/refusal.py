@@ -3,7 +3,7 @@
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import UNSPLIT
 from profilerkit.analysis.signals import fitting
-from profilerkit.diagnosis.unexplained import queued_share
+from profilerkit.analysis.whatif import unnamed_pauses
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound
 from profilerkit.model.run import OPERATOR_TRACE, STEP_TIMERS
@@ -41,7 +41,7 @@ def inconclusive(headline: str, refuted_by: str) -> Verdict:
 
 
 def likely(facts: Facts, bound: Bound, headline: str, refuted_by: str) -> Verdict:
-    """The leading bound of a recording that cannot settle one; ``refuted_by`` says what would."""
+    """Return the leading bound of a recording that cannot settle one; ``refuted_by`` says what would."""
     return Verdict(
         bound=bound,
         detail="likely",
@@ -148,14 +148,14 @@ def _shows_host(facts: Facts) -> bool:
 
 
 def unexplained_verdict(facts: Facts) -> Verdict:
-    """The verdict where the unexplained time is more than any saving."""
+    """Return the verdict where the unexplained time is more than any saving."""
     if shows_idle_device(facts):
         return likely(facts, "overhead-bound", _unexplained(facts), what_to_record(facts))
     return inconclusive(_unexplained(facts), what_to_record(facts))
 
 
 def _unexplained(facts: Facts) -> str:
-    """What cannot be explained: why a rank is late, if it is waited for that long, else the step."""
+    """Return what cannot be explained: why a rank is late, if it is waited for that long, else the step."""
     if facts.waiting_share is not None and facts.waiting_share >= LARGEST_UNPRICED:
         waited = format_ratio(facts.waiting_share)
         return f"The others wait {waited} of {judged(facts)} for rank {late_rank(facts)}, cause unknown"
@@ -176,7 +176,7 @@ def idle_without_trace(facts: Facts) -> tuple[str, str]:
 
 
 def what_to_record(facts: Facts) -> str:
-    """How the next recording would explain more."""
+    """Return how the next recording would explain more."""
     if facts.trust.has_rival:
         return "Switch the other profiler off, or let it trace some steps only, and record again."
     if facts.framework:
@@ -231,3 +231,25 @@ def _unpriced(facts: Facts, part: str, share: float) -> str:
 def _look_at(facts: Facts, part: str) -> str:
     time = f"{format_ns(facts.time_ns(part))} of {each(facts, format_ns(facts.mean_step_ns or 0.0))}"
     return f"No fix for it is known here: look by hand at these {time}."
+
+
+def unexplained_share(facts: Facts) -> float:
+    """Return the share of the steady time that nothing explains.
+
+    What a few slow steps take beyond the others is left out: a rule of its own tells of those, and what bounds
+    the other steps is known all the same. So is what the record of the run tells as evaluation, which has no part of
+    its own, but for what a regular stall took of it; and the time in which the thread waited for a processor, which the
+    traced steps need not have shown.
+    """
+    inferred = sum(pause.share for pause in facts.pauses if pause.inferred) - facts.share("other.stall", "other.eval")
+    share = facts.share("idle.unknown") - max(inferred, 0.0) - unnamed_pauses(facts)
+    return max(share - queued_share(facts), 0.0)
+
+
+def queued_share(facts: Facts) -> float:
+    """Share of the steady time in which the training thread was ready and others had its processor; 0 if not known.
+
+    Of several ranks on a host each waits for the others' threads as well, and a device works on meanwhile.
+    """
+    is_known = not facts.on_device and (facts.world_size or 1) == 1 and not facts.taken
+    return (facts.steps.queued_ratio or 0.0) if is_known else 0.0

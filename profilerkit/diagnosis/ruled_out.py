@@ -30,7 +30,7 @@ def holds_pauses(facts: Facts, bound: Bound) -> bool:
 
 
 def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Best | None) -> RuledOut:
-    """What speaks against ``bound``; ``best`` is its best finding, if it has one."""
+    """Return what speaks against ``bound``; ``best`` is its best finding, if it has one."""
     share = facts.family(BOUND_FAMILY[bound])
     takes = f"{_WITH_PAUSES if holds_pauses(facts, bound) else _WORK[bound]} {format_ratio(share)} of {judged(facts)}"
     if best is not None:
@@ -59,7 +59,7 @@ def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Bes
 
 
 def _unseen(facts: Facts, bound: Bound, share: float) -> str:
-    """Why the recording does not say how much time the bound's family takes; empty when it does."""
+    """Return why the recording does not say how much time the bound's family takes; empty when it does."""
     match bound:
         case "input-bound" if facts.input is None:
             return "no loader was seen, so its wait is not measured"

@@ -17,8 +17,6 @@ from profilerkit.diagnosis.best import (
     most_suppressed,
     priced,
 )
-from profilerkit.diagnosis.from_dumps import verdict_on_dumps
-from profilerkit.diagnosis.from_logs import verdict_on_logs
 from profilerkit.diagnosis.headline import consequence, headline, mean_step
 from profilerkit.diagnosis.refusal import (
     LARGEST_UNPRICED,
@@ -27,12 +25,13 @@ from profilerkit.diagnosis.refusal import (
     likely,
     refusal,
     shows_idle_device,
+    unexplained_share,
     unexplained_verdict,
     unpriced_verdict,
     what_to_record,
 )
 from profilerkit.diagnosis.ruled_out import ruled_out
-from profilerkit.diagnosis.unexplained import unexplained_share
+from profilerkit.diagnosis.without_steps import verdict_on_dumps, verdict_on_logs
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
@@ -105,7 +104,7 @@ def _ranked(best: dict[Bound, Best]) -> list[Best]:
 
 
 def _named(facts: Facts, top: Best, others: Sequence[Best], best: dict[Bound, Best]) -> Verdict:
-    """The bound of ``top``; contenders are those among ``best``, the findings that were not set aside."""
+    """Return the bound of ``top``; contenders are those among ``best``, the findings that were not set aside."""
     share = facts.family(BOUND_FAMILY[top.bound])
     second = others[0].expected if others else 0.0
     left = [entry for entry in _ranked(best) if entry.bound != top.bound]
@@ -125,7 +124,7 @@ def _named(facts: Facts, top: Best, others: Sequence[Best], best: dict[Bound, Be
 
 
 def _with_kernels(facts: Facts, top: Best, contenders: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """The contenders, the kernels among them where only a recorder that slows the host may let them wait."""
+    """Return the contenders, the kernels among them where only a recorder that slows the host may let them wait."""
     in_doubt = top.bound == "overhead-bound" and slowed_by(facts) and facts.share("compute.") >= top.expected
     return (*contenders, "compute-bound") if in_doubt and "compute-bound" not in contenders else contenders
 
@@ -185,7 +184,7 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
 
 
 def _lost(facts: Facts, bound: Bound) -> float:
-    """Share of the step that a family takes without computing."""
+    """Return the share of the step that a family takes without computing."""
     match bound:
         case "compute-bound":
             return 0.0

@@ -17,7 +17,7 @@ _ROUNDING = 1e-9
 
 
 def waterfall(facts: Facts, outcomes: Sequence[Outcome]) -> Waterfall | None:
-    """The step now, after each fix, and its floor; ``None`` where no step could be replayed.
+    """Return the step now, after each fix, and its floor; ``None`` where no step could be replayed.
 
     Of several fixes of one kind, which are other ways to the same end, the one that saves most is taken, the last of
     equals: rules that ask more closely come later. A fix that no replay tells takes its part of what the others leave.
@@ -54,7 +54,7 @@ def _by_formula(outcomes: Sequence[Outcome], found: Sequence[Priced]) -> list[tu
 
 
 def _merged(fixes: Sequence[AfterFix], others: Sequence[tuple[str, Finding]], now_ns: float) -> tuple[AfterFix, ...]:
-    """All of them, the one that saves more alone first; the replayed ones keep their order."""
+    """Return all of them, the one that saves more alone first; the replayed ones keep their order."""
     left = sorted(others, key=lambda entry: -_saved(entry[1]))[: MOST_SHARED - len(fixes)]
     if not left:
         return tuple(fixes)
@@ -90,7 +90,7 @@ def _chosen(found: Sequence[Priced]) -> list[Priced]:
 
 
 def _kind(entry: Priced) -> tuple[str, ...]:
-    """What two fixes share that are ways to the same end; those of different phases are not."""
+    """Return what two fixes share that are ways to the same end; those of different phases are not."""
     change = entry.change
     return (change.fix_class, *(change.leaves if isinstance(change, Phases) else ()))
 

@@ -112,7 +112,7 @@ class DistributedModel(msgspec.Struct, frozen=True, kw_only=True):
     Times are its means over the iterations that it samples: the first 10, then each hundredth.
 
     Attributes:
-        module: class of the wrapped model.
+        module: class of the wrapped model. Hostile text.
         backend: of its process group.
         world_size: ranks.
         parameter_bytes: size of the parameters.
@@ -132,8 +132,8 @@ class DistributedModel(msgspec.Struct, frozen=True, kw_only=True):
         hook: name of a communication hook; empty without one.
     """
 
-    module: str
-    backend: str
+    module: str = ""
+    backend: str = ""
     world_size: int | None = None
     parameter_bytes: int | None = None
     unused_parameter_bytes: int | None = None

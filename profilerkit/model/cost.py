@@ -84,7 +84,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost_in_training(self) -> tuple[LostTime, ...]:
-        """The rest of ``lost``: what went while the run trained, and after it."""
+        """Return the rest of ``lost``: what went while the run trained, and after it."""
         return tuple(row for row in self.lost if not _is_start_up(row))
 
 

@@ -109,12 +109,12 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_surely_small(self) -> bool:
-        """Whether the judged change is none that matters; of a wider interval nobody can tell whether it is."""
+        """Return whether the judged change is none that matters; of a wider interval nobody can tell whether it is."""
         return max(abs(self.judged.low), abs(self.judged.high)) <= HARDLY
 
     @property
     def smallest_fall_ratio(self) -> float:
-        """The smallest fall that this pair could have shown: a growth to 1.25 times is a fall to 0.8, by 0.2."""
+        """Return the smallest fall that this pair could have shown: a growth to 1.25 times is a fall to 0.8, by 0.2."""
         return self.visible_ratio / (1.0 + self.visible_ratio)
 
 
@@ -171,7 +171,7 @@ class HolderChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """How much more it holds after."""
+        """Return how much more it holds after."""
         return (self.after_bytes or 0) - (self.before_bytes or 0)
 
 
@@ -304,12 +304,12 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     created: str = ""
 
     def __repr__(self) -> str:
-        """The verdict in one line: ``<Diff slower: The step takes …>``; the JSON has everything."""
+        """Return the verdict in one line: ``<Diff slower: The step takes …>``; the JSON has everything."""
         headline = "".join(char if char.isprintable() else "?" for char in self.headline)
         return f"<Diff {self.verdict}: {headline}>"
 
 
 def diff_json_schema() -> dict[str, Any]:
-    """The JSON Schema of ``Diff``, generated from the types."""
+    """Return the JSON Schema of ``Diff``, generated from the types."""
     schema = msgspec.json.schema(Diff)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "profilerkit diff", **schema}

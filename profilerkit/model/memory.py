@@ -66,12 +66,12 @@ class MemoryGrowth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> int:
-        """How many steps were judged, the first and the last among them."""
+        """Return how many steps were judged, the first and the last among them."""
         return self.last_step - self.first_step + 1
 
     @property
     def lasts(self) -> bool:
-        """Whether it grows over enough steps to be no matter of single batches."""
+        """Return whether it grows over enough steps to be no matter of single batches."""
         return self.grows and self.steps >= FEWEST_TO_EXTEND
 
     @property
@@ -136,7 +136,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def peak(self) -> Peak | None:
-        """The peak of the first memory of ``PeakOf`` that was measured; ``None`` where none was."""
+        """Return the peak of the first memory of ``PeakOf`` that was measured; ``None`` where none was."""
         allocated, on_device = self.peak_allocated_bytes, self.place == "device"
         known: tuple[tuple[PeakOf, int | None, int | None], ...] = (
             ("reserved", self.peak_reserved_bytes, self.capacity_bytes),

@@ -205,7 +205,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def step_times(self) -> StepTimes | None:
-        """The times of a steady step: over all ranks where several were recorded; ``None`` without steps."""
+        """Return the times of a steady step: over all ranks where several were recorded; ``None`` without steps."""
         return self.job_steps.time_ns if self.job_steps else self.steps.time_ns
 
     @property
@@ -214,12 +214,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(finding for _, finding in in_order(self.outcomes))
 
     def __repr__(self) -> str:
-        """The verdict in one line: ``<Report input-bound: Training waits …>``; the JSON has everything."""
+        """Return the verdict in one line: ``<Report input-bound: Training waits …>``; the JSON has everything."""
         headline = "".join(char if char.isprintable() else "?" for char in self.verdict.headline)
         return f"<Report {self.verdict.bound}: {headline}>"
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of ``Report``, generated from the types."""
+    """Return the JSON Schema of ``Report``, generated from the types."""
     schema = msgspec.json.schema(Report)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "profilerkit report", **schema}

@@ -93,7 +93,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_rival(self) -> bool:
-        """Whether another profiler was active when a trace was to be recorded."""
+        """Return whether another profiler was active when a trace was to be recorded."""
         return any(RIVAL in signal.reason for signal in self.signals)
 
 

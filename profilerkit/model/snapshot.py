@@ -39,7 +39,7 @@ class FailedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def room_bytes(self) -> int | None:
-        """All that the process could have had at that moment: what it held and what was free on the device."""
+        """Return all that the process could have had at that moment: what it held and what was free on the device."""
         if self.free_bytes is None or self.reserved_bytes is None:
             return None
         return self.free_bytes + self.reserved_bytes
@@ -99,7 +99,7 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether more may have been in use before the history begins."""
+        """Return whether more may have been in use before the history begins."""
         return self.start_in_use_bytes is None or self.start_in_use_bytes > 0
 
     @property

@@ -75,7 +75,7 @@ def within(label: str) -> str:
 
 
 def family_of(part: str) -> Family:
-    """The family of a part; one that this version does not know, of a newer report, counts as other."""
+    """Return the family of a part; one that this version does not know, of a newer report, counts as other."""
     return PARTS[part][0] if part in PARTS else "other"
 
 

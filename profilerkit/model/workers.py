@@ -107,13 +107,13 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pace_ns(self) -> float:
-        """Time in which the workers at work make the batches of a step."""
+        """Return the time in which the workers at work make the batches of a step."""
         return self.interval_ns * self.batches_per_step / self.at_work
 
     def share(self, *parts: WorkerPartName) -> float:
-        """Share of ``producer_ns`` that these parts own."""
+        """Return the share of ``producer_ns`` that these parts own."""
         return sum(part.share for part in self.parts if part.part in parts)
 
     def time_ns(self, *parts: WorkerPartName) -> int:
-        """Time of these parts, ns per batch."""
+        """Return the time of these parts, ns per batch."""
         return sum(part.time_ns for part in self.parts if part.part in parts)

@@ -63,7 +63,7 @@ _FIRST_WORKERS = ("IN001", "IN002")
 
 
 def calibrated(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes with the intervals of their savings; a fix for what the device works through is none."""
+    """Return the outcomes with the intervals of their savings; a fix for what the device works through is none."""
     # Where timers tell the steps, the traced ones need not have waited as the others did.
     is_asked = any(entry.findings for entry in outcomes) and not facts.measured(STEP_TIMERS)
     replay = trusted(facts) if is_asked else None

@@ -13,7 +13,7 @@ _BUILTIN = re.compile(r"^<(?:built-in )?(?:function|method) (?P<function>[^ >]*)
 
 
 def frame_text(frame: str) -> str:
-    """A frame for a reader: the function and where it is.
+    """Return a frame for a reader: the function and where it is.
 
     >>> frame_text("/opt/app/data/owl.py(301): resize"), frame_text("<built-in method read of _io.FileIO object>")
     ('resize (data/owl.py:301)', 'read')

@@ -73,14 +73,14 @@ def _closest(probes: Sequence[Probed], names: Sequence[ProbeName], finding: Find
 
 
 def _is_of(finding: Finding, probe: Probed) -> bool:
-    """Whether the fix proposes just the number of workers that the probe tried."""
+    """Return whether the fix proposes just the number of workers that the probe tried."""
     if finding.fix is None or probe.name != "workers" or not probe.change:
         return False
     return re.search(rf"(?<!\w){re.escape(probe.change)}(?!\w)", finding.fix.text.replace("`", "")) is not None
 
 
 def _measured(probe: Probed, *, is_fix: bool) -> Saving:
-    """What the fix saved; of a bound, that it saves no more."""
+    """Return what the fix saved; of a bound, that it saves no more."""
     low, share, high = (min(max(value or 0.0, 0.0), 1.0) for value in (probe.low, probe.share, probe.high))
     if is_fix:
         return Saving(low=low, expected=share, high=high, method="probe", calibration=_CALIBRATION)

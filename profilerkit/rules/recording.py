@@ -15,13 +15,13 @@ MOSTLY_LEFT = 0.5
 
 
 def slowed_by(facts: Facts) -> tuple[str, ...]:
-    """Options of the recorder that slow the host by what no untraced step tells; empty where none do."""
+    """Return options of the recorder that slow the host by what no untraced step tells; empty where none do."""
     found = facts.host.recording
     return found.options if found is not None and facts.trust.inflation_ratio is None else ()
 
 
 def recording_share(facts: Facts) -> float:
-    """Share of the traced step that recording takes while the device waits for the host, at least.
+    """Return the share of the traced step that recording takes while the device waits for the host, at least.
 
     Where kernels find the queue empty, what the host records beside them makes the device wait later. 0 without a
     device: there the recorder slows all that is timed alike.
@@ -34,7 +34,7 @@ def recording_share(facts: Facts) -> float:
 
 
 def without_recording(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes with the savings of a step that is not recorded, as far as the trace tells.
+    """Return the outcomes with the savings of a step that is not recorded, as far as the trace tells.
 
     Where the recorder slows the host, the time of recording is no part of a saving of the host's time, and nothing of
     it is for certain. The kernels are a larger share of the shorter step. Nothing changes where steps were timed
@@ -66,7 +66,7 @@ def _of_host(facts: Facts, outcome: Outcome) -> Outcome:
 
 
 def _slowed(facts: Facts, finding: Finding, share: float) -> Finding:
-    """The finding with what is left of its gain once nothing is recorded, and why."""
+    """Return the finding with what is left of its gain once nothing is recorded, and why."""
     gain = finding.saving or finding.throughput
     if gain is None:
         return finding
@@ -85,7 +85,7 @@ def _slowed(facts: Facts, finding: Finding, share: float) -> Finding:
 
 
 def _of_kernels(facts: Facts, finding: Finding) -> Finding:
-    """The finding as a share of the step without the recorder, at most of one without any wait for the host."""
+    """Return the finding as a share of the step without the recorder, at most of one without any wait for the host."""
     saved = finding.saving
     if saved is None:
         return finding

@@ -52,7 +52,7 @@ class Priced(msgspec.Struct, frozen=True):
 
 
 def _fewer_waits(facts: Facts, finding: Finding) -> Change | None:
-    """The waits that the model of the loader leaves."""
+    """Return the waits that the model of the loader leaves."""
     kept = _kept(facts, finding, WAITS)
     return LoaderWaits(kept) if kept is not None else None
 
@@ -74,7 +74,7 @@ def _copied_aside(facts: Facts, finding: Finding) -> Change | None:
 
 
 def _faster(kind: str) -> Callable[[Facts, Finding], Change | None]:
-    """The kernels of a kind, so much faster that they alone would save what was expected."""
+    """Return the kernels of a kind, so much faster that they alone would save what was expected."""
 
     def change(facts: Facts, finding: Finding) -> Change | None:
         if facts.replay is None or finding.saving is None:
@@ -132,14 +132,14 @@ _FIXES: dict[str, Callable[[Facts, Finding], Change | None]] = {
 
 
 def trusted(facts: Facts) -> ReplayFacts | None:
-    """The replay, if it meets the traced steps and they are like those of the run."""
+    """Return the replay, if it meets the traced steps and they are like those of the run."""
     replay, inflation = facts.replay, facts.trust.inflation_ratio
     alike = inflation is None or _ALIKE[0] <= inflation <= _ALIKE[1]
     return replay if replay is not None and replay.is_open and alike else None
 
 
 def priced(facts: Facts, outcomes: Sequence[Outcome]) -> list[Priced]:
-    """The findings with a saving whose fix the replay can apply; none where it is not to be trusted."""
+    """Return the findings with a saving whose fix the replay can apply; none where it is not to be trusted."""
     replay = trusted(facts)
     if replay is None:
         return []
@@ -166,7 +166,7 @@ def _scale(facts: Facts, replay: ReplayFacts, parts: tuple[str, ...]) -> float |
 
 
 def with_replay(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes with the savings that the replay expects; the bounds stay.
+    """Return the outcomes with the savings that the replay expects; the bounds stay.
 
     A finding whose fix saves too little to speak of, once everything else that holds the step is counted, is none.
     """

@@ -8,12 +8,12 @@ import msgspec
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import relative_error
-from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Saving, Source
+from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Saving
 from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS, WHOLE_TRACE, within
 from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rundir.layout import NoKernels
-from profilerkit.units import format_ratio
+from profilerkit.units import format_ns, format_ratio
 
 #: Headings of a rule's page, in this order; its docstring begins with the text of the first.
 HEADINGS = (
@@ -138,8 +138,8 @@ SHOW_KERNELS: dict[NoKernels, str] = {
 }
 
 
-def no_device_events(facts: Facts, reason: str) -> NotApplicable | MissingData:
-    """How a rule about device events ends without any: not recorded, or, where a trace was read, not there."""
+def no_device(facts: Facts, reason: str) -> NotApplicable | MissingData:
+    """Return how a rule about device events ends without any: not recorded, or, where a trace was read, not there."""
     if facts.trace_read:
         return NotApplicable(reason)
     if facts.kernels_unseen is not None:
@@ -165,12 +165,12 @@ def confidence(facts: Facts, at_most: Confidence) -> Confidence:
 
 
 def weakest(*values: Confidence) -> Confidence:
-    """The lowest of several confidences."""
+    """Return the lowest of several confidences."""
     return min(values, key=_ORDER.index)
 
 
 def is_mean(facts: Facts) -> bool:
-    """Whether few judged steps differ so much that a mean time is none's own."""
+    """Return whether few judged steps differ so much that a mean time is none's own."""
     times = facts.steps.time_ns
     cv = times.cv_ratio if times and facts.steps.steady < STEPS_FOR_HIGH else None
     return cv is not None and cv >= UNEVEN_CV
@@ -189,6 +189,11 @@ def each(facts: Facts, time: str = "") -> str:
     return " ".join(word for word in (which, time, what) if word)
 
 
+def spent(facts: Facts, share: float) -> str:
+    """Return a share of the step as time: ``12.0 ms of every step``."""
+    return f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)}"
+
+
 #: Steps asked for where too few were recorded.
 ENOUGH_STEPS = 10
 #: What to do then; the first steps are warm-up.
@@ -198,7 +203,7 @@ _UNUSED = {"warmup": "warm-up", "compile": "compiling", "cut": "cut off", "distu
 
 
 def used_steps(facts: Facts) -> str:
-    """How many of the recorded steps could be judged, and why not the others, in parentheses."""
+    """Return how many of the recorded steps could be judged, and why not the others, in parentheses."""
     steps = facts.steps
     why = ", ".join(f"{count} {_UNUSED.get(state, state)}" for state, count in steps.dropped.items())
     return f"{steps.steady} of {steps.count} recorded steps could be judged" + (f" ({why})" if why else "")
@@ -212,7 +217,7 @@ def record_enough(facts: Facts, more: str) -> str:
 
 
 def part_words(part: str) -> str:
-    """A part of the step inside a sentence."""
+    """Return a part of the step inside a sentence."""
     return within(PARTS[part][1]) if part in PARTS else part
 
 
@@ -223,7 +228,7 @@ def record_longer(facts: Facts, least: str) -> str:
 
 
 def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> Evidence:
-    """The mean of a sampled signal, a share of the time, between its 10th and 90th percentile."""
+    """Return the mean of a sampled signal, a share of the time, between its 10th and 90th percentile."""
     return Evidence(
         label=label,
         value=series.mean,
@@ -236,13 +241,6 @@ def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> E
         rank=facts.rank.rank,
         behind=(series.name,),
     )
-
-
-def evidence_if_known(
-    label: str, value: float | None, *, unit: str = "ratio", source: Source = "derived", origin: str
-) -> tuple[Evidence, ...]:
-    """Evidence of a value that rests on the device's peaks; none for a device of which they are not known."""
-    return () if value is None else (Evidence(label=label, value=value, unit=unit, source=source, origin=origin),)
 
 
 def finding_for(
@@ -258,12 +256,15 @@ def finding_for(
     fix: Fix | None = None,
     confirm: str = "",
 ) -> Finding:
-    """A finding with what every rule fills in the same way: confidence capped by the steps, and the rank."""
+    """Return a finding with what every rule fills in alike: confidence capped by the steps, and the rank.
+
+    Evidence whose value was not measured is left out, unless there is no other.
+    """
     return Finding(
         title=title,
         bound=bound,
         why=why,
-        evidence=evidence,
+        evidence=tuple(row for row in evidence if row.value is not None) or evidence,
         confidence=confidence(facts, at_most),
         detail=detail,
         saving=saving,

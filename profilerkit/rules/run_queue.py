@@ -6,7 +6,7 @@ from profilerkit.model.finding import Evidence
 from profilerkit.rules.rule import sampled_evidence
 from profilerkit.units import format_ratio
 
-#: Where the share comes from; the verdict's headline knows a finding by it.
+#: Where the share comes from.
 ORIGIN = "run queue of the training thread"
 SIGNAL = "host.thread_queue"
 #: Judged steps of that long, in seconds, have samples of their own (a choice: a sample is taken every second).
@@ -28,8 +28,8 @@ def queued_evidence(facts: Facts, label: str) -> Evidence | None:
 
 
 def over_all_samples(facts: Facts, evidence: Evidence) -> str:
-    """What all samples say beside the evidence of the judged steps, a sentence; empty where it is theirs."""
+    """Return what all samples say beside the evidence of the judged steps, a sentence; empty where it is theirs."""
     series = facts.series(SIGNAL)
-    if series is None or evidence.origin != ORIGIN or evidence.source != "derived":
+    if series is None or evidence.behind != (SIGNAL,) or evidence.source != "derived":
         return ""
     return f"In the judged steps; {format_ratio(series.mean)} over all samples. "

@@ -81,7 +81,7 @@ def run_rules(
 
 
 def numbered(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    """The outcomes with the severity of each finding and the number of each piece of evidence."""
+    """Return the outcomes with the severity of each finding and the number of each piece of evidence."""
     numbers = count(1)
     # By identity: two findings, or two outcomes, may be equal.
     judged = {
@@ -122,7 +122,7 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
 
 
 def _as_judged(facts: Facts, outcome: Outcome) -> Outcome:
-    """The outcome in the words of what was judged: the step, or the recording that marks none."""
+    """Return the outcome in the words of what was judged: the step, or the recording that marks none."""
     found_by = facts.steps.found_by
     if found_by != WHOLE_TRACE:
         return outcome
@@ -154,7 +154,7 @@ def _with_reason(finding: Finding, said: str) -> Finding:
 
 
 def _set_aside(outcome: Outcome, suppression: Suppression | None) -> Outcome:
-    """The outcome, suppressed where somebody wants that, and without the page of a rule that found nothing."""
+    """Return the outcome, suppressed where somebody wants that, and without the page of a rule that found nothing."""
     if outcome.status != "fired":
         return revise(outcome, page={})  # the replay takes back what is not worth its fix
     if suppression is None:
@@ -166,7 +166,7 @@ def _set_aside(outcome: Outcome, suppression: Suppression | None) -> Outcome:
 
 
 def _without_steps(rule: Rule, facts: Facts) -> MissingData | None:
-    """How a rule about steps ends where nothing but logs or dumps was given; ``None`` for all others."""
+    """Return how a rule about steps ends where nothing but logs or dumps was given; ``None`` for all others."""
     if facts.by_dumps and not rule.reads_dumps:
         return MissingData("flight recorder dumps show only when collectives were issued", _RECORD_A_RUN)
     if facts.logs is None or not facts.logs.alone or rule.reads_logs:
@@ -175,7 +175,7 @@ def _without_steps(rule: Rule, facts: Facts) -> MissingData | None:
 
 
 def _lost_device_work(facts: Facts) -> MissingData | None:
-    """Why no saving can be told: the trace lacks what the device did; ``None`` where it does not."""
+    """Return why no saving can be told: the trace lacks what the device did; ``None`` where it does not."""
     if facts.device_events_missing:
         return MissingData("the run used a device, but the trace holds none of its events", _WITH_DEVICE)
     if facts.launches is not None and facts.launches.lost_much:
@@ -198,7 +198,7 @@ def _ended(blank: Outcome, result: object, rule: Rule) -> Outcome:
 
 
 def _checked(outcome: Outcome) -> Outcome:
-    """The outcome. Raises where it is none that a report can hold: types do not bind the rules of others."""
+    """Return the outcome. Raises where it is none that a report can hold: types do not bind the rules of others."""
     for finding in outcome.findings:
         if not isinstance(finding, Finding):
             raise TypeError(f"a rule that fired must hold findings, not {finding!r}")

@@ -38,7 +38,7 @@ def with_options(
 def in_force(
     suppressions: Sequence[Suppression], rules: Sequence[Rule], today: date
 ) -> tuple[tuple[Suppression, ...], tuple[str, ...]]:
-    """The suppressions that hold today, by the code of their rule, and a sentence about each that has ended.
+    """Return the suppressions that hold today, by the code of their rule, and a sentence about each that has ended.
 
     Raises ``UsageError`` for a rule that does not exist.
     """
@@ -57,7 +57,7 @@ def _find(wanted: str, rules: Sequence[Rule]) -> Rule:
 
 
 def _checked(rule: Rule, name: str, value: Any, where: str) -> Any:
-    """The value in the type of the option's default; a whole number may stand for one with a fraction."""
+    """Return the value in the type of the option's default; a whole number may stand for one with a fraction."""
     known = {option: getattr(rule, option) for option in rule.__struct_fields__}
     if name not in known:
         hint = did_you_mean(name, list(known)) or (f"its options: {', '.join(known)}" if known else "it has no options")
@@ -77,7 +77,7 @@ def _checked(rule: Rule, name: str, value: Any, where: str) -> Any:
 
 
 def _in_range(rule: Rule, name: str, value: Any, where: str) -> Any:
-    """The value. A share, or a ratio whose default is none above 1, is from 0 to 1; other numbers are above 0.
+    """Return the value. A share, or a ratio whose default is none above 1, is from 0 to 1; other numbers are above 0.
 
     Of a rule whose default is itself no such number nothing but a finite one is asked.
     """

@@ -5,6 +5,7 @@ from math import prod
 
 import msgspec
 
+from profilerkit.model.communication import DistributedModel
 from profilerkit.model.probe_names import ProbeName
 from profilerkit.rundir.layout import EVENT, EventKind
 
@@ -12,53 +13,13 @@ from profilerkit.rundir.layout import EVENT, EventKind
 _MOST_BUCKETS = 1000
 
 
-class DdpModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. Times are means over the iterations that torch samples: the first 10, then each hundredth.
-
-    ``None`` means that torch did not say.
-
-    Attributes:
-        module: class of the wrapped model. Hostile text.
-        iterations: number of the last one that was sampled.
-        parameter_bytes: size of its parameters.
-        unused_parameter_bytes: of these, without a gradient in the sampled iteration.
-        bucket_bytes: sizes of the gradient buckets in use, in the order in which they are reduced.
-        bucket_cap_bytes: what ``bucket_cap_mb`` allows.
-        rebuilt: whether the buckets follow the order in which gradients became ready.
-        forward_ns: forward pass.
-        backward_ns: computing the gradients.
-        comm_ns: from the first bucket's all-reduce to the end of the last one's, waiting for other ranks included.
-        overlap_ns: of that, while gradients were still being computed.
-        find_unused_parameters: the setting of that name; so are ``gradient_as_bucket_view`` and ``static_graph``.
-        hook: name of a communication hook, empty without one.
-    """
-
-    module: str = ""
-    backend: str = ""
-    world_size: int | None = None
-    iterations: int | None = None
-    parameter_bytes: int | None = None
-    unused_parameter_bytes: int | None = None
-    bucket_bytes: tuple[int, ...] = ()
-    bucket_cap_bytes: int | None = None
-    rebuilt: bool | None = None
-    forward_ns: int | None = None
-    backward_ns: int | None = None
-    comm_ns: int | None = None
-    overlap_ns: int | None = None
-    find_unused_parameters: bool | None = None
-    gradient_as_bucket_view: bool | None = None
-    static_graph: bool | None = None
-    hook: str = ""
-
-
 class DdpRecord(msgspec.Struct, frozen=True, kw_only=True):
     """``ddp.json``: the models in the order in which they were wrapped."""
 
-    models: tuple[DdpModel, ...]
+    models: tuple[DistributedModel, ...]
 
 
-def ddp_model(numbers: Mapping[str, int], texts: Mapping[str, str]) -> DdpModel:
+def ddp_model(numbers: Mapping[str, int], texts: Mapping[str, str]) -> DistributedModel:
     """The record of ``_get_ddp_logging_data`` (torch 2.13); what it lacks is ``None``."""
 
     def switch(name: str) -> bool | None:
@@ -71,11 +32,10 @@ def ddp_model(numbers: Mapping[str, int], texts: Mapping[str, str]) -> DdpModel:
     rebuilt = switch("has_rebuilt_buckets")
     buckets = (texts.get("rebuilt_bucket_sizes") if rebuilt else None) or texts.get("bucket_sizes", "")
     comm_ns = mean_ns("avg_backward_comm_time")
-    return DdpModel(
+    return DistributedModel(
         module=texts.get("module_name", "")[:200],
         backend=texts.get("backend_name", "")[:200],
         world_size=numbers.get("world_size"),
-        iterations=numbers.get("iteration"),
         parameter_bytes=numbers.get("total_parameter_size_bytes"),
         unused_parameter_bytes=numbers.get("unused_parameter_size"),
         bucket_bytes=_sizes(buckets),

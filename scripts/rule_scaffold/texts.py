@@ -36,7 +36,6 @@ class $type_name(Rule, frozen=True):
     removed_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Decide whether $what takes ``smallest_share`` of the step."""
         if facts.mean_step_ns is None:
             return MissingData("no steady step was timed", "record at least 10 steps: profilerkit.profile(...)")
         share = facts.share(*_PARTS)

@@ -147,7 +147,7 @@ CLASSES: tuple[Class, ...] = (
         "G25", "two GPUs in one trace", _ODD, leaf("over.python"), faults.second_device,
         (*_python, right.sums_to_one), faults.no_python, "overhead-bound",
     ),
-    Class("G26", "empty GPU", _ODD, None, faults.no_device_events, (right.nothing_ran,)),
+    Class("G26", "empty GPU", _ODD, None, faults.no_device, (right.nothing_ran,)),
     Class(
         "G27", "truncated capture", _ODD, leaf("over.python"), faults.truncated_capture,
         _python, faults.no_python, "overhead-bound",

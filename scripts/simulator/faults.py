@@ -250,7 +250,7 @@ def second_device(rng: random.Random, share: float) -> Job:
     return _with_python(job, share)
 
 
-def no_device_events(rng: random.Random, share: float) -> Job:
+def no_device(rng: random.Random, share: float) -> Job:
     """Only the host was recorded; half of the time without launch calls."""
     job = plain(rng)
     return replace(job, recording=replace(job.recording, has_device=False, has_launches=rng.random() < 0.5))

@@ -385,7 +385,8 @@ def test_ranks_are_compared_only_with_those_recorded_alike():
 
 def doubts_of(tmp_path, log, trace=None, **run):
     record = read_run(write_run(tmp_path / "run", [log], **run)).ranks[0]
-    return run_facts([rank_facts("rank_00000", trace.facts() if trace else None, record)]).doubts
+    known = run_facts([rank_facts("rank_00000", trace.facts() if trace else None, record)])
+    return tuple(doubt.words for doubt in known.doubts)
 
 
 @pytest.mark.parametrize(

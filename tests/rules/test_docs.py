@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from profilerkit.model.change import revise
 from profilerkit.rules import RULES
 from profilerkit.rules.docs import CODE, SOURCES, render_text, sections, spoken, table_of, thresholds
 from profilerkit.rules.rule import HEADINGS
@@ -81,15 +82,23 @@ def test_a_page_is_plain_english_and_names_nothing_that_a_reader_cannot_find(rul
 
 @each(RULES)
 def test_a_page_takes_its_numbers_from_the_settings(rule):
-    written = inspect.cleandoc(type(rule).__doc__)
-    known = thresholds(rule)
+    written = re.split(rf"\n(?={'|'.join(HEADINGS)})", inspect.cleandoc(type(rule).__doc__))
     page = sections(rule)
     for heading in set(page) - {*CODE, SOURCES}:
         assert not re.search(r"\{\w*\}", page[heading]), "no such setting"
-    first = written.partition("\nWhy it costs:")[0]
-    for name, value in known.items():
+    about = " ".join(part for part in written if part is written[0] or part.startswith("How it is measured"))
+    for name, value in thresholds(rule).items():
         said = spoken(name, value)
-        assert not re.search(r"\d\d|[%a-z]", said) or not re.search(rf"(?<![\w.]){re.escape(said)}", first), name
+        assert not re.search(r"\d\d|[%a-z]", said) or not re.search(rf"(?<![\w.]){re.escape(said)}(?!\w)", about), name
+
+
+@each(RULES)
+def test_another_value_of_a_setting_is_another_page(rule):
+    """One line changes a threshold: the sentence that names it and the table of settings follow."""
+    for name, value in thresholds(rule).items():
+        other = revise(rule, **{name: 3 * value})
+        assert f"  {name} = {3 * value}" in render_text(other)
+        assert (sections(other) != sections(rule)) == (f"{{{name}}}" in type(rule).__doc__), name
 
 
 @each(RULES)

@@ -14,10 +14,11 @@ from profilerkit.analysis.device.records import (
     SyncFacts,
     WideMath,
 )
-from profilerkit.analysis.host.input import BEFORE_THE_COPY
+from profilerkit.analysis.doubts import Doubt
+from profilerkit.analysis.facts import Stall
+from profilerkit.analysis.host.input import GAPS
 from profilerkit.analysis.memory.use import CopiedPages, MemoryUse
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
-from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.analysis.whatif import HANDOVER_NS
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts
 from profilerkit.diagnosis import diagnose
@@ -924,10 +925,11 @@ def test_the_function_that_holds_the_wait_is_why():
 
 
 def test_a_wait_that_only_its_place_tells_says_so():
-    known = facts({"input.wait": 0.4}, source="derived", input=replace(INPUT, source="derived", origin=BEFORE_THE_COPY))
+    gap = replace(INPUT, source="derived", gap="before the copy", origin=GAPS["before the copy"])
+    known = facts({"input.wait": 0.4}, source="derived", input=gap)
     found = finding("IN001", known)
     assert "copy of a batch" in found.why
-    assert found.evidence[0].origin == BEFORE_THE_COPY
+    assert found.evidence[0].origin == GAPS["before the copy"]
 
 
 @pytest.mark.parametrize(("hidden", "said"), [(0.01, True), (0.0099, False)])
@@ -1491,11 +1493,13 @@ def test_slow_steps_that_recur_are_told_with_their_period():
 
 def test_each_doubt_lowers_the_confidence():
     def sure(steady, *doubts):
-        known = facts({"input.wait": 0.4}, steady=steady, doubts=doubts, loader=Loader(kind="x", num_workers=0))
+        told = tuple(Doubt("noise", words) for words in doubts)
+        known = facts({"input.wait": 0.4}, steady=steady, doubts=told, loader=Loader(kind="x", num_workers=0))
         return finding("IN001", known).confidence
 
     assert [sure(20), sure(20, "a"), sure(20, "a", "b"), sure(20, "a", "b", "c")] == ["high", "medium", "medium", "low"]
     assert [sure(7), sure(7, "a"), sure(7, "a", "b")] == ["medium", "medium", "low"]
+    assert sure(20, "Two sentences. Of one weakness.") == "medium"
 
 
 def test_all_rules_pass_or_abstain_on_a_run_that_only_computes():

@@ -15,8 +15,9 @@ from damage import check_report, damaged, refused
 import profilerkit
 from profilerkit.formats.jobs import Reading
 from profilerkit.model.change import revise
+from profilerkit.model.communication import DistributedModel
 from profilerkit.model.oom import OutOfMemory
-from profilerkit.rundir.documents import DdpModel, DdpRecord
+from profilerkit.rundir.documents import DdpRecord
 from profilerkit.rundir.layout import EVENT, FORMAT_VERSION, HEADER, WORKER, WORKER_MAGIC
 from profilerkit.rundir.process import ClockAnchor
 from profilerkit.rundir.reader import read_run
@@ -72,7 +73,9 @@ def originals(_path=None):
         anchors = [ClockAnchor(perf_ns=at, unix_ns=10**18 + at, width_ns=50) for at in (0, 10**7)]
         _write(first / "clock.jsonl", *anchors)
         _write(first / "flight.json", flight(range(0, 20_000, 1_000)))
-        model = DdpModel(module="Net", backend="nccl", world_size=2, bucket_bytes=(1 << 20,), comm_ns=10, overlap_ns=5)
+        model = DistributedModel(
+            module="Net", backend="nccl", world_size=2, bucket_bytes=(1 << 20,), comm_ns=10, overlap_ns=5
+        )
         _write(first / "ddp.json", DdpRecord(models=(model,)))
         _write(first / "oom.json", OutOfMemory(device="cuda:0", message="out of memory", live=(), largest=()))
         files = {str(file.relative_to(run)): file.read_bytes() for file in sorted(run.rglob("*")) if file.is_file()}

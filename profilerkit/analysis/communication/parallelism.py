@@ -8,8 +8,9 @@ import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.intervals import I64, Mask, Spans, index_at, intersect, union
+from profilerkit.model.change import revise
 from profilerkit.model.communication import DistributedModel, Parallelism, ParallelName
-from profilerkit.rundir.documents import DdpModel, DdpRecord
+from profilerkit.rundir.documents import DdpRecord
 from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns
 
 
@@ -190,7 +191,8 @@ def _micro_batches(log: CollectiveLog, group: ProcessGroup | None, rank: int | N
 
 def distributed_models(record: DdpRecord | None) -> tuple[DistributedModel, ...]:
     """The models of a rank in the order in which they were wrapped; none where nothing was asked."""
-    return tuple(map(_model, record.models)) if record is not None else ()
+    models = record.models if record is not None else ()
+    return tuple(revise(one, overlap_ratio=_ratio(one.overlap_ns, one.comm_ns)) for one in models)
 
 
 def parallelism_by_ddp(models: Sequence[DistributedModel]) -> tuple[Parallelism, ...]:
@@ -199,28 +201,6 @@ def parallelism_by_ddp(models: Sequence[DistributedModel]) -> tuple[Parallelism,
     if not sizes:
         return ()
     return (Parallelism(name="data", size=max(sizes), evidence="DistributedDataParallel, by its own data"),)
-
-
-def _model(model: DdpModel) -> DistributedModel:
-    return DistributedModel(
-        module=model.module,
-        backend=model.backend,
-        world_size=model.world_size,
-        parameter_bytes=model.parameter_bytes,
-        unused_parameter_bytes=model.unused_parameter_bytes,
-        bucket_bytes=model.bucket_bytes,
-        bucket_cap_bytes=model.bucket_cap_bytes,
-        rebuilt=model.rebuilt,
-        forward_ns=model.forward_ns,
-        backward_ns=model.backward_ns,
-        comm_ns=model.comm_ns,
-        overlap_ns=model.overlap_ns,
-        overlap_ratio=_ratio(model.overlap_ns, model.comm_ns),
-        find_unused_parameters=model.find_unused_parameters,
-        gradient_as_bucket_view=model.gradient_as_bucket_view,
-        static_graph=model.static_graph,
-        hook=model.hook,
-    )
 
 
 def _ratio(overlap_ns: int | None, comm_ns: int | None) -> float | None:

@@ -1,5 +1,7 @@
 """How the training thread was fed in the steady window, and which Python keeps the device waiting."""
 
+from typing import Literal
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +15,12 @@ from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.finding import Source
 from profilerkit.trace.columns import TraceColumns
 
-#: What a wait for a batch is read from when no event marks it.
-BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
-BETWEEN_STEPS = "from the end of a step's own range to the next one"
-INFERRED = (BEFORE_THE_COPY, BETWEEN_STEPS)
+#: Where a wait for a batch is read from when no event marks it, and the words for it.
+Gap = Literal["before the copy", "between steps"]
+GAPS: dict[Gap, str] = {
+    "before the copy": "the lead-in of the step, up to its batch copy",
+    "between steps": "from the end of a step's own range to the next one",
+}
 
 
 class InputFacts(msgspec.Struct, frozen=True):
@@ -27,7 +31,8 @@ class InputFacts(msgspec.Struct, frozen=True):
         fetches: how many fetches were seen in the steady window.
         single_process: the main process loads the data itself; ``None`` when unknown.
         source: measured by the wrapper's timer, or derived from the trace.
-        origin: event name or timer the wait was read from.
+        origin: event name or timer the wait was read from, or the words for ``gap``.
+        gap: where the wait was inferred from; ``None`` where an event or a timer marks it.
         longest_ns: start and end of the longest wait, on the recording's clock.
         held_ratio: share of the steady time in which the thread was getting a batch, hidden by the device or not;
             ``None`` when that was not seen.
@@ -43,6 +48,7 @@ class InputFacts(msgspec.Struct, frozen=True):
     single_process: bool | None
     source: Source
     origin: str
+    gap: Gap | None = None
     longest_ns: tuple[int, int] | None = None
     held_ratio: float | None = None
     frames: tuple[str, ...] = ()
@@ -58,6 +64,7 @@ def input_facts(view: TraceView) -> InputFacts | None:
     inferred = covered(window, parts.lead_in.start)
     if not len(rows) and not inferred.any():
         return None
+    gap: Gap | None = None
     if len(rows):
         # A loader's own events count its fetches; frames around them tell the same again.
         marked = names.loader[columns.name[rows]]
@@ -70,7 +77,8 @@ def input_facts(view: TraceView) -> InputFacts | None:
         spans = Spans(parts.lead_in.start[inferred], parts.lead_in.end[inferred])
         held = alone = intersect(window, spans)
         outside = intersect(held, steps.between).total_ns if steps.between is not None else 0
-        origin = BETWEEN_STEPS if outside > held.total_ns / 2 else BEFORE_THE_COPY
+        gap = "between steps" if outside > held.total_ns / 2 else "before the copy"
+        origin = GAPS[gap]
     remote, local = (bool(mask[columns.name[rows]].any()) for mask in (names.multi_process, names.single_process))
     longest = int((spans.end - spans.start).argmax())
     kept = None if remote or local else names.feeds  # of a loader it is known what gets the batch
@@ -81,6 +89,7 @@ def input_facts(view: TraceView) -> InputFacts | None:
         single_process=local if local or remote else None,
         source="derived",
         origin=origin,
+        gap=gap,
         longest_ns=(int(spans.start[longest]), int(spans.end[longest])),
         held_ratio=min(held.total_ns / max(steps.steady.total_ns, 1), 1.0),
         frames=frames,

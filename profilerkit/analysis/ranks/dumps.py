@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.intervals import EMPTY, I64
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
@@ -227,7 +228,7 @@ def _behind(logs: dict[int, FlightLog]) -> list[str]:
 def with_dumps(facts: Facts, ranks: Sequence[RankFacts]) -> Facts:
     """The facts of ranks that dumps alone tell of, with what such dumps cannot tell."""
     doubts = (*facts.doubts, *_clock_doubt(facts, ranks))
-    notes = (*_LIMITS, *facts.trust.notes, *(doubt for doubt in doubts if doubt not in facts.trust.notes))
+    notes = (*_LIMITS, *facts.trust.notes, *(one.words for one in doubts if one.words not in facts.trust.notes))
     return revise(
         facts,
         by_dumps=True,
@@ -236,7 +237,7 @@ def with_dumps(facts: Facts, ranks: Sequence[RankFacts]) -> Facts:
     )
 
 
-def _clock_doubt(facts: Facts, ranks: Sequence[RankFacts]) -> tuple[str, ...]:
+def _clock_doubt(facts: Facts, ranks: Sequence[RankFacts]) -> tuple[Doubt, ...]:
     """That clocks of several hosts could be what looks like lateness, where it rests on them and is no longer."""
     late = facts.communication.late if facts.communication else ()
     flights = [flight for rank in ranks if rank.record for flight in rank.record.flights]
@@ -244,10 +245,11 @@ def _clock_doubt(facts: Facts, ranks: Sequence[RankFacts]) -> tuple[str, ...]:
     waited_ns = min((one.waited_ns for one in late if one.waited_ns is not None), default=CLOCK_ERROR_NS)
     if timed or waited_ns >= CLOCK_ERROR_NS:
         return ()
-    return (
+    words = (
         f"A wait of {format_ns(waited_ns)} proves a late rank only if all ranks are on one host: the clocks of several "
-        f"hosts may be {format_ns(CLOCK_ERROR_NS)} apart.",
+        f"hosts may be {format_ns(CLOCK_ERROR_NS)} apart."
     )
+    return (Doubt("clocks", words),)
 
 
 def _signals(trust: Trust) -> tuple[Signal, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.analysis.stats import median, theil_sen
 from profilerkit.model.change import revise
@@ -121,8 +122,8 @@ FEWEST_TO_DRIFT = 8
 ONE_END = 0.5
 
 
-def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[str]:
-    """Reasons, in plain sentences, why the judged steps may not stand for the run; empty when there is none.
+def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[Doubt]:
+    """Return reasons why the judged steps may not stand for the run; empty when there is none.
 
     Args:
         series: all steps that were recorded.
@@ -136,7 +137,8 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[str]:
     out = []
     few = 1 < len(rows) < FEW_STEPS
     if few and time.max() >= OUTLIER * usual:
-        out.append(f"One of only {len(rows)} judged steps took {time.max() / usual:.1f} × the median.")
+        odd = f"One of only {len(rows)} judged steps took {time.max() / usual:.1f} × the median."
+        out.append(Doubt("odd step", odd))
     if step_error_ns is not None and usual and step_error_ns >= NOISY_STEPS * usual:
         # Of so few steps an interval of the median says less than the steps themselves.
         extent = format_ns_range(float(time.min()), float(time.max()))
@@ -145,14 +147,15 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[str]:
             if few
             else f"their median is known to ±{100 * step_error_ns / usual:.0f} %"
         )
-        out.append(f"Step times vary widely: {known}.")
+        out.append(Doubt("noise", f"Step times vary widely: {known}."))
     slope = theil_sen(rows, time) if len(rows) >= FEWEST_TO_DRIFT else None
     if slope and (slope.low > 0 or slope.high < 0):
         change = slope.value * float(rows[-1] - rows[0]) / usual
         if abs(change) >= DRIFT:
             word = "longer" if change > 0 else "shorter"
-            out.append(f"Steps get steadily {word}: by {100 * abs(change):.0f} % from first to last judged step.")
+            by = f"by {100 * abs(change):.0f} % from first to last judged step"
+            out.append(Doubt("drift", f"Steps get steadily {word}: {by}."))
     count = len(series.time)
     if rows[0] >= ONE_END * count or rows[-1] + 1 <= ONE_END * count:
-        out.append(f"The {len(rows)} judged steps come from one end of the {count} recorded.")
+        out.append(Doubt("one end", f"The {len(rows)} judged steps come from one end of the {count} recorded."))
     return out

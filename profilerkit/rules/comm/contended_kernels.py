@@ -2,10 +2,21 @@
 
 from profilerkit.analysis.communication.records import Contention
 from profilerkit.analysis.communication.whatif import exposed, share_of_step
-from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
+from profilerkit.rules.api import (
+    Facts,
+    Fix,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    fired,
+    saving,
+    spent,
+)
 from profilerkit.rules.comm.exposed_collectives import unseen
 from profilerkit.rules.comm.transfers import evidence
-from profilerkit.units import format_count, format_ns, format_ratio
+from profilerkit.units import format_count, format_ratio
 
 
 class ContendedKernels(Rule, frozen=True):
@@ -40,7 +51,6 @@ class ContendedKernels(Rule, frozen=True):
     most_exposed: float = 0.05
 
     def check(self, facts: Facts) -> Result:
-        """Fires when kernels beside collectives take longer than alone."""
         if (unable := unseen(facts)) is not None:
             return unable
         if facts.mode != "gpu" or facts.collective_work is None:
@@ -56,15 +66,6 @@ class ContendedKernels(Rule, frozen=True):
         expected = share_of_step(facts, self._excess_ns(found, slower))
         if not self.worth_saying(facts, expected):
             return Passed(f"{format_ratio(slower)} slower beside collectives is {format_ratio(expected)} of the step")
-        return self._fired(facts, found, slower, expected)
-
-    def _excess_ns(self, found: Contention, slower: float) -> float:
-        """What all kernels beside collectives take beyond their usual time, as far as the compared ones can tell."""
-        if found.usual_ns + found.excess_ns < self.compared_ratio * found.beside_ns:
-            return found.excess_ns
-        return found.beside_ns * slower / (1.0 + slower)
-
-    def _fired(self, facts: Facts, found: Contention, slower: float, expected: float) -> Result:
         held = exposed(facts)
         harmful = held >= self.most_exposed
         why = f"{found.kernels} calls of {found.groups} kernels with shapes were compared with the same ones alone."
@@ -76,8 +77,7 @@ class ContendedKernels(Rule, frozen=True):
         return fired(
             facts,
             bound=None if harmful else "comm-bound",
-            title=f"Kernels beside collectives are {format_ratio(slower)} slower: {_time(facts, expected)} of "
-            f"{each(facts)}",
+            title=f"Kernels beside collectives are {format_ratio(slower)} slower: {spent(facts, expected)}",
             why=why,
             evidence=(
                 evidence(facts, "Slower beside collectives than alone", slower, "ratio", "kernels of one shape"),
@@ -97,6 +97,8 @@ class ContendedKernels(Rule, frozen=True):
             confirm="" if harmful else "Record again: kernels beside collectives must be as quick as alone.",
         )
 
-
-def _time(facts: Facts, share: float) -> str:
-    return format_ns(share * (facts.mean_step_ns or 0.0))
+    def _excess_ns(self, found: Contention, slower: float) -> float:
+        """What all kernels beside collectives take beyond their usual time, as far as the compared ones can tell."""
+        if found.usual_ns + found.excess_ns < self.compared_ratio * found.beside_ns:
+            return found.excess_ns
+        return found.beside_ns * slower / (1.0 + slower)

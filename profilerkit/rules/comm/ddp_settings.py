@@ -2,7 +2,18 @@
 
 from profilerkit.analysis.communication.records import ReducerWork
 from profilerkit.analysis.communication.whatif import exposed_of, rows, share_of_step
-from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
+from profilerkit.rules.api import (
+    Facts,
+    Fix,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    fired,
+    saving,
+    spent,
+)
 from profilerkit.rules.comm.exposed_collectives import unseen
 from profilerkit.rules.comm.transfers import by_ddp, evidence, models
 from profilerkit.units import format_bytes, format_ns
@@ -37,7 +48,6 @@ class DdpSettings(Rule, frozen=True):
     summary = "DDP does extra work that its settings could avoid"
 
     def check(self, facts: Facts) -> Result:
-        """Fires when what the settings could avoid is worth a change."""
         if (unable := unseen(facts)) is not None:
             return unable
         if not by_ddp(facts) and (facts.collective_work is None or facts.collective_work.reducer is None):
@@ -74,7 +84,7 @@ class DdpSettings(Rule, frozen=True):
         return fired(
             facts,
             bound=None,
-            title=f"DDP spends {_time(facts, expected)} of {each(facts)} on work that settings avoid",
+            title=f"DDP spends {spent(facts, expected)} on work that settings avoid",
             why=why,
             evidence=(
                 evidence(facts, "Copies back from buckets per step", work.copy_ns, "ns", "DDP's reducer", "measured"),

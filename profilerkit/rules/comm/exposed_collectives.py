@@ -63,7 +63,6 @@ class ExposedCollectives(Rule, frozen=True):
     available_ratio: float = 0.50
 
     def check(self, facts: Facts) -> Result:
-        """Fires when exposed communication reaches ``smallest_share``."""
         unable, comm = unseen(facts), facts.comm
         if unable is not None or comm is None:
             return unable or NotApplicable("no collective was seen")
@@ -130,7 +129,7 @@ def _not_waiting(facts: Facts) -> float:
 
 
 def unseen(facts: Facts) -> Result | None:
-    """Why nothing can be said about collectives; ``None`` where some were seen."""
+    """Return why nothing can be said about collectives; ``None`` where some were seen."""
     if facts.comm is not None:
         return None
     if facts.trace_read or (facts.world_size or 1) <= 1:
@@ -139,7 +138,7 @@ def unseen(facts: Facts) -> Result | None:
 
 
 def _latency(facts: Facts, comm: CommFacts) -> float:
-    """Share of the step that exposed messages take however small they are."""
+    """Return the share of the step that exposed messages take however small they are."""
     floor = comm.per_step * LATENCY_FLOOR_NS / (facts.mean_step_ns or 1.0)
     return facts.share("comm.lat") + min(facts.share("comm.other"), floor)
 
@@ -162,13 +161,13 @@ def undivided(facts: Facts) -> str:
 
 
 def _traces_matched(facts: Facts) -> bool:
-    """Whether collectives of traces were matched: those of flight recorders divide no collective."""
+    """Return whether collectives of traces were matched: those of flight recorders divide no collective."""
     found = facts.communication
     return found is not None and bool(found.matched) and found.matched_in == "traces"
 
 
 def to_divide(facts: Facts) -> str:
-    """What to record so that transfer and waiting for a late rank are told apart; empty where they are."""
+    """Return what to record so that transfer and waiting for a late rank are told apart; empty where they are."""
     if not undivided(facts):
         return ""
     if len(facts.ranks) > 1 and not facts.missing_ranks and not _traces_matched(facts):

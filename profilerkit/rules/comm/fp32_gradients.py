@@ -62,7 +62,6 @@ class Fp32Gradients(Rule, frozen=True):
     left_ratio: float = 0.50
 
     def check(self, facts: Facts) -> Result:
-        """Fires when halving the bytes of gradients is worth the digits."""
         if (unable := untold(facts)) is not None:
             return unable
         if facts.mode != "gpu":

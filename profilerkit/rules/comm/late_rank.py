@@ -4,23 +4,21 @@ from typing import NamedTuple
 
 from profilerkit.analysis.ranks.cause import FEWEST_EXPLAINED
 from profilerkit.analysis.signals import SHOW_STACKS, fitting
+from profilerkit.analysis.whatif import saving
 from profilerkit.model.communication import Communication
 from profilerkit.model.communication import LateRank as Late
+from profilerkit.model.finding import Bound, Evidence, Fix
 from profilerkit.model.step import PARTS, within
 from profilerkit.rules.api import (
     SMALLEST_SAVING,
-    Bound,
-    Evidence,
     Facts,
-    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
-    each,
     fired,
-    saving,
+    spent,
     unsure,
 )
 from profilerkit.rules.comm.whom import is_likely, settled_by
@@ -117,7 +115,6 @@ class LateRank(Rule, frozen=True):
     reads_dumps = True
 
     def check(self, facts: Facts) -> Result:
-        """Fires when a rank is late beyond accident and its lateness is worth a change."""
         if (unable := _unable(facts)) is not None:
             return unable
         found, waited = facts.communication, facts.waiting_share
@@ -135,13 +132,12 @@ class LateRank(Rule, frozen=True):
         if expected < SMALLEST_SAVING:  # that it is no accident was judged by the collectives of each step
             return unsure(f"the others wait {format_ratio(waited)} of the step", expected)
         late = found.late[0]
-        lost = f"{format_ns(waited * (facts.mean_step_ns or 0.0))} of {each(facts)}"
         known = _remedy(late)
-        likely = is_likely(facts)
+        likely, named = is_likely(facts), " and ".join(map(_one, found.late))
         return fired(
             facts,
             bound=known.bound if known else None,
-            title=f"The other ranks wait {lost} for {_named(found)}{', likely late' if likely else ''}",
+            title=f"The other ranks wait {spent(facts, waited)} for {named}{', likely late' if likely else ''}",
             why=" ".join([*(_why(one) for one in found.late), *([settled_by(facts)] if likely else [])]),
             evidence=_evidence(facts, found),
             at_most="low" if likely else "medium" if facts.missing_ranks or not _is_explained(late) else "high",
@@ -155,12 +151,12 @@ class LateRank(Rule, frozen=True):
 
 
 def _is_explained(late: Late) -> bool:
-    """Whether what it does longer is known, and explains most of the waiting."""
+    """Return whether what it does longer is known, and explains most of the waiting."""
     return _remedy(late) is not None and (late.coverage or 0.0) >= FEWEST_EXPLAINED
 
 
 def _unable(facts: Facts) -> Result | None:
-    """Why the rule cannot look; ``None`` when it can."""
+    """Return why the rule cannot look; ``None`` when it can."""
     world = facts.world_size or len(facts.ranks)
     if world < 2:
         return NotApplicable("one rank waits for nobody")
@@ -200,7 +196,7 @@ def _remedy(late: Late) -> _Remedy | None:
 
 
 def _fix(found: Communication) -> Fix | None:
-    """What helps against the known causes; which rank each is for, where several are late."""
+    """Return what helps against the known causes; which rank each is for, where several are late."""
     fixes = [(late, known.fix) for late in found.late if (known := _remedy(late)) is not None]
     if not fixes:
         return None
@@ -211,12 +207,6 @@ def _fix(found: Communication) -> Fix | None:
 
 def _one(late: Late) -> str:
     return late.origin if late.rank is None else f"rank {late.rank}"
-
-
-def _named(found: Communication) -> str:
-    if len(found.late) == 1:
-        return _one(found.late[0])
-    return " and ".join(_one(late) for late in found.late)
 
 
 def _why(late: Late) -> str:
@@ -250,14 +240,12 @@ def _evidence(facts: Facts, found: Communication) -> tuple[Evidence, ...]:
     first = found.late[0]
     rows = [derived(first, "Exposed waiting of the median other rank, share of the step", facts.waiting_share, "ratio")]
     for late in found.late:
-        rows.append(derived(late, "Waiting caused, share of all", late.share, "ratio", late.of))
-        rows.append(derived(late, "Collectives in which it arrived last", late.last, "count", late.of))
-        if late.cause is not None:
-            longer = f"Longer than on the others: {within(PARTS[late.cause][1])}"
-            rows.append(derived(late, longer, late.cause_ns, "ns"))
-        if late.coverage is not None:
-            explained = "Waiting explained by that" if late.cause else "Waiting explained"
-            rows.append(derived(late, explained, late.coverage, "ratio"))
-    if found.residual_ns is not None:
-        rows.append(derived(first, "Ends of one collective apart, median", found.residual_ns, "ns", found.matched))
-    return tuple(rows)
+        cause = within(PARTS[late.cause][1]) if late.cause else ""
+        rows += [
+            derived(late, "Waiting caused, share of all", late.share, "ratio", late.of),
+            derived(late, "Collectives in which it arrived last", late.last, "count", late.of),
+            derived(late, f"Longer than on the others: {cause}", late.cause_ns if cause else None, "ns"),
+            derived(late, "Waiting explained by that" if cause else "Waiting explained", late.coverage, "ratio"),
+        ]
+    ends = derived(first, "Ends of one collective apart, median", found.residual_ns, "ns", found.matched)
+    return (*rows, ends)

@@ -41,7 +41,6 @@ class OvershardedModel(Rule, frozen=True):
     free_ratio: float = 0.40
 
     def check(self, facts: Facts) -> Result:
-        """Fires when parameters are gathered twice though they would fit."""
         if (unable := untold(facts)) is not None:
             return unable
         sharded = rows(facts, lambda row: dimension(facts, row) == "sharded data")

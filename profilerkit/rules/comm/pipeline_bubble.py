@@ -1,9 +1,8 @@
 """CO011: the stages of a pipeline idle at the start and the end of the step."""
 
-from profilerkit.model.communication import Parallelism
-from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired, saving, spent
 from profilerkit.rules.comm.transfers import evidence
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.units import format_ratio
 
 
 class PipelineBubble(Rule, frozen=True):
@@ -38,7 +37,6 @@ class PipelineBubble(Rule, frozen=True):
     unequal_ratio: float = 1.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when more micro-batches would shrink the bubble by something."""
         known = facts.communication.parallelism if facts.communication is not None else ()
         found = next((entry for entry in known if entry.name == "pipeline"), None)
         if found is None:
@@ -56,16 +54,13 @@ class PipelineBubble(Rule, frozen=True):
         expected = bubble * (1.0 - left / found.schedule_share)
         if not self.worth_saying(facts, expected):
             return Passed(f"the stages idle {format_ratio(bubble)} of the step")
-        return self._fired(facts, found, bubble, expected, more)
-
-    def _fired(self, facts: Facts, found: Parallelism, bubble: float, expected: float, more: int) -> Result:
         schedule = found.schedule_share or 0.0
         unequal = bubble >= self.unequal_ratio * schedule
         first = "Move layers until all stages take equally long; then m" if unequal else "M"
         return fired(
             facts,
             bound="comm-bound",
-            title=f"Pipeline stages idle {format_ns(bubble * (facts.mean_step_ns or 0.0))} of {each(facts)}",
+            title=f"Pipeline stages idle {spent(facts, bubble)}",
             why=(
                 f"{found.size} stages with {found.micro_batches} micro-batches explain {format_ratio(schedule)} of "
                 f"idle time in the step; {format_ratio(bubble)} was measured."

@@ -3,19 +3,8 @@
 from profilerkit.analysis.communication.records import Accumulation
 from profilerkit.analysis.communication.whatif import exposed, exposed_time, share_of_step
 from profilerkit.analysis.whatif import half_sure
-from profilerkit.rules.api import (
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    each,
-    fired,
-    revise,
-)
+from profilerkit.model.finding import Fix, Saving
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise
 from profilerkit.rules.comm.transfers import confirm, divides, doubt, evidence, surest, transfer_saving, untold
 
 
@@ -50,7 +39,6 @@ class RepeatedReductions(Rule, frozen=True):
     summary = "Gradients are reduced in every micro-batch"
 
     def check(self, facts: Facts) -> Result:
-        """Fires when early passes' reductions are worth leaving out."""
         if (unable := untold(facts)) is not None:
             return unable
         collective_work = facts.collective_work
@@ -68,9 +56,6 @@ class RepeatedReductions(Rule, frozen=True):
             return Passed(
                 "the reductions of all passes but the last overlap with computation, or take little of the step"
             )
-        return self._fired(facts, found, expected, bound)
-
-    def _fired(self, facts: Facts, found: Accumulation, expected: float, bound: float) -> Result:
         unit, kind = ("step", "a step") if found.groups is None else ("optimizer step", "an optimizer step")
         step = each(facts) if found.groups is None else kind
         sharded = divides(facts, "sharded data")
@@ -123,7 +108,7 @@ def _copied(facts: Facts, found: Accumulation) -> float:
 
 
 def _waited(facts: Facts) -> float:
-    """Share of the step in which a rank waits for another one in the mean, where no rank is late.
+    """Return the share of the step in which a rank waits for another one in the mean, where no rank is late.
 
     After one reduction for all passes ranks that are late by turns wait for what is left of it.
     """

@@ -40,7 +40,6 @@ class SlowLink(Rule, frozen=True):
     normal_ratio: float = 0.80
 
     def check(self, facts: Facts) -> Result:
-        """Fires when large collectives stay far below what the link normally carries."""
         if (unable := untold(facts)) is not None:
             return unable
         if facts.mode != "gpu":

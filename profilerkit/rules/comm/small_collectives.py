@@ -56,7 +56,6 @@ class SmallCollectives(Rule, frozen=True):
     floor_factor: float = 2.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when small messages at the latency floor could be joined to few."""
         if (unable := untold(facts)) is not None:
             return unable
         sized = rows(facts, lambda row: row.size is not None)
@@ -118,7 +117,7 @@ class SmallCollectives(Rule, frozen=True):
 
 
 def _bursts(facts: Facts) -> tuple[Evidence, ...]:
-    """What follows the first of those that come one after the other; nothing on a device."""
+    """Return what follows the first of those that come one after the other; nothing on a device."""
     burst_ns = facts.collective_work.burst_ns if facts.collective_work is not None else 0.0
     if not burst_ns:
         return ()

@@ -13,7 +13,7 @@ KIND_WORDS = {"all_reduce": "all-reduce", "reduce_scatter": "reduce-scatter", "a
 
 
 def untold(facts: Facts) -> Result | None:
-    """Why a rule about single kinds of collectives cannot look; ``None`` when it can."""
+    """Return why a rule about single kinds of collectives cannot look; ``None`` when it can."""
     if (unable := unseen(facts)) is not None:
         return unable
     if facts.collective_work is None or not facts.collective_work.traffic:
@@ -22,7 +22,7 @@ def untold(facts: Facts) -> Result | None:
 
 
 def transfer_saving(facts: Facts, expected: float, bound: float) -> Saving:
-    """The interval; where transfer and waiting look the same the bound is all that is known."""
+    """Return the interval; where transfer and waiting look the same the bound is all that is known."""
     return at_most(bound, expected) if undivided(facts) else saving(expected, bound)
 
 
@@ -34,13 +34,13 @@ def surest(facts: Facts, most: Confidence) -> Confidence:
 
 
 def doubt(facts: Facts) -> str:
-    """A last sentence of a reason: that part of the time may be waiting; empty where that is known."""
+    """Return a last sentence of a reason: that part of the time may be waiting; empty where that is known."""
     why = undivided(facts)
     return f" {why}: part of this time may be waiting for a late rank." if why else ""
 
 
 def confirm(facts: Facts, done: str) -> str:
-    """How to check: ``done`` after the fix, or before it what tells transfer from waiting."""
+    """Return how to check: ``done`` after the fix, or before it what tells transfer from waiting."""
     first = to_divide(facts)
     return f"{first}: waiting for a late rank looks the same. Then: {done}" if first else done
 
@@ -59,17 +59,17 @@ def kinds(chosen: Sequence[Traffic]) -> str:
 
 
 def divides(facts: Facts, name: ParallelName) -> bool:
-    """Whether the job is divided so, as far as groups and names show."""
+    """Return whether the job is divided so, as far as groups and names show."""
     known = facts.communication.parallelism if facts.communication is not None else ()
     return any(found.name == name for found in known)
 
 
 def models(facts: Facts) -> tuple[DistributedModel, ...]:
-    """The models that DistributedDataParallel told about."""
+    """Return the models that DistributedDataParallel told about."""
     return facts.communication.ddp if facts.communication is not None else ()
 
 
 def by_ddp(facts: Facts) -> bool:
-    """Whether DistributedDataParallel reduces the gradients."""
+    """Return whether DistributedDataParallel reduces the gradients."""
     known = facts.communication.parallelism if facts.communication is not None else ()
     return bool(models(facts)) or any(found.evidence.startswith(_DDP) for found in known)

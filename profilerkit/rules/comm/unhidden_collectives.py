@@ -14,7 +14,7 @@ from profilerkit.analysis.communication.whatif import (
     rows,
     transferred,
 )
-from profilerkit.rules.api import Facts, Fix, NotApplicable, Passed, Result, Rule, each, fired, unsure
+from profilerkit.rules.api import Facts, Fix, NotApplicable, Passed, Result, Rule, fired, spent, unsure
 from profilerkit.rules.comm.transfers import (
     by_ddp,
     confirm,
@@ -71,7 +71,6 @@ class UnhiddenCollectives(Rule, frozen=True):
     available_ratio: float = 0.50
 
     def check(self, facts: Facts) -> Result:
-        """Fires when too little of what could be hidden is."""
         if (unable := untold(facts)) is not None:
             return unable
         chosen = rows(facts, lambda row: may_overlap(facts, row))
@@ -103,7 +102,7 @@ class UnhiddenCollectives(Rule, frozen=True):
             facts,
             bound="comm-bound",
             title=f"{little} of the {kinds(chosen)} time runs beside computing",
-            why=f"For {format_ns(left * step)} of {each(facts)} {where} computes beside no collective, and for "
+            why=f"For {spent(facts, left)} {where} computes beside no collective, and for "
             f"{format_ns(held * step)} these collectives hold the step.{doubt(facts)}",
             evidence=(
                 evidence(facts, "Overlapped share of these collectives", ratio, "ratio", "kernels beside collectives"),
@@ -137,13 +136,13 @@ def _mean_bytes(chosen: Sequence[Traffic]) -> float | None:
 
 
 def _has_small_buckets(facts: Facts, chosen: Sequence[Traffic]) -> bool:
-    """Whether buckets of DDP are so small that dividing them costs more latency than it hides."""
+    """Return whether buckets of DDP are so small that dividing them costs more latency than it hides."""
     mean = _mean_bytes(chosen)
     return by_ddp(facts) and mean is not None and mean < 2 * SMALL_COLLECTIVE_BYTES
 
 
 def _fix(facts: Facts, chosen: Sequence[Traffic]) -> tuple[Fix, float]:
-    """What starts these collectives earlier, and into how many pieces they are divided then."""
+    """Return what starts these collectives earlier, and into how many pieces they are divided then."""
     if by_ddp(facts):
         return _fix_of_ddp(facts, chosen)
     count = max(sum(row.per_step for row in chosen), 2.0)

@@ -4,34 +4,34 @@ from profilerkit.analysis.communication.whatif import exposed
 from profilerkit.analysis.ranks.late import median_rank_ns
 from profilerkit.model.communication import LateRank
 from profilerkit.model.step import PARTS, within
-from profilerkit.rules.api import Facts, each
+from profilerkit.rules.api import Facts, spent
 from profilerkit.rules.comm.exposed_collectives import ExposedCollectives, undivided
 from profilerkit.rules.rule import ENOUGH_STEPS
 from profilerkit.units import format_ns, format_ratio
 
 
 def late_rank(facts: Facts) -> int | None:
-    """The rank the others wait for; ``None`` if there is none."""
+    """Return the rank the others wait for; ``None`` if there is none."""
     if facts.waiting_share is None and not facts.late_by_timers:
         return None
     return facts.rank.rank if facts.rank.rank is not None else facts.judged_rank
 
 
 def who(facts: Facts) -> str:
-    """Whoever loses the time: the late rank, else the whole job."""
+    """Return whoever loses the time: the late rank, else the whole job."""
     late = late_rank(facts)
     return f"Rank {late}" if late is not None else whole_job(facts)
 
 
 def whole_job(facts: Facts) -> str:
-    """Whoever loses the time where no rank is to blame."""
+    """Return whoever loses the time where no rank is to blame."""
     if not facts.on_device:
         return "Training"
     return "The TPU" if (facts.rank.device or "").startswith("TPU") else "The GPU"
 
 
 def whose(facts: Facts) -> str:
-    """The late rank before a sentence; empty if there is none."""
+    """Return the late rank before a sentence; empty if there is none."""
     late = late_rank(facts)
     return f"Rank {late}: " if late is not None else ""
 
@@ -42,7 +42,7 @@ def is_likely(facts: Facts) -> bool:
 
 
 def waits_for(facts: Facts) -> list[str]:
-    """Who waits for whom, how long and why; of a rank alone how long at most. Nothing where nobody is late."""
+    """Return who waits for whom, how long and why; of a rank alone how long at most. Nothing where nobody is late."""
     if facts.waiting_share is not None:
         waited = format_ratio(facts.waiting_share)
         told = [f"The other ranks wait {waited} of the step for {_late_names(facts)}{_late_cause(facts)}."]
@@ -65,7 +65,7 @@ def waits_for(facts: Facts) -> list[str]:
 def settled_by(facts: Facts) -> str:
     """Return how sure it is that the late ranks are late, and how many steps settle it, in a sentence."""
     names, needed = _late_names(facts), facts.communication.steps_needed if facts.communication else None
-    are = "are" if " and " in names else "is"
+    are = "are" if len(_late_numbers(facts)) > 1 else "is"
     steps = max(needed or 0, ENOUGH_STEPS)
     return f"{names[0].upper()}{names[1:]} {are} likely late: record at least {steps} steps to be sure."
 
@@ -76,7 +76,7 @@ def waits_at_most(facts: Facts) -> list[str]:
     if facts.framework or all_read or share < ExposedCollectives().smallest_share or not undivided(facts):
         return []
     who = "This rank" if facts.rank.rank is None else f"Rank {facts.rank.rank}"
-    waited = f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)}"
+    waited = f"{spent(facts, share)}"
     return [f"{who} waits up to {waited} for others: analyze the other ranks' files too to learn for whom."]
 
 
@@ -84,16 +84,20 @@ def _late(facts: Facts) -> tuple[LateRank, ...]:
     return facts.communication.late if facts.communication is not None else ()
 
 
+def _late_numbers(facts: Facts) -> list[int]:
+    return [late.rank for late in _late(facts) if late.rank is not None]
+
+
 def _late_names(facts: Facts) -> str:
-    """All ranks the others wait for."""
-    numbers = [late.rank for late in _late(facts) if late.rank is not None]
+    """Return all ranks the others wait for."""
+    numbers = _late_numbers(facts)
     if len(numbers) > 1:
         return f"ranks {' and '.join(map(str, numbers))}"
     return f"rank {late_rank(facts)}"
 
 
 def _late_cause(facts: Facts) -> str:
-    """What makes the late rank late, after a colon."""
+    """Return what makes the late rank late, after a colon."""
     if not _late(facts):
         return ""
     late = _late(facts)[0]
@@ -103,6 +107,6 @@ def _late_cause(facts: Facts) -> str:
 
 
 def longer(facts: Facts, waited: str) -> str:
-    """How much longer the late rank computes, which may be less than the others wait for it."""
+    """Return how much longer the late rank computes, which may be less than the others wait for it."""
     late = _late(facts)
     return format_ns(late[0].cause_ns) if late and late[0].cause_ns is not None else waited

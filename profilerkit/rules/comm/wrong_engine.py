@@ -1,10 +1,9 @@
 """CO009: the engine or the back-end of the parallel training is not the one for devices."""
 
-from profilerkit.analysis.communication.records import Engine
 from profilerkit.analysis.communication.whatif import share_of_step
-from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired, saving, spent
 from profilerkit.rules.comm.transfers import evidence
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.units import format_ratio
 
 _FIX: dict[str, Fix] = {
     "DataParallel": Fix(
@@ -48,7 +47,6 @@ class WrongEngine(Rule, frozen=True):
     saved_ratio: float = 0.70
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the engine is there and costs something."""
         if not facts.trace_read:
             return MissingData("the parallel engine is only seen in a trace", "profilerkit.profile(..., deep=True)")
         if facts.mode != "gpu" or facts.collective_work is None:
@@ -60,10 +58,6 @@ class WrongEngine(Rule, frozen=True):
         expected = self.saved_ratio * bound
         if not self.worth_saying(facts, expected):
             return Passed(f"{engine.name} exposes {format_ratio(bound)} of the step")
-        return self._fired(facts, engine, expected, bound)
-
-    def _fired(self, facts: Facts, engine: Engine, expected: float, bound: float) -> Result:
-        step = facts.mean_step_ns or 1.0
         what = {
             "DataParallel": "One process copies the model to all devices and gathers their results in each step.",
             "gloo": "Each gradient goes to the host, through gloo, and back, while the device waits.",
@@ -71,7 +65,7 @@ class WrongEngine(Rule, frozen=True):
         return fired(
             facts,
             bound="comm-bound",
-            title=f"{engine.name} keeps the device from computing for {format_ns(bound * step)} of {each(facts)}",
+            title=f"{engine.name} keeps the device from computing for {spent(facts, bound)}",
             why=what,
             evidence=(
                 evidence(facts, "Transfers beside which nothing computes", engine.exposed_ns, "ns", engine.name),

@@ -11,7 +11,7 @@ from profilerkit.rules.api import (
     Rule,
     at_most,
     fired,
-    no_device_events,
+    no_device,
 )
 from profilerkit.units import format_ratio
 
@@ -42,9 +42,8 @@ class AlgorithmSearch(Rule, frozen=True):
     fewest_steps: int = 2
 
     def check(self, facts: Facts) -> Result:
-        """Fires when operators time algorithms in ``fewest_steps`` of the judged steps."""
         if facts.kernel_losses is None:
-            return no_device_events(facts, "no device events: nothing is searched for")
+            return no_device(facts, "no device events: nothing is searched for")
         found = facts.kernel_losses.searches
         if not facts.kernel_losses.has_operators:
             return MissingData("the trace holds no operators, within which algorithms are searched", "torch.profiler")
@@ -55,41 +54,37 @@ class AlgorithmSearch(Rule, frozen=True):
         expected = found.share * (1.0 - 1.0 / found.trials)
         if not self.worth_saying(facts, expected):
             return Passed(f"searches for algorithms take {format_ratio(found.share)} of the step")
-        return _finding(facts, found, expected)
-
-
-def _finding(facts: Facts, found: Searches, expected: float) -> Result:
-    shapes = "" if found.shapes is None else f", for {found.shapes} different inputs"
-    return fired(
-        facts,
-        bound="compute-bound",
-        title=f"Searches for the fastest algorithm take {format_ratio(found.share)} of the step",
-        why=f"`{found.operator}` tries {found.trials:.1f} algorithms at a time and waits for each, in {found.steps} of "
-        f"the judged steps{shapes}.",
-        evidence=(
-            Evidence(
-                "Searches, share of the step",
-                found.share,
-                "ratio",
-                "measured",
-                found.operator,
-                n=round(found.per_step * facts.steps.steady),
+        shapes = "" if found.shapes is None else f", for {found.shapes} different inputs"
+        return fired(
+            facts,
+            bound="compute-bound",
+            title=f"Searches for the fastest algorithm take {format_ratio(found.share)} of the step",
+            why=f"`{found.operator}` tries {found.trials:.1f} algorithms at a time and waits for each, in "
+            f"{found.steps} of the judged steps{shapes}.",
+            evidence=(
+                Evidence(
+                    "Searches, share of the step",
+                    found.share,
+                    "ratio",
+                    "measured",
+                    found.operator,
+                    n=round(found.per_step * facts.steps.steady),
+                ),
+                Evidence(
+                    "Algorithms timed in each",
+                    found.trials,
+                    "count",
+                    "derived",
+                    "waits inside the operator",
+                    n=round(found.per_step * facts.steps.steady),
+                ),
             ),
-            Evidence(
-                "Algorithms timed in each",
-                found.trials,
-                "count",
-                "derived",
-                "waits inside the operator",
-                n=round(found.per_step * facts.steps.steady),
-            ),
-        ),
-        at_most="medium",
-        detail="autotune",
-        saving=at_most(found.share, expected),
-        fix=_fix(found),
-        confirm="The waits inside these operators must be gone.",
-    )
+            at_most="medium",
+            detail="autotune",
+            saving=at_most(found.share, expected),
+            fix=_fix(found),
+            confirm="The waits inside these operators must be gone.",
+        )
 
 
 def _fix(found: Searches) -> Fix:

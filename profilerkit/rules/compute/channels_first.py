@@ -1,18 +1,7 @@
 """CP007: convolutions pay for the conversion of their layout."""
 
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    fired,
-    no_device_events,
-    saving,
-    unsure,
-)
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.api import Facts, NotApplicable, Passed, Result, Rule, fired, no_device, saving, unsure
 from profilerkit.units import format_ratio
 
 
@@ -48,9 +37,8 @@ class ChannelsFirst(Rule, frozen=True):
     reached_ratio: float = 0.1
 
     def check(self, facts: Facts) -> Result:
-        """Fires when conversions between NCHW and NHWC own ``smallest_share`` of the step."""
         if facts.kernel_losses is None:
-            return no_device_events(facts, "no device events: there are no conversions to see")
+            return no_device(facts, "no device events: there are no conversions to see")
         found = facts.kernel_losses.layout
         if not found.convolution_share and not found.conversion_share:
             return NotApplicable("no convolution runs on the device")
@@ -93,7 +81,7 @@ class ChannelsFirst(Rule, frozen=True):
 
 
 def _fix(is_3d: bool | None) -> Fix:
-    """The format for the dimensions of the convolutions: `channels_last` takes tensors of four of them alone."""
+    """Return the format for the dimensions of the convolutions: `channels_last` takes tensors of four of them alone."""
     order, name = ("NCDHW", "channels_last_3d") if is_3d else ("NCHW", "channels_last")
     other = " 3-D convolutions take channels_last_3d." if is_3d is None else ""
     return Fix(

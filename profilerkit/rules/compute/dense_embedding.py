@@ -1,7 +1,7 @@
 """CP013: an embedding gets a gradient for every row, and a step looks up few."""
 
-from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired, saving, unsure
-from profilerkit.units import format_count, format_ns, format_ratio
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, fired, saving, spent, unsure
+from profilerkit.units import format_count, format_ratio
 
 
 class DenseEmbedding(Rule, frozen=True):
@@ -35,7 +35,6 @@ class DenseEmbedding(Rule, frozen=True):
     avoidable_ratio: float = 0.9
 
     def check(self, facts: Facts) -> Result:
-        """Fires for tables that cost more than the general floor."""
         found = facts.kernel_losses.tables if facts.kernel_losses is not None else facts.host.tables
         if found is None and not facts.trace_read:
             return MissingData("shapes of lookups are only seen in a trace", "profilerkit.profile(..., deep=True)")
@@ -48,12 +47,11 @@ class DenseEmbedding(Rule, frozen=True):
         def row(label: str, value: float, unit: str) -> Evidence:
             return facts.evidence(label, value, unit, "operators of the traced steps", "derived", n=None)
 
-        time = format_ns(found.share * (facts.mean_step_ns or 0.0))
         more = f" {format_count(found.count)} tables are like this." if found.count > 1 else ""
         return fired(
             facts,
             bound="memory-bound",
-            title=f"Gradients of embedding rows that are not looked up take {time} of {each(facts)}",
+            title=f"Gradients of embedding rows that are not looked up take {spent(facts, found.share)}",
             why=f"A step looks up at most {format_count(round(found.looked_up))} of {format_count(found.rows)} rows. "
             f"The gradient and the optimizer go over all of them.{more}",
             evidence=(

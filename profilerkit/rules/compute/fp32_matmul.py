@@ -13,9 +13,8 @@ from profilerkit.rules.api import (
     Result,
     Rule,
     Saving,
-    evidence_if_known,
     fired,
-    no_device_events,
+    no_device,
     revise,
     saving,
     unsure,
@@ -65,10 +64,9 @@ class Fp32Matmul(Rule, frozen=True):
     least_power: float = 0.25
 
     def check(self, facts: Facts) -> Result:
-        """Fires when 32-bit math owns ``smallest_share`` of the step on a device with tensor cores."""
         math = facts.math
         if math is None:
-            return no_device_events(facts, "no device events: there is no tensor core to use")
+            return no_device(facts, "no device events: there is no tensor core to use")
         if math.compute_major is not None and math.compute_major < _TENSOR_CORE_MAJOR:
             return NotApplicable("the device has no tensor cores")
         vector = math.is_mostly_vector and math.fp32_share >= self.smallest_share
@@ -120,7 +118,7 @@ def _finding(facts: Facts, math: MathFacts, target: str, saved: Saving | None, r
                 math.example or "kernel names",
                 n=facts.steps.steady,
             ),
-            *evidence_if_known("Ratio of the peaks", ratio, unit="×", origin=facts.spec.source if facts.spec else ""),
+            Evidence("Ratio of the peaks", ratio, "×", "derived", facts.spec.source if facts.spec else ""),
         ),
         at_most="medium",
         detail="precision",

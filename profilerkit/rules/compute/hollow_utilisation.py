@@ -1,18 +1,8 @@
 """CP008: the device is occupied, not used."""
 
+from profilerkit.model.finding import Evidence, Source
 from profilerkit.model.step import Part
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    Source,
-    fired,
-    part_words,
-)
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, part_words
 from profilerkit.units import format_ratio
 
 _USEFUL = ("compute.math", "compute.membw", "compute.other")
@@ -52,7 +42,6 @@ class HollowUtilisation(Rule, frozen=True):
     low_power_ratio: float = 0.60
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the device is busy and one of the numbers says that little of it is used."""
         if facts.mode == "cpu":
             return NotApplicable("no device")
         sampled = facts.series("gpu.utilization")
@@ -69,54 +58,54 @@ class HollowUtilisation(Rule, frozen=True):
         filler = _largest_but(facts, _USEFUL if is_filled else ("compute.math",))
         if filler is None and not low:
             return Passed("nothing but useful kernels runs")
-        works = f"{format_ratio(useful)} of the time" if is_filled else f"with {_told(low[0])}"
-        shown = Evidence(
-            "Utilisation",
-            utilisation,
-            "ratio",
-            "measured",
-            "NVML" if sampled else "busy share of the trace",
-            n=sampled.n if sampled else facts.steps.steady,
-            behind=(sampled.name,) if sampled else (),
-        )
+        works = f"{format_ratio(useful)} of the time" if is_filled else f"with {low[0][0]}"
+        rest = f"Rest of the time: {part_words(filler.part)}" if filler else ""
         return fired(
             facts,
             bound=None,
             title=f"The device reads {format_ratio(utilisation)} busy, but works {works}",
             why=_why(filler, is_filled=is_filled),
             evidence=(
-                shown,
-                facts.share_evidence("Useful kernels, share of the step", *_USEFUL),
-                *(
-                    (facts.share_evidence(f"Rest of the time: {part_words(filler.part)}", filler.part),)
-                    if filler
-                    else ()
+                Evidence(
+                    "Utilisation",
+                    utilisation,
+                    "ratio",
+                    "measured",
+                    "NVML" if sampled else "busy share of the trace",
+                    n=sampled.n if sampled else facts.steps.steady,
+                    behind=(sampled.name,) if sampled else (),
                 ),
-                *low,
+                facts.share_evidence("Useful kernels, share of the step", *_USEFUL),
+                *((facts.share_evidence(rest, filler.part),) if filler else ()),
+                *(evidence for _, evidence in low),
             ),
             at_most="high",
         )
 
-    def _low(self, facts: Facts) -> tuple[Evidence, ...]:
-        """The numbers that say so beside the share of useful kernels; empty where none does, or none is known."""
+    def _low(self, facts: Facts) -> list[tuple[str, Evidence]]:
+        """Return the numbers that say so beside the share of useful kernels, each as words and as evidence."""
         found = []
+
+        def add(words: str, label: str, value: float, source: Source, origin: str) -> None:
+            found.append((f"{words} at {format_ratio(value)}", Evidence(label, value, "ratio", source, origin)))
+
         mfu = facts.compute.mfu if facts.compute else None
         if mfu is not None and mfu < self.low_mfu:
-            found.append(_evidence("MFU", mfu, "derived", "recorded shapes and dense peaks"))
+            add("MFU", "MFU", mfu, "derived", "recorded shapes and dense peaks")
         tensor, dram = facts.series("gpu.tensor_active"), facts.series("gpu.dram_active")
         quiet = tensor is not None and dram is not None and dram.mean < self.low_dram_ratio
         if tensor is not None and quiet and tensor.mean < self.low_tensor_ratio:
-            found.append(_evidence("Tensor cores active", tensor.mean, "measured", "NVML, GPM"))
+            add("tensor cores active", "Tensor cores active", tensor.mean, "measured", "NVML, GPM")
         clock = facts.throttling
         if clock is not None and clock.power_mw is not None and clock.power_limit_mw:
             ratio = clock.power_mw / clock.power_limit_mw
             if ratio < self.low_power_ratio:
-                found.append(_evidence("Power of its limit", ratio, "measured", "NVML"))
-        return tuple(found)
+                add("power of its limit", "Power of its limit", ratio, "measured", "NVML")
+        return found
 
 
 def _largest_but(facts: Facts, names: tuple[str, ...]) -> Part | None:
-    """The largest part beside those named."""
+    """Return the largest part beside those named."""
     return max((part for part in facts.parts if part.part not in names), key=lambda part: part.share, default=None)
 
 
@@ -125,13 +114,3 @@ def _why(filler: Part | None, *, is_filled: bool) -> str:
         return "Matrix kernels fill the step, and run far below the peak."
     rest = "The rest is mostly" if is_filled else "Beside matrix math it is mostly"
     return f"{rest} {part_words(filler.part)}, with {format_ratio(filler.share)} of the step."
-
-
-def _evidence(label: str, value: float, source: Source, origin: str) -> Evidence:
-    return Evidence(label, value, "ratio", source, origin)
-
-
-def _told(evidence: Evidence) -> str:
-    """The number inside a sentence."""
-    label = evidence.label if evidence.label == "MFU" else evidence.label.lower()
-    return f"{label} at {format_ratio(evidence.value or 0.0)}"

@@ -39,7 +39,6 @@ class HotDevice(Rule, frozen=True):
     hotter_c: float = 10.0
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the hottest device is ``hotter_c`` above the median of the others."""
         if facts.mode == "cpu":
             return NotApplicable("no device")
         found = facts.surroundings.hottest
@@ -50,9 +49,6 @@ class HotDevice(Rule, frozen=True):
             )
         if found.hotter_c < self.hotter_c:
             return Passed(f"no device is more than {max(found.hotter_c, 0.0):.0f} °C hotter than the others")
-        return self._finding(facts, found)
-
-    def _finding(self, facts: Facts, found: Hottest) -> Result:
         more = found.more_power_ratio
         takes_more = more is not None and more >= MORE_POWER_RATIO
         power = f", at {format_ratio(more or 0.0)} more power" if takes_more else ""

@@ -12,7 +12,7 @@ from profilerkit.rules.api import (
     Result,
     Rule,
     fired,
-    no_device_events,
+    no_device,
     saving,
 )
 from profilerkit.units import format_ratio
@@ -52,9 +52,8 @@ class MisalignedMatmul(Rule, frozen=True):
     reached_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when misaligned 16-bit products own ``smallest_share`` and run below what the device reaches."""
         if facts.kernel_losses is None:
-            return no_device_events(facts, "no device events: there is no tensor core to fit")
+            return no_device(facts, "no device events: there is no tensor core to fit")
         if facts.math is not None and facts.math.compute_major is not None and facts.math.compute_major < 7:
             return NotApplicable("the device has no tensor cores")
         found = facts.kernel_losses.alignment
@@ -69,46 +68,43 @@ class MisalignedMatmul(Rule, frozen=True):
         expected = self._expected(found, found.lost_share)
         if not self.worth_saying(facts, expected):
             return Passed(f"products of odd sizes lose {format_ratio(found.lost_share)} of the step")
-        return _finding(facts, found, expected, found.lost_share)
+        lost = found.lost_share
+        size = " × ".join(map(str, found.sizes))
+        return fired(
+            facts,
+            bound="compute-bound",
+            title=f"Matrix products of odd sizes lose {format_ratio(lost)} of the step",
+            why=f"`{found.operator}` multiplies M × N × K = {size}: tensor cores load {GRANULE} elements at a time, "
+            "and fall back to slower kernels where rows do not divide.",
+            evidence=(
+                Evidence(
+                    "16-bit products of odd sizes, share of the step",
+                    found.share,
+                    "ratio",
+                    "measured",
+                    f"{found.operator}: {size}",
+                    n=round(found.calls_per_step * facts.steps.steady),
+                ),
+                Evidence(
+                    "Time beyond what the shapes need, share of the step",
+                    lost,
+                    "ratio",
+                    "derived",
+                    facts.spec.source if facts.spec else "peaks of the device",
+                ),
+            ),
+            at_most="medium",
+            detail="alignment",
+            saving=saving(expected, lost),
+            fix=Fix(text=f"{_fused_first(facts, found)}Pad the sizes of the largest: {_padding(found.sizes)}, masked."),
+            confirm="The kernels' names must change, and the time of these products fall although they grow.",
+        )
 
     def _expected(self, found: Alignment, lost: float) -> float:
-        """What of the loss goes when these products reach what the others do."""
+        """Return what of the loss goes when these products reach what the others do."""
         if not found.others_ratio:
             return self.reached_ratio * lost
         return min(max(found.share - (found.share - lost) / found.others_ratio, 0.0), lost)
-
-
-def _finding(facts: Facts, found: Alignment, expected: float, lost: float) -> Result:
-    size = " × ".join(map(str, found.sizes))
-    return fired(
-        facts,
-        bound="compute-bound",
-        title=f"Matrix products of odd sizes lose {format_ratio(lost)} of the step",
-        why=f"`{found.operator}` multiplies M × N × K = {size}: tensor cores load {GRANULE} elements at a time, and "
-        "fall back to slower kernels where rows do not divide.",
-        evidence=(
-            Evidence(
-                "16-bit products of odd sizes, share of the step",
-                found.share,
-                "ratio",
-                "measured",
-                f"{found.operator}: {size}",
-                n=round(found.calls_per_step * facts.steps.steady),
-            ),
-            Evidence(
-                "Time beyond what the shapes need, share of the step",
-                lost,
-                "ratio",
-                "derived",
-                facts.spec.source if facts.spec else "peaks of the device",
-            ),
-        ),
-        at_most="medium",
-        detail="alignment",
-        saving=saving(expected, lost),
-        fix=Fix(text=f"{_fused_first(facts, found)}Pad the sizes of the largest: {_padding(found.sizes)}, masked."),
-        confirm="The kernels' names must change, and the time of these products fall although they grow.",
-    )
 
 
 def _fused_first(facts: Facts, found: Alignment) -> str:
@@ -119,7 +115,7 @@ def _fused_first(facts: Facts, found: Alignment) -> str:
 
 
 def _padding(sizes: tuple[int, int, int]) -> str:
-    """Every odd size, once, with what it is to be padded to.
+    """Return every odd size, once, with what it is to be padded to.
 
     >>> _padding((50257, 768, 50257)), _padding((10, 64, 8))
     ('50257 → 50304', '10 → 16')

@@ -1,7 +1,7 @@
 """CP004: chains of pointwise kernels move the same tensors again and again."""
 
 from profilerkit.analysis.whatif import fused_chain
-from profilerkit.rules.api import Evidence, Facts, Fix, Passed, Result, Rule, fired, no_device_events, saving
+from profilerkit.rules.api import Evidence, Facts, Fix, Passed, Result, Rule, fired, no_device, saving
 from profilerkit.units import format_ratio, format_value
 
 
@@ -39,9 +39,8 @@ class PointwiseChain(Rule, frozen=True):
     reached_ratio: float = 0.6
 
     def check(self, facts: Facts) -> Result:
-        """Fires when long pointwise chains own ``smallest_share`` of the step."""
         if facts.chains is None:
-            return no_device_events(facts, "no device events: operator names do not show bandwidth on a CPU")
+            return no_device(facts, "no device events: operator names do not show bandwidth on a CPU")
         chains = facts.chains
         if chains.share < self.smallest_share:
             return Passed(f"chains of pointwise kernels take {format_ratio(chains.share)} of the step")
@@ -94,5 +93,5 @@ class PointwiseChain(Rule, frozen=True):
 
 
 def _shapes_known(facts: Facts) -> bool:
-    """Whether shapes and peaks, not names, tell that most of the kernels are bound by memory."""
+    """Return whether shapes and peaks, not names, tell that most of the kernels are bound by memory."""
     return facts.compute is not None and (facts.compute.by_shape_ratio or 0.0) > 0.5

@@ -1,21 +1,20 @@
 """CP011: the batch is too small to fill the device."""
 
 from profilerkit.analysis.contention import LargerBatch, larger_batch, peak_memory, room
+from profilerkit.analysis.parts import WAITS
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.run import OPERATOR_TRACE
 from profilerkit.rules.api import (
-    WAITS,
     Facts,
-    Finding,
     Fired,
-    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
     finding_for,
-    no_device_events,
-    revise,
+    no_device,
     unsure,
 )
 from profilerkit.units import format_bytes, format_ratio
@@ -52,9 +51,8 @@ class SmallBatch(Rule, frozen=True):
     input_share: float = 0.05
 
     def check(self, facts: Facts) -> Result:
-        """Fires when small kernels and host work own ``smallest_share`` and memory is left for twice the batch."""
         if facts.device is None:
-            return no_device_events(facts, "no device to fill")
+            return no_device(facts, "no device to fill")
         if facts.cold is not None and facts.cold.dominates:
             return NotApplicable("the window is dominated by first-use work")
         share = facts.share(*_IDLE)

@@ -42,7 +42,6 @@ class ThrottledClock(Rule, frozen=True):
     low_limit_ratio: float = 0.9
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the clock was held down for longer than ``slowed_ratio`` of the time at work."""
         if facts.mode == "cpu":
             return NotApplicable("no device")
         found = facts.throttling
@@ -57,7 +56,30 @@ class ThrottledClock(Rule, frozen=True):
         if value is not None and not self.worth_saying(facts, value.expected):
             cost = format_ratio(value.expected)
             return Passed(f"the clock is {found.clock_mhz:.0f} MHz under load, which costs {cost} of the step")
-        return _finding(facts, found, value, limited)
+        normal = found.max_clock_mhz if limited == "lowered" else _normal_clock(found)
+        cause, what = _cause(found, limited)
+        clock = f"{found.clock_mhz:.0f} MHz" if normal is None else f"{found.clock_mhz:.0f} → {normal:.0f} MHz"
+        ratio = found.capped_ratio if limited else found.slowed_ratio
+        whose = "the device's" if found.device is None else f"{found.device}'s"
+        return fired(
+            facts,
+            bound="compute-bound" if value is not None else None,
+            title=f"{cause} holds {whose} clock down {format_ratio(ratio or 0.0)} of the time at work",
+            why=f"Under load the multiprocessors run at {found.clock_mhz:.0f} MHz on average"
+            + (f", not at {normal:.0f} MHz." if normal else ".")
+            + (" At full load the default limit may hold them down too." if limited == "lowered" else ""),
+            evidence=(
+                facts.evidence(
+                    "Time at work with the clock held down", ratio, "ratio", "NVML, reasons for the clock", n=found.n
+                ),
+                facts.evidence("Clock at work", found.clock_mhz, "MHz", "NVML", n=found.n, behind=("gpu.sm_clock",)),
+            ),
+            at_most="high",
+            detail="clock",
+            saving=value,
+            fix=Fix(text=f"{what}, so that the clock comes back: {clock}."),
+            confirm="`nvidia-smi -q -d PERFORMANCE` must show no active reason for the clock while the run computes.",
+        )
 
     def _limited(self, found: Throttling) -> _Limited | None:
         """Why the power limit holds the clock down for no other reason than full load; ``None`` where it does not."""
@@ -78,13 +100,13 @@ class ThrottledClock(Rule, frozen=True):
 
 
 def _normal_clock(found: Throttling) -> float | None:
-    """The clock that the device would have: its own without a reason or the other ranks', else the highest."""
+    """Return the clock that the device would have: its own without a reason or the other ranks', else the highest."""
     known = [clock for clock in (found.other_clock_mhz, found.free_clock_mhz) if clock]
     return max(known) if known else found.max_clock_mhz
 
 
 def _saving(facts: Facts, found: Throttling) -> Saving | None:
-    """What the normal clock would save; ``None`` where no clock is known to compare with."""
+    """Return what the normal clock would save; ``None`` where no clock is known to compare with."""
     normal = _normal_clock(found)
     if not normal:
         return None
@@ -94,35 +116,8 @@ def _saving(facts: Facts, found: Throttling) -> Saving | None:
     return saving(expected, bound)
 
 
-def _finding(facts: Facts, found: Throttling, value: Saving | None, limited: _Limited | None) -> Result:
-    normal = found.max_clock_mhz if limited == "lowered" else _normal_clock(found)
-    cause, what = _cause(found, limited)
-    clock = f"{found.clock_mhz:.0f} MHz" if normal is None else f"{found.clock_mhz:.0f} → {normal:.0f} MHz"
-    ratio = found.capped_ratio if limited else found.slowed_ratio
-    whose = "the device's" if found.device is None else f"{found.device}'s"
-    return fired(
-        facts,
-        bound="compute-bound" if value is not None else None,
-        title=f"{cause} holds {whose} clock down {format_ratio(ratio or 0.0)} of the time at work",
-        why=f"Under load the multiprocessors run at {found.clock_mhz:.0f} MHz on average"
-        + (f", not at {normal:.0f} MHz." if normal else ".")
-        + (" At full load the default limit may hold them down too." if limited == "lowered" else ""),
-        evidence=(
-            facts.evidence(
-                "Time at work with the clock held down", ratio, "ratio", "NVML, reasons for the clock", n=found.n
-            ),
-            facts.evidence("Clock at work", found.clock_mhz, "MHz", "NVML", n=found.n, behind=("gpu.sm_clock",)),
-        ),
-        at_most="high",
-        detail="clock",
-        saving=value,
-        fix=Fix(text=f"{what}, so that the clock comes back: {clock}."),
-        confirm="`nvidia-smi -q -d PERFORMANCE` must show no active reason for the clock while the run computes.",
-    )
-
-
 def _cause(found: Throttling, limited: _Limited | None) -> tuple[str, str]:
-    """What holds the clock down, and what to do about it."""
+    """Return what holds the clock down, and what to do about it."""
     limit = f"{(found.power_limit_mw or 0.0) / 1e3:.0f} W"
     if limited == "lowered":
         watts = f"{(found.power_limit_default_mw or 0.0) / 1e3:.0f}"

@@ -16,7 +16,7 @@ from profilerkit.rules.api import (
     Saving,
     at_most,
     fired,
-    no_device_events,
+    no_device,
 )
 from profilerkit.units import format_ratio
 
@@ -50,9 +50,8 @@ class UnderfilledGrid(Rule, frozen=True):
     idle_ratio: float = 0.20
 
     def check(self, facts: Facts) -> Result:
-        """Fires when kernels with at least ``idle_ratio`` of idle time own ``smallest_share`` of the step."""
         if facts.kernel_losses is None:
-            return no_device_events(facts, "no device events: there are no grids")
+            return no_device(facts, "no device events: there are no grids")
         grids = facts.kernel_losses.grids
         if grids is None:
             return MissingData(

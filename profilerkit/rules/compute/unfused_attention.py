@@ -12,9 +12,8 @@ from profilerkit.rules.api import (
     Result,
     Rule,
     Saving,
-    evidence_if_known,
     fired,
-    no_device_events,
+    no_device,
     saving,
 )
 from profilerkit.units import format_ratio
@@ -55,9 +54,8 @@ class UnfusedAttention(Rule, frozen=True):
     reached_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when score matrices of ``fewest_positions`` squared are written and read again."""
         if facts.kernel_losses is None:
-            return no_device_events(facts, "no device events: kernels of a CPU are not distinguished")
+            return no_device(facts, "no device events: kernels of a CPU are not distinguished")
         if not facts.kernel_losses.has_shapes:
             return MissingData("the shapes of operators were not recorded", "torch.profiler: record_shapes=True")
         found = [row for row in facts.kernel_losses.scores if row.queries * row.keys >= self.fewest_positions**2]
@@ -110,10 +108,12 @@ def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Res
                 "operators between the products",
                 n=facts.steps.steady,
             ),
-            *evidence_if_known(
+            Evidence(
                 "Arithmetic of the products at the dense peak",
                 sum(row.peak_share or 0.0 for row in found) if facts.spec else None,
-                origin=facts.spec.source if facts.spec else "",
+                "ratio",
+                "derived",
+                facts.spec.source if facts.spec else "",
             ),
         ),
         at_most="high",

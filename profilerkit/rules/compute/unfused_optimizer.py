@@ -12,9 +12,8 @@ from profilerkit.rules.api import (
     Result,
     Rule,
     Saving,
-    evidence_if_known,
     fired,
-    no_device_events,
+    no_device,
     revise,
     saving,
 )
@@ -60,7 +59,6 @@ class UnfusedOptimizer(Rule, frozen=True):
     smallest_on_host: float = 0.15
 
     def check(self, facts: Facts) -> Result:
-        """Fires when an optimizer that is not fused takes many kernels or much of the step."""
         if facts.kernel_losses is None:
             return self._on_host(facts)
         found = facts.kernel_losses.optimizer
@@ -92,10 +90,10 @@ class UnfusedOptimizer(Rule, frozen=True):
         return _finding(facts, found, priced)
 
     def _on_host(self, facts: Facts) -> Result:
-        """The same of an optimizer that a processor runs."""
+        """Return the same of an optimizer that a processor runs."""
         found = next((one for one in facts.host.held or () if one.place == "optimizer"), None)
         if found is None:
-            return no_device_events(facts, "no optimizer step takes 2 % of the step")
+            return no_device(facts, "no optimizer step takes 2 % of the step")
         name = found.operator or "the optimizer"
         expected = found.share * (0.0 if found.style == "fused" else _FUSED_ON_HOST.get(found.operator, 0.0))
         gains = self.worth_saying(facts, expected)
@@ -158,11 +156,12 @@ def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Result
                 "kernels launched inside",
                 n=facts.steps.steady,
             ),
-            *evidence_if_known(
+            Evidence(
                 "Time for the bytes that must move, share of the step",
                 found.least_share,
-                source="estimated",
-                origin=f"{format_count(found.parameters or 0)} parameters, in FP32",
+                "ratio",
+                "estimated",
+                f"{format_count(found.parameters or 0)} parameters, in FP32",
             ),
         ),
         at_most="high" if found.style == "single" else "medium",

@@ -1,19 +1,8 @@
 """IN012: the first epoch waits for data that later epochs find in memory."""
 
 from profilerkit.analysis.workers.loading import EpochFacts
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    finding_for,
-    record_longer,
-)
+from profilerkit.model.finding import Evidence
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, record_longer
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -47,7 +36,6 @@ class ColdEpoch(Rule, frozen=True):
     stored_fall: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the first epoch waits much longer than the later ones."""
         if facts.input is None:
             return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
         epochs = facts.loading.epochs if facts.loading is not None else None
@@ -67,19 +55,17 @@ class ColdEpoch(Rule, frozen=True):
         if not slow or more < self.smallest_share * (facts.mean_step_ns or 0.0):
             first, later = format_ns(epochs.first_wait_ns), format_ns(epochs.later_wait_ns)
             return Passed(f"a fetch takes {first} in the first epoch and {later} in later ones")
-        return Fired((self._finding(facts, epochs, epochs.first_wait_ns, epochs.later_wait_ns),))
+        return self._finding(facts, epochs, epochs.first_wait_ns, epochs.later_wait_ns)
 
-    def _finding(self, facts: Facts, epochs: EpochFacts, first_ns: float, later_ns: float) -> Finding:
+    def _finding(self, facts: Facts, epochs: EpochFacts, first_ns: float, later_ns: float) -> Result:
         first, later = epochs.first_stored_ratio, epochs.later_stored_ratio
         cached = first is not None and later is not None and first - later >= self.stored_fall
 
-        def evidence(label: str, value: float | None, unit: str) -> tuple[Evidence, ...]:
-            if value is None:
-                return ()
+        def evidence(label: str, value: float | None, unit: str) -> Evidence:
             origin = "step timers" if unit == "ns" else "counters of the worker processes"
-            return (facts.evidence(label, value, unit, origin, n=epochs.count),)
+            return facts.evidence(label, value, unit, origin, n=epochs.count)
 
-        return finding_for(
+        return fired(
             facts,
             bound=None,
             title=f"The first epoch waits {format_ns(first_ns)} for a batch, later ones {format_ns(later_ns)}",
@@ -87,10 +73,10 @@ class ColdEpoch(Rule, frozen=True):
             if cached
             else "Something is done once in the first epoch; the recording does not show that it is the file cache.",
             evidence=(
-                *evidence("Usual fetch, first epoch", first_ns, "ns"),
-                *evidence("Usual fetch, later epochs", later_ns, "ns"),
-                *evidence("Read from storage, first epoch", first, "ratio"),
-                *evidence("Read from storage, later epochs", later, "ratio"),
+                evidence("Usual fetch, first epoch", first_ns, "ns"),
+                evidence("Usual fetch, later epochs", later_ns, "ns"),
+                evidence("Read from storage, first epoch", first, "ratio"),
+                evidence("Read from storage, later epochs", later, "ratio"),
             ),
             at_most="high" if cached else "low",
             confirm="Judge the run by its later epochs. For a run of one or two epochs copy the data to local storage "

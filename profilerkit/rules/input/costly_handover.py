@@ -4,7 +4,7 @@ from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, half_s
 from profilerkit.analysis.workers.anatomy import on_its_way
 from profilerkit.model.workers import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.input.worker_evidence import measured, part_evidence, recorded_workers
 from profilerkit.rules.lines import in_line, line_evidence, told_line
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
@@ -49,7 +49,6 @@ class CostlyHandover(Rule, frozen=True):
     on_its_way_share: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when collate and hand-over are a cost that the step waits for."""
         workers = recorded_workers(facts)
         if not isinstance(workers, Workers):
             return workers
@@ -65,7 +64,37 @@ class CostlyHandover(Rule, frozen=True):
             expected = max(expected, CHEAPER_TRANSFORM * on_the_way * facts.share(*WAITS))
         if not self.worth_saying(facts, expected):
             return Passed(f"collate and hand-over are {format_ratio(share)} of a batch; the step hardly waits for it")
-        return _finding(facts, workers, on_the_way, expected, is_piecewise)
+        time_ns = workers.time_ns("collate", "handover")
+        joins = _joins(workers, on_the_way)
+        line = facts.lines.get("collate") if joins else None
+        value = saving(expected, facts.share(*WAITS))
+        text = _JOIN.format(in_line(line)) if joins else _SEND
+        if is_piecewise:
+            text = _STACK.format(in_line(line), format_bytes(workers.batch_bytes or 0))
+        size = f" of {format_bytes(workers.batch_bytes)}" if workers.batch_bytes is not None else ""
+        return fired(
+            facts,
+            bound="input-bound",
+            title=f"Joining and handing over every batch{size} takes {format_ns(time_ns)} of a worker",
+            why="The samples are ready. Joining them to a batch and sending it to the training process takes the "
+            f"time.{told_line(line, 'the joining')}",
+            evidence=(
+                *part_evidence(facts, workers),
+                measured(facts, workers, "Joining and handing over a batch", time_ns, "ns"),
+                measured(facts, workers, "Bytes of a batch", workers.batch_bytes, "bytes"),
+                measured(facts, workers, "From the end of collating to the training loop", workers.delivery_ns, "ns"),
+                measured(facts, workers, "Wait for batches on their way, share of the wait", on_the_way, "ratio"),
+                *line_evidence(facts, "Joining", line),
+            ),
+            at_most="high" if workers.share("collate", "handover") >= 0.5 else "medium",
+            detail="ipc",
+            # The user's function may be made twice as quick or ten times: 52 to 66 % were measured for 40 % expected.
+            saving=half_sure(value) if joins and not is_piecewise else value,
+            fix=Fix(text=text),
+            confirm="Time collate_fn on the samples of one batch."
+            if joins
+            else "A batch of half the bytes must take about half the time.",
+        )
 
 
 def _copying_ns(facts: Facts, workers: Workers) -> float:
@@ -91,37 +120,3 @@ _STACK = (
     "{} takes less than a tenth of this."
 )
 _SEND = "Halve the cost of the hand-over: collate into one tensor, send uint8 instead of float32, cast on the device."
-
-
-def _finding(facts: Facts, workers: Workers, on_the_way: float, expected: float, is_piecewise: bool) -> Result:
-    time_ns = workers.time_ns("collate", "handover")
-    joins = _joins(workers, on_the_way)
-    line = facts.lines.get("collate") if joins else None
-    value = saving(expected, facts.share(*WAITS))
-    text = _JOIN.format(in_line(line)) if joins else _SEND
-    if is_piecewise:
-        text = _STACK.format(in_line(line), format_bytes(workers.batch_bytes or 0))
-    size = f" of {format_bytes(workers.batch_bytes)}" if workers.batch_bytes is not None else ""
-    return fired(
-        facts,
-        bound="input-bound",
-        title=f"Joining and handing over every batch{size} takes {format_ns(time_ns)} of a worker",
-        why="The samples are ready. Joining them to a batch and sending it to the training process takes the "
-        f"time.{told_line(line, 'the joining')}",
-        evidence=(
-            *part_evidence(facts, workers),
-            measured(facts, workers, "Joining and handing over a batch", time_ns, "ns"),
-            *optional(facts, workers, "Bytes of a batch", workers.batch_bytes, "bytes"),
-            *optional(facts, workers, "From the end of collating to the training loop", workers.delivery_ns, "ns"),
-            *optional(facts, workers, "Wait for batches on their way, share of the wait", on_the_way, "ratio"),
-            *line_evidence(facts, "Joining", line),
-        ),
-        at_most="high" if workers.share("collate", "handover") >= 0.5 else "medium",
-        detail="ipc",
-        # The user's function may be made twice as quick or ten times: 52 to 66 % were measured for 40 % expected.
-        saving=half_sure(value) if joins and not is_piecewise else value,
-        fix=Fix(text=text),
-        confirm="Time collate_fn on the samples of one batch."
-        if joins
-        else "A batch of half the bytes must take about half the time.",
-    )

@@ -3,7 +3,7 @@
 from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch
 from profilerkit.model.workers import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.input.worker_evidence import measured, part_evidence, recorded_workers
 from profilerkit.rules.lines import in_line, line_evidence, told_line
 from profilerkit.units import format_ns, format_ratio
 
@@ -38,7 +38,6 @@ class CostlySamples(Rule, frozen=True):
     computing_share: float = 0.7
 
     def check(self, facts: Facts) -> Result:
-        """Fires when most of a batch is computing its samples."""
         workers = recorded_workers(facts)
         if not isinstance(workers, Workers):
             return workers
@@ -59,7 +58,7 @@ class CostlySamples(Rule, frozen=True):
             evidence=(
                 *part_evidence(facts, workers, "prep", "fetch"),
                 measured(facts, workers, "Computing the samples of a batch", workers.time_ns("prep"), "ns"),
-                *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
+                measured(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
                 *line_evidence(facts, "Making samples", line),
             ),
             at_most="high",

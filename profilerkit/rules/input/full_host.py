@@ -4,7 +4,7 @@ from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, worker
 from profilerkit.analysis.workers.capacity import CORES_IN_USE, shortage
 from profilerkit.model.workers import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import cores_evidence, measured, optional, recorded_workers
+from profilerkit.rules.input.worker_evidence import cores_evidence, measured, recorded_workers
 from profilerkit.rules.lines import in_line, line_evidence, told_line
 
 
@@ -36,7 +36,6 @@ class FullHost(Rule, frozen=True):
     summary = "The host has no cores for more workers"
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the step waits for batches that wait for a core."""
         workers = recorded_workers(facts)
         if not isinstance(workers, Workers):
             return workers
@@ -50,34 +49,31 @@ class FullHost(Rule, frozen=True):
         expected = cheaper_batch(facts, queued) if queued and not own else cheaper_batch(facts, cpu, cpu)
         if not self.worth_saying(facts, expected):
             return Passed(f"{reason}, and the step hardly waits for it")
-        return _finding(facts, workers, reason, expected, is_own=own)
-
-
-def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is_own: bool) -> Result:
-    known = all(stage.run_queue_ns is not None for stage in workers.stages)
-    return fired(
-        facts,
-        bound="input-bound",
-        title=f"More workers will not help, the CPU is full: {reason}",
-        why="Making a batch needs a core, and there is none free: more workers would share the same cores."
-        f"{told_line(facts.lines.get('workers'), 'the time of workers')}",
-        evidence=(
-            facts.share_evidence("Input wait, share of the step", *WAITS),
-            measured(facts, workers, "CPU time of a batch", workers.cpu_ns, "ns"),
-            measured(facts, workers, "Waiting for a core, per batch", workers.time_ns("core"), "ns"),
-            *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
-            *cores_evidence(facts),
-            *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
-            measured(facts, workers, "num_workers", workers_now(facts) or workers.count, "count"),
-        ),
-        at_most="high" if known else "medium",
-        detail="prep" if is_own else "wait",
-        saving=saving(expected, facts.share(*WAITS)),
-        fix=Fix(text=_fix(facts, workers, is_own=is_own)),
-        confirm="With half of the transform left out the step must get shorter; with more workers it must not."
-        if is_own
-        else "On an idle host the same loader must be faster.",
-    )
+        is_own = own
+        known = all(stage.run_queue_ns is not None for stage in workers.stages)
+        return fired(
+            facts,
+            bound="input-bound",
+            title=f"More workers will not help, the CPU is full: {reason}",
+            why="Making a batch needs a core, and there is none free: more workers would share the same cores."
+            f"{told_line(facts.lines.get('workers'), 'the time of workers')}",
+            evidence=(
+                facts.share_evidence("Input wait, share of the step", *WAITS),
+                measured(facts, workers, "CPU time of a batch", workers.cpu_ns, "ns"),
+                measured(facts, workers, "Waiting for a core, per batch", workers.time_ns("core"), "ns"),
+                measured(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
+                cores_evidence(facts),
+                *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
+                measured(facts, workers, "num_workers", workers_now(facts) or workers.count, "count"),
+            ),
+            at_most="high" if known else "medium",
+            detail="prep" if is_own else "wait",
+            saving=saving(expected, facts.share(*WAITS)),
+            fix=Fix(text=_fix(facts, workers, is_own=is_own)),
+            confirm="With half of the transform left out the step must get shorter; with more workers it must not."
+            if is_own
+            else "On an idle host the same loader must be faster.",
+        )
 
 
 def _fix(facts: Facts, workers: Workers, *, is_own: bool) -> str:

@@ -3,20 +3,8 @@
 import msgspec
 
 from profilerkit.analysis.whatif import cheaper_batch, workers_now
-from profilerkit.rules.api import (
-    WAITS,
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    finding_for,
-    saving,
-)
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.api import WAITS, Facts, Fired, MissingData, Passed, Result, Rule, finding_for, saving
 from profilerkit.rules.input.worker_evidence import ORIGIN, SMALLEST_WAIT
 from profilerkit.rules.lines import line_evidence, told_line
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
@@ -56,7 +44,6 @@ class ItemwiseSamples(Rule, frozen=True):
     batched_ratio: float = 0.75
 
     def check(self, facts: Facts) -> Result:
-        """Fires when a batch is many cheap samples that compute."""
         if facts.input is None:
             return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
         share = facts.share(*WAITS)
@@ -105,7 +92,7 @@ class _Batch(msgspec.Struct, frozen=True):
 
 
 def _batch(facts: Facts) -> _Batch | MissingData:
-    """The batch as the workers recorded it, or as the waiting thread made it."""
+    """Return the batch as the workers recorded it, or as the waiting thread made it."""
     workers, loading = facts.workers, facts.loading
     if workers is not None:
         items = loading.items if loading is not None else None
@@ -147,7 +134,7 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
     line = facts.lines.get("fetch" if batch.by_workers else "input")
     origin = ORIGIN if batch.by_workers else "step timers"
 
-    def evidence(label: str, value: float, unit: str) -> Evidence:
+    def evidence(label: str, value: float | None, unit: str) -> Evidence:
         return facts.evidence(
             label,
             value,
@@ -169,7 +156,7 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
             evidence("CPU time of a batch", batch.cpu_ns, "ns"),
             evidence("Samples in a batch", batch.samples, "count"),
             evidence("Time of a sample", each_ns, "ns"),
-            *((evidence("Bytes of a sample", size, "bytes"),) if size is not None else ()),
+            evidence("Bytes of a sample", size, "bytes"),
             *line_evidence(facts, "Fetching", line),
         ),
         at_most="medium",

@@ -27,13 +27,13 @@ def made_elsewhere(facts: Facts) -> bool:
 
 
 def times_as_many(facts: Facts) -> int:
-    """How many times as many batches have to be made at a time for the step to wait for none."""
+    """Return how many times as many batches have to be made at a time for the step to wait for none."""
     step = facts.mean_step_ns or 1.0
     return max(math.ceil(WORKER_MARGIN * step / consumer_ns(facts, step)), 2)
 
 
 def cheaper_input(facts: Facts) -> float:
-    """Saving if preparing a batch cost half as much, or where others make it if enough of them did."""
+    """Return the saving if preparing a batch cost half as much, or where others make it if enough of them did."""
     queue = facts.loading.queue if facts.loading is not None else None
     most = queue.cheaper(CHEAPER_TRANSFORM) if queue is not None and queue.is_faithful else 1.0
     part = MADE_AHEAD if made_elsewhere(facts) else CHEAPER_TRANSFORM
@@ -48,7 +48,7 @@ def more_at_a_time(facts: Facts) -> Fix:
 
 
 def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
-    """The proposal of more workers."""
+    """Return the proposal of more workers."""
     kept = f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs."
     text = kept + _parts_of_data(facts, fix) + limits(facts, fix)
     return Fix(text=text, code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)")
@@ -64,7 +64,7 @@ def _parts_of_data(facts: Facts, fix: LoaderFix) -> str:
 
 
 def limits(facts: Facts, fix: LoaderFix) -> str:
-    """What keeps the number of workers down, and torch's warning; empty or beginning with a space."""
+    """Return what keeps the number of workers down, and torch's warning; empty or beginning with a space."""
     text = ""
     beyond = facts.usable_cores is not None and fix.workers > facts.usable_cores
     if fix.capped_by == "memory":

@@ -1,20 +1,8 @@
 """IN002: the main process loads the data itself."""
 
-from profilerkit.analysis.whatif import loader_fix, waited_share, workers_now
-from profilerkit.rules.api import (
-    WAITS,
-    Evidence,
-    Facts,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    fired,
-    saving,
-    unsure,
-)
+from profilerkit.analysis.whatif import loader_fix, saving, waited_share, workers_now
+from profilerkit.model.finding import Evidence
+from profilerkit.rules.api import WAITS, Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, unsure
 from profilerkit.rules.input.loader_fixes import worker_fix
 from profilerkit.rules.input.starved_device import frames_evidence, in_function
 from profilerkit.rules.input.worker_evidence import cores_evidence
@@ -57,7 +45,6 @@ class NoWorkers(Rule, frozen=True):
     smallest_wait_ns: float = 2_000_000
 
     def check(self, facts: Facts) -> Result:
-        """Fires for a single-process loader that the step waits for, if workers would help."""
         if facts.input is None:
             return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
         workers = workers_now(facts)
@@ -87,7 +74,7 @@ class NoWorkers(Rule, frozen=True):
                 Evidence("num_workers", 0, "count", "measured", "DataLoader settings" if known else facts.input.origin),
                 facts.share_evidence("Input wait, share of the step", *WAITS),
                 *frames_evidence(facts),
-                *cores_evidence(facts),
+                cores_evidence(facts),
             ),
             at_most="high" if known else "medium",
             saving=saving(fix.expected, share),

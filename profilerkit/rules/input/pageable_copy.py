@@ -1,6 +1,6 @@
 """IN009: batches are copied from pageable memory."""
 
-from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, each, fired, no_device_events, saving
+from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, each, fired, no_device, saving
 from profilerkit.units import format_ns, format_ratio
 
 _ORIGIN = "Memcpy HtoD (Pageable -> Device)"
@@ -59,9 +59,8 @@ class PageableCopy(Rule, frozen=True):
         return min(link, self.most_times_faster * pageable) if pageable else link
 
     def check(self, facts: Facts) -> Result:
-        """Fires when pageable batch copies are slow and exposed."""
         if facts.copies is None:
-            return no_device_events(facts, "no device events: nothing is copied to a device")
+            return no_device(facts, "no device events: nothing is copied to a device")
         if facts.copies.per_step == 0:
             return Passed("no batch is copied from pageable memory")
         known = facts.spec.pcie_gb_per_s if facts.spec else None

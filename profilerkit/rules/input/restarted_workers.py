@@ -1,23 +1,19 @@
 """IN011: every epoch starts its worker processes again."""
 
-from profilerkit.analysis.whatif import workers_now
+from profilerkit.analysis.whatif import at_most, saving, workers_now
 from profilerkit.analysis.workers.loading import EpochFacts
+from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.api import (
     SMALLEST_SAVING,
-    Evidence,
     Facts,
-    Finding,
     Fired,
-    Fix,
     MissingData,
     NotApplicable,
     Passed,
     Result,
     Rule,
-    at_most,
     finding_for,
     record_longer,
-    saving,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
 
@@ -52,7 +48,6 @@ class RestartedWorkers(Rule, frozen=True):
     smallest_gap_ns: float = 20_000_000
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the boundaries of epochs cost steps."""
         if workers_now(facts) == 0:
             return NotApplicable("the loader has no worker processes")
         epochs = facts.loading.epochs if facts.loading is not None else None

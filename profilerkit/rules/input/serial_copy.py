@@ -1,20 +1,8 @@
 """IN010: the device waits for the copies of its batches, which need not be pinned any more."""
 
 from profilerkit.analysis.device.records import CopyFacts
-from profilerkit.rules.api import (
-    WAITS,
-    Evidence,
-    Facts,
-    Fix,
-    Passed,
-    Result,
-    Rule,
-    each,
-    fired,
-    no_device_events,
-    saving,
-)
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.rules.api import WAITS, Evidence, Facts, Fix, Passed, Result, Rule, fired, no_device, saving, spent
+from profilerkit.units import format_ratio
 
 #: Share of the copies' time on the stream that computes, from which they are in line with the kernels (a choice).
 _IN_LINE = 0.5
@@ -54,10 +42,9 @@ class SerialCopy(Rule, frozen=True):
     smallest_share: float = 0.03
 
     def check(self, facts: Facts) -> Result:
-        """Fires when batch copies are exposed, and something waits for them."""
         copies = facts.pinned
         if copies is None:
-            return no_device_events(facts, "no device events: nothing is copied to a device")
+            return no_device(facts, "no device events: nothing is copied to a device")
         if not copies.per_step:
             return Passed("no batch is copied, or all are from pageable memory")
         step = facts.mean_step_ns or 1.0
@@ -73,7 +60,7 @@ class SerialCopy(Rule, frozen=True):
         return fired(
             facts,
             bound="input-bound",
-            title=f"The device waits {format_ns(bound * step)} of {each(facts)} for batch copies",
+            title=f"The device waits {spent(facts, bound)} for batch copies",
             why="The copies are on the stream of the kernels: the next kernel starts when they are done."
             if in_line
             else (

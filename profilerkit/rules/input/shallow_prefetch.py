@@ -1,12 +1,11 @@
 """IN004: the workers are fast enough on average, but a few slow batches drain the queue."""
 
 from profilerkit.analysis.whatif import waited_share
-from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.analysis.workers.capacity import PREFETCH, batch_room
 from profilerkit.analysis.workers.loading import QueueFacts
 from profilerkit.model.workers import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.input.worker_evidence import measured, part_evidence, recorded_workers, wait_detail
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -40,7 +39,6 @@ class ShallowPrefetch(Rule, frozen=True):
     enough_ratio: float = 0.9
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the replay of the queue with deeper prefetch is faster."""
         workers = recorded_workers(facts)
         if not isinstance(workers, Workers):
             return workers
@@ -60,9 +58,6 @@ class ShallowPrefetch(Rule, frozen=True):
                 "record more steps, and leave the host to the run alone",
             )
         now = (facts.loader.prefetch_factor if facts.loader else None) or PREFETCH
-        return self._result(facts, workers, queue, now)
-
-    def _result(self, facts: Facts, workers: Workers, queue: QueueFacts, now: int) -> Result:
         room = batch_room(facts)
         fitting = {
             depth: gain
@@ -100,8 +95,8 @@ def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth:
         "is ready.",
         evidence=(
             *part_evidence(facts, workers),
-            *optional(facts, workers, "Work on a batch, deviation over mean", workers.variation_ratio, "ratio"),
-            *optional(facts, workers, "Fetches that found no batch ready", workers.queue_empty_ratio, "ratio"),
+            measured(facts, workers, "Work on a batch, deviation over mean", workers.variation_ratio, "ratio"),
+            measured(facts, workers, "Fetches that found no batch ready", workers.queue_empty_ratio, "ratio"),
             measured(facts, workers, "Wait for batches of twice the usual work", queue.slow_ratio, "ratio"),
             measured(facts, workers, "prefetch_factor", now, "count"),
             facts.evidence(
@@ -115,7 +110,7 @@ def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth:
             ),
         ),
         at_most="high",
-        detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
+        detail=wait_detail(facts, workers),
         saving=saving(expected, facts.share(*WAITS), method="replay"),
         fix=Fix(text=text, code=f"DataLoader(..., prefetch_factor={depth})"),
         confirm="Train again: fewer fetches must find the queue empty. If the wait stays, the mean rate is the limit.",

@@ -4,7 +4,7 @@ from profilerkit.analysis.whatif import BUSY_WORKERS, cheaper_batch, workers_bus
 from profilerkit.analysis.workers.capacity import lock_held
 from profilerkit.model.workers import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.input.worker_evidence import measured, part_evidence, recorded_workers
 from profilerkit.rules.lines import in_line, line_evidence, told_line
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
@@ -44,7 +44,6 @@ class SlowStorage(Rule, frozen=True):
     faster: float = 2.0
 
     def check(self, facts: Facts) -> Result:
-        """Fires when a batch is mostly waited for inside the worker that makes it."""
         workers = recorded_workers(facts)
         if not isinstance(workers, Workers):
             return workers
@@ -88,10 +87,10 @@ class SlowStorage(Rule, frozen=True):
             evidence=(
                 *part_evidence(facts, workers),
                 measured(facts, workers, "Blocked while the samples are read", workers.time_ns("fetch"), "ns"),
-                *optional(facts, workers, "Read for a batch", workers.read_bytes, "bytes"),
-                *optional(facts, workers, "Read from storage", workers.storage_bytes, "bytes"),
+                measured(facts, workers, "Read for a batch", workers.read_bytes, "bytes"),
+                measured(facts, workers, "Read from storage", workers.storage_bytes, "bytes"),
                 *line_evidence(facts, "Making samples", line),
-                *optional(
+                measured(
                     facts, workers, "Moments at which blocked workers waited for a lock", workers.locked_ratio, "ratio"
                 ),
             ),

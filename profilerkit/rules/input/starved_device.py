@@ -1,6 +1,5 @@
 """IN001: the step waits for the data loader."""
 
-from profilerkit.analysis.host.input import BEFORE_THE_COPY, BETWEEN_STEPS, INFERRED
 from profilerkit.analysis.host.names import is_feeding_phase
 from profilerkit.analysis.whatif import (
     LoaderFix,
@@ -11,20 +10,8 @@ from profilerkit.analysis.whatif import (
     waited_share,
     workers_now,
 )
-from profilerkit.rules.api import (
-    WAITS,
-    Confidence,
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    fired,
-    saving,
-    unsure,
-)
+from profilerkit.model.finding import Confidence, Evidence, Fix
+from profilerkit.rules.api import WAITS, Facts, MissingData, Passed, Result, Rule, fired, saving, unsure
 from profilerkit.rules.input.costly_handover import CostlyHandover
 from profilerkit.rules.input.costly_samples import CostlySamples
 from profilerkit.rules.input.loader_fixes import cheaper_input, limits, made_elsewhere, more_at_a_time, worker_fix
@@ -74,7 +61,6 @@ class StarvedDevice(Rule, frozen=True):
     smallest_share: float = 0.05
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the exposed input wait reaches ``smallest_share``."""
         if facts.input is None:
             return MissingData(
                 "no loader was seen",
@@ -113,7 +99,7 @@ class StarvedDevice(Rule, frozen=True):
 
 
 def _not_for_data(facts: Facts, share: float) -> str:
-    """Why hardly any of the wait would go with the loading."""
+    """Return why hardly any of the wait would go with the loading."""
     queued = facts.input.queue_ratio or 0.0 if facts.input is not None else 0.0
     hidden = hidden_share(facts)
     if hidden > max(queued * share, opening_share(facts)):
@@ -125,7 +111,7 @@ def _not_for_data(facts: Facts, share: float) -> str:
 
 
 def _surest(facts: Facts) -> Confidence:
-    """How sure the rule can be by what the wait was read from."""
+    """Return how sure the rule can be by what the wait was read from."""
     assert facts.input is not None
     if _is_unnamed(facts):
         return "low"
@@ -134,9 +120,9 @@ def _surest(facts: Facts) -> Confidence:
 
 
 def _is_unnamed(facts: Facts) -> bool:
-    """Whether most of the wait is Python before a batch copy, of which nothing tells what it does."""
+    """Return whether most of the wait is Python before a batch copy, of which nothing tells what it does."""
     assert facts.input is not None
-    return facts.input.origin == BEFORE_THE_COPY and not facts.input.frames and _most(facts) == "input.wait"
+    return facts.input.gap == "before the copy" and not facts.input.frames and _most(facts) == "input.wait"
 
 
 def _by_workers(facts: Facts, fix: LoaderFix) -> Fix | None:
@@ -147,7 +133,7 @@ def _by_workers(facts: Facts, fix: LoaderFix) -> Fix | None:
 
 
 def _loader_of_its_own(facts: Facts, fix: LoaderFix) -> Fix:
-    """A loader for batches that the training thread computes itself."""
+    """Return a loader for batches that the training thread computes itself."""
     assert facts.input is not None
     what = _maker(facts.input.frames) or "what makes them"
     return Fix(
@@ -160,7 +146,7 @@ def _loader_of_its_own(facts: Facts, fix: LoaderFix) -> Fix:
 
 
 def _told_by_workers(facts: Facts) -> bool:
-    """Whether a rule about the workers' own time proposes the cheaper batch (IN006, IN007, IN008)."""
+    """Return whether a rule about the workers' own time proposes the cheaper batch (IN006, IN007, IN008)."""
     workers = facts.workers
     return workers is not None and (
         workers.share("fetch") >= SlowStorage().blocked_share
@@ -171,10 +157,10 @@ def _told_by_workers(facts: Facts) -> bool:
 
 #: What would halve a wait that is mostly this part.
 _CHEAPER = {
-    "input.fetch": "Halve the time blocked on reading: larger files read in sequence, a local copy, or a cache.",
-    "input.prep": "Halve the cost of preparing a batch: decode and resize ahead, or transform on the device.",
-    "input.ipc": "Halve the cost of the hand-over: collate into one tensor, send uint8, cast on the device.",
-    None: "Halve the time a batch takes: prepare it in parallel, ahead of the step, or more cheaply.",
+    "input.fetch": "Halve the time blocked on reading{}: larger files read in sequence, a local copy, or a cache.",
+    "input.prep": "Halve the cost of preparing a batch{}: decode and resize ahead, or transform on the device.",
+    "input.ipc": "Halve the cost of the hand-over{}: collate into one tensor, send uint8, cast on the device.",
+    None: "Halve the time a batch takes{}: prepare it in parallel, ahead of the step, or more cheaply.",
 }
 
 
@@ -182,9 +168,8 @@ def _cheaper_fix(facts: Facts) -> Fix:
     assert facts.input is not None
     if made_elsewhere(facts):
         return more_at_a_time(facts)
-    text = _CHEAPER.get(_most(facts), _CHEAPER[None])
     place = f" in {_holder(facts.input.frames)}" if in_function(facts) else in_line(facts.lines.get("workers"))
-    text = text.replace(":", f"{place}:", 1)
+    text = _CHEAPER.get(_most(facts), _CHEAPER[None]).format(place)
     maker = _maker(facts.input.frames)
     elsewhere = workers_now(facts) is None and not made_in_line(facts)  # of those it is known that workers win less
     if elsewhere and in_function(facts) and maker:
@@ -193,7 +178,7 @@ def _cheaper_fix(facts: Facts) -> Fix:
 
 
 def _rhythm(facts: Facts) -> str:
-    """That the waits come in the rhythm of workers, as a sentence after a space; empty where they do not."""
+    """Say that the waits come in the rhythm of workers, as a sentence after a space; empty where they do not."""
     slow = facts.steps.slow
     if slow is None or slow.period is None or slow.part not in WAITS:
         return ""
@@ -212,12 +197,12 @@ def _why(facts: Facts) -> str:
         return "The thread that loads the batch is blocked, not computing: it reads from storage, network or a lock."
     if most == "input.ipc":
         return "Most of the wait joins samples to a batch or takes it over from another process."
-    if facts.input.origin == BETWEEN_STEPS:
+    if facts.input.gap == "between steps":
         return (
             "The device waits between the range of a step and the next one, where a loop gets its batch; "
             f"nothing recorded names it.{_rhythm(facts)}"
         )
-    if facts.input.origin == BEFORE_THE_COPY:
+    if facts.input.gap == "before the copy":
         return (
             "The device waits from the start of the step for its first work, the copy of a batch. Nothing recorded "
             "names what makes it meanwhile; part of that may be something else."
@@ -227,65 +212,33 @@ def _why(facts: Facts) -> str:
     return "The training thread is inside the loader and does nothing else."
 
 
-def _held(facts: Facts) -> tuple[Evidence, ...]:
-    """How long the thread gets batches, whether the device works meanwhile or not."""
-    if facts.mode != "gpu" or facts.input is None or facts.input.held_ratio is None:
-        return ()
-    return (
-        facts.evidence(
-            "Time in the loader, overlapped or not, share of the step",
-            facts.input.held_ratio,
-            "ratio",
-            facts.input.origin,
-            "derived" if facts.input.origin in INFERRED else "measured",
-            n=facts.input.fetches,
-        ),
-    )
-
-
-def _hidden(facts: Facts) -> tuple[Evidence, ...]:
-    """What a faster input shows only once transfers are hidden as well, where that is worth a word."""
-    hidden = facts.hidden_share(*WAITS)
-    if hidden < SMALLEST_HIDDEN:
-        return ()
-    return (
-        facts.evidence(
-            "Further wait overlapped with communication and copies, share of the step",
-            hidden,
-            "ratio",
-            "launch, transfer and kernel times",
-            "derived",
-        ),
-    )
-
-
 def _most(facts: Facts) -> str | None:
-    """The part with more than half of the wait, ``None`` without one."""
+    """Return the part with more than half of the wait, ``None`` without one."""
     total = facts.share(*WAITS)
     return next((part for part in WAITS if facts.share(part) > total / 2), None)
 
 
 def in_function(facts: Facts) -> str:
-    """Where most of the wait is spent, as the end of a title; empty where no Python stack tells."""
+    """Return where most of the wait is spent, as the end of a title; empty where no Python stack tells."""
     if facts.input is None or not facts.input.frames or (facts.input.frames_ratio or 0.0) < MOST_OF_THE_WAIT:
         return ""
     return f", most of it in {_holder(facts.input.frames)}"
 
 
 def _holder(frames: tuple[str, ...]) -> str:
-    """The innermost frame that has a place in a file, else the innermost."""
+    """Return the innermost frame that has a place in a file, else the innermost."""
     return frame_text(next((frame for frame in reversed(frames) if PLACE.match(frame)), frames[-1]))
 
 
 def _maker(frames: tuple[str, ...]) -> str:
-    """The innermost frame that makes batches by its name, which may call others for it; empty without one."""
+    """Return the innermost frame that makes batches by its name, which may call others for it; empty without one."""
     placed = ((frame, PLACE.match(frame)) for frame in reversed(frames))
     made = next((frame for frame, place in placed if place and is_feeding_phase(place["function"])), None)
     return frame_text(made) if made else ""
 
 
 def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
-    """The function that holds most of the wait, where stacks were sampled or recorded."""
+    """Return the function that holds most of the wait, where stacks were sampled or recorded."""
     if facts.input is None or not facts.input.frames:
         return ()
     sampled = facts.lines.get("input")
@@ -304,44 +257,52 @@ def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
 
 def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
     assert facts.input is not None
-    entries = [
+    found, waits = facts.input, facts.present(*WAITS)
+    return (
         facts.evidence(
             "Input wait per step",
             wait,
             "ns",
-            facts.input.origin,
-            facts.input.source,
-            n=facts.input.fetches,
+            found.origin,
+            found.source,
+            n=found.fetches,
             steps=facts.judged_steps,
-            range_ns=facts.input.longest_ns,
-            behind=facts.present(*WAITS),
+            range_ns=found.longest_ns,
+            behind=waits,
         ),
         facts.share_evidence("Input wait, share of the step", *WAITS),
-        *_held(facts),
+        facts.evidence(
+            "Time in the loader, overlapped or not, share of the step",
+            found.held_ratio if facts.mode == "gpu" else None,
+            "ratio",
+            found.origin,
+            "derived" if found.gap else "measured",
+            n=found.fetches,
+        ),
         *frames_evidence(facts),
         *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
-        *_hidden(facts),
-    ]
-    if facts.input.cpu_ratio is not None:
-        entries.append(
-            facts.evidence(
-                "CPU time of the loading thread during the wait",
-                facts.input.cpu_ratio,
-                "ratio",
-                "thread CPU clock",
-                n=facts.input.fetches,
-                behind=facts.present(*WAITS),
-            )
-        )
-    if facts.input.queue_ratio is not None:
-        entries.append(
-            facts.evidence(
-                "Time of the wait in which the loading thread was ready and got no processor",
-                facts.input.queue_ratio,
-                "ratio",
-                "the kernel's scheduler statistics",
-                n=facts.input.fetches,
-                behind=facts.present(*WAITS),
-            )
-        )
-    return tuple(entries)
+        facts.evidence(
+            # What a faster input shows only once transfers are hidden as well.
+            "Further wait overlapped with communication and copies, share of the step",
+            hidden if (hidden := facts.hidden_share(*WAITS)) >= SMALLEST_HIDDEN else None,
+            "ratio",
+            "launch, transfer and kernel times",
+            "derived",
+        ),
+        facts.evidence(
+            "CPU time of the loading thread during the wait",
+            found.cpu_ratio,
+            "ratio",
+            "thread CPU clock",
+            n=found.fetches,
+            behind=waits,
+        ),
+        facts.evidence(
+            "Time of the wait in which the loading thread was ready and got no processor",
+            found.queue_ratio,
+            "ratio",
+            "the kernel's scheduler statistics",
+            n=found.fetches,
+            behind=waits,
+        ),
+    )

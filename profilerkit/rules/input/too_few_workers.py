@@ -1,12 +1,11 @@
 """IN003: all workers are busy and still slower than the step."""
 
-from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, consumer_ns, loader_fix, workers_busy
-from profilerkit.analysis.workers.anatomy import named_wait
+from profilerkit.analysis.whatif import BUSY_WORKERS, consumer_ns, loader_fix, workers_busy
 from profilerkit.analysis.workers.capacity import no_use
 from profilerkit.model.workers import Workers
 from profilerkit.rules.api import WAITS, Facts, Passed, Result, Rule, fired, revise, saving, unsure
 from profilerkit.rules.input.loader_fixes import worker_fix
-from profilerkit.rules.input.worker_evidence import measured, optional, recorded_workers
+from profilerkit.rules.input.worker_evidence import measured, recorded_workers, wait_detail
 from profilerkit.rules.lines import line_evidence, told_line
 from profilerkit.units import format_ns, format_ratio
 
@@ -45,7 +44,6 @@ class TooFewWorkers(Rule, frozen=True):
     blocked_share: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the workers are the limit and the host has room for more of them."""
         workers = recorded_workers(facts)
         if not isinstance(workers, Workers):
             return workers
@@ -60,23 +58,6 @@ class TooFewWorkers(Rule, frozen=True):
             return Passed("the host has no cores or memory for more workers")
         if not self.worth_saying(facts, fix.expected):
             return unsure(f"{fix.workers} workers would do", fix.expected)
-        return self._finding(facts, workers, fix)
-
-    def _enough(self, facts: Facts, workers: Workers) -> str:
-        """The number that says that the workers are not the limit; empty where they are."""
-        busy = workers_busy(facts)
-        if busy is not None and busy < self.busy_ratio:
-            return f"the workers are idle {format_ratio(1.0 - busy)} of the time"
-        awaited = workers.awaited_ratio
-        if awaited is not None and awaited < self.awaited_ratio:
-            return f"in {format_ratio(1.0 - awaited)} of the wait its batch had been sent"
-        if awaited is None and workers.queue_empty_ratio is not None and workers.queue_empty_ratio < self.empty_ratio:
-            return f"a batch was ready at {format_ratio(1.0 - workers.queue_empty_ratio)} of the fetches"
-        if workers.pace_ns <= consumer_ns(facts, facts.mean_step_ns or 0.0):
-            return f"the workers make a batch in {format_ns(workers.pace_ns)}, the step without its wait takes longer"
-        return ""
-
-    def _finding(self, facts: Facts, workers: Workers, fix: LoaderFix) -> Result:
         blocked = workers.share("fetch") >= self.blocked_share
         rest = (facts.mean_step_ns or 0.0) - facts.time_ns(*WAITS)
         work = workers.interval_ns * workers.batches_per_step
@@ -91,15 +72,29 @@ class TooFewWorkers(Rule, frozen=True):
                 facts.share_evidence("Input wait, share of the step", *WAITS),
                 measured(facts, workers, "Work of the workers, per step", work, "ns"),
                 revise(measured(facts, workers, "Step without its input wait", rest, "ns"), source="derived"),
-                *optional(facts, workers, "Workers busy", workers.busy_ratio, "ratio"),
-                *optional(facts, workers, "Wait for a batch that was not sent yet", workers.awaited_ratio, "ratio"),
+                measured(facts, workers, "Workers busy", workers.busy_ratio, "ratio"),
+                measured(facts, workers, "Wait for a batch that was not sent yet", workers.awaited_ratio, "ratio"),
                 measured(facts, workers, "num_workers", fix.current, "count"),
                 *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
             ),
             at_most="medium" if blocked else "high",
-            detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
+            detail=wait_detail(facts, workers),
             saving=saving(fix.expected, facts.share(*WAITS)),
             fix=worker_fix(facts, fix),
             confirm=f"Train again with {fix.workers}; afterwards the step is limited by {fix.limited_by}."
             + (" If nothing changes, the workers wait for something they share, such as a lock." if blocked else ""),
         )
+
+    def _enough(self, facts: Facts, workers: Workers) -> str:
+        """Return the number that says that the workers are not the limit; empty where they are."""
+        busy = workers_busy(facts)
+        if busy is not None and busy < self.busy_ratio:
+            return f"the workers are idle {format_ratio(1.0 - busy)} of the time"
+        awaited = workers.awaited_ratio
+        if awaited is not None and awaited < self.awaited_ratio:
+            return f"in {format_ratio(1.0 - awaited)} of the wait its batch had been sent"
+        if awaited is None and workers.queue_empty_ratio is not None and workers.queue_empty_ratio < self.empty_ratio:
+            return f"a batch was ready at {format_ratio(1.0 - workers.queue_empty_ratio)} of the fetches"
+        if workers.pace_ns <= consumer_ns(facts, facts.mean_step_ns or 0.0):
+            return f"the workers make a batch in {format_ns(workers.pace_ns)}, the step without its wait takes longer"
+        return ""

@@ -1,11 +1,10 @@
 """IN014: some workers finish early, because the shards have unequal sizes."""
 
 from profilerkit.analysis.whatif import even_parts
-from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.analysis.workers.capacity import WITH_DATA
 from profilerkit.model.workers import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import measured, recorded_workers
+from profilerkit.rules.input.worker_evidence import measured, recorded_workers, wait_detail
 from profilerkit.units import format_count, format_ns, format_ratio
 
 
@@ -42,7 +41,6 @@ class UnevenParts(Rule, frozen=True):
     with_data: float = WITH_DATA
 
     def check(self, facts: Facts) -> Result:
-        """Fires when few of the workers have data in the mean, and the step waits for those."""
         workers = recorded_workers(facts)
         if not isinstance(workers, Workers):
             return workers
@@ -57,33 +55,30 @@ class UnevenParts(Rule, frozen=True):
         expected = even_parts(facts)
         if not self.worth_saying(facts, expected):
             return Passed(f"with all workers at work the step would take {format_ratio(expected)} less: too little")
-        return _finding(facts, workers, workers.active, expected)
-
-
-def _finding(facts: Facts, workers: Workers, active: float, expected: float) -> Result:
-    left = format_count(round(active, 1))
-    return fired(
-        facts,
-        bound="input-bound",
-        title=f"{left} of {workers.count} workers still had data, on average",
-        why=f"They make a step's data in {format_ns(workers.pace_ns)}. The others have ended: their shards were "
-        "shorter.",
-        evidence=(
-            facts.share_evidence("Input wait, share of the step", *WAITS),
-            measured(facts, workers, "Workers", workers.count, "count"),
-            measured(facts, workers, "Workers that still had data", active, "count"),
-            measured(facts, workers, "They make a step's data in", workers.pace_ns, "ns"),
-        ),
-        at_most="medium",
-        detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
-        saving=saving(expected, facts.share(*WAITS)),
-        fix=Fix(
-            text=f"Divide the data so that all {workers.count} workers end together: in many small shards, every "
-            "n-th for each worker.",
-            code="def __iter__(self):\n"
-            "    info = torch.utils.data.get_worker_info()\n"
-            "    for shard in self.shards[info.id :: info.num_workers]:\n"
-            "        yield from shard",
-        ),
-        confirm="Count the samples that each worker yields in an epoch: the counts must be about equal.",
-    )
+        active = workers.active
+        left = format_count(round(active, 1))
+        return fired(
+            facts,
+            bound="input-bound",
+            title=f"{left} of {workers.count} workers still had data, on average",
+            why=f"They make a step's data in {format_ns(workers.pace_ns)}. The others have ended: their shards were "
+            "shorter.",
+            evidence=(
+                facts.share_evidence("Input wait, share of the step", *WAITS),
+                measured(facts, workers, "Workers", workers.count, "count"),
+                measured(facts, workers, "Workers that still had data", active, "count"),
+                measured(facts, workers, "They make a step's data in", workers.pace_ns, "ns"),
+            ),
+            at_most="medium",
+            detail=wait_detail(facts, workers),
+            saving=saving(expected, facts.share(*WAITS)),
+            fix=Fix(
+                text=f"Divide the data so that all {workers.count} workers end together: in many small shards, every "
+                "n-th for each worker.",
+                code="def __iter__(self):\n"
+                "    info = torch.utils.data.get_worker_info()\n"
+                "    for shard in self.shards[info.id :: info.num_workers]:\n"
+                "        yield from shard",
+            ),
+            confirm="Count the samples that each worker yields in an epoch: the counts must be about equal.",
+        )

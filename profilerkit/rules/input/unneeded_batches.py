@@ -2,21 +2,8 @@
 
 from profilerkit.analysis.events import SkippedBatches
 from profilerkit.analysis.workers.loading import PaddingFacts
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    at_most,
-    finding_for,
-    saving,
-)
+from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, at_most, finding_for, saving
 from profilerkit.units import format_count, format_long_ns, format_ratio
 
 _TO_THE_LONGEST = Fix(
@@ -67,7 +54,6 @@ class UnneededBatches(Rule, frozen=True):
     longest_skip_ns: float = 60_000_000_000
 
     def check(self, facts: Facts) -> Result:
-        """Fires for padding, for dropped batches, or for both."""
         loading = facts.loading
         if loading is None:
             return MissingData("no fetches were recorded", "profilerkit.profile(...)")
@@ -120,7 +106,7 @@ class UnneededBatches(Rule, frozen=True):
 
 
 def _optimizer_share(facts: Facts) -> float | None:
-    """Share of the step in the optimizer; ``None`` where no trace marks it."""
+    """Return the share of the step in the optimizer; ``None`` where no trace marks it."""
     if facts.kernel_losses is not None:
         return facts.kernel_losses.optimizer.share if facts.kernel_losses.optimizer is not None else None
     if facts.host.held is None:
@@ -129,7 +115,7 @@ def _optimizer_share(facts: Facts) -> float | None:
 
 
 def _saving(expected: float, bound: float, *, is_split: bool) -> Saving:
-    """A saving of what grows with the batch's length; a bound where nothing tells the optimizer from it."""
+    """Return a saving of what grows with the batch's length; a bound where nothing tells the optimizer from it."""
     return saving(expected, bound) if is_split else at_most(bound, expected)
 
 

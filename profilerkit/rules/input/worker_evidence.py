@@ -1,6 +1,7 @@
 """What the rules about worker processes share: when they speak at all, and the evidence they print."""
 
 from profilerkit.analysis.whatif import workers_now
+from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.model.workers import WorkerPartName, Workers
 from profilerkit.rules.api import WAITS, Evidence, Facts, MissingData, NotApplicable, Passed, Result
 from profilerkit.rules.lines import line_evidence
@@ -21,7 +22,7 @@ _LABELS: dict[WorkerPartName, str] = {
 
 
 def recorded_workers(facts: Facts) -> Workers | Result:
-    """The workers' record of a loader the step waits for; else how a rule about them ends."""
+    """Return the workers' record of a loader the step waits for; else how a rule about them ends."""
     if facts.input is None:
         return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
     current = workers_now(facts)
@@ -39,7 +40,7 @@ def recorded_workers(facts: Facts) -> Workers | Result:
 
 
 def part_evidence(facts: Facts, workers: Workers, *parts: WorkerPartName) -> tuple[Evidence, ...]:
-    """The wait, the time of a batch, and the share of each part in it."""
+    """Return the wait, the time of a batch, and the share of each part in it."""
     return (
         facts.share_evidence("Input wait, share of the step", *WAITS),
         measured(facts, workers, "Work on one batch", float(workers.producer_ns), "ns"),
@@ -52,18 +53,16 @@ def part_evidence(facts: Facts, workers: Workers, *parts: WorkerPartName) -> tup
     )
 
 
-def measured(facts: Facts, workers: Workers, label: str, value: float, unit: str) -> Evidence:
-    """A mean over the batches that the judged steps got."""
+def measured(facts: Facts, workers: Workers, label: str, value: float | None, unit: str) -> Evidence:
+    """Return a mean over the batches that the judged steps got."""
     return facts.evidence(label, value, unit, ORIGIN, n=workers.batches, steps=facts.judged_steps)
 
 
-def optional(facts: Facts, workers: Workers, label: str, value: float | None, unit: str) -> tuple[Evidence, ...]:
-    """``measured`` where there is a value."""
-    return () if value is None else (measured(facts, workers, label, value, unit),)
+def wait_detail(facts: Facts, workers: Workers) -> str:
+    """Return which part of the wait is most of it, without its family."""
+    return named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input.")
 
 
-def cores_evidence(facts: Facts) -> tuple[Evidence, ...]:
-    """The cores that the process may use; nothing where that is not known."""
-    if facts.usable_cores is None:
-        return ()
-    return (Evidence("Usable cores", facts.usable_cores, "count", "measured", "affinity and quota"),)
+def cores_evidence(facts: Facts) -> Evidence:
+    """Return the cores that the process may use."""
+    return Evidence("Usable cores", facts.usable_cores, "count", "measured", "affinity and quota")

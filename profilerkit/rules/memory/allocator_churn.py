@@ -3,21 +3,10 @@
 from collections.abc import Sequence
 
 from profilerkit.analysis.memory.use import PageFaults
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Fix
 from profilerkit.model.snapshot import MemorySnapshot
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    fired,
-    no_device_events,
-    saving,
-)
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, no_device, spent
 from profilerkit.rules.memory.room import grows_segments, with_setting
 from profilerkit.units import format_about, format_count, format_ns, format_ratio
 
@@ -63,7 +52,6 @@ class AllocatorChurn(Rule, frozen=True):
     fewest_retaken: int = 20
 
     def check(self, facts: Facts) -> Result:
-        """Fires when allocator calls recur in the steady window and hold the device."""
         if facts.logs is not None and facts.logs.alone:
             return self._in_snapshots(facts, facts.logs.own)
         if facts.cold is not None and facts.cold.dominates:
@@ -79,7 +67,7 @@ class AllocatorChurn(Rule, frozen=True):
         if facts.mode == "cpu" and faults is not None:
             return self._on_host(facts, faults)
         if facts.allocator is None:
-            return no_device_events(facts, "no device events: there is no device allocator")
+            return no_device(facts, "no device events: there is no device allocator")
         return Passed(f"{calls:,.1f} allocator calls per step cost {format_ratio(share)} of it")
 
     def _in_snapshots(self, facts: Facts, snapshots: Sequence[MemorySnapshot]) -> Result:
@@ -119,7 +107,7 @@ class AllocatorChurn(Rule, frozen=True):
         return fired(
             facts,
             bound="memory-bound",
-            title=f"Fresh pages take {format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)}",
+            title=f"Fresh pages take {spent(facts, share)}",
             why="Large tensors go back to the system when they are freed: in the next step their pages are fetched and "
             "filled with zeros again.",
             evidence=(

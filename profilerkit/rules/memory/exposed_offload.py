@@ -1,19 +1,9 @@
 """ME008: offloaded state travels in the open."""
 
 from profilerkit.analysis.memory.use import Offload
-from profilerkit.rules.api import (
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    fired,
-    no_device_events,
-    saving,
-)
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, no_device
 from profilerkit.rules.memory.room import Room, room_of
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
@@ -56,9 +46,8 @@ class ExposedOffload(Rule, frozen=True):
     roomy_ratio: float = 0.70
 
     def check(self, facts: Facts) -> Result:
-        """Fires when offload copies are exposed and computation could hide them."""
         if facts.device is None:
-            return no_device_events(facts, "no device events: nothing is offloaded")
+            return no_device(facts, "no device events: nothing is offloaded")
         offload = facts.memory_use.offload
         if offload is None:
             return NotApplicable("nothing is offloaded to the host")
@@ -70,17 +59,6 @@ class ExposedOffload(Rule, frozen=True):
         expected = max(share - self._left(facts, offload), 0.0)
         if not self.worth_saying(facts, expected):
             return Passed(f"offload copies cost {format_ratio(share)}, and the link allows hardly less")
-        return self._fired(facts, offload, share, expected)
-
-    def _left(self, facts: Facts, offload: Offload) -> float:
-        """Share of the step in which the link would still move bytes when all computation is over."""
-        known = facts.spec.pcie_gb_per_s if facts.spec else None
-        rate = (known or self.assumed_link_gb_per_s) * 1e9 * self.pinned_ratio
-        moving_ns = max(offload.to_device_bytes, offload.to_host_bytes) / rate * 1e9
-        compute = facts.share("compute.", "mem.recompute")
-        return max(moving_ns / (facts.mean_step_ns or 1.0) - compute, 0.0)
-
-    def _fired(self, facts: Facts, offload: Offload, share: float, expected: float) -> Result:
         time = format_ns(facts.time_ns("mem.offload"))
         both = offload.to_device_bytes + offload.to_host_bytes
         return fired(
@@ -101,6 +79,14 @@ class ExposedOffload(Rule, frozen=True):
             fix=self._fix(offload, room_of(facts)),
             confirm="The copies must run beside kernels in the next trace.",
         )
+
+    def _left(self, facts: Facts, offload: Offload) -> float:
+        """Return the share of the step in which the link would still move bytes when all computation is over."""
+        known = facts.spec.pcie_gb_per_s if facts.spec else None
+        rate = (known or self.assumed_link_gb_per_s) * 1e9 * self.pinned_ratio
+        moving_ns = max(offload.to_device_bytes, offload.to_host_bytes) / rate * 1e9
+        compute = facts.share("compute.", "mem.recompute")
+        return max(moving_ns / (facts.mean_step_ns or 1.0) - compute, 0.0)
 
     def _fix(self, offload: Offload, room: Room | None) -> Fix:
         steps = []

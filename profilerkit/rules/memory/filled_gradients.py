@@ -1,21 +1,8 @@
 """ME007: gradients are filled with zeros instead of dropped."""
 
-from profilerkit.analysis.memory.use import ZeroedGradients
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    fired,
-    revise,
-    saving,
-)
-from profilerkit.units import format_count, format_ns, format_ratio
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, revise, saving, spent
+from profilerkit.units import format_count, format_ratio
 
 
 class FilledGradients(Rule, frozen=True):
@@ -43,7 +30,6 @@ class FilledGradients(Rule, frozen=True):
     summary = "Gradients are filled with zeros instead of dropped"
 
     def check(self, facts: Facts) -> Result:
-        """Fires when filling and adding to zeros takes enough of the step."""
         if not facts.trace_read:
             return MissingData("what zero_grad does is only seen in a trace", "profilerkit.profile(..., deep=True)")
         zeroed = facts.memory_use.zeroed
@@ -54,17 +40,14 @@ class FilledGradients(Rule, frozen=True):
         expected = zeroed.share + (zeroed.spared_ratio or 0.0) * zeroed.added_share
         if not self.worth_saying(facts, expected):
             return Passed(f"filling gradients with zeros costs {format_ratio(expected)} of the step")
-        return self._fired(facts, zeroed, expected)
 
-    def _fired(self, facts: Facts, zeroed: ZeroedGradients, expected: float) -> Result:
         def share(label: str, value: float, origin: str) -> Evidence:
             return facts.evidence(label, value, "ratio", origin)
 
-        cost = format_ns(expected * (facts.mean_step_ns or 0.0))
         return fired(
             facts,
             bound="memory-bound",
-            title=f"Filling gradients with zeros costs {cost} of {each(facts)}",
+            title=f"Filling gradients with zeros costs {spent(facts, expected)}",
             why=f"{format_count(zeroed.per_step)} operators per step write zeros that backward then reads and adds to.",
             evidence=(
                 revise(

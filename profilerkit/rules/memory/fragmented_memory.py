@@ -1,18 +1,6 @@
 """ME002: the device's memory is split into pieces that cannot be used."""
 
-from profilerkit.rules.api import (
-    Confidence,
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    finding_for,
-)
+from profilerkit.rules.api import Confidence, Evidence, Facts, Fired, Fix, MissingData, Passed, Result, Rule, fired
 from profilerkit.rules.memory.room import grows_segments, no_allocator, with_setting
 from profilerkit.units import format_bytes, format_ratio
 
@@ -55,10 +43,9 @@ class FragmentedMemory(Rule, frozen=True):
     reserved_ratio: float = 0.30
 
     def check(self, facts: Facts) -> Result:
-        """Fires for a failure that free pieces explain, else when much of a well filled device lies in them."""
-        failed = self._failed(facts)
+        failed = _failed(facts)
         if failed is not None:
-            return Fired((failed,))
+            return failed
         memory, allocator = facts.memory, facts.memory_use.allocator
         idle = memory.fragmentation_ratio if memory.place == "device" else None
         split = allocator.split_ratio if allocator else None
@@ -68,79 +55,58 @@ class FragmentedMemory(Rule, frozen=True):
         taken = reserved / memory.capacity_bytes if memory.capacity_bytes else None
         if taken is not None and taken < self.reserved_ratio:
             return Passed(f"only {format_ratio(taken)} of the device's memory is reserved")
-        told = []
-        if split is not None and allocator is not None and split > self.split_ratio:
-            told.append(self._split(facts, split, allocator.samples))
-        if idle is not None and idle >= self.idle_ratio:
-            told.append(self._idle(facts, idle))
-        if told:
-            return Fired((self._finding(facts, tuple(told), reserved, "medium"),))
-        seen = max(value for value in (split, idle) if value is not None)
-        return Passed(f"{format_ratio(seen)} of the reserved memory is in pieces that nothing uses")
-
-    def _failed(self, facts: Facts) -> Finding | None:
-        """The finding on a request that failed although there was as much idle and free memory; else ``None``."""
-        oom = facts.memory_use.oom
-        if oom is None or oom.limit != "device" or not oom.requested_bytes:
-            return None
-        if oom.reserved_bytes is None or oom.allocated_bytes is None:
-            return None
-        idle = oom.reserved_bytes - oom.allocated_bytes
-        free = oom.free_bytes or 0
-        if idle + free < oom.requested_bytes or not idle:
-            return None
-        entries = [
-            Evidence(label, value, "bytes", "measured", "the error and torch's allocator")
-            for label, value in (
-                ("Request that failed", oom.requested_bytes),
-                ("Reserved and not in use then", idle),
-                ("Free on the device then", oom.free_bytes),
-            )
-            if value is not None
-        ]
-        return self._finding(facts, tuple(entries), oom.reserved_bytes, "high", failed=oom.requested_bytes)
-
-    def _split(self, facts: Facts, ratio: float, samples: int) -> Evidence:
-        return facts.evidence(
-            "Free pieces between blocks in use, of the reserved memory",
-            ratio,
-            "ratio",
-            "torch's allocator, sampled",
-            n=samples,
-        )
-
-    def _idle(self, facts: Facts, ratio: float) -> Evidence:
-        return facts.evidence(
-            "Reserved memory that is idle at the peak", ratio, "ratio", "[memory] instants", "derived", n=None
-        )
-
-    def _finding(
-        self,
-        facts: Facts,
-        evidence: tuple[Evidence, ...],
-        reserved: int,
-        sure: Confidence,
-        *,
-        failed: int | None = None,
-    ) -> Finding:
-        if failed is not None:
-            beside = format_bytes(evidence[1].value or 0)
-            free = f" and {format_bytes(evidence[2].value or 0)} free" if (evidence[1].value or 0) < failed else ""
-            title = f"A request of {format_bytes(failed)} failed beside {beside} in idle pieces{free}"
-        else:
-            worst = max(entry.value or 0.0 for entry in evidence)
-            evidence += (facts.evidence("Reserved memory", reserved, "bytes", "torch's allocator", n=None),)
-            title = f"{format_ratio(worst)} of {format_bytes(reserved)} reserved memory is in pieces that nothing uses"
-        return finding_for(
+        large_split = split if split is not None and split > self.split_ratio else None
+        large_idle = idle if idle is not None and idle >= self.idle_ratio else None
+        if large_split is None and large_idle is None:
+            seen = max(value for value in (split, idle) if value is not None)
+            return Passed(f"{format_ratio(seen)} of the reserved memory is in pieces that nothing uses")
+        worst, whole = max(large_split or 0.0, large_idle or 0.0), format_bytes(reserved)
+        sampled, samples = "torch's allocator, sampled", allocator.samples if allocator else None
+        of_split = "Free pieces between blocks in use, of the reserved memory"
+        of_idle = "Reserved memory that is idle at the peak"
+        return _fired(
             facts,
-            bound=None,
-            title=title,
-            why="A piece between two blocks in use serves only requests that fit into it, and is not given back.",
-            evidence=evidence,
-            at_most=sure,
-            fix=_fix(facts),
-            confirm="The free pieces must shrink, and what is reserved with them.",
+            f"{format_ratio(worst)} of {whole} reserved memory is in pieces that nothing uses",
+            facts.evidence(of_split, large_split, "ratio", sampled, n=samples),
+            facts.evidence(of_idle, large_idle, "ratio", "[memory] instants", "derived", n=None),
+            facts.evidence("Reserved memory", reserved, "bytes", "torch's allocator", n=None),
+            at_most="medium",
         )
+
+
+def _failed(facts: Facts) -> Fired | None:
+    """Report a request that failed although there was as much idle and free memory; ``None`` without one."""
+    oom = facts.memory_use.oom
+    if oom is None or oom.limit != "device" or not oom.requested_bytes:
+        return None
+    if oom.reserved_bytes is None or oom.allocated_bytes is None:
+        return None
+    idle, free = oom.reserved_bytes - oom.allocated_bytes, oom.free_bytes or 0
+    if idle + free < oom.requested_bytes or not idle:
+        return None
+    also = f" and {format_bytes(free)} free" if idle < oom.requested_bytes else ""
+    origin = "the error and torch's allocator"
+    return _fired(
+        facts,
+        f"A request of {format_bytes(oom.requested_bytes)} failed beside {format_bytes(idle)} in idle pieces{also}",
+        Evidence("Request that failed", oom.requested_bytes, "bytes", "measured", origin),
+        Evidence("Reserved and not in use then", idle, "bytes", "measured", origin),
+        Evidence("Free on the device then", oom.free_bytes, "bytes", "measured", origin),
+        at_most="high",
+    )
+
+
+def _fired(facts: Facts, title: str, *evidence: Evidence, at_most: Confidence) -> Fired:
+    return fired(
+        facts,
+        bound=None,
+        title=title,
+        why="A piece between two blocks in use serves only requests that fit into it, and is not given back.",
+        evidence=evidence,
+        at_most=at_most,
+        fix=_fix(facts),
+        confirm="The free pieces must shrink, and what is reserved with them.",
+    )
 
 
 def _fix(facts: Facts) -> Fix:

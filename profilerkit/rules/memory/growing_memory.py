@@ -2,21 +2,9 @@
 
 from profilerkit.analysis.logs.history import file_and_line
 from profilerkit.analysis.memory.use import CopiedPages
+from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    Source,
-    finding_for,
-    record_longer,
-)
+from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.units import format_about, format_bytes, format_count, format_long_ns
 
 _WORDS: dict[Tracked, tuple[str, str, str]] = {
@@ -77,7 +65,6 @@ class GrowingMemory(Rule, frozen=True):
     smallest_step_bytes: int = 1_000_000
 
     def check(self, facts: Facts) -> Result:
-        """Fires once per memory that grows; what the device holds is not told where the allocator's growth is."""
         growth, copied = facts.memory.growth, facts.memory_use.copied
         found = self._grown(facts)
         if copied is not None and self._keeps_copying(copied):
@@ -136,13 +123,13 @@ class GrowingMemory(Rule, frozen=True):
 
 
 def _in_first_epoch(facts: Facts) -> bool:
-    """Whether no second epoch of the loader was seen to begin."""
+    """Return whether no second epoch of the loader was seen to begin."""
     epochs = facts.loading.epochs if facts.loading is not None else None
     return epochs is not None and epochs.count < 2
 
 
 def _copied(facts: Facts, copied: CopiedPages) -> Finding:
-    """That workers copy what they share."""
+    """Say that workers copy what they share."""
     count = facts.workers.count if facts.workers is not None else (facts.loader and facts.loader.num_workers) or 1
     origin, steps = _WORDS["worker"][2], (copied.first_step, copied.last_step)
 
@@ -170,15 +157,13 @@ def _copied(facts: Facts, copied: CopiedPages) -> Finding:
 
 
 def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ...]:
-    """The growth, over how many steps, and what it leads to where that is known."""
+    """Return the growth, over how many steps, and what it leads to where that is known."""
     what, _, origin = _WORDS[row.of]
     if facts.logs is not None and facts.logs.alone:
         origin = "lows of the memory in use in the snapshot's history"
 
-    def known(label: str, value: float | None, unit: str, source: Source = "derived") -> tuple[Evidence, ...]:
-        if value is None:
-            return ()
-        return (facts.evidence(label, value, unit, origin, source, n=None),)
+    def known(label: str, value: float | None, unit: str, source: Source = "derived") -> Evidence:
+        return facts.evidence(label, value, unit, origin, source, n=None)
 
     growth = facts.evidence(
         f"{what}, growth per step",
@@ -196,10 +181,10 @@ def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ..
     left = None if row.steps_to_full is None else float(f"{row.steps_to_full:.2g}")
     return (
         growth,
-        *known("Judged steps", row.steps, "count", "measured"),
-        *known(f"Room left in the memory of {whole}", row.headroom_bytes, "bytes"),
-        *known("Steps until it is full, about", left, "count", "estimated"),
-        *known("Time until it is full", row.ns_to_full, "ns", "estimated"),
+        known("Judged steps", row.steps, "count", "measured"),
+        known(f"Room left in the memory of {whole}", row.headroom_bytes, "bytes"),
+        known("Steps until it is full, about", left, "count", "estimated"),
+        known("Time until it is full", row.ns_to_full, "ns", "estimated"),
     )
 
 

@@ -37,7 +37,6 @@ class NearCapacity(Rule, frozen=True):
     in_use_ratio: float = 0.80
 
     def check(self, facts: Facts) -> Result:
-        """Fires when most of the device's memory is reserved and in use."""
         memory = facts.memory
         if facts.mode == "cpu" and memory.capacity_bytes is None:
             return NotApplicable("no device")
@@ -50,9 +49,8 @@ class NearCapacity(Rule, frozen=True):
             return Passed(f"at most {format_ratio(ratio)} of the device's memory is taken")
         if on_device is not None and 1.0 - idle < self.in_use_ratio:
             return Passed(f"{format_ratio(idle)} of the reserved memory is not in use at the peak")
-        return self._fired(facts, used, memory.capacity_bytes, by_allocator=on_device is not None)
-
-    def _fired(self, facts: Facts, used: int, capacity: int, *, by_allocator: bool) -> Result:
+        capacity = memory.capacity_bytes
+        by_allocator = on_device is not None
         fix = Fix(text="Recompute activations, or accumulate smaller batches; then 16-bit activations or sharding.")
         why = "A longer sequence or a larger batch than any in these steps would not fit."
         if not by_allocator:

@@ -1,8 +1,8 @@
 """ME005: activations are recomputed although there is room to keep them."""
 
-from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired, saving
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired, saving, spent
 from profilerkit.rules.memory.room import Room, room_of
-from profilerkit.units import format_bytes, format_ns, format_ratio
+from profilerkit.units import format_bytes, format_ratio
 
 
 class NeedlessRecompute(Rule, frozen=True):
@@ -39,7 +39,6 @@ class NeedlessRecompute(Rule, frozen=True):
     assumed_ratio: float = 0.50
 
     def check(self, facts: Facts) -> Result:
-        """Fires when recomputation costs much and the memory it spares is free anyway."""
         if not facts.trace_read:
             return MissingData("recomputation is only seen in a trace", "profilerkit.profile(..., deep=True)")
         share = facts.share("mem.recompute")
@@ -56,30 +55,19 @@ class NeedlessRecompute(Rule, frozen=True):
         fits = self._fitting(room, kept)
         if not self.worth_saying(facts, fits * share):
             return Passed(f"only {format_ratio(fits)} of what is recomputed would fit")
-        return self._fired(facts, share, room, kept, fits)
-
-    def _fitting(self, room: Room, kept: int | None) -> float:
-        """Part of the recomputation that the room makes needless."""
-        if kept is None:
-            return self.assumed_ratio
-        return min((self.full_ratio * room.capacity_bytes - room.needed_bytes) / kept, 1.0)
-
-    def _fired(self, facts: Facts, share: float, room: Room, kept: int | None, fits: float) -> Result:
-        time = format_ns(facts.time_ns("mem.recompute"))
         layers = "no layer" if fits >= 1.0 else f"{format_ratio(1.0 - fits)} of the layers"
-        size = (facts.evidence("Recomputed activations of a step", kept, "bytes", "[memory] instants", "derived"),)
         return fired(
             facts,
             bound="memory-bound",
-            title=f"Recomputation takes {time} of {each(facts)}, memory is {format_ratio(room.ratio)} full",
+            title=f"Recomputation takes {spent(facts, share)}, memory is {format_ratio(room.ratio)} full",
             why=f"{format_bytes(room.capacity_bytes - room.needed_bytes)} are free at the peak: "
             "activations that fit need no second forward pass.",
             evidence=(
                 facts.share_evidence("Forward code that runs again, share of the step", "mem.recompute"),
                 room.evidence(facts),
-                *(size if kept is not None else ()),
+                facts.evidence("Recomputed activations of a step", kept, "bytes", "[memory] instants", "derived"),
             ),
-            at_most="high" if kept is not None and not room.origin.startswith(("NVML", "/proc")) else "medium",
+            at_most="high" if kept is not None and room.is_own else "medium",
             detail="capacity",
             saving=saving(fits * share, share),
             fix=Fix(
@@ -91,3 +79,9 @@ class NeedlessRecompute(Rule, frozen=True):
             ),
             confirm=f"The peak must stay below {format_ratio(self.full_ratio)} of the capacity.",
         )
+
+    def _fitting(self, room: Room, kept: int | None) -> float:
+        """Return the part of the recomputation that the room makes needless."""
+        if kept is None:
+            return self.assumed_ratio
+        return min((self.full_ratio * room.capacity_bytes - room.needed_bytes) / kept, 1.0)

@@ -50,7 +50,6 @@ class OversizedHardware(Rule, frozen=True):
     fewest_samples: int = 30
 
     def check(self, facts: Facts) -> Result:
-        """Fires when a device is hardly used, and no wait that has a fix is why."""
         if facts.mode == "cpu":
             return NotApplicable("no device")
         used, samples = facts.surroundings.utilization_p95, facts.surroundings.utilization_samples
@@ -79,9 +78,6 @@ class OversizedHardware(Rule, frozen=True):
         slower = _slowed(facts, _HALF_SPEED)
         if slower > self.longest_ratio:
             return Passed(f"on a device of half the speed the step would take {slower:.2f} times as long")
-        return self._fired(facts, used, room)
-
-    def _fired(self, facts: Facts, used: float, room: Room) -> Result:
         return fired(
             facts,
             bound=None,
@@ -106,7 +102,7 @@ class OversizedHardware(Rule, frozen=True):
         )
 
     def _smaller(self, facts: Facts, used: float, room: Room) -> str:
-        """What would do, by utilisation and memory."""
+        """Return what would do, by utilisation and memory."""
         need = format_bytes(room.needed_bytes / self.filled_ratio)
         now = format_bytes(room.capacity_bytes)
         ranks = facts.world_size or 1
@@ -122,7 +118,7 @@ class OversizedHardware(Rule, frozen=True):
 
 
 def _slowed(facts: Facts, times: float) -> float:
-    """The step, in steps of now, if the larger kernels took ``times`` as long; at least 1.
+    """Return the step, in steps of now, if the larger kernels took ``times`` as long; at least 1.
 
     Small kernels are all latency. Workers make batches, and the host issues, while the device computes: the longer
     kernels fill these waits first. A loader without workers makes none meanwhile.
@@ -133,5 +129,5 @@ def _slowed(facts: Facts, times: float) -> float:
 
 
 def _in_line(facts: Facts, times: float) -> float:
-    """The same if all kernels grew and nothing overlapped."""
+    """Return the same if all kernels grew and nothing overlapped."""
     return 1.0 + (times - 1.0) * facts.share("compute.", "mem.recompute")

@@ -3,23 +3,9 @@
 from collections.abc import Iterator
 
 from profilerkit.analysis.logs.history import file_and_line, own_line
+from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Source
 from profilerkit.model.snapshot import FailedRequest, LiveAtPeak, MemorySnapshot
-from profilerkit.rules.api import (
-    Bound,
-    Confidence,
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    Source,
-    finding_for,
-)
+from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
 #: Lines that hold less of the activations do not tell how many layers there are (a choice).
@@ -71,7 +57,6 @@ class OversizedStep(Rule, frozen=True):
     optimizer_ratio: float = 0.25
 
     def check(self, facts: Facts) -> Result:
-        """Fires for what fills the memory of the snapshot in which a request failed, else of the fullest one."""
         own = facts.logs.own if facts.logs is not None else ()
         if facts.mode == "cpu":
             return NotApplicable("no device")
@@ -99,7 +84,7 @@ class OversizedStep(Rule, frozen=True):
         return spared / max(one.peak_bytes or one.in_use_bytes, 1)
 
     def _loss(self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None, of: str) -> Iterator[Finding]:
-        """The scores of all classes at every position, and what the loss makes of them."""
+        """Yield the scores of all classes at every position, and what the loss makes of them."""
         asked = failed.requested_bytes if failed is not None and failed.is_of_loss else 0
         held = one.loss.bytes if one.loss is not None else 0
         if asked + held < self.loss_ratio * _needed(one, failed) or not asked + held:
@@ -124,7 +109,7 @@ class OversizedStep(Rule, frozen=True):
     def _activations(
         self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None, of: str
     ) -> Iterator[Finding]:
-        """What the forward pass keeps for the backward pass, apart from the loss."""
+        """Yield what the forward pass keeps for the backward pass, apart from the loss."""
         held = one.held("activations") - (one.loss.bytes if one.loss is not None and _is_forward(one.loss) else 0)
         rows = [row for row in one.live if row.kind == "activations"]
         if held < self.activation_ratio * _needed(one, failed) or not rows:
@@ -165,7 +150,7 @@ class OversizedStep(Rule, frozen=True):
 
 
 def _failure(facts: Facts, one: MemorySnapshot, failed: FailedRequest, of: str) -> Iterator[Finding]:
-    """The request itself, with the batch that fits as the last resort."""
+    """Yield the request itself, with the batch that fits as the last resort."""
     asked = failed.requested_bytes
     room = failed.room_bytes
     ratio = _fitting(one, failed)
@@ -206,7 +191,7 @@ def _fitting(one: MemorySnapshot, failed: FailedRequest) -> float | None:
 
 
 def _needed(one: MemorySnapshot, failed: FailedRequest | None) -> int:
-    """The peak, with the request that failed on top of it."""
+    """Return the peak, with the request that failed on top of it."""
     return max((one.peak_bytes or one.in_use_bytes) + (failed.requested_bytes if failed else 0), 1)
 
 
@@ -215,7 +200,7 @@ def _is_forward(loss: LiveAtPeak) -> bool:
 
 
 def _evidence(one: MemorySnapshot, *sizes: tuple[str, int | None]) -> tuple[Evidence, ...]:
-    """The sizes that are known and not zero, and the peak."""
+    """Return the sizes that are known and not zero, and the peak."""
     peak = "In use at the peak" if one.peak_bytes is not None else "In use at the snapshot"
     told = [*sizes, (peak, one.peak_bytes if one.peak_bytes is not None else one.in_use_bytes)]
     measured: Source = "measured"

@@ -19,11 +19,13 @@ class Room(msgspec.Struct, frozen=True):
             what is cached and what other processes use.
         capacity_bytes: all there is.
         origin: where the peak comes from.
+        is_own: whether the peak counts nothing but what the run has allocated.
     """
 
     needed_bytes: int
     capacity_bytes: int
     origin: str
+    is_own: bool = False
 
     @property
     def ratio(self) -> float:
@@ -31,7 +33,7 @@ class Room(msgspec.Struct, frozen=True):
         return self.needed_bytes / self.capacity_bytes
 
     def evidence(self, facts: Facts, label: str = "Peak of the memory in use, of the capacity") -> Evidence:
-        """The ratio as evidence."""
+        """Return the ratio as evidence."""
         return facts.evidence(label, self.ratio, "ratio", self.origin, n=None)
 
 
@@ -46,17 +48,26 @@ def room_of(facts: Facts) -> Room | None:
     sampled = allocator.allocated_bytes if allocator else None
     for peak, origin in ((by_instants, _INSTANTS), (sampled, _ALLOCATOR), (memory.peak_device_used_bytes, _NVML)):
         if peak is not None:
-            return Room(peak, memory.capacity_bytes, origin)
+            return Room(peak, memory.capacity_bytes, origin, is_own=origin is not _NVML)
     return None
 
 
 def _on_host(facts: Facts) -> Room | None:
-    """The host's memory, or that of the control group where it is fuller."""
+    """Return the host's memory, or that of the control group where it is fuller."""
     pairs = (
-        (facts.series("host.memory_used"), facts.memory.host_capacity_bytes, "/proc/meminfo"),
-        (facts.series("host.cgroup_memory"), _smallest(facts.series("host.cgroup_memory_limit")), "control group"),
+        (facts.series("host.memory_used"), facts.memory.host_capacity_bytes, "/proc/meminfo", False),
+        (
+            facts.series("host.cgroup_memory"),
+            _smallest(facts.series("host.cgroup_memory_limit")),
+            "control group",
+            True,
+        ),
     )
-    known = [Room(round(used.maximum), total, origin) for used, total, origin in pairs if used is not None and total]
+    known = [
+        Room(round(used.maximum), total, origin, is_own)
+        for used, total, origin, is_own in pairs
+        if used is not None and total
+    ]
     return max(known, key=lambda room: room.ratio, default=None)
 
 
@@ -65,7 +76,7 @@ def _smallest(series: Series | None) -> int | None:
 
 
 def no_allocator(facts: Facts) -> NotApplicable | MissingData:
-    """How a rule about torch's allocator ends where nothing is known of it."""
+    """Return how a rule about torch's allocator ends where nothing is known of it."""
     if facts.mode == "cpu":
         return NotApplicable("no device: there is no caching allocator")
     return MissingData(
@@ -74,12 +85,12 @@ def no_allocator(facts: Facts) -> NotApplicable | MissingData:
 
 
 def grows_segments(facts: Facts) -> bool:
-    """Whether the environment asks for segments that grow."""
+    """Return whether the environment asks for segments that grow."""
     return "expandable_segments:true" in (facts.memory_use.allocator_settings or "").lower()
 
 
 def with_setting(facts: Facts, setting: str) -> str:
-    """The variable to set, with ``setting`` beside what stands in it now."""
+    """Return the variable to set, with ``setting`` beside what stands in it now."""
     kept = without_setting(facts, setting.partition(":")[0])
     return f"PYTORCH_ALLOC_CONF={','.join([*kept, setting])}"
 

@@ -35,7 +35,6 @@ class RoundedRequests(Rule, frozen=True):
     smallest_bytes: int = 100_000_000
 
     def check(self, facts: Facts) -> Result:
-        """Fires when rounding takes much of what is allocated."""
         if facts.mode == "cpu":
             return NotApplicable("no device: there is no caching allocator")
         known = facts.memory_use.allocator

@@ -1,8 +1,8 @@
 """OV004: Python's garbage collector stops the step."""
 
 from profilerkit.analysis.host.host_facts import CollectionFacts
-from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired, saving, unsure
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, fired, saving, spent, unsure
+from profilerkit.units import format_ratio
 
 
 class CollectionPauses(Rule, frozen=True):
@@ -41,7 +41,6 @@ class CollectionPauses(Rule, frozen=True):
     fewest_collections: int = 3
 
     def check(self, facts: Facts) -> Result:
-        """Fires when collections own ``smallest_share`` of the step."""
         seen, share = facts.host.collections, facts.share("over.gc")
         if seen is None and not share and not facts.measured("Python stacks"):
             return MissingData(
@@ -55,12 +54,11 @@ class CollectionPauses(Rule, frozen=True):
         times = round(seen.per_step * facts.steps.steady) if seen is not None else None
         if times is not None and times < self.fewest_collections:
             return Passed(f"too few garbage collections for a rate: {times} in {facts.steps.steady} steps")
-        step_ns = facts.mean_step_ns or 0.0
         several = " The other ranks wait meanwhile, and pause at other steps." if (facts.world_size or 1) > 1 else ""
         return fired(
             facts,
             bound="overhead-bound",
-            title=f"Garbage collection takes {format_ns(share * step_ns)} of {each(facts)}",
+            title=f"Garbage collection takes {spent(facts, share)}",
             why=f"No Python runs while the collector looks through the objects, so no work is issued.{several}",
             evidence=(
                 facts.share_evidence("Garbage collection, share of the step", "over.gc"),

@@ -3,36 +3,26 @@
 import re
 
 from profilerkit.analysis.host.host_facts import HeldFacts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.model.run import STEP_TIMERS
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    each,
-    finding_for,
-    revise,
-    saving,
-)
+from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, spent
 from profilerkit.rules.lines import frame_text, line_evidence, line_text
 from profilerkit.rules.overhead.debug_switch import ANOMALY
 from profilerkit.rules.parts import COMPUTING
-from profilerkit.units import format_about, format_ns, format_ratio
+from profilerkit.units import format_about, format_ratio
 
 #: How a place stands in a title, and what to do about it.
 _PLACES = {
     "hook": (
-        "Gradient hooks take",
+        "Gradient hooks",
+        "take",
         "Compute statistics of gradients every 100 steps instead of in each, or remove the hooks.",
     ),
     "read": (
-        "Reading values one by one takes",
+        "Reading values one by one",
+        "takes",
         "Read a whole tensor in one call, `x.tolist()`, or only every 50 steps.",
     ),
 }
@@ -84,7 +74,6 @@ class CostlyOperator(Rule, frozen=True):
     avoidable_ratio: float = 0.98
 
     def check(self, facts: Facts) -> Result:
-        """Fires once for each place that holds much of the step."""
         held, modules = facts.host.held, self._hooks_of_modules(facts)
         if held is None and modules:
             return Fired(modules)
@@ -103,7 +92,7 @@ class CostlyOperator(Rule, frozen=True):
     def _is_large(self, facts: Facts, one: HeldFacts) -> bool:
         if one.place in _PLACES:
             return one.share >= self.smallest_share and self.worth_saying(facts, self.avoidable_ratio * one.share)
-        if _instead(one.operator) is _OPERATOR:
+        if _instead(one.operator) is None:
             return one.share >= self.smallest_unknown and not _MODEL.search(one.operator)
         return one.share >= self.smallest_operator
 
@@ -114,11 +103,10 @@ class CostlyOperator(Rule, frozen=True):
         most = 1.0 - facts.share(*COMPUTING) if facts.on_device else 1.0
         if line is None or min(line.low, most) < self.smallest_share:
             return ()
-        time = f"{format_ns(line.share * (facts.mean_step_ns or 0.0))} of {each(facts)}"
         found = finding_for(
             facts,
             bound="overhead-bound",
-            title=f"A hook of modules takes {time}: {line_text(line)}",
+            title=f"A hook of modules takes {spent(facts, line.share)}: {line_text(line)}",
             why="Every module with this hook calls it in each forward pass.",
             evidence=line_evidence(facts, "Share of the step in a hook of modules,", line),
             at_most="medium",
@@ -131,7 +119,7 @@ class CostlyOperator(Rule, frozen=True):
 
     def _finding(self, facts: Facts, one: HeldFacts) -> Finding:
         is_avoidable = one.place in _PLACES
-        verb, fix = _PLACES.get(one.place, (f"{one.operator} takes", _instead(one.operator)))
+        what, takes, fix = _PLACES.get(one.place, (one.operator, "takes", _instead(one.operator) or _OPERATOR))
         line = f", from {frame_text(one.line)}" if one.line else ""
         calls = f"{format_about(one.per_step)} calls per step"
         where = "in the hooks" if one.place == "hook" else f"in the {one.place} pass"
@@ -141,10 +129,10 @@ class CostlyOperator(Rule, frozen=True):
         return finding_for(
             facts,
             bound="overhead-bound" if is_avoidable else None,
-            title=f"{verb} {format_ns(one.share * (facts.mean_step_ns or 0.0))} of {each(facts)}{most}",
+            title=f"{what} {takes} {spent(facts, one.share)}{most}",
             why=why,
             evidence=(
-                _share(facts, f"{verb.removesuffix(' takes').removesuffix(' take')}, share of the step", one.share),
+                _share(facts, f"{what}, share of the step", one.share),
                 *((_share(facts, f"Share of the step in {one.operator}", one.operator_share),) if is_avoidable else ()),
                 facts.evidence(f"{one.operator}, calls per step", one.per_step, "count", "the traced steps", n=None),
             ),
@@ -160,7 +148,7 @@ class CostlyOperator(Rule, frozen=True):
 
 
 def _share_of_step(facts: Facts, one: HeldFacts) -> float:
-    """What it takes of the untraced step: the trace makes calls of small operators longer, and these hardly.
+    """Return what it takes of the untraced step: the trace makes calls of small operators longer, and these hardly.
 
     On a busy host a traced step holds what other programs took as well.
     """
@@ -170,8 +158,8 @@ def _share_of_step(facts: Facts, one: HeldFacts) -> float:
     return min(one.time_ns / step, _MOST_OF_A_STEP)
 
 
-def _instead(operator: str) -> str:
-    return next((fix for pattern, fix in _INSTEAD if pattern.search(operator)), _OPERATOR)
+def _instead(operator: str) -> str | None:
+    return next((fix for pattern, fix in _INSTEAD if pattern.search(operator)), None)
 
 
 def _share(facts: Facts, label: str, value: float) -> Evidence:

@@ -2,22 +2,8 @@
 
 import msgspec
 
-from profilerkit.rules.api import (
-    WAITS,
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    at_most,
-    finding_for,
-    saving,
-)
+from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.rules.api import WAITS, Facts, Fired, MissingData, Passed, Result, Rule, at_most, finding_for, saving
 
 
 class _Switch(msgspec.Struct, frozen=True):
@@ -78,7 +64,6 @@ class DebugSwitch(Rule, frozen=True):
     anomaly_most: float = 0.75
 
     def check(self, facts: Facts) -> Result:
-        """Fires once for each switch that was on."""
         on = facts.host.switches
         if on is None:
             return MissingData("which switches were on was not recorded", "run the loop under profilerkit.profile(...)")

@@ -1,6 +1,6 @@
 """OV002: the host waits for the device, and the device computes nothing meanwhile or after."""
 
-from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, each, fired, no_device_events, revise, saving
+from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, each, fired, no_device, revise, saving
 from profilerkit.rules.parts import awaited_share, synced_share
 from profilerkit.units import format_ns, format_ratio
 
@@ -51,9 +51,8 @@ class FrequentSync(Rule, frozen=True):
     large_share: float = 0.10
 
     def check(self, facts: Facts) -> Result:
-        """Fires when blocking calls are frequent and leave the device idle."""
         if facts.syncs is None or facts.device is None:
-            return no_device_events(facts, "no device events: a CPU has no queue to drain")
+            return no_device(facts, "no device events: a CPU has no queue to drain")
         syncs = facts.syncs
         step = facts.mean_step_ns or 1.0
         lost = synced_share(facts)

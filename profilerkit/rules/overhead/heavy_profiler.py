@@ -35,7 +35,6 @@ class HeavyProfiler(Rule, frozen=True):
     own_share: float = 0.02
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the trace is not like the run."""
         if not facts.trace_read:
             if facts.trust.has_rival:
                 return _rival(facts)
@@ -62,11 +61,7 @@ class HeavyProfiler(Rule, frozen=True):
             why="The profiler adds time to every operator on the host and none to the device. Overhead looks "
             "larger than it is, and the device less busy.",
             evidence=(
-                *(
-                    (facts.evidence("Traced step over untraced step", ratio, "ratio", "step timers"),)
-                    if ratio is not None
-                    else ()
-                ),
+                facts.evidence("Traced step over untraced step", ratio, "ratio", "step timers"),
                 facts.share_evidence("The profiler's own work, share of the step", "other.prof"),
                 *_recorded(facts),
             ),
@@ -83,7 +78,7 @@ def _slowed_by(facts: Facts) -> str:
 
 
 def _recorded(facts: Facts) -> tuple[Evidence, ...]:
-    """How many events were recorded of the host and what that takes, where nothing else tells."""
+    """Return how many events were recorded of the host and what that takes, where nothing else tells."""
     found = facts.host.recording
     if found is None or not found.events or not slowed_by(facts):
         return ()
@@ -101,7 +96,7 @@ def _recorded(facts: Facts) -> tuple[Evidence, ...]:
 
 
 def _rival(facts: Facts) -> Result:
-    """What another profiler costs is not known, as no step was seen without it."""
+    """Return what another profiler costs is not known, as no step was seen without it."""
     return fired(
         facts,
         bound=None,

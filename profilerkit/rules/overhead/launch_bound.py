@@ -4,24 +4,9 @@ from collections.abc import Iterator
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS
 from profilerkit.analysis.host.names import QUIET_NS
-from profilerkit.analysis.whatif import slowed
-from profilerkit.rules.api import (
-    Confidence,
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    each,
-    fired,
-    revise,
-    saving,
-    unsure,
-)
+from profilerkit.analysis.whatif import saving, slowed
+from profilerkit.model.finding import Confidence, Evidence, Fix, Saving
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise, unsure
 from profilerkit.rules.parts import issuing_share
 from profilerkit.trace.classify import Phase
 from profilerkit.units import format_count, format_ns, format_ratio
@@ -91,7 +76,6 @@ class LaunchBound(Rule, frozen=True):
     late_launch_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the device idles for the host's own work."""
         if not facts.trace_read:
             return MissingData("what the host did is only seen in a trace", "profilerkit.profile(..., deep=True)")
         if facts.cold is not None and facts.cold.dominates:
@@ -111,7 +95,7 @@ class LaunchBound(Rule, frozen=True):
         return self._finding(facts, issuing, value, detail=detail)
 
     def _of_host(self, facts: Facts, issuing: float) -> Saving:
-        """What fewer operators save without a device: between the measured shares the part of it in proportion.
+        """Return what fewer operators save without a device: between the measured shares the part of it in proportion.
 
         The low end begins in the middle, where the cases that saved all become the nearer ones.
         """
@@ -123,7 +107,7 @@ class LaunchBound(Rule, frozen=True):
         return revise(value, low=self.host_low_ratio * max(2.0 * way - 1.0, 0.0) * value.low)
 
     def _is_held_up(self, facts: Facts) -> bool:
-        """Whether most of the issuing time lies in launches that took longer than 1 ms."""
+        """Return whether most of the issuing time lies in launches that took longer than 1 ms."""
         if facts.device is None or not facts.device.late_launch_ratio:
             return False
         late = facts.device.late_launch_ratio * facts.share("over.launch")

@@ -2,25 +2,11 @@
 
 import math
 
-from profilerkit.analysis.whatif import cheaper_batch
+from profilerkit.analysis.parts import WAITS
+from profilerkit.analysis.whatif import at_most, cheaper_batch, saving
 from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
-from profilerkit.rules.api import (
-    WAITS,
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    at_most,
-    finding_for,
-    fired,
-    saving,
-)
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, fired
 from profilerkit.rules.input.worker_evidence import cores_evidence, measured
 from profilerkit.rules.run_queue import over_all_samples, queued_evidence
 from profilerkit.units import format_count, format_ratio
@@ -59,7 +45,6 @@ class OversubscribedCores(Rule, frozen=True):
     other_threads_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when threads have no core: those of the workers, or torch's beside the training thread."""
         in_workers = self._in_workers(facts)
         return Fired((in_workers,)) if in_workers is not None else self._in_training(facts)
 
@@ -95,7 +80,7 @@ class OversubscribedCores(Rule, frozen=True):
                     n=sampled.n,
                     behind=(sampled.name,),
                 ),
-                *cores_evidence(facts),
+                cores_evidence(facts),
             ),
             at_most="medium",
             detail="wait",

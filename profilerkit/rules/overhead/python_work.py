@@ -4,24 +4,10 @@ import re
 
 from profilerkit.analysis.host.host_facts import PythonFacts
 from profilerkit.analysis.signals import SHOW_FETCHES, SHOW_STACKS, fitting
-from profilerkit.analysis.whatif import slowed
+from profilerkit.analysis.whatif import saving, slowed
+from profilerkit.model.finding import Evidence, Fix, Saving
 from profilerkit.model.run import OPERATOR_TRACE
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    each,
-    fired,
-    revise,
-    saving,
-    unsure,
-)
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise, unsure
 from profilerkit.rules.lines import frame_text, line_evidence, line_text, told_line
 from profilerkit.rules.parts import own_python_share
 from profilerkit.units import format_ns, format_ratio
@@ -66,7 +52,6 @@ class PythonWork(Rule, frozen=True):
     unmeasured_inflation_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when longer stretches of Python own ``smallest_share`` of the step."""
         if not facts.trace_read:
             return MissingData("what the host did is only seen in a trace", "profilerkit.profile(..., deep=True)")
         if facts.cold is not None and facts.cold.dominates:

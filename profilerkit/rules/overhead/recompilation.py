@@ -4,21 +4,9 @@ import re
 from typing import NamedTuple
 
 from profilerkit.analysis.host.host_facts import CompileFacts
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    finding_for,
-    revise,
-    saving,
-)
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, revise
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -91,7 +79,6 @@ class Recompilation(Rule, frozen=True):
     fewest_steps: int = 2
 
     def check(self, facts: Facts) -> Result:
-        """Fires when compilations go on in the judged steps."""
         compiles = facts.host.compiles
         if compiles is None:
             if not facts.trace_read and facts.host.collections is None:
@@ -112,7 +99,7 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
     timed = compiles.source == "measured"
     origin = "torch.compile's callbacks" if timed else "events of torch.compile"
 
-    def evidence(label: str, value: float, unit: str) -> Evidence:
+    def evidence(label: str, value: float | None, unit: str) -> Evidence:
         return facts.evidence(label, value, unit, origin, compiles.source, n=compiles.of)
 
     again = f" Compiled again: {', '.join(compiles.recompiled)}." if compiles.recompiled else ""
@@ -126,7 +113,7 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
         evidence=(
             evidence("Compiling, share of the settled steps", compiles.share, "ratio"),
             evidence("Steps that compile", compiles.steps, "count"),
-            *((evidence("Compiled regions", compiles.regions, "count"),) if compiles.regions is not None else ()),
+            evidence("Compiled regions", compiles.regions, "count"),
             evidence("Compiling in each step that compiles", lost_ns, "ns"),
         ),
         at_most="high" if timed else "medium",
@@ -138,7 +125,7 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
 
 
 def _by_guard(guard: str) -> tuple[str, Fix]:
-    """What the guard that fails most is about, as a sentence after a space, and its fix."""
+    """Return what the guard that fails most is about, as a sentence after a space, and its fix."""
     found = _LOOKS_AT.search(guard)
     subject = f"{found[1]}{found[2]}" if found else "what it looks at"
     known = next((remedy for remedy in _REMEDIES if remedy.guard.search(guard)), None)

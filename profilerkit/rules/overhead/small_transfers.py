@@ -1,8 +1,8 @@
 """OV003: many tiny copies cross the bus in every step."""
 
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
-from profilerkit.rules.api import Evidence, Facts, Fix, Passed, Result, Rule, each, fired, no_device_events, saving
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.rules.api import Evidence, Facts, Fix, Passed, Result, Rule, fired, no_device, saving, spent
+from profilerkit.units import format_ratio
 
 _CREATE = Fix(
     text="Create these values on the device, or send them together as one tensor per step.",
@@ -40,10 +40,9 @@ class SmallTransfers(Rule, frozen=True):
     most_per_step: float = 10.0
 
     def check(self, facts: Facts) -> Result:
-        """Fires when tiny copies are many and cost the device time."""
         copies = facts.small_copies
         if copies is None:
-            return no_device_events(facts, "no device events: nothing crosses a bus")
+            return no_device(facts, "no device events: nothing crosses a bus")
         if copies.per_step <= self.most_per_step:
             return Passed(f"{copies.per_step:,.1f} copies below 4 KiB per step")
         step = facts.mean_step_ns or 1.0
@@ -57,7 +56,7 @@ class SmallTransfers(Rule, frozen=True):
         return fired(
             facts,
             bound="overhead-bound",
-            title=f"{copies.per_step:,.0f} tiny copies cost {format_ns(expected * step)} of {each(facts)}",
+            title=f"{copies.per_step:,.0f} tiny copies cost {spent(facts, expected)}",
             why="A copy of a few bytes takes as long to issue as one of a megabyte. A copy back stops the CPU "
             "until the device has reached it.",
             evidence=_evidence(facts, copies, step),

@@ -53,7 +53,6 @@ class BlockingCheckpoint(Rule, frozen=True):
     fewest_steps: int = 20
 
     def check(self, facts: Facts) -> Result:
-        """Fires when checkpoints reach ``smallest_share`` of the time."""
         stop = next((stop for stop in stops(facts) if stop.kind == "checkpoint"), None)
         if stop is None:
             if facts.steps.count < self.fewest_steps:

@@ -51,7 +51,6 @@ class ContendedHost(Rule, frozen=True):
     fewest_samples: int = 5
 
     def check(self, facts: Facts) -> Result:
-        """Fires for what is taken from the run by others, by the hypervisor or by a quota."""
         known = [series for name in _SIGNALS if (series := facts.series(name)) is not None]
         most = max((series.n for series in known), default=0)
         if most < self.fewest_samples and facts.taken <= self.queue_ratio:
@@ -97,34 +96,28 @@ class ContendedHost(Rule, frozen=True):
             if own and facts.usable_cores
             else ""
         )
+        used = Evidence("Cores that the run itself uses", own, "count", "measured", "CPU time")
+        cores = (used, cores_evidence(facts)) if own and facts.usable_cores else ()
         return fired(
             facts,
             bound=None,
             title=f"{worst.label}: {format_ratio(worst.value or 0.0)} of the time",
             why=f"{over_all_samples(facts, worst)}{uses}The CPU's work takes longer beside this, and its time "
             "differs from run to run.",
-            evidence=(*told, *_cores(facts, own)),
+            evidence=(*told, *cores),
             at_most="high",
-            fix=_fix(facts, {entry.origin for entry in told}),
+            fix=_fix(facts, {name for entry in told for name in entry.behind}),
             confirm="Steal, pressure and throttling must stay low in the next run.",
         )
 
 
-def _cores(facts: Facts, own: float | None) -> tuple[Evidence, ...]:
-    """What the run uses of its cores; nothing where that was not sampled."""
-    if not own or not facts.usable_cores:
-        return ()
-    used = Evidence("Cores that the run itself uses", own, "count", "measured", "CPU time")
-    return (used, *cores_evidence(facts))
-
-
-def _fix(facts: Facts, origins: set[str]) -> Fix:
+def _fix(facts: Facts, signals: set[str]) -> Fix:
     texts = []
-    if "cpu.stat of the control group" in origins:
+    if "host.cpu_throttled" in signals:
         now = f" of {format_count(facts.usable_cores)} cores" if facts.usable_cores else ""
         texts.append(f"Raise the quota{now}.")
-    if "/proc/stat" in origins:
+    if "host.steal" in signals:
         texts.append("Move the run to a host whose processors are not lent to other guests.")
-    if origins & {"/proc/pressure/cpu", RUN_QUEUE}:
+    if signals & {"host.cpu_pressure", SIGNAL}:
         texts.append("Stop or move what else runs on this host.")
     return Fix(text=" ".join(texts))

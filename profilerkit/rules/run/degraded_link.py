@@ -1,20 +1,9 @@
 """RU007: the PCIe link runs below its width or generation."""
 
 from profilerkit.analysis.surroundings import HostLink
-from profilerkit.rules.api import (
-    SMALLEST_SAVING,
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    Source,
-    at_most,
-    fired,
-)
+from profilerkit.analysis.whatif import at_most
+from profilerkit.model.finding import Evidence, Fix, Source
+from profilerkit.rules.api import SMALLEST_SAVING, Facts, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.units import format_ratio
 
 #: Parts of the step in which the device only copies from or to the host.
@@ -49,7 +38,6 @@ class DegradedLink(Rule, frozen=True):
     fewest_samples: int = 5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the link never reached its best while the device was busy."""
         if facts.mode == "cpu":
             return NotApplicable("no device")
         link = facts.surroundings.link
@@ -60,9 +48,6 @@ class DegradedLink(Rule, frozen=True):
             )
         if link.generation >= link.generation_max and link.width >= link.width_max:
             return Passed(f"the link runs at its best: generation {link.generation}, {link.width} lanes")
-        return self._fired(facts, link)
-
-    def _fired(self, facts: Facts, link: HostLink) -> Result:
         copies = facts.share(*_COPIES)
         bound = copies * (1.0 - link.rate_ratio)
         return fired(
@@ -96,7 +81,7 @@ def _evidence(facts: Facts, link: HostLink) -> tuple[Evidence, ...]:
 
 
 def _change(link: HostLink) -> str:
-    """What is to change, from what to what."""
+    """Return what is to change, from what to what."""
     pairs = (("generation", link.generation, link.generation_max), ("lanes", link.width, link.width_max))
     text = ", ".join(f"{name} {now} → {best}" for name, now, best in pairs if now < best)
     return f"PCIe {text}"

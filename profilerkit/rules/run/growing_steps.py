@@ -1,24 +1,12 @@
 """RU009: each step takes longer than the one before it."""
 
 from profilerkit.analysis.steps.slow import FEWEST_TO_GROW, StepGrowth, step_growth
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.change import revise
+from profilerkit.model.finding import STEP_LENGTHS, Evidence, Fix
 from profilerkit.model.step import Family, family_of
 from profilerkit.model.verdict import FAMILY_BOUND
-from profilerkit.rules.api import (
-    STEP_LENGTHS,
-    WAITS,
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    fired,
-    part_words,
-    record_longer,
-    revise,
-    saving,
-)
+from profilerkit.rules.api import WAITS, Facts, MissingData, Passed, Result, Rule, fired, part_words, record_longer
 from profilerkit.units import format_ns, format_ratio
 
 #: What usually grows, by the family of the part that does.
@@ -68,7 +56,6 @@ class GrowingSteps(Rule, frozen=True):
     smallest_growth: float = 0.2
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the steps of the timers, or else of the trace, grow."""
         if not facts.step_series or facts.steps.steady < FEWEST_TO_GROW:
             least = f"{FEWEST_TO_GROW} steps"
             return MissingData(f"fewer than {least} could be judged", record_longer(facts, least))

@@ -32,7 +32,6 @@ class RestingDevice(Rule, frozen=True):
     idle_ratio: float = 0.10
 
     def check(self, facts: Facts) -> Result:
-        """Fires for the device of the logs that is idle most, where there are no steps that tell more."""
         if facts.logs is not None and not facts.logs.alone:
             return NotApplicable("the steps show when the device is idle")
         if facts.mode == "cpu":
@@ -85,7 +84,7 @@ def _finding(facts: Facts, one: Rests) -> Result:
 
 
 def _pattern(one: Rests) -> str:
-    """How the idle time is spread, after the share."""
+    """Return how the idle time is spread, after the share."""
     if one.period is not None:
         return f": for {_words(one, one.length)} every {_words(one, one.period)}"
     if one.resting_ratio >= one.idle_ratio / 2:
@@ -105,7 +104,7 @@ def _why(one: Rests) -> str:
 
 
 def _length(one: Rests, samples: int | None) -> tuple[float | None, str]:
-    """A number of samples as a time, where the log has times."""
+    """Return a number of samples as a time, where the log has times."""
     if samples is None or one.sample_ns is None:
         return samples, "count"
     return float(samples * one.sample_ns), "ns"

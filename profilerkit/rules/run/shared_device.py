@@ -34,7 +34,6 @@ class SharedDevice(Rule, frozen=True):
     beyond_ratio: float = 0.50
 
     def check(self, facts: Facts) -> Result:
-        """Fires when strangers are on the device."""
         if facts.mode == "cpu":
             return NotApplicable("no device")
         strangers = facts.surroundings.strangers

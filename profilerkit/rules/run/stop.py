@@ -1,6 +1,7 @@
 """What training stops for, whichever recording tells it: of the whole run, else of the judged steps."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -16,8 +17,13 @@ _ALIKE = 2.0
 #: Less of the time, and what recurs in a loop without a loader may as well be logging (a choice: rollouts of three PPO
 #: programs took 53 to 67 %, pictures for a log 10 %). Of every second optimizer step or rarer.
 _LEAST_ROLLOUT, _FEWEST_APART = 0.2, 2
-#: The origin of what a call or a phase tells.
-NAMED = "named phase"
+#: What a stop is known by, and how its evidence calls that.
+KnownBy = Literal["name", "passes", "length"]
+_ORIGINS: dict[KnownBy, str] = {
+    "name": "named phase",
+    "passes": "passes that train nothing",
+    "length": "length of the steps",
+}
 _RECORDED = "the recorded steps"
 _PART = {"checkpoint": "other.ckpt", "evaluation": "other.eval", "logging": "other.log"}
 
@@ -32,7 +38,7 @@ class Stop(msgspec.Struct, frozen=True):
         share: of the time it is spread over.
         steps_apart: steps from one to the next; ``None`` when irregular, or not known.
         source: how it came about.
-        origin: what it was read from.
+        known_by: a name that the program gives it, passes over data that train nothing, or the length of the steps.
         spread_over: what ``share`` is a share of, in words, and how many steps that is.
         steps: first and last affected step; ``None`` when not known.
         stall: what the judged steps tell of it; ``None`` where only the record of the run does.
@@ -48,7 +54,7 @@ class Stop(msgspec.Struct, frozen=True):
     share: float
     steps_apart: float | None
     source: Source
-    origin: str
+    known_by: KnownBy
     spread_over: tuple[str, int]
     steps: tuple[int, int] | None = None
     stall: Stall | None = None
@@ -60,7 +66,7 @@ class Stop(msgspec.Struct, frozen=True):
 
     @property
     def how_often(self) -> str:
-        """How often, in words."""
+        """Return how often, in words."""
         if self.steps_apart is not None and round(self.steps_apart) == 1:
             return "in every step"
         if self.steps_apart is not None:
@@ -70,7 +76,7 @@ class Stop(msgspec.Struct, frozen=True):
 
     @property
     def _has_others(self) -> bool:
-        """Whether the run has more than it is told of; a distance says nothing of how many there are."""
+        """Return whether the run has more than it is told of; a distance says nothing of how many there are."""
         return self.steps_apart is None and self.run_count is not None and self.run_count > self.count
 
     def is_rollout(self, facts: Facts) -> bool:
@@ -95,7 +101,7 @@ class Stop(msgspec.Struct, frozen=True):
         What was inferred has no part of its own in the step.
         """
         part = self._part
-        known = facts.share(part) if part is not None and facts.on_device and self.origin == NAMED else 0.0
+        known = facts.share(part) if part is not None and facts.on_device and self.known_by == "name" else 0.0
         return min(self.share, known) if known else self.share
 
     @property
@@ -104,8 +110,8 @@ class Stop(msgspec.Struct, frozen=True):
 
     @property
     def _behind(self) -> tuple[str, ...]:
-        """What was named has a part of the step, what was not is known by the length of the steps."""
-        if self.origin == NAMED and self._part is not None:
+        """Return what was named has a part of the step, what was not is known by the length of the steps."""
+        if self.known_by == "name" and self._part is not None:
             return (self._part,)
         return (STEP_LENGTHS,) if self.stall is not None else ()
 
@@ -117,7 +123,7 @@ class Stop(msgspec.Struct, frozen=True):
                 f"{label}, time per occurrence",
                 self.each_ns,
                 "ns",
-                self.origin,
+                _ORIGINS[self.known_by],
                 self.source,
                 n=self.count,
                 steps=self.steps,
@@ -132,26 +138,20 @@ class Stop(msgspec.Struct, frozen=True):
                 n=steps,
                 behind=self._behind,
             ),
-            *(
-                (
-                    facts.evidence(
-                        f"{label}, steps from one to the next",
-                        float(f"{self.steps_apart:.2g}"),
-                        "count",
-                        self.origin,
-                        self.source,
-                        n=self.count,
-                    ),
-                )
-                if self.steps_apart is not None
-                else ()
+            facts.evidence(
+                f"{label}, steps from one to the next",
+                None if self.steps_apart is None else float(f"{self.steps_apart:.2g}"),
+                "count",
+                _ORIGINS[self.known_by],
+                self.source,
+                n=self.count,
             ),
             *line_evidence(facts, f"{label}, share", self.line),
         )
 
 
 def stops(facts: Facts) -> tuple[Stop, ...]:
-    """Everything training stops for, largest share first.
+    """Return everything training stops for, largest share first.
 
     The record of the whole run goes before the judged steps: it also holds what nobody named.
     """
@@ -167,7 +167,7 @@ def stops(facts: Facts) -> tuple[Stop, ...]:
 
 
 def _same(stall: Stall, pause: Pause) -> bool:
-    """Whether longer steps without a name are the evaluation that nobody named."""
+    """Return whether longer steps without a name are the evaluation that nobody named."""
     return stall.part is None and pause.each_ns / _ALIKE <= stall.excess_ns <= _ALIKE * pause.each_ns
 
 
@@ -180,7 +180,7 @@ def _of_pause(pause: Pause, stalls: Sequence[Stall]) -> Stop:
         share=pause.share,
         steps_apart=pause.steps_apart,
         source="derived" if pause.inferred else "measured",
-        origin="passes that train nothing" if pause.inferred else NAMED,
+        known_by="passes" if pause.inferred else "name",
         spread_over=(_RECORDED, pause.steps),
         steps=told.steps if told else None,
         stall=told,
@@ -200,7 +200,7 @@ def _of_stall(facts: Facts, stall: Stall) -> Stop:
         share=stall.share,
         steps_apart=stall.period,
         source=stall.source,
-        origin=NAMED if stall.part else "length of the steps",
+        known_by="name" if stall.part else "length",
         spread_over=("the steady time", facts.steps.steady),
         steps=stall.steps,
         stall=stall,
@@ -210,7 +210,7 @@ def _of_stall(facts: Facts, stall: Stall) -> Stop:
 
 
 def _comes_with(stall: Stall, named: Stall) -> bool:
-    """Whether what nobody named makes the same steps longer as something that has a name."""
+    """Return whether what nobody named makes the same steps longer as something that has a name."""
     if stall.part is not None or named.part is None or not stall.period or stall.period != named.period:
         return False
     return (stall.steps[0] - named.steps[0]) % stall.period == 0

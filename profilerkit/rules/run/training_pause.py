@@ -1,24 +1,12 @@
 """RU002: training stops at intervals for evaluation, logging, or something unnamed."""
 
+from profilerkit.analysis.whatif import at_most, saving
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Confidence, Finding, Fix
 from profilerkit.model.step import PARTS, within
-from profilerkit.rules.api import (
-    Confidence,
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    at_most,
-    finding_for,
-    record_longer,
-    revise,
-    saving,
-)
+from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.rules.lines import in_line, line_text, told_line
-from profilerkit.rules.run.stop import NAMED, Stop, stops
+from profilerkit.rules.run.stop import Stop, stops
 from profilerkit.units import format_about, format_ns, format_ratio
 
 #: What has a rule of its own: RU001, OV006.
@@ -75,7 +63,6 @@ class TrainingPause(Rule, frozen=True):
     fewest_steps: int = 20
 
     def check(self, facts: Facts) -> Result:
-        """Fires once per kind of stop that reaches ``smallest_share``."""
         found = [stop for stop in stops(facts) if stop.kind not in _OTHERS]
         large = tuple(stop for stop in found if stop.lost(facts) >= self.smallest_share)
         if large:
@@ -121,7 +108,7 @@ def _fix(stop: Stop, *, fed: bool) -> Fix:
         rarer = f"every {format_about(stop.steps_apart)} → {format_about(2 * stop.steps_apart)} steps"
     match stop.kind:
         case "evaluation":
-            told = "" if stop.origin == NAMED or stop.records_graphs else _NOT_NAMED
+            told = "" if stop.known_by == "name" or stop.records_graphs else _NOT_NAMED
             where = f" Or make it cheaper{in_line(stop.line)}." if stop.line is not None else ""
             return Fix(text=f"{_cheaper(stop)}Evaluate {rarer}, or on another device.{where}{told}", code=_code(stop))
         case "logging":
@@ -136,7 +123,7 @@ def _fix(stop: Stop, *, fed: bool) -> Fix:
 
 
 def _cheaper(stop: Stop) -> str:
-    """What an evaluation needs not do, as sentences; empty where nothing is known of that."""
+    """Return what an evaluation needs not do, as sentences; empty where nothing is known of that."""
     out = "Evaluate under torch.no_grad(): autograd records each of its forward passes. " if stop.records_graphs else ""
     if stop.batches is not None and _reads_small_batches(stop):
         each = format_ns(stop.each_ns / stop.batches)
@@ -145,7 +132,7 @@ def _cheaper(stop: Stop) -> str:
 
 
 def _reads_small_batches(stop: Stop, below_ns: float = _SHORT_BATCH_NS) -> bool:
-    """Whether it reads many batches that take hardly any time."""
+    """Return whether it reads many batches that take hardly any time."""
     many = stop.batches is not None and stop.batches >= _MANY_BATCHES
     return many and stop.each_ns < (stop.batches or 0.0) * below_ns
 
@@ -175,7 +162,7 @@ def _code(stop: Stop) -> str:
 
 
 def _beside(stop: Stop) -> str:
-    """That it comes in the steps of something with a name, as a sentence; empty where it does not."""
+    """Say that it comes in the steps of something with a name, as a sentence; empty where it does not."""
     if not stop.beside:
         return ""
     kinds = " and ".join(kind for kind, _ in stop.beside)
@@ -192,7 +179,7 @@ def _grown(stop: Stop) -> str:
 
 
 def _label(kind: str) -> str:
-    """The name of a phase at the start of a headline, which has room for six words of it."""
+    """Return the name of a phase at the start of a headline, which has room for six words of it."""
     words = kind.split()
     text = " ".join(words[:6])[:40].rstrip()
     return text[:1].upper() + text[1:] + ("" if text == " ".join(words) else "…")

@@ -1,22 +1,19 @@
 """RU004: some steps are much longer than the others."""
 
-from profilerkit.analysis.whatif import consumer_ns
+from profilerkit.analysis.parts import WAITS
+from profilerkit.analysis.whatif import consumer_ns, saving
+from profilerkit.model.change import revise
+from profilerkit.model.finding import STEP_LENGTHS, Evidence, Saving
 from profilerkit.model.step import PARTS, SlowSteps, StepTimes, within
 from profilerkit.rules.api import (
     SMALLEST_SAVING,
-    STEP_LENGTHS,
     STEPS_FOR_HIGH,
-    WAITS,
-    Evidence,
     Facts,
     MissingData,
     Passed,
     Result,
     Rule,
-    Saving,
     fired,
-    revise,
-    saving,
     used_steps,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
@@ -54,7 +51,6 @@ class UnevenSteps(Rule, frozen=True):
     tail_ratio: float = 1.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the steps spread and slow ones that nothing else explains raise the mean."""
         times, slow = facts.steps.time_ns, facts.steps.slow
         if times is None or times.cv_ratio is None:
             return MissingData(f"one step has no spread: {used_steps(facts)}", "record at least 10 steady steps")
@@ -72,13 +68,6 @@ class UnevenSteps(Rule, frozen=True):
         bound = min(most, slow.share - _told(facts))
         if not self.worth_saying(facts, bound):
             return Passed("the slow steps are stalls that recur, which have a rule of their own")
-        return self._fired(facts, times, slow, bound)
-
-    def _spread(self, times: StepTimes) -> bool:
-        tail = times.p99 is not None and times.p99 > self.tail_ratio * times.median
-        return tail or (times.cv_ratio is not None and times.cv_ratio > self.largest_cv_ratio)
-
-    def _fired(self, facts: Facts, times: StepTimes, slow: SlowSteps, bound: float) -> Result:
         which = f"Step {slow.first} is" if slow.count == 1 else f"{format_count(slow.count)} steps are"
         every = f", every {slow.period} steps" if slow.period else ""
         cause = "No recorded part of the step holds most of that."
@@ -97,6 +86,10 @@ class UnevenSteps(Rule, frozen=True):
             confirm="The slow steps must be gone from the per-step figure.",
         )
 
+    def _spread(self, times: StepTimes) -> bool:
+        tail = times.p99 is not None and times.p99 > self.tail_ratio * times.median
+        return tail or (times.cv_ratio is not None and times.cv_ratio > self.largest_cv_ratio)
+
     def _saving(self, facts: Facts, slow: SlowSteps, bound: float) -> Saving | None:
         if slow.count == 1 and facts.steps.steady < STEPS_FOR_HIGH:
             return None
@@ -107,15 +100,15 @@ class UnevenSteps(Rule, frozen=True):
 def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence, ...]:
     """Of the slow steps, then of all."""
 
-    def row(label: str, value: float, unit: str, n: int | None = None) -> Evidence:
+    def row(label: str, value: float | None, unit: str, n: int | None = None) -> Evidence:
         return facts.evidence(label, value, unit, "length of the steps", "derived", n=n, behind=(STEP_LENGTHS,))
 
     steady = facts.steps.steady
     excess = row("Time of a slow step beyond the others, mean", slow.excess_ns, "ns", slow.count)
     return (
         revise(excess, steps=(slow.first, slow.last)),
-        *((row("Steps from one to the next", slow.period, "count", slow.count),) if slow.period else ()),
-        *((row("Share of that time in one part", slow.coverage, "ratio"),) if slow.coverage is not None else ()),
+        row("Steps from one to the next", slow.period or None, "count", slow.count),
+        row("Share of that time in one part", slow.coverage, "ratio"),
         row("Coefficient of variation of the steps", times.cv_ratio or 0.0, "ratio", steady),
         row("Step time, mean", times.mean, "ns", steady),
         row("Step time, median", times.median, "ns", steady),
@@ -123,7 +116,7 @@ def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence
 
 
 def _in_bursts(facts: Facts, slow: SlowSteps) -> bool:
-    """Whether the loader's workers are slower than the steps, and deliver in bursts: that has rules of its own.
+    """Return whether the loader's workers are slower than the steps, and deliver in bursts: that has rules of its own.
 
     Of n workers in step every n-th batch is waited for; rarer ones are outliers, of which half as many are taken for
     that where workers fall out of step.

@@ -1,12 +1,10 @@
 """RU003: too few steps are steady, or what is there is cold."""
 
+from profilerkit.model.finding import STEP_LENGTHS, Evidence, Finding
 from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.rules.api import (
-    STEP_LENGTHS,
     STEPS_FOR_HIGH,
-    Evidence,
     Facts,
-    Finding,
     Fired,
     MissingData,
     Passed,
@@ -44,7 +42,6 @@ class UnsteadyWindow(Rule, frozen=True):
     cold_share: float = 0.25
 
     def check(self, facts: Facts) -> Result:
-        """Fires for a short or cold window."""
         if facts.steps.time_ns is None:
             return MissingData("no step was found", "call prof.step(), or profiler.step() when tracing by hand")
         findings = [*self._cold(facts), *self._short(facts)]

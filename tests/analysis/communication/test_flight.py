@@ -7,9 +7,10 @@ import profilerkit
 from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.ranks.cause import cause_by_parts
 from profilerkit.analysis.ranks.flight import flight_log
+from profilerkit.model.communication import DistributedModel
 from profilerkit.report.communication import waiting_lines
 from profilerkit.report.recorded import model_facts
-from profilerkit.rundir.documents import DdpModel, DdpRecord, FlightEntry
+from profilerkit.rundir.documents import DdpRecord, FlightEntry
 from profilerkit.rundir.files import write_document
 from tests.recipes import MS, US, Log, Trace, flight, parts, rank_meta, write_run
 
@@ -286,7 +287,9 @@ def test_names_of_a_stranger_run_no_script_in_the_report(tmp_path):
     run = write_run(tmp_path / "run", [Log().steps(STEPS, STEP) for _ in named])
     for rank, one in enumerate(named):
         write_document(run / f"rank_{rank:05d}" / "flight.json", one)
-        write_document(run / f"rank_{rank:05d}" / "ddp.json", DdpRecord(models=(DdpModel(module=evil, hook=evil),)))
+        write_document(
+            run / f"rank_{rank:05d}" / "ddp.json", DdpRecord(models=(DistributedModel(module=evil, hook=evil),))
+        )
     html = profilerkit.analyze(run).to_html()
     assert "alert(1)" in html
     assert evil not in html
@@ -306,7 +309,7 @@ def test_a_damaged_document_is_a_note(tmp_path, text):
 
 def test_what_ddp_says_is_shown_as_it_is(tmp_path):
     run = write_run(tmp_path / "run", [Log().steps(STEPS, STEP)])
-    model = DdpModel(module="Net", comm_ns=4 * MS, overlap_ns=3 * MS, forward_ns=MS, bucket_bytes=(1024, 2048))
+    model = DistributedModel(module="Net", comm_ns=4 * MS, overlap_ns=3 * MS, forward_ns=MS, bucket_bytes=(1024, 2048))
     write_document(run / "rank_00000" / "ddp.json", DdpRecord(models=(model,)))
     report = profilerkit.analyze(run)
     (shown,) = report.communication.ddp
@@ -318,7 +321,7 @@ def test_what_ddp_says_is_shown_as_it_is(tmp_path):
 
 def test_ddp_tells_that_the_work_is_divided_by_data(tmp_path):
     run = write_run(tmp_path / "run", [Log().steps(STEPS, STEP)] * 2)
-    record = DdpRecord(models=(DdpModel(world_size=2), DdpModel(world_size=1)))
+    record = DdpRecord(models=(DistributedModel(world_size=2), DistributedModel(world_size=1)))
     for rank in range(2):
         write_document(run / f"rank_{rank:05d}" / "ddp.json", record)
     (dimension,) = profilerkit.analyze(run).communication.parallelism

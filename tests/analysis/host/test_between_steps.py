@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit import analyze
-from profilerkit.analysis.host.input import BETWEEN_STEPS
+from profilerkit.analysis.host.input import GAPS
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.formats.registry import read_trace
@@ -45,7 +45,7 @@ def test_a_pause_between_the_ranges_of_steps_is_input(tmp_path):
     report = analyze(waiting([10] * STEPS).write(tmp_path / "a.sqlite"))
     assert (report.verdict.bound, report.verdict.confidence) == ("input-bound", "medium")
     (finding,) = [finding for outcome, finding in in_order(report.outcomes) if outcome.rule == "IN001"]
-    assert BETWEEN_STEPS in {entry.origin for entry in finding.evidence}
+    assert GAPS["between steps"] in {entry.origin for entry in finding.evidence}
     assert finding.saving.expected == pytest.approx(0.5 * 0.9, abs=0.06)
     assert "num_workers × 3" in finding.fix.text
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from profilerkit.analysis.host.input import BEFORE_THE_COPY
 from profilerkit.api import analyze
 from profilerkit.model.finding import in_order
 from profilerkit.rundir.layout import INPUT_SPAN
@@ -204,7 +203,7 @@ def test_the_lead_in_that_makes_a_batch_and_ends_in_its_copy_is_input():
     steady = 4
     assert (trace.parts()["input.wait"], trace.parts()["input.ipc"]) == (steady * 290 * US, steady * 10 * US)
     found = trace.facts().input
-    assert (found.origin, found.fetches, found.source) == (BEFORE_THE_COPY, steady, "derived")
+    assert (found.gap, found.fetches, found.source) == ("before the copy", steady, "derived")
 
 
 @pytest.mark.parametrize("copied_by", [None, "aten::to"])
@@ -360,7 +359,7 @@ def test_in_the_lead_in_of_a_step_the_frames_say_what_it_is_spent_on():
     trace.frame("train.py(1): main", 0, 3_000)  # the loop itself
     assert input_parts(trace) == {"input.wait": 50, "input.prep": 50, "input.fetch": 200, "input.h2d": 28}
     found = trace.facts().input
-    assert (found.origin, found.frames[-1], found.frames_ratio) == (BEFORE_THE_COPY, READ, pytest.approx(2 / 3))
+    assert (found.gap, found.frames[-1], found.frames_ratio) == ("before the copy", READ, pytest.approx(2 / 3))
 
 
 def test_timers_take_the_functions_from_the_trace(tmp_path):

@@ -1,4 +1,4 @@
-"""The verdict on logs alone: the bound that they speak for, at low confidence, with what was seen in its headline."""
+"""Verdicts on logs or flight recorder dumps alone, which have no steps: what is likely, and what was seen."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -11,9 +11,9 @@ from profilerkit.model.finding import Bound, Confidence, Outcome, in_order
 from profilerkit.model.run import Series
 from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.model.verdict import Verdict
-from profilerkit.units import format_bytes, format_ratio, format_value
+from profilerkit.units import format_bytes, format_count, format_ratio, format_value
 
-_RECORD = "Record the steps: profilerkit run -- train.py, or a trace of torch.profiler beside the logs."
+_RECORD = "Record the steps: profilerkit run -- train.py, or a trace of torch.profiler"
 #: What would settle each verdict.
 _FAILED = "Make the changes in their order; profilerkit diff BEFORE.pickle AFTER.pickle compares the peaks."
 _PEAK = (
@@ -22,6 +22,7 @@ _PEAK = (
 )
 _BUSY = "A sampler sees that kernels run, not which. Record what they compute: profilerkit run -- train.py."
 _IDLE = "A sampler does not see what the host does meanwhile. Record it: profilerkit run -- train.py."
+_WHY = "Record the late rank's steps to learn why: profilerkit run -- train.py, or a trace of torch.profiler."
 #: Mean utilisation from which a device is said to be the bound, not the host (a choice: the rest would save at most as
 #: much).
 BUSY = 0.8
@@ -46,20 +47,20 @@ def verdict_on_logs(logs: LogFacts, facts: Facts, outcomes: Sequence[Outcome]) -
         bound: Bound = "compute-bound" if is_busy else "overhead-bound"
         return _likely(bound, "low", found or _devices(logs), _BUSY if is_busy else _IDLE)
     if sum(logs.devices):
-        return inconclusive(found or _devices(logs), _RECORD)
+        return inconclusive(found or _devices(logs), f"{_RECORD} beside the logs.")
     if logs.snapshots:
         return _likely("memory-bound", "low", found or _memory(logs.snapshots), _PEAK)
-    return inconclusive(found or "The logs hold no samples", _RECORD)
+    return inconclusive(found or "The logs hold no samples", f"{_RECORD} beside the logs.")
 
 
 def _likely(bound: Bound, sure: Confidence, headline: str, refuted_by: str) -> Verdict:
-    """A verdict without shares; of memory it is about how much there is."""
+    """Return a verdict without shares; of memory it is about how much there is."""
     detail = "capacity" if bound == "memory-bound" else ""
     return Verdict(bound=bound, detail=detail, confidence=sure, headline=headline, refuted_by=refuted_by)
 
 
 def _devices(logs: LogFacts) -> str:
-    """What the samplers saw of the devices; empty without any."""
+    """Return what the samplers saw of the devices; empty without any."""
     if not sum(logs.devices):
         return ""
     who, verb = _who(logs.devices)
@@ -97,7 +98,7 @@ def _mean(series: Sequence[Series]) -> float:
 
 
 def _memory(snapshots: Sequence[MemorySnapshot]) -> str:
-    """The largest peak of the snapshots, else what was in use, and who holds most of it; empty without any."""
+    """Return the largest peak of the snapshots, else what was in use, and who holds most of it; empty without any."""
     if not snapshots:
         return ""
     largest = max(snapshots, key=lambda one: one.peak_bytes or one.in_use_bytes)
@@ -108,3 +109,24 @@ def _memory(snapshots: Sequence[MemorySnapshot]) -> str:
         return f"{format_bytes(total)} were in use when {largest.origin} was taken{most}"
     more = " or more" if largest.is_lower_bound else ""
     return f"Memory peaked at {format_bytes(total)}{more}{most}"
+
+
+def verdict_on_dumps(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
+    """No bound: dumps hold when collectives were issued, and nothing of what the time between them went into."""
+    fired = next((finding.title for _, finding in in_order(outcomes)), None)
+    return inconclusive(fired, _WHY) if fired is not None else inconclusive(_seen(facts), f"{_RECORD} of every rank.")
+
+
+def _seen(facts: Facts) -> str:
+    """Return what the dumps show where nobody is found late."""
+    found = facts.communication
+    held = found.flight.held if found is not None and found.flight is not None else 0
+    if not held:
+        return "The dumps hold no collective"
+    if len(facts.ranks) == 1:
+        return "One rank's dump does not show who comes last"
+    if not facts.steps.count:
+        return "The collectives in the dumps do not repeat in a clear period"
+    if found is None or not found.matched:
+        return f"The {len(facts.ranks)} dumps do not show when the ranks arrived"
+    return f"No rank is provably late in {format_count(found.matched)} collectives of {len(facts.ranks)} ranks"
