@@ -13,11 +13,21 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Literal
 
-from profilerkit.capture import cupti
 from profilerkit.capture.cuda import activities_in_use, captures_graph
-from profilerkit.capture.export import Export, examine
-from profilerkit.capture.rival import RivalWatch
-from profilerkit.capture.room import TraceRoom
+from profilerkit.capture.patches import Patches
+from profilerkit.capture.torch_profiler import (
+    Export,
+    Span,
+    TraceRoom,
+    before_other_profilers,
+    cupti_is_taken_down,
+    examine,
+    free,
+    have_cupti_taken_down,
+    prepare,
+    printable,
+    why_no_kernels,
+)
 from profilerkit.model.run import RIVAL
 from profilerkit.rundir.layout import WINDOW_TRACE, EventKind, WindowKind, WindowStatus
 from profilerkit.rundir.writer import RankWriter, Record
@@ -27,7 +37,6 @@ _LONGEST_NS = 60 * 1_000_000_000
 #: At the end of an epoch a window with this many whole steps is closed instead of waiting for the next epoch.
 _ENOUGH_STEPS = 3
 
-_COMPILER = "_inductor"
 #: Spans of sessions that another profiler took: to end them, as dropping them does, would crash the process.
 _LOST: list[object] = []
 #: A doomed session is still on, and stopped without an export as soon as no graph is captured.
@@ -82,14 +91,14 @@ class DeepWindow:
         self._record = record
         self.plan = plan
         self._with_stack = with_stack
-        self._rival = RivalWatch(give_way)
+        self._give_way, self._others = give_way, Patches()
         self._stopped = stopped
         self._room: TraceRoom | None = None
         self._thread = 0
         self._state: _State = "new"
         self._profiler: Any = None
         self._span: Any = None
-        self._open: list[_Span] = []
+        self._open: list[Span] = []
         self._asks_device = False
         self.first_step = plan.first_step
         self.last_step = plan.first_step - 1
@@ -130,7 +139,7 @@ class DeepWindow:
         """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
         if self._state != "recording" or not self.is_here:
             return None
-        return _Span(sys.modules["torch"].profiler.record_function(_harmless(name)), self._open)
+        return Span(sys.modules["torch"].profiler.record_function(printable(name)), self._open)
 
     def open(self) -> bool:
         """Start the profiler's own warm-up, unless somebody else is profiling: a nested session empties the outer."""
@@ -147,13 +156,13 @@ class DeepWindow:
         activities = activities_in_use(torch)
         self._asks_device = len(activities) > 1
         if self._asks_device:
-            cupti.have_it_taken_down(torch)
+            have_cupti_taken_down(torch)
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stack)
-        _prepare(torch, self._profiler)
+        prepare(torch, self._profiler)
         self._room = TraceRoom()
         self._state = "warming"
         self._thread = threading.get_ident()
-        self._rival.begin()
+        self._others = before_other_profilers(self._give_way)
         return True
 
     def step_started(self, number: int) -> None:
@@ -229,7 +238,7 @@ class DeepWindow:
             self._lose("another profiler ended the session")
             return
         self._state = "done"
-        self._rival.end()
+        self._others.remove()
         profiler, self._profiler = self._profiler, None
         part = self._writer.trace_part(self.first_step)
         try:
@@ -241,7 +250,7 @@ class DeepWindow:
                         profiler.stop_trace()
                 profiler.export_chrome_trace(str(part))
             finally:
-                _free(profiler)
+                free(profiler)
         finally:
             self._put_back()
         self._stopped()  # last: what it reads of the device may fail, and the trace is there
@@ -262,14 +271,14 @@ class DeepWindow:
             return
         self._state = "done"
         profiler, self._profiler = self._profiler, None
-        self._rival.end()
+        self._others.remove()
         try:
             self._unmark_all()
             if profiler is not None:
                 if not self._start_ns:
                     profiler.start_trace()  # a prepared session can only be given back by running it
                 profiler.stop_trace()
-                _free(profiler)
+                free(profiler)
         finally:
             self._put_back()
             self._disturbed()
@@ -301,8 +310,8 @@ class DeepWindow:
             trigger=self.plan.trigger,
             slow_step=self._slow_step if self.plan.kind == "anomaly" else None,
             kernels=kernels,
-            no_kernels=cupti.why_no_kernels() if kernels == 0 else None,
-            cupti_is_taken_down=cupti.is_taken_down() if self._asks_device else None,
+            no_kernels=why_no_kernels() if kernels == 0 else None,
+            cupti_is_taken_down=cupti_is_taken_down() if self._asks_device else None,
         )
 
     def _weaknesses(self, export: Export) -> str:
@@ -324,7 +333,7 @@ class DeepWindow:
         self._open.clear()
         self._profiler = self._span = None
         self.reason = reason
-        self._rival.end()
+        self._others.remove()
         self._put_back()
         self._disturbed()
 
@@ -351,48 +360,3 @@ class DeepWindow:
         if self._set_log_level:
             os.environ.pop("KINETO_LOG_LEVEL", None)
             self._set_log_level = False
-
-
-class _Span:
-    """A named span that ends with the block it is around, or with the session if that is over first."""
-
-    def __init__(self, inner: AbstractContextManager[object], among: list["_Span"]) -> None:
-        self._inner = inner
-        self._among = among
-
-    def __enter__(self) -> None:
-        self._inner.__enter__()
-        self._among.append(self)
-
-    def __exit__(self, *_error: object) -> None:
-        if self in self._among:
-            self.end()
-
-    def end(self) -> None:
-        """End it now."""
-        self._among.remove(self)
-        self._inner.__exit__(None, None, None)
-
-
-def _prepare(torch: Any, profiler: Any) -> None:
-    """Prepare a session without importing torch's compiler: torch 2.13 asks it for CUDA graphs, 821 modules in 1 s.
-
-    A program that has not imported it has none of them.
-    """
-    lazy: set[str | None] = getattr(torch, "_lazy_modules", set())
-    hides = _COMPILER in lazy and f"torch.{_COMPILER}" not in sys.modules
-    lazy.discard(_COMPILER if hides else None)
-    try:
-        profiler.prepare_trace()
-    finally:
-        lazy.update([_COMPILER] if hides else ())
-
-
-def _free(profiler: Any) -> None:
-    """Let go of what was traced: it is in a cycle, and freeing it took a collection 0.1 s amid a step of the user's."""
-    profiler.profiler = None
-
-
-def _harmless(name: str) -> str:
-    """``name`` in characters that torch writes into a trace as they are: it neither escapes nor keeps all others."""
-    return "".join(c if c.isascii() and c.isprintable() and c not in '"\\' else "_" for c in name)

@@ -1,4 +1,4 @@
-"""What the process runs on and with: versions, cores, device, allow-listed environment, loader settings."""
+"""What the process runs on and with: versions, cores, device, allow-listed environment."""
 
 import os
 import sys
@@ -6,26 +6,14 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from profilerkit.capture.cgroup import quota_cores
 from profilerkit.capture.cuda import cuda_in_use, peaks_bytes
 from profilerkit.capture.guard import asked
-from profilerkit.capture.loader_claims import ITERABLE_KIND
-from profilerkit.model.run import Loader
 from profilerkit.secrets import ALLOWED_VARIABLES
 
-#: What makes iterators of these types (torch 2.13, torchdata 0.11).
-_LOADER_OF = {
-    "_SingleProcessDataLoaderIter": "DataLoader",
-    "_MultiProcessingDataLoaderIter": "DataLoader",
-    "_StatefulSingleProcessDataLoaderIter": "StatefulDataLoader",
-    "_StatefulMultiProcessingDataLoaderIter": "StatefulDataLoader",
-}
 #: What a kernel's runs are called.
 NOTEBOOK = "notebook"
-#: By torch's number for the kind of a loader's dataset: nothing is known of other loaders.
-_IS_ITERABLE: dict[int | None, bool] = {0: False, ITERABLE_KIND: True}
 
 
 def allowed(variables: Mapping[str, str]) -> dict[str, str]:
@@ -93,7 +81,7 @@ def usable_cores() -> float:
 def intra_op_threads() -> int | None:
     """Threads that one operator of torch may use on the host; ``None`` before torch is loaded."""
     ask = getattr(sys.modules.get("torch"), "get_num_threads", None)
-    return None if ask is None else _whole(asked(ask))
+    return None if ask is None else whole(asked(ask))
 
 
 #: What torch is asked for, by the call that switches it on.
@@ -153,33 +141,6 @@ def _nvml_uuid(uuid: str) -> str:
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
-def loader_settings(loader: Any) -> Loader:
-    """Settings of the loader that feeds the steps, from itself or from its iterator, which keeps what it was told.
-
-    The length of a stream is not asked for: nobody else does, and it may be found out by reading it.
-    """
-
-    def said(name: str) -> Any:
-        own = asked(getattr, loader, name, None)
-        return asked(getattr, loader, f"_{name}", None) if own is None else own
-
-    is_iterable = _IS_ITERABLE.get(_whole(said("_dataset_kind")))
-    named = type(loader).__name__
-    return Loader(
-        kind=_LOADER_OF.get(named, named),
-        num_workers=_whole(said("num_workers")),
-        batch_size=_whole(said("batch_size")) or _whole(asked(getattr, said("_index_sampler"), "batch_size", None)),
-        pin_memory=_flag(said("pin_memory")),
-        prefetch_factor=_whole(said("prefetch_factor")),
-        persistent_workers=_flag(said("persistent_workers")),
-        dataset_len=None if is_iterable else asked(len, said("dataset")),
-        is_iterable=is_iterable,
-    )
-
-
-def _whole(value: object) -> int | None:
+def whole(value: object) -> int | None:
+    """Return ``value`` where it is a whole number, else ``None``."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _flag(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None

@@ -1,11 +1,19 @@
 """What capture itself costs per step."""
 
-from profilerkit.capture.device_clock import DeviceClock
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from profilerkit.capture.background import Sampler
+from profilerkit.capture.clocks import Meter
+from profilerkit.capture.device_clock import THINNED, DeviceClock
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.loader import ALL_OF_FIRST, FetchTimer
-from profilerkit.capture.meter import Meter
 from profilerkit.capture.stacks import StackSource
+from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.workers import WorkerWatch
+from profilerkit.rundir.layout import OwnCost
+from profilerkit.units import format_ns, format_ratio
 
 #: What the clocks around one call of capture's do not see: the way there and back, and what follows slower because
 #: capture took its place in the caches. Beside steps of 0.5 to 5 ms it makes three calls cost what the CPU time of the
@@ -71,7 +79,7 @@ def _calls(
     stacks: StackSource | None,
 ) -> list[tuple[Meter, int]]:
     """What each kind of call costs and how many there were on the training thread; looks at its stack stop it."""
-    calls = [(timer.meter, timer.not_plain), (timer.plain_meter, timer.fetches - timer.not_plain)]
+    calls = [(timer.meter, timer.slow_fetches), (timer.fast_meter, timer.fetches - timer.slow_fetches)]
     calls += [(hooks.meters[0], timer.tracker.backwards), (hooks.meters[1], steps), (clock.meter, clock.marks)]
     calls += [(stacks.meter, stacks.taken)] if stacks is not None else []
     return calls if workers is None else [*calls, (workers.meter, workers.looked)]
@@ -81,3 +89,150 @@ def _cost_ns(calls: list[tuple[float | None, int]], steps: int) -> float | None:
     """Time of so many calls in each of ``steps``, ns."""
     known = [times * (own_ns + _UNSEEN_NS) for own_ns, times in calls if own_ns is not None]
     return sum(known) / steps if known and steps else None
+
+
+#: How often the cost is compared with the steps, and after how many of them: a mean of fewer says little.
+_EVERY_NS = 1_000_000_000
+_ENOUGH_STEPS = 100
+#: Time between samples where one per second is too much.
+_SLOW_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Something that can be done without.
+
+    Attributes:
+        feature: its name in ``meta.json``.
+        what: what is different without it.
+        turn_off: gives it up; called on the writer thread.
+        is_on: whether there is anything to give up.
+    """
+
+    feature: str
+    what: str
+    turn_off: Callable[[], None]
+    is_on: Callable[[], bool]
+
+
+class Budget:
+    """Compares capture's own cost with the steps of the run, on the writer thread.
+
+    Attributes:
+        turned_off: sentence of what was given up, by feature.
+        is_exceeded: nothing is left to give up and the cost is still above the budget.
+    """
+
+    def __init__(self, ratio: float, stages: Sequence[Stage], clock: Callable[[], int] = perf_counter_ns) -> None:
+        """``ratio`` is the most capture may cost, of the time of a step; ``stages`` go in their order."""
+        self.turned_off: dict[str, str] = {}
+        self.is_exceeded = False
+        self._ratio = ratio
+        self._stages = list(stages)
+        self._is_empty = not self._stages  # nothing is timed
+        self._clock = clock
+        self._mark: tuple[int, int] | None = None  # time and steps of the last comparison
+
+    def check(self, steps: int, cost: Callable[[int], float | None]) -> None:
+        """Give up the next thing if recording costs too much; ``steps`` were recorded so far.
+
+        ``cost`` says what it took of a step since it was asked before, ns, where that is known.
+        """
+        now_ns = self._clock()
+        if self._mark is None:
+            if steps:
+                self._mark = now_ns, steps
+                cost(steps)
+            return
+        since_ns, before = self._mark
+        if self._is_empty or now_ns - since_ns < _EVERY_NS or steps - before < _ENOUGH_STEPS:
+            return
+        self._mark, own_ns = (now_ns, steps), cost(steps)
+        step_ns = (now_ns - since_ns) / (steps - before)
+        if own_ns is None or own_ns <= self._ratio * step_ns:
+            return
+        while self._stages and not self._stages[0].is_on():
+            del self._stages[0]
+        if not self._stages:
+            self.is_exceeded = True
+            return
+        stage = self._stages.pop(0)
+        stage.turn_off()
+        self.turned_off[stage.feature] = (
+            f"from step {steps} on {stage.what}: recording cost {format_ns(own_ns)} of a {format_ns(step_ns)} step, "
+            f"above its budget of {format_ratio(self._ratio)}"
+        )
+
+    def own_cost(self, start_ns: int) -> OwnCost:
+        """For ``meta.json``; ``start_ns`` is how long the start of the recording took."""
+        return OwnCost(
+            budget_ratio=self._ratio,
+            start_ns=start_ns,
+            turned_off=tuple(self.turned_off.values()),
+            is_exceeded=self.is_exceeded,
+        )
+
+
+def stages(
+    timer: FetchTimer,
+    hooks: Hooks,
+    clock: DeviceClock,
+    workers: WorkerWatch | None,
+    samplers: Iterable[Sampler],
+    stacks: Sampler | None = None,
+) -> tuple[Stage, ...]:
+    """What can be given up, least useful for its cost first; steps and the waits for batches never are.
+
+    Backward passes are kept where they are what marks the steps.
+    """
+    sampled = tuple(samplers)
+
+    def mark_seldom() -> None:
+        clock.every = THINNED
+
+    def look_no_more() -> None:
+        if workers is not None:
+            workers.looks = False
+
+    def sample_slowly() -> None:
+        for sampler in sampled:
+            sampler.period_seconds = _SLOW_SECONDS
+
+    def read_no_cpu_time() -> None:
+        timer.reads_cpu = False
+
+    def time_no_backward() -> None:
+        hooks.watches_backward = False
+        timer.tracker.leave_fast_path()
+
+    return (
+        Stage(
+            "device_steps", f"the device's clock was read every {THINNED} steps", mark_seldom, lambda: clock.marks > 0
+        ),
+        Stage(
+            "queue", "the loader's queue was not sampled", look_no_more, lambda: workers is not None and workers.seen
+        ),
+        *(
+            []
+            if stacks is None
+            else [Stage("stacks", "no stacks were sampled", stacks.end, lambda: not stacks.reason)]
+        ),
+        Stage(
+            "samplers",
+            f"samples were taken every {_SLOW_SECONDS:.0f} s",
+            sample_slowly,
+            lambda: any(not sampler.reason for sampler in sampled),
+        ),
+        Stage("wait_cpu", "the CPU time of waits was not read", read_no_cpu_time, lambda: timer.fetches > 0),
+        Stage(
+            "backward",
+            "backward passes were not timed",
+            time_no_backward,
+            lambda: timer.tracker.backwards > 0 and not _marked_by_backward(timer.tracker),
+        ),
+    )
+
+
+def _marked_by_backward(tracker: StepTracker) -> bool:
+    """Whether steps end where backward passes do."""
+    return tracker.ends_in_backward or tracker.found_by == "backward pass"

@@ -1,5 +1,6 @@
 """Replaces attributes of other modules while a block runs, and puts them back at its end."""
 
+import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,6 +66,13 @@ class Patches:
         self._patches.append(_Patch(owner, name, original, ours))
         setattr(owner, name, ours)
 
+    def extend(self, callbacks: list[Any], *added: Any) -> None:
+        """Add what torch or Python keeps a list of, unless it is there; at the end it is taken out."""
+        for callback in added:
+            if callback not in callbacks:
+                callbacks.append(callback)
+                self.later(functools.partial(_take_out, callbacks, callback))
+
     def later(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` at the end, for what torch itself keeps a list of."""
         self._undo.append(undo)
@@ -85,3 +93,8 @@ class Patches:
         """``remove`` in a forked child, where the lock may have been copied while held."""
         self._lock = threading.Lock()
         self.remove()
+
+
+def _take_out(callbacks: list[Any], callback: Any) -> None:
+    if callback in callbacks:
+        callbacks.remove(callback)

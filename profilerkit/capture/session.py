@@ -9,37 +9,36 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit.capture import documents, environment, handoff, oom
-from profilerkit.capture.budget import Budget, stages
-from profilerkit.capture.clock_anchors import take_anchor
-from profilerkit.capture.cuda import CudaDevice
+from profilerkit.capture.background import Recorder, Sampler, Source
+from profilerkit.capture.clocks import ClockWatch, take_anchor
+from profilerkit.capture.cuda import AllocatorWatch, CudaDevice
 from profilerkit.capture.device_clock import DeviceClock
+from profilerkit.capture.distributed import DdpWatch, FlightWatch
 from profilerkit.capture.ending import Exits, Leave, leave_of
 from profilerkit.capture.environment import in_kernel
-from profilerkit.capture.flight import FlightWatch
-from profilerkit.capture.graphs import GraphWatch
 from profilerkit.capture.guard import Guard, announce, asked
-from profilerkit.capture.hooks import Hooks
+from profilerkit.capture.hooks import GraphWatch, Hooks
 from profilerkit.capture.host import HostSource
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
-from profilerkit.capture.overhead import RunningCost, self_ns_per_step
+from profilerkit.capture.overhead import Budget, RunningCost, self_ns_per_step, stages
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.place import Place
 from profilerkit.capture.probes.feed import ProbedTimer
 from profilerkit.capture.probes.probing import Probing
-from profilerkit.capture.recorder import Recorder
-from profilerkit.capture.sampler import Sampler, Source
+from profilerkit.capture.runtime_events import CollectionWatch, CompileWatch, EvaluationWatch
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.stacks import stack_sampler
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.watched import watched
-from profilerkit.capture.watches import Watches
+from profilerkit.capture.timed_calls import CollectiveWatch, CopyWatch, SaveWatch, SyncWatch
+from profilerkit.capture.watches import Watch, Watches
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.model.report import Report
 from profilerkit.rundir.layout import (
     ALONE_FLUSH_SECONDS,
+    DDP,
     END,
     FLIGHT,
     FLUSH_SECONDS,
@@ -93,7 +92,7 @@ class Session:
         self._traces = settings.deep and self._window.traces
         self._probing = Probing(settings, place, self._window, record) if settings.probes else None
         self._tracker = StepTracker(record, self._probing or (self._window if self._traces else None))
-        self._window.wake = self._tracker.unsettle
+        self._window.wake = self._tracker.leave_fast_path
         timed = (record, self._tracker, self._guard, self._window)
         self._timer = self._probing.feed(ProbedTimer(*timed)) if self._probing else FetchTimer(*timed)
         self._workers = WorkerWatch(record, self._timer, writer.path) if settings.light else None
@@ -103,9 +102,7 @@ class Session:
         took = (self._window.device_took, self._window.device_is_lost) if self._traces else ()
         self._clock = DeviceClock(record, self._tracker, CudaDevice(), *took)
         self._window.read_device = self._clock.catch_up
-        mine = (self._clock, self._flight, GraphWatch(self._hooks, self._tracker))
-        every = (*watched(self._recorder, self._tracker, writer), *mine)
-        self._watches = Watches(every if settings.light else ())
+        self._watches = Watches(self._all_watches() if settings.light else ())
         sources: dict[str, Source] = {}
         self._gpu = NvmlSource()
         if settings.nvml:
@@ -119,6 +116,25 @@ class Session:
             self._samplers["stacks"] = looker
         self._cost = RunningCost(self._timer, self._hooks, self._clock, self._workers, self._stacks)
         self._budget = Budget(settings.overhead_budget, can_go if settings.light else ())
+
+    def _all_watches(self) -> tuple[Watch, ...]:
+        recorder, tracker, writer = self._recorder, self._tracker, self._writer
+        record, calls = recorder.record, (recorder.record, tracker, recorder.name_id)
+        return (
+            ClockWatch(writer.append_anchor),
+            CollectionWatch(record, tracker),
+            SaveWatch(*calls),
+            CompileWatch(record, recorder.name_id),
+            EvaluationWatch(record, tracker),
+            CollectiveWatch(*calls),
+            SyncWatch(*calls),
+            CopyWatch(),
+            AllocatorWatch(writer.append_sample),
+            DdpWatch(writer.path / DDP),
+            self._clock,
+            self._flight,
+            GraphWatch(self._hooks, tracker),
+        )
 
     # The training script's calls
 

@@ -11,10 +11,9 @@ from time import perf_counter_ns
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from profilerkit.capture.meter import Meter
+from profilerkit.capture.background import Sampler
+from profilerkit.capture.clocks import Meter, ThreadClock
 from profilerkit.capture.patches import UNCOUNTED
-from profilerkit.capture.sampler import Sampler
-from profilerkit.capture.thread_clock import ThreadClock
 from profilerkit.rundir.sampled import StackPlace, StackSample
 from profilerkit.rundir.writer import StackFile
 

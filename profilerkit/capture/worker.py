@@ -15,9 +15,9 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from profilerkit.capture.clocks import Moment, ThreadClock, open_for_reading
 from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.stacks import WORKER_PERIOD_SECONDS, stack_sampler
-from profilerkit.capture.thread_clock import Moment, ThreadClock, open_for_reading
 from profilerkit.rundir.files import AppendFile
 from profilerkit.rundir.layout import (
     END,

@@ -9,10 +9,9 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from profilerkit.capture.clocks import Meter, open_for_reading
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import ALL_OF_FIRST, FetchTimer
-from profilerkit.capture.meter import Meter
-from profilerkit.capture.thread_clock import open_for_reading
 from profilerkit.capture.worker import is_loop, watched_loop
 from profilerkit.rundir.layout import (
     FAILED_SUFFIX,

@@ -208,8 +208,7 @@ def python_options(words: Sequence[str]) -> list[str]:
 
 def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str]:
     """The environment of the command."""
-    from profilerkit.capture.order import Order
-    from profilerkit.capture.settings import probes_of
+    from profilerkit.capture.settings import Order, probes_of
     from profilerkit.cli import launch
 
     variables = dict(os.environ)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import profilerkit
-from profilerkit.capture.order import VARIABLE, Order
+from profilerkit.capture.settings import VARIABLE, Order
 from profilerkit.cli import launch, main, run
 from profilerkit.rundir.reader import read_run
 

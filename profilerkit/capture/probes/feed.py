@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, TypeVar
 
-from profilerkit.capture.doing import Doing
 from profilerkit.capture.guard import asked
 from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.phase import Doing
 from profilerkit.capture.probes.found import UnprobedError
 from profilerkit.capture.probes.replay import Replay
 
@@ -286,10 +286,10 @@ class ProbedTimer(FetchTimer):
 
         return super().fetch(doing, given, of, iterator, loader, owner, left, flags)
 
-    def _settle(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
+    def _enter_fast_path(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
         """Not while there is something to probe: every fetch is to be seen."""
         if self.feed is None:
-            super()._settle(of, iterator, owner, flags, fetches)
+            super()._enter_fast_path(of, iterator, owner, flags, fetches)
 
 
 def ahead(iterator: Any) -> tuple[int, int] | None:

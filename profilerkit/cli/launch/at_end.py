@@ -8,7 +8,7 @@ from pathlib import Path
 
 from profilerkit.capture import handoff
 from profilerkit.capture.environment import NOTEBOOK
-from profilerkit.capture.order import Order, read_order
+from profilerkit.capture.settings import Order, read_order
 from profilerkit.cli.console import Console
 from profilerkit.rundir.claim import candidates
 from profilerkit.rundir.files import read_document

@@ -8,9 +8,9 @@ from typing import Any
 
 from profilerkit.capture.environment import in_kernel
 from profilerkit.capture.guard import Guard, announce
-from profilerkit.capture.order import read_order
 from profilerkit.capture.patches import uncounted
 from profilerkit.capture.profiler import profile
+from profilerkit.capture.settings import read_order
 from profilerkit.capture.start_up import Imports, note
 from profilerkit.cli.console import Console
 from profilerkit.errors import ProfilerkitError

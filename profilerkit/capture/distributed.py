@@ -1,6 +1,7 @@
-"""Asks DistributedDataParallel for its own measurements when a model is gone or the block ends.
+"""Asks torch's flight recorder which collectives this process issued, at the end of a window or of the run only.
 
-The loop pays nothing: torch measures some iterations anyway, and one answer takes 11 µs (torch 2.13).
+The recorder is on by default (torch 2.13; gloo and NCCL) and keeps the last 2,000 collectives, also past
+``destroy_process_group``. Asking for them holds the GIL for 33-48 ms, which is why nobody asks while steps are timed.
 """
 
 import functools
@@ -14,32 +15,88 @@ from typing import Any
 
 from profilerkit.capture.guard import asked
 from profilerkit.capture.patches import Patches
-from profilerkit.capture.place import with_process_group
+from profilerkit.capture.place import joined, with_process_group
+from profilerkit.capture.watches import Watch
 from profilerkit.rundir.ddp import DdpModel, DdpRecord, ddp_model
 from profilerkit.rundir.files import write_document
+from profilerkit.rundir.flight import flight_of
+
+#: The recorder of all back-ends but NCCL, and NCCL's, which only CUDA builds have.
+_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+
+
+def dump(path: Path, since_unix_ns: int = 0) -> str:
+    """Write what the recorder holds to ``path``; the reason when there is nothing, else an empty string.
+
+    Args:
+        path: of the document; written beside and renamed.
+        since_unix_ns: what was issued before does not count.
+    """
+    bindings: Any = sys.modules.get("torch._C._distributed_c10d")
+    if bindings is None:
+        return "torch.distributed is not available"
+    known = [ask for name in _DUMPS if (ask := getattr(bindings, name, None)) is not None]
+    if not known:
+        return "this version of torch has no flight recorder"
+    found = flight_of([ask() for ask in known], since_unix_ns)
+    if not found.entries:
+        return "no collective was recorded: there was no process group of several ranks, or TORCH_FR_BUFFER_SIZE is 0"
+    try:
+        write_document(path, found)
+    except OSError as error:
+        return f"{path.name} cannot be written: {error.strerror}"
+    return ""
+
+
+class FlightWatch(Watch):
+    """Dumps the flight recorder when the block ends.
+
+    Attributes:
+        joined: rank and size of the process group that was initialised while the block ran, or before.
+    """
+
+    name = "flight"
+    needs = ("torch.distributed",)
+    unseen = "it is asked at the end of the block"
+
+    def __init__(self, path: Path, since_unix_ns: int) -> None:
+        """``path`` is the document's; collectives of before ``since_unix_ns`` are not the block's."""
+        self.joined: tuple[int, int] | None = None
+        self._path = path
+        self._since_unix_ns = since_unix_ns
+
+    def beat(self) -> None:
+        """Look for a process group, which may be gone at the end of the block."""
+        if self.joined is None:
+            self.joined = joined()
+
+    def close(self) -> None:
+        """Write what the recorder holds."""
+        self.beat()
+        self.unseen = dump(self._path, self._since_unix_ns)
+
 
 #: Models asked; a program that wraps more makes them anew for each step.
 _MOST_MODELS = 32
-_NO_MODEL = "no DistributedDataParallel was seen"
 
 
-class DdpWatch:
+class DdpWatch(Watch):
     """Remembers the wrapped models without keeping one alive.
 
     A finalizer holds the model's logger, which its model holds as well: both go together, and the logger is asked then.
     """
 
     name = "ddp"
-    needs: tuple[str, ...] = ("torch.nn.parallel.distributed",)
+    needs = ("torch.nn.parallel.distributed",)
+    unseen = "no DistributedDataParallel was seen"
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._finalizers: list[weakref.finalize[..., Any]] = []
         self._found: dict[int, DdpModel] = {}
         self._pid = os.getpid()
-        self._reason = _NO_MODEL
 
-    def hang(self, patches: Patches) -> None:
+    def install(self, patches: Patches) -> None:
         """Watch the making of models; those made before, which need a process group, are looked for once."""
         wrapper = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
         patches.patch(wrapper, "__init__", lambda original: self._watched(original, patches))
@@ -47,9 +104,6 @@ class DdpWatch:
             for model in gc.get_referrers(wrapper, *wrapper.__subclasses__()):
                 if issubclass(type(model), wrapper):
                     self._remember(model)
-
-    def beat(self) -> None:
-        """Nothing happens while the loop runs."""
 
     def close(self) -> None:
         """Ask the models that are left, then write."""
@@ -60,13 +114,9 @@ class DdpWatch:
             return
         try:
             write_document(self._path, DdpRecord(models=models))
-            self._reason = ""
+            self.seen = True
         except OSError as error:
-            self._reason = f"{self._path.name} cannot be written: {error.strerror}"
-
-    def reason(self) -> str:
-        """Why there is no document."""
-        return self._reason
+            self.unseen = f"{self._path.name} cannot be written: {error.strerror}"
 
     def _watched(self, original: Callable[..., None], patches: Patches) -> Callable[..., None]:
         @functools.wraps(original)  # launchers look at the names of its arguments
