@@ -1,4 +1,10 @@
-"""After the block: compress the traces and make the report, each in a process of its own."""
+"""Compress traces, beside the training and after it, and make the report: each in a process of its own.
+
+    python -m profilerkit.capture.handoff DIRECTORY [--summaries] [PID]
+
+compresses the traces of one rank. With the process that trains as ``PID`` it runs beside the training: it takes the CPU
+that nobody else wants, and ends with that process. With ``--summaries`` it becomes ``profilerkit map`` when it is done.
+"""
 
 import gzip
 import os
@@ -8,10 +14,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
+from typing import TYPE_CHECKING
 
 from profilerkit.capture.guard import announce
 from profilerkit.model.change import revise
-from profilerkit.model.report import Report
 from profilerkit.programs import own_environment, own_program
 from profilerkit.rundir.files import read_document, write_document
 from profilerkit.rundir.layout import (
@@ -26,6 +32,9 @@ from profilerkit.rundir.layout import (
     rank_directory,
 )
 
+if TYPE_CHECKING:
+    from profilerkit.model.report import Report
+
 _COMPRESS_SECONDS = 60.0
 _ANALYZE_SECONDS = 120.0
 #: Ranks of one job leave their loops together; what is not there by then is reported as missing.
@@ -36,7 +45,7 @@ _REPORTED = (0, 1, 3)
 
 
 def compression(rank_path: Path, parent: int | None = None, *, summaries: bool = False) -> list[str]:
-    """The command that compresses the traces of one rank; see ``profilerkit.capture.handoff``."""
+    """Return the command that compresses the traces of one rank."""
     words = [*(["--summaries"] if summaries else []), *([str(parent)] if parent is not None else [])]
     return own_program("profilerkit.capture.handoff", str(rank_path), *words)
 
@@ -78,19 +87,14 @@ def leave_analysis(run: Path) -> None:
 
     A notebook's kernel is killed 2.5 s after it was asked to end (jupyter_client 8, half of ``shutdown_wait_time``).
     """
-    process = subprocess.Popen(  # noqa: S603  our own module, no shell
-        _analysis(run, quiet=True),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=own_environment(),
-        start_new_session=True,
-    )
+    process = _start(_analysis(run, quiet=True), is_left=True)
     process.returncode = 0  # or Python warns that it still runs
 
 
-def wait_for_report(run: Path, seconds: float) -> Report | None:
-    """The report that was left to be made; ``None`` where it is not there in time."""
+def wait_for_report(run: Path, seconds: float) -> "Report | None":
+    """Return the report that was left to be made; ``None`` where it is not there in time."""
+    from profilerkit.model.report import Report  # the process that compresses has no use for it
+
     deadline = monotonic() + seconds
     while not (run / REPORT_JSON).is_file():
         if monotonic() >= deadline:
@@ -99,13 +103,15 @@ def wait_for_report(run: Path, seconds: float) -> Report | None:
     return read_document(run / REPORT_JSON, Report)
 
 
-def analyze(run: Path, seconds: float, *, quiet: bool = False) -> Report | None:
-    """The report of ``run``, made by the command line program, which says its one line on standard error.
+def analyze(run: Path, seconds: float, *, quiet: bool = False) -> "Report | None":
+    """Return the report of ``run``, made by the command line program, which says its one line on standard error.
 
     ``quiet`` suppresses that line.
 
     ``None``, with a warning, when it was not made within ``seconds``; the program has said why.
     """
+    from profilerkit.model.report import Report
+
     path = run / REPORT_JSON
     before = _state(path)
     failure = _run(_analysis(run, quiet=quiet), min(seconds, _ANALYZE_SECONDS), accepted=_REPORTED)
@@ -134,19 +140,22 @@ def _state(path: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
+def _start(command: list[str], *, is_left: bool = False) -> "subprocess.Popen[bytes]":
+    """Start a process that says nothing; ``is_left`` keeps the signals of this one's terminal from it."""
+    none = subprocess.DEVNULL
+    return subprocess.Popen(  # noqa: S603  our own module, no shell
+        command, stdin=none, stdout=none, stderr=none, env=own_environment(), start_new_session=is_left
+    )
+
+
 def _run(
     command: list[str], timeout_seconds: float, *, accepted: tuple[int, ...] = (0,), stderr: int | None = None
 ) -> str:
-    """Why a process did not end with an ``accepted`` exit code; empty when it did."""
+    """Return why a process did not end with an ``accepted`` exit code; empty when it did."""
+    none, timeout, env = subprocess.DEVNULL, timeout_seconds, own_environment()
     try:
         done = subprocess.run(  # noqa: S603  our own module, no shell
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            timeout=timeout_seconds,
-            env=own_environment(),
-            check=False,
+            command, stdin=none, stdout=none, stderr=stderr, timeout=timeout, env=env, check=False
         )
     except subprocess.TimeoutExpired:
         return f"not done after {timeout_seconds:.0f} s"
@@ -172,13 +181,7 @@ class Packer:
         if not self.wanted or (self._process is not None and self._process.poll() is None):
             return
         self.wanted = False
-        self._process = subprocess.Popen(  # noqa: S603  our own module, no shell
-            compression(self._path, os.getpid(), summaries=self._summaries),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=own_environment(),
-        )
+        self._process = _start(compression(self._path, os.getpid(), summaries=self._summaries))
         # Waited for as it ends: a notebook's kernel does not end while it has a child, and counts those not waited for.
         threading.Thread(target=self._process.wait, name="profilerkit-packer", daemon=True).start()
 

@@ -1,5 +1,6 @@
-"""What capture itself costs per step."""
+"""Estimate what capture costs per step, and keep it within its budget: above it features are turned off one by one."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -10,7 +11,6 @@ from profilerkit.capture.device_clock import THINNED, DeviceClock
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.loader import ALL_OF_FIRST, FetchTimer
 from profilerkit.capture.stacks import StackSource
-from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.rundir.layout import OwnCost
 from profilerkit.units import format_ns, format_ratio
@@ -21,24 +21,11 @@ from profilerkit.units import format_ns, format_ratio
 _UNSEEN_NS = 1_500
 
 
-def self_ns_per_step(
-    timer: FetchTimer,
-    hooks: Hooks,
-    clock: DeviceClock,
-    workers: WorkerWatch | None,
-    steps: int,
-    stacks: StackSource | None = None,
-) -> float | None:
-    """About what capture added to each of ``steps`` in its mean, ns; ``None`` without any."""
-    calls = _calls(timer, hooks, clock, workers, steps, stacks)
-    return _cost_ns([(meter.median_ns, times) for meter, times in calls], steps)
-
-
 class RunningCost:
-    """About what capture adds to a step as the run goes on.
+    """Estimate what capture adds to a step, as the run goes on and over all of it.
 
     Cheap enough for the writer thread: the medians of the clocks, and for what they do not see a fixed time per call;
-    of a plain fetch, which is measured from outside, the clocks see some of that already.
+    of a fast fetch, which is measured from outside, the clocks see some of that already.
     """
 
     def __init__(
@@ -53,41 +40,41 @@ class RunningCost:
         self._before: list[int] = []  # calls of each kind
         self._fetches = self._steps = 0
 
-    def per_step_ns(self, steps: int) -> float | None:
-        """What it was since this was asked before, ns; ``steps`` were recorded in all.
+    def overall_ns(self, steps: int) -> float | None:
+        """Return the mean over all of so many steps, ns; ``None`` without any."""
+        return _per_step_ns(self._calls(steps), steps)
 
-        ``None`` where no step ended, at the first time, and for the first fetches: all of those are looked at, and
-        asked. A loop with few fetches is out of its first ones after as many steps.
+    def per_step_ns(self, steps: int) -> float | None:
+        """Return the mean since this was last asked, ns; ``steps`` were recorded in all.
+
+        ``None`` where no step ended, at the first time, and for the first fetches: all of those are slow, and look at
+        the loader's queue. A loop with few fetches is out of its first ones after as many steps.
         """
-        timer = self._timer
-        calls = _calls(timer, self._hooks, self._clock, self._workers, steps, self._stacks)
+        fetches, calls = self._timer.fetches, self._calls(steps)
         before, self._before = self._before, [times for _, times in calls]
-        is_first = timer.fetches > 0 and max(self._fetches, self._steps) < ALL_OF_FIRST
-        ended, self._fetches, self._steps = steps - self._steps, timer.fetches, steps
+        is_first = fetches > 0 and max(self._fetches, self._steps) < ALL_OF_FIRST
+        ended, self._fetches, self._steps = steps - self._steps, fetches, steps
         if is_first or not (ended and before):
             return None
-        since = [times - earlier for (_, times), earlier in zip(calls, before, strict=True)]
-        return _cost_ns([(meter.median_ns, times) for (meter, _), times in zip(calls, since, strict=True)], ended)
+        return _per_step_ns([(meter, times - was) for (meter, times), was in zip(calls, before, strict=True)], ended)
+
+    def _calls(self, steps: int) -> list[tuple[Meter, int]]:
+        """Return what each kind of call costs and how often the training thread made it, or was stopped by it."""
+        timer, hooks, clock, workers, stacks = self._timer, self._hooks, self._clock, self._workers, self._stacks
+        calls = [
+            (timer.meter, timer.slow_fetches),
+            (timer.fast_meter, timer.fetches - timer.slow_fetches),
+            (hooks.meters[0], timer.tracker.backwards),
+            (hooks.meters[1], steps),
+            (clock.meter, clock.marks),
+        ]
+        calls += [] if stacks is None else [(stacks.meter, stacks.taken)]
+        return calls if workers is None else [*calls, (workers.meter, workers.looked)]
 
 
-def _calls(
-    timer: FetchTimer,
-    hooks: Hooks,
-    clock: DeviceClock,
-    workers: WorkerWatch | None,
-    steps: int,
-    stacks: StackSource | None,
-) -> list[tuple[Meter, int]]:
-    """What each kind of call costs and how many there were on the training thread; looks at its stack stop it."""
-    calls = [(timer.meter, timer.slow_fetches), (timer.fast_meter, timer.fetches - timer.slow_fetches)]
-    calls += [(hooks.meters[0], timer.tracker.backwards), (hooks.meters[1], steps), (clock.meter, clock.marks)]
-    calls += [(stacks.meter, stacks.taken)] if stacks is not None else []
-    return calls if workers is None else [*calls, (workers.meter, workers.looked)]
-
-
-def _cost_ns(calls: list[tuple[float | None, int]], steps: int) -> float | None:
-    """Time of so many calls in each of ``steps``, ns."""
-    known = [times * (own_ns + _UNSEEN_NS) for own_ns, times in calls if own_ns is not None]
+def _per_step_ns(calls: list[tuple[Meter, int]], steps: int) -> float | None:
+    """Return the time of so many calls in each of ``steps``, ns."""
+    known = [times * (own_ns + _UNSEEN_NS) for meter, times in calls if (own_ns := meter.median_ns) is not None]
     return sum(known) / steps if known and steps else None
 
 
@@ -185,54 +172,37 @@ def stages(
 
     Backward passes are kept where they are what marks the steps.
     """
-    sampled = tuple(samplers)
-
-    def mark_seldom() -> None:
-        clock.every = THINNED
-
-    def look_no_more() -> None:
-        if workers is not None:
-            workers.looks = False
+    sampled, tracker, off = tuple(samplers), timer.tracker, functools.partial
 
     def sample_slowly() -> None:
         for sampler in sampled:
             sampler.period_seconds = _SLOW_SECONDS
 
-    def read_no_cpu_time() -> None:
-        timer.reads_cpu = False
-
     def time_no_backward() -> None:
         hooks.watches_backward = False
-        timer.tracker.leave_fast_path()
+        tracker.leave_fast_path()
 
+    def can_do_without_backward() -> bool:
+        marks_steps = tracker.ends_in_backward or tracker.found_by == "backward pass"
+        return tracker.backwards > 0 and not marks_steps
+
+    found = [
+        Stage(
+            "device_steps",
+            f"the device's clock was read every {THINNED} steps",
+            off(setattr, clock, "every", THINNED),
+            lambda: clock.marks > 0,
+        )
+    ]
+    if workers is not None:
+        unsampled = "the loader's queue was not sampled"
+        found.append(Stage("queue", unsampled, off(setattr, workers, "looks", False), lambda: workers.seen))
+    if stacks is not None:
+        found.append(Stage("stacks", "no stacks were sampled", stacks.end, lambda: not stacks.reason))
+    slowly, no_cpu = f"samples were taken every {_SLOW_SECONDS:.0f} s", "the CPU time of waits was not read"
     return (
-        Stage(
-            "device_steps", f"the device's clock was read every {THINNED} steps", mark_seldom, lambda: clock.marks > 0
-        ),
-        Stage(
-            "queue", "the loader's queue was not sampled", look_no_more, lambda: workers is not None and workers.seen
-        ),
-        *(
-            []
-            if stacks is None
-            else [Stage("stacks", "no stacks were sampled", stacks.end, lambda: not stacks.reason)]
-        ),
-        Stage(
-            "samplers",
-            f"samples were taken every {_SLOW_SECONDS:.0f} s",
-            sample_slowly,
-            lambda: any(not sampler.reason for sampler in sampled),
-        ),
-        Stage("wait_cpu", "the CPU time of waits was not read", read_no_cpu_time, lambda: timer.fetches > 0),
-        Stage(
-            "backward",
-            "backward passes were not timed",
-            time_no_backward,
-            lambda: timer.tracker.backwards > 0 and not _marked_by_backward(timer.tracker),
-        ),
+        *found,
+        Stage("samplers", slowly, sample_slowly, lambda: any(not sampler.reason for sampler in sampled)),
+        Stage("wait_cpu", no_cpu, off(setattr, timer, "reads_cpu", False), lambda: timer.fetches > 0),
+        Stage("backward", "backward passes were not timed", time_no_backward, can_do_without_backward),
     )
-
-
-def _marked_by_backward(tracker: StepTracker) -> bool:
-    """Whether steps end where backward passes do."""
-    return tracker.ends_in_backward or tracker.found_by == "backward pass"

@@ -21,7 +21,7 @@ from profilerkit.capture.hooks import GraphWatch, Hooks
 from profilerkit.capture.host import HostSource
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
-from profilerkit.capture.overhead import Budget, RunningCost, self_ns_per_step, stages
+from profilerkit.capture.overhead import Budget, RunningCost, stages
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.place import Place
 from profilerkit.capture.probes.feed import ProbedTimer
@@ -309,9 +309,8 @@ class Session:
             self._window.close(self._tracker.count, held_back=held_back)
 
     def _measure_self(self) -> None:
-        if self._settings.light and self._tracker.count:
-            cost = (self._timer, self._hooks, self._clock, self._workers, self._tracker.count, self._stacks)
-            self._self_ns = self_ns_per_step(*cost)
+        if self._settings.light:
+            self._self_ns = self._cost.overall_ns(self._tracker.count)
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if self._settings.summaries and self._traces:
