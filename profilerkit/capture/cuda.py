@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic, perf_counter_ns
 from typing import Any, cast
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.watches import Watch
 from profilerkit.rundir.layout import SAMPLE_SECONDS
 from profilerkit.rundir.sampled import AllocatorSample, Sample
@@ -50,7 +50,7 @@ def peaks_bytes() -> list[int | None]:
     if not _is_initialized():
         return []
     cuda = _cuda()
-    return [asked(cuda.max_memory_allocated, device) for device in range(cuda.device_count())]
+    return [attempt(cuda.max_memory_allocated, device) for device in range(cuda.device_count())]
 
 
 def captures_graph() -> bool:
@@ -58,7 +58,7 @@ def captures_graph() -> bool:
 
     CUDA raises instead of answering once a kernel has failed an assertion. Nothing is captured then.
     """
-    return _is_initialized() and bool(asked(_cuda().is_current_stream_capturing))
+    return _is_initialized() and bool(attempt(_cuda().is_current_stream_capturing))
 
 
 def _is_initialized() -> bool:

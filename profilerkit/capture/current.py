@@ -10,7 +10,7 @@ from profilerkit.capture.guard import announce, raised_by_handler
 from profilerkit.capture.place import Place
 from profilerkit.capture.place import place as place_of
 from profilerkit.capture.session import Session
-from profilerkit.capture.settings import Settings, take_order
+from profilerkit.capture.settings import Settings, take_options
 from profilerkit.errors import CaptureError, UsageError
 from profilerkit.rundir.claim import claim
 from profilerkit.rundir.writer import RankWriter
@@ -50,7 +50,7 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
             return outer
         announce("a profile block inside another one records nothing; the outer one continues")
         return None
-    order = take_order(os.environ)
+    order = take_options(os.environ)
     if order is not None:
         settings = order.settings(settings)
     _State.started += 1

@@ -18,7 +18,7 @@ from profilerkit.capture.patches import Patches
 from profilerkit.capture.torch_profiler import (
     Export,
     Span,
-    TraceRoom,
+    TraceMemory,
     before_other_profilers,
     cupti_is_taken_down,
     examine,
@@ -93,7 +93,7 @@ class DeepWindow:
         self._with_stack = with_stack
         self._give_way, self._others = give_way, Patches()
         self._stopped = stopped
-        self._room: TraceRoom | None = None
+        self._room: TraceMemory | None = None
         self._thread = 0
         self._state: _State = "new"
         self._profiler: Any = None
@@ -159,7 +159,7 @@ class DeepWindow:
             have_cupti_taken_down(torch)
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stack)
         prepare(torch, self._profiler)
-        self._room = TraceRoom()
+        self._room = TraceMemory()
         self._state = "warming"
         self._thread = threading.get_ident()
         self._others = before_other_profilers(self._give_way)

@@ -7,7 +7,7 @@ from time import perf_counter_ns, sleep
 from typing import Any, Protocol
 
 from profilerkit.capture.clocks import Meter
-from profilerkit.capture.guard import Guard, asked
+from profilerkit.capture.guard import Guard, attempt
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import NEVER, StepTracker
 from profilerkit.capture.watches import Watch
@@ -123,8 +123,8 @@ class DeviceClock(Watch):
         self._is_capturing, self._current = self._device.is_capturing, self._device.stream
         self._tracker.mark, self._tracker.trains = self._mark, self._trains
         self._tracker.fed_late = self._fed_late
-        self._tracker.mark_at = self._tracker.trains_at = 0  # last: now the training thread may call them
-        patches.later(self._end)
+        self._tracker.mark_at = self._tracker.optimizer_starts_at = 0  # last: now the training thread may call them
+        patches.on_remove(self._end)
 
     def catch_up(self) -> None:
         """Read what is ready by now, without waiting."""
@@ -147,7 +147,7 @@ class DeviceClock(Watch):
         return self._guard.failure or ""
 
     def _end(self) -> None:
-        self._tracker.mark_at = self._tracker.trains_at = NEVER
+        self._tracker.mark_at = self._tracker.optimizer_starts_at = NEVER
 
     def _fail(self) -> None:
         self._end()
@@ -158,9 +158,9 @@ class DeviceClock(Watch):
 
         ``None`` for the optimizer, as when a graph is replayed, is the current device.
         """
-        self._tracker.trains_at = self._tracker.count + _STREAM_EVERY
+        self._tracker.optimizer_starts_at = self._tracker.count + _STREAM_EVERY
         if not self._guard.call(self._is_capturing):
-            self._stream = self._guard.call(self._current, asked(_device_of, optimizer))
+            self._stream = self._guard.call(self._current, attempt(_device_of, optimizer))
 
     def _fed_late(self, wait_ns: int) -> None:
         """Mark the end of a wait for a batch that began at a mark: in between the device was given nothing."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.place import joined, with_process_group
 from profilerkit.capture.watches import Watch
@@ -123,7 +123,7 @@ class DdpWatch(Watch):
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  what it replaces
             original(model, *args, **kwargs)
             if patches.armed:
-                asked(self._remember, model)
+                attempt(self._remember, model)
 
         return __init__
 
@@ -132,7 +132,7 @@ class DdpWatch(Watch):
         number = len(self._finalizers)
         if logger is None or number >= _MOST_MODELS:
             return
-        finalizer = weakref.finalize(model, asked, self._ask, number, logger)
+        finalizer = weakref.finalize(model, attempt, self._ask, number, logger)
         finalizer.atexit = False
         self._finalizers.append(finalizer)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from profilerkit import __version__
 from profilerkit.capture import environment
-from profilerkit.capture.ending import Leave, leave_of
+from profilerkit.capture.ending import ExitCall, exit_call_of
 from profilerkit.capture.place import Place
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.start_up import noted
@@ -93,7 +93,7 @@ def meta(
 
 
 def end(
-    cause: BaseException | Leave | None,
+    cause: BaseException | ExitCall | None,
     failure: str | None,
     *,
     steps: int,
@@ -102,7 +102,7 @@ def end(
     stopped: str | None,
 ) -> RankEnd:
     """How the recording ended: by the user's exception or exit, by capture's own ``failure``, or as planned."""
-    leave = leave_of(cause)
+    leave = exit_call_of(cause)
     error = cause if isinstance(cause, BaseException) and leave is None else None
     reason = "finished" if error is None else "exception"
     if isinstance(error, KeyboardInterrupt):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from profilerkit.capture.cgroup import quota_cores
 from profilerkit.capture.cuda import cuda_in_use, peaks_bytes
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.secrets import ALLOWED_VARIABLES
 
 #: What a kernel's runs are called.
@@ -50,7 +50,7 @@ def script_name() -> str:
 def in_kernel() -> bool:
     """Return whether this process is a notebook's kernel: what it writes is shown and saved in the cells."""
     app = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
-    return app is not None and asked(app.initialized) is True
+    return app is not None and attempt(app.initialized) is True
 
 
 @lru_cache(maxsize=1)
@@ -81,7 +81,7 @@ def usable_cores() -> float:
 def intra_op_threads() -> int | None:
     """Threads that one operator of torch may use on the host; ``None`` before torch is loaded."""
     ask = getattr(sys.modules.get("torch"), "get_num_threads", None)
-    return None if ask is None else whole(asked(ask))
+    return None if ask is None else whole(attempt(ask))
 
 
 #: What torch is asked for, by the call that switches it on.
@@ -100,7 +100,7 @@ _VARIABLES = {
 def switches() -> set[str]:
     """Switches made for debugging that are on now, as ``NAME`` or ``NAME=value``; of torch's once it is loaded."""
     torch = sys.modules.get("torch")
-    on = {name for name, ask in _ASKED.items() if (call := getattr(torch, ask, None)) and asked(call)}
+    on = {name for name, ask in _ASKED.items() if (call := getattr(torch, ask, None)) and attempt(call)}
     values = {name: os.environ.get(name, "") for name in _VARIABLES}
     return on | {f"{name}={value[:20]}" for name, value in values.items() if value.upper() not in _VARIABLES[name]}
 
@@ -130,7 +130,7 @@ def cuda_device() -> tuple[str | None, str | None]:
     peaks, cuda = peaks_bytes(), sys.modules["torch.cuda"]
     if len(peaks) > 1 and not any(peaks):
         return None, None
-    held = [(asked(cuda.memory_allocated, device) or 0, peak or 0) for device, peak in enumerate(peaks)]
+    held = [(attempt(cuda.memory_allocated, device) or 0, peak or 0) for device, peak in enumerate(peaks)]
     properties = cuda.get_device_properties(held.index(max(held)))
     uuid = getattr(properties, "uuid", None)
     return str(properties.name), None if uuid is None else _nvml_uuid(str(uuid))

@@ -50,13 +50,13 @@ class Guard:
         _log(f"capture failed in {where}", error)
         if self.failure is not None:
             return
-        self.failure = f"{type(error).__name__} in {where}: {asked(str, error)}"
+        self.failure = f"{type(error).__name__} in {where}: {attempt(str, error)}"
         if self._switch_off is not None:
-            asked(self._switch_off)
+            attempt(self._switch_off)
         announce(f"{self._what} switched itself off, training goes on: {self.failure}")
 
 
-def asked(question: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
+def attempt(question: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
     """What an object of the user's answers; ``None`` when it raises, which is its affair and no failure of capture."""
     try:
         return question(*args)

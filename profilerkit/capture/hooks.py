@@ -63,7 +63,7 @@ class Hooks:
     def install_torch(self) -> None:
         """Patch torch once it is completely loaded; until then do nothing. May be called from any thread."""
         if not self.torch_hooked and is_loaded("torch", *_NEEDED):
-            self._patches.hang(self._hook_torch)
+            self._patches.apply(self._hook_torch)
 
     def _hook_torch(self, patches: Patches) -> None:
         if self.torch_hooked:
@@ -73,8 +73,8 @@ class Hooks:
         self._patch_loader(data, patches)
         patches.patch(autograd, "_engine_run_backward", self.timed_backward)
         starts, ends = self.optimizer_hooks()
-        patches.later(optim.register_optimizer_step_pre_hook(starts).remove)
-        patches.later(optim.register_optimizer_step_post_hook(ends).remove)
+        patches.on_remove(optim.register_optimizer_step_pre_hook(starts).remove)
+        patches.on_remove(optim.register_optimizer_step_post_hook(ends).remove)
 
     def remove(self) -> None:
         """Leave torch as it was."""
@@ -153,8 +153,8 @@ class Hooks:
             if tracker.thread == get_ident():
                 if tracker.stepping_ns:
                     outer.append(tracker.stepping_ns)
-                if tracker.count >= tracker.trains_at:
-                    tracker.trains(optimizer)
+                if tracker.count >= tracker.optimizer_starts_at:
+                    tracker.optimizer_starts(optimizer)
                 tracker.stepping_ns = perf_counter_ns()
 
         def optimizer_ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -233,7 +233,7 @@ class GraphWatch(Watch):
             ("replay", self._replays_now, self._replayed),
         ):
             patches.patch(graph, name, functools.partial(self._heard, patches, before, after))
-        patches.later(self.close)
+        patches.on_remove(self.close)
 
     def _heard(
         self,
@@ -277,8 +277,8 @@ class GraphWatch(Watch):
 
     def _replays_now(self, _graph: Any) -> None:
         tracker = self._tracker
-        if tracker.count >= tracker.trains_at and get_ident() == tracker.thread:
-            tracker.trains(None)
+        if tracker.count >= tracker.optimizer_starts_at and get_ident() == tracker.thread:
+            tracker.optimizer_starts(None)
 
     def _replayed(self, graph: Any) -> None:
         tracker, replays = self._tracker, self._replays.get(graph, 0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.model.oom import LiveBytes, LiveKind, LiveTensor
 
 #: A process of a million objects is looked through in 0.3 s; after this time the rest is left out.
@@ -45,8 +45,8 @@ def live_memory(torch: Any, device: str, index: int | None) -> LiveMemory:
                 if number % _STRIDE == 0 and monotonic() > deadline:
                     complete = False
                     break
-                asked(_add, found, kind, tensor, device, index)
-        missing = asked(unallocated_bytes, torch, optimizers, lambda parameter: _bytes(parameter, device, index))
+                attempt(_add, found, kind, tensor, device, index)
+        missing = attempt(unallocated_bytes, torch, optimizers, lambda parameter: _bytes(parameter, device, index))
     sums: dict[LiveKind, tuple[int, int]] = {}
     for entry in found.values():
         held, count = sums.get(entry.kind, (0, 0))
@@ -80,13 +80,13 @@ def _by_kind(
     """Tensors by what they are for; one may come again under a later kind."""
     parameters = [tensor for tensor in tensors if torch.nn.Parameter in type(tensor).__mro__]
     for module in modules:
-        parameters.extend(asked(_values, module, "_parameters") or ())
+        parameters.extend(attempt(_values, module, "_parameters") or ())
     for optimizer in optimizers:
-        parameters.extend(asked(_trained, optimizer) or ())
+        parameters.extend(attempt(_trained, optimizer) or ())
     yield "parameters", parameters
-    yield "gradients", [grad for tensor in tensors if (grad := asked(_gradient, tensor)) is not None]
-    yield "optimizer state", [tensor for one in optimizers for tensor in asked(_state, torch, one) or ()]
-    yield "buffers", [tensor for module in modules for tensor in asked(_values, module, "_buffers") or ()]
+    yield "gradients", [grad for tensor in tensors if (grad := attempt(_gradient, tensor)) is not None]
+    yield "optimizer state", [tensor for one in optimizers for tensor in attempt(_state, torch, one) or ()]
+    yield "buffers", [tensor for module in modules for tensor in attempt(_values, module, "_buffers") or ()]
     yield "other", tensors
 
 

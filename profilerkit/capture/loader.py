@@ -21,9 +21,9 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any, Protocol, TypeVar
 
 from profilerkit.capture.clocks import Meter, Moment, spent
-from profilerkit.capture.guard import Guard, asked
+from profilerkit.capture.guard import Guard, attempt
 from profilerkit.capture.loader_info import CLAIM, Claim, PaddingLooks, Source, length, loader_settings, sampler_of
-from profilerkit.capture.phase import Doing, PerThread
+from profilerkit.capture.phase import PerThread, ThreadState
 from profilerkit.capture.steps import StepTracker
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
@@ -81,7 +81,7 @@ class FetchTimer:
         slow_fetches: fetches on the training thread that took the slow path.
         reads_cpu: the CPU time of fetches is read.
         record: takes the records.
-        trains: what the training thread is doing. This and ``fast_flags``, of the records, are of the fast iterator.
+        training: what the training thread is doing. This and ``fast_flags``, of the records, are of the fast iterator.
         slow_at: the number of fetches at which the next one takes the slow path again.
         waited_ns: by all fetches.
         next_wrapped: the ``__next__`` of wrapped iterators, once there is one.
@@ -104,7 +104,7 @@ class FetchTimer:
             "record",
             "settings",
         ),
-        *("slow_at", "slow_fetches", "trace", "tracker", "trains", "waited_ns"),
+        *("slow_at", "slow_fetches", "trace", "tracker", "training", "waited_ns"),
     )
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
@@ -116,7 +116,7 @@ class FetchTimer:
         self.record, self.tracker, self._padding = record, tracker, PaddingLooks(record)
         self._guard = guard
         self.here = PerThread(tracker.thread_ended)
-        self.trains = self.here.doing
+        self.training = self.here.doing
         self.fast_flags = self.slow_at = self.passed = 0
         self._counted = self._skips = 0  # fetches by the last slow one; before the next whose CPU time is read
         self._fast_iterator: weakref.ref[Any] | None = None
@@ -166,7 +166,7 @@ class FetchTimer:
             iterator.__dict__[CLAIM] = Claim(weakref.ref(self), sampler_of(iterator), length(iterator))
         return True
 
-    def stands_for(self, loader: Any) -> object:
+    def source_of(self, loader: Any) -> object:
         """What stands for a claimed loader in its iterators, which it may hold: a cycle would keep its workers."""
         return self._sources[id(loader)]
 
@@ -176,14 +176,14 @@ class FetchTimer:
 
     def starts_over(self, loader: Any) -> None:
         """A torch loader is to be iterated anew; with persistent workers it keeps the iterator it has."""
-        kept = asked(getattr, loader, "_iterator", None)
+        kept = attempt(getattr, loader, "_iterator", None)
         if kept is not None:
             self._guard.call(self.tracker.left_behind, kept)
 
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
         """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
         doing = self.here.doing
-        if doing is self.trains:
+        if doing is self.training:
             self.tracker.leave_fast_path()  # it may be the same iterator again
         if not self.armed or doing.fetching:
             return make(*args)
@@ -201,7 +201,7 @@ class FetchTimer:
 
     def fetch(
         self,
-        doing: Doing,
+        doing: ThreadState,
         pull: Callable[[Any], _R],
         of: Any,
         iterator: int,
@@ -263,7 +263,7 @@ class FetchTimer:
             self._backwards, self._trainer = self.passed, self._latest
 
     def _begin(
-        self, doing: Doing, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int
+        self, doing: ThreadState, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int
     ) -> _Fetch:
         tracker, window = self.tracker, self.trace.window
         start_ns, clocks, trains, marking_ns = now_ns, None, get_ident() == tracker.thread, tracker.marking_ns
@@ -300,7 +300,7 @@ class FetchTimer:
         return self._observed(doing, now_ns, start_ns, clocks, flags, marking_ns)
 
     def _observed(
-        self, doing: Doing, now_ns: int, start_ns: int, clocks: Moment | None, flags: int, marking_ns: int
+        self, doing: ThreadState, now_ns: int, start_ns: int, clocks: Moment | None, flags: int, marking_ns: int
     ) -> _Fetch:
         """Begin a fetch that a trace shows, or whose own cost is measured; marks are no part of that cost."""
         span = None if flags & _NOT_FOR_THE_STEP else self.trace.span(INPUT_SPAN)
@@ -312,7 +312,7 @@ class FetchTimer:
             clocks = None if clocks is None else doing.clock.again(clocks)
         return start_ns, clocks, flags, span, ready_ns - now_ns + marking_ns - self.tracker.marking_ns
 
-    def _clocks(self, doing: Doing) -> Moment | None:
+    def _clocks(self, doing: ThreadState) -> Moment | None:
         """The clocks of this thread; ``None`` where they are not to be read."""
         self._skips = 0 if self._after_long_wait else _READ_SELDOM if self.hardly_waits else _READ_EVERY
         self._after_long_wait = max(self._after_long_wait - 1, 0)
@@ -328,12 +328,12 @@ class FetchTimer:
         if wait_ns >= LONG_WAIT_NS and not self.hardly_waits:
             self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
 
-    def _aside(self, loader: int, flags: int, doing: Doing) -> int:
+    def _aside(self, loader: int, flags: int, doing: ThreadState) -> int:
         """The flags of a fetch on the training thread that does not feed the training; 0 when it does, or may."""
         phases = doing.phases
         if not phases or not self._latest:
             self._latest = loader
-        if loader == self._trainer and not doing.asides:
+        if loader == self._trainer and not doing.evaluations:
             return 0
         other = _OTHER_LOADER if flags & INFERRED and self.tracker.wrapped else 0
         return other | _IN_PHASE if phases else other
@@ -364,7 +364,7 @@ class FetchTimer:
         """Let so many fetches of the iterator take the fast path, if it feeds the steps."""
         if self.meter.is_open or flags & ~(INFERRED | FIRST | _GRAPHS) or self.trace.window is not None:
             return
-        self.trains, self.fast_flags, self.slow_at = self.here.doing, flags & INFERRED, self.fetches + fetches
+        self.training, self.fast_flags, self.slow_at = self.here.doing, flags & INFERRED, self.fetches + fetches
         self.tracker.enter_fast_path(iterator)
         if not owner:  # the tracker knows when one that marks steps is gone
             self._fast_iterator = weakref.ref(of, lambda _gone: self.tracker.leave_fast_path())
@@ -376,4 +376,4 @@ class FetchTimer:
         if get_ident() != self.tracker.thread:
             return False
         doing = self.here.doing
-        return bool(self._guard.call(self.tracker.own, iterator, source, doing.phases > 0, doing.asides > 0))
+        return bool(self._guard.call(self.tracker.own, iterator, source, doing.phases > 0, doing.evaluations > 0))

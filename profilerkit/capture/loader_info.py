@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from profilerkit.capture.environment import whole
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import EventKind, padding_value
 from profilerkit.rundir.writer import Record
@@ -44,7 +44,7 @@ def length(source: object) -> int:
 
     ``len()`` of a DataLoader over an iterable dataset is never called: torch remembers it and warns about mismatches.
     """
-    known = asked(_asked_length, source)
+    known = attempt(_asked_length, source)
     return -1 if known is None else known
 
 
@@ -85,19 +85,19 @@ def loader_settings(loader: Any) -> Loader:
     """
 
     def said(name: str) -> Any:
-        own = asked(getattr, loader, name, None)
-        return asked(getattr, loader, f"_{name}", None) if own is None else own
+        own = attempt(getattr, loader, name, None)
+        return attempt(getattr, loader, f"_{name}", None) if own is None else own
 
     is_iterable = _IS_ITERABLE.get(whole(said("_dataset_kind")))
     named = type(loader).__name__
     return Loader(
         kind=_LOADER_OF.get(named, named),
         num_workers=whole(said("num_workers")),
-        batch_size=whole(said("batch_size")) or whole(asked(getattr, said("_index_sampler"), "batch_size", None)),
+        batch_size=whole(said("batch_size")) or whole(attempt(getattr, said("_index_sampler"), "batch_size", None)),
         pin_memory=_flag(said("pin_memory")),
         prefetch_factor=whole(said("prefetch_factor")),
         persistent_workers=_flag(said("persistent_workers")),
-        dataset_len=None if is_iterable else asked(len, said("dataset")),
+        dataset_len=None if is_iterable else attempt(len, said("dataset")),
         is_iterable=is_iterable,
     )
 
@@ -133,7 +133,7 @@ class PaddingLooks:
         start_ns = perf_counter_ns()
         if start_ns < self._due_ns:
             return
-        found = asked(_padding, batch)
+        found = attempt(_padding, batch)
         took_ns = perf_counter_ns() - start_ns
         self._looks += 1
         self._due_ns = start_ns + max(_REST * took_ns, _SECOND_NS if self._looks > _SOON else 0)

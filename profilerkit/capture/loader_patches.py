@@ -42,7 +42,7 @@ def timed_next(
     slow_next: Callable[[Any], Any]
 
     def fast_next(self: Any) -> Any:
-        doing = timer.trains
+        doing = timer.training
         if tracker.fast != id(self) or tracker.thread != get_ident() or doing.phases:
             return slow_next(self)
         now_ns, flags, start_ns = perf_counter_ns(), timer.fast_flags, tracker.started_ns
@@ -99,7 +99,7 @@ def _slow_next(
         if not timer.armed:
             return pull(self)
         number, doing = id(self), here.doing
-        if tracker.measured == number and doing is timer.trains and not doing.phases:
+        if tracker.measured == number and doing is timer.training and not doing.phases:
             return _measured(timer, fast_next, self)
         if looks is not None and getattr(self, "_num_workers", True):
             looks.look(self)
@@ -166,7 +166,7 @@ def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:
         iterator = timer.iterate(original, self, self)
         noted = getattr(iterator, "__dict__", {})  # a loader may give a generator instead
         if timer.marks(self):
-            noted[CLAIM] = Claim(weakref.ref(timer), timer.stands_for(self), length(self))
+            noted[CLAIM] = Claim(weakref.ref(timer), timer.source_of(self), length(self))
         else:
             noted.pop(CLAIM, None)  # persistent workers' iterator, which was wrapped in an epoch before
         return iterator

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from profilerkit.capture.cgroup import Cgroup
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.live import LiveMemory, live_memory
 from profilerkit.capture.proc_files import ProcFiles
 from profilerkit.model.oom import LiveBytes, OutOfMemory
@@ -53,13 +53,13 @@ def dossier(error: Exception, *, steps: int, loader: Loader | None) -> OutOfMemo
     that it leaves.
     """
     torch = sys.modules.get("torch")
-    text = asked(str, error) or ""
+    text = attempt(str, error) or ""
     if not _is_about_memory(error, text, torch):
         return None
     if _is_of_a_device(error, text, torch):
-        room = asked(_on_device, text, torch) or _Room("device")
+        room = attempt(_on_device, text, torch) or _Room("device")
     else:
-        room = asked(_on_host, torch) or _Room("host")
+        room = attempt(_on_host, torch) or _Room("host")
     batch, requested = loader.batch_size if loader else None, _requested(text)
     live = room.live
     return OutOfMemory(
@@ -129,15 +129,15 @@ def _on_device(text: str, torch: Any) -> _Room:
     cuda = torch.cuda
     match = _GPU.search(text)
     index = int(match[1]) if match else int(cuda.current_device())
-    free, total = asked(cuda.mem_get_info, index) or (None, None)
-    live = asked(live_memory, torch, "cuda", index)
+    free, total = attempt(cuda.mem_get_info, index) or (None, None)
+    live = attempt(live_memory, torch, "cuda", index)
     held, reserved = int(cuda.memory_allocated(index)), int(cuda.memory_reserved(index))
     return _Room(f"cuda:{index}", live, held, free, total, reserved, "device")
 
 
 def _on_host(torch: Any) -> _Room:
     held, limit, free, total = _tightest()
-    live = asked(live_memory, torch, "cpu", None) if torch is not None else None
+    live = attempt(live_memory, torch, "cpu", None) if torch is not None else None
     return _Room("host", live, held, free, total, None, limit)
 
 

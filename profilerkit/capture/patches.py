@@ -53,8 +53,8 @@ class Patches:
         self._undo: list[Callable[[], object]] = []
         self._lock = threading.Lock()
 
-    def hang(self, work: Callable[["Patches"], object]) -> None:
-        """Run ``work``, which calls ``patch`` and ``later``, unless everything has been removed."""
+    def apply(self, work: Callable[["Patches"], object]) -> None:
+        """Run ``work``, which calls ``patch`` and ``on_remove``, unless everything has been removed."""
         with self._lock:
             if self.armed:
                 work(self)
@@ -71,9 +71,9 @@ class Patches:
         for callback in added:
             if callback not in callbacks:
                 callbacks.append(callback)
-                self.later(functools.partial(_take_out, callbacks, callback))
+                self.on_remove(functools.partial(_take_out, callbacks, callback))
 
-    def later(self, undo: Callable[[], object]) -> None:
+    def on_remove(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` at the end, for what torch itself keeps a list of."""
         self._undo.append(undo)
 

@@ -12,7 +12,7 @@ from profilerkit.rundir.layout import EVALUATION, EventKind
 from profilerkit.rundir.writer import Record
 
 
-class Doing:
+class ThreadState:
     """What a thread is doing.
 
     Attributes:
@@ -20,18 +20,18 @@ class Doing:
         began: the thread's clocks when the making of the newest iterator began.
         ready_ns: when that iterator was made.
         phases: named phases of the user that are open.
-        asides: those of them that are evaluations, by their names.
+        evaluations: those of them that are evaluations, by their names.
         clock: the thread's.
         nodes: that autograd had made on the thread as ``made_graphs`` was last asked; negative before.
     """
 
-    __slots__ = ("asides", "began", "clock", "fetching", "nodes", "phases", "ready_ns")
+    __slots__ = ("began", "clock", "evaluations", "fetching", "nodes", "phases", "ready_ns")
 
     def __init__(self) -> None:
         self.fetching = False
         self.began: Moment = (0, 0, 0)
         self.ready_ns = 0
-        self.phases = self.asides = 0
+        self.phases = self.evaluations = 0
         self.clock = ThreadClock()
         self.nodes = -1
 
@@ -50,7 +50,7 @@ class PerThread(threading.local):
 
     def __init__(self, ended: Callable[[], None]) -> None:
         """``ended`` is called by a thread at its end, before another one may be given its number."""
-        self.doing = Doing()
+        self.doing = ThreadState()
         self._last_word = _LastWord(ended)
 
 
@@ -68,7 +68,7 @@ class _LastWord:
 
 _PHASE = int(EventKind.PHASE)
 #: A block that is open: what the thread was doing that entered it, since when, and its span in the trace.
-_Block = tuple[Doing, int, AbstractContextManager[object] | None]
+_Block = tuple[ThreadState, int, AbstractContextManager[object] | None]
 
 
 class Phase:
@@ -120,7 +120,7 @@ class Phase:
         doing = self._here.doing
         doing.phases += 1
         if self._is_aside:
-            doing.asides += 1
+            doing.evaluations += 1
         self._open.append((doing, start_ns, in_trace))
 
     def _end(self) -> None:
@@ -133,7 +133,7 @@ class Phase:
         doing, start_ns, in_trace = block
         doing.phases -= 1
         if self._is_aside:
-            doing.asides -= 1
+            doing.evaluations -= 1
         self._record((_PHASE, 0, self._name_id, start_ns, perf_counter_ns() - start_ns, 0))
         if in_trace is not None:
             in_trace.__exit__(None, None, None)

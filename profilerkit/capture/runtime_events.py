@@ -13,7 +13,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.timed_calls import skip_not_compiled
@@ -124,7 +124,7 @@ class CompileWatch(Watch):
         """Have torch say when it compiles, and not compile what was hung into it before."""
         skip_not_compiled()
         self._start_ns = perf_counter_ns()
-        asked(self._guard)  # what failed before the watch is of no compilation that it sees
+        attempt(self._guard)  # what failed before the watch is of no compilation that it sees
         self._patches = patches
         self._ask_for_calls(patches)
 
@@ -140,7 +140,7 @@ class CompileWatch(Watch):
 
     def _ended(self, *args: Any) -> None:
         now_ns, start_ns = perf_counter_ns(), self._start_ns
-        number = asked(lambda: self._name_id(f"{args[0].compile_id} {asked(self._guard) or ''}".strip())) or 0
+        number = attempt(lambda: self._name_id(f"{args[0].compile_id} {attempt(self._guard) or ''}".strip())) or 0
         self._record((_COMPILE, self._flags, number, start_ns, now_ns - start_ns, 0))
         self.seen = True
 
@@ -155,7 +155,7 @@ class CompileWatch(Watch):
     def beat(self) -> None:
         """Ask again where ``torch._dynamo.reset()`` has emptied torch's lists."""
         if self._patches is not None:
-            self._patches.hang(self._ask_for_calls)
+            self._patches.apply(self._ask_for_calls)
 
 
 _EVALUATION = int(EventKind.EVALUATION)
@@ -193,7 +193,7 @@ class EvaluationWatch(Watch):
             start_ns = perf_counter_ns()
             found = original(module, *args, **kwargs)
             if patches.armed and get_ident() == self._tracker.thread and len(self._left) < _MOST_MODULES:
-                left = asked(weakref.ref, module)
+                left = attempt(weakref.ref, module)
                 self._left += [] if left is None else [(left, start_ns)]
                 self._tracker.on_trained = self._trained
                 self._tracker.fast_thread = 0  # the next optimizer step is to be asked
@@ -212,4 +212,4 @@ class EvaluationWatch(Watch):
 
 def _trains(module: Any) -> bool:
     """Whether a module is in training mode; some have no such attribute, and that of others may raise."""
-    return asked(getattr, module, "training", None) is True
+    return attempt(getattr, module, "training", None) is True

@@ -14,9 +14,9 @@ from profilerkit.capture.clocks import ClockWatch, take_anchor
 from profilerkit.capture.cuda import AllocatorWatch, CudaDevice
 from profilerkit.capture.device_clock import DeviceClock
 from profilerkit.capture.distributed import DdpWatch, FlightWatch
-from profilerkit.capture.ending import Exits, Leave, leave_of
+from profilerkit.capture.ending import ExitCall, Exits, exit_call_of
 from profilerkit.capture.environment import in_kernel
-from profilerkit.capture.guard import Guard, announce, asked
+from profilerkit.capture.guard import Guard, announce, attempt
 from profilerkit.capture.hooks import GraphWatch, Hooks
 from profilerkit.capture.host import HostSource
 from profilerkit.capture.loader import FetchTimer
@@ -159,7 +159,7 @@ class Session:
         return nullcontext() if phase is None else phase
 
     def _phase(self, name: str) -> Phase:
-        text = asked(str, name)
+        text = attempt(str, name)
         if text is None:
             text = "(a name that cannot be shown)"
         number = self._recorder.name_id(text)
@@ -192,7 +192,7 @@ class Session:
         self._leaves_analysis = in_kernel()
         self.close(self._guard.call(self._exits.cause))
 
-    def close(self, cause: BaseException | Leave | None) -> Report | None:
+    def close(self, cause: BaseException | ExitCall | None) -> Report | None:
         """End the recording; the report on rank 0 if it was asked for and could be made.
 
         Waits at most one minute for the compression, ten seconds for the other ranks and two minutes for the report.
@@ -213,7 +213,7 @@ class Session:
             finally:  # an interrupt may come at any line of it
                 self.take_out()
                 self._ended()
-        leave = leave_of(cause)
+        leave = exit_call_of(cause)
         planned = cause is None or (leave is not None and leave.code == 0)
         deadline = time.monotonic() + (_SECONDS if planned else _SECONDS_AFTER_ERROR)
         if call(self._recorder.stop, lambda: call(self._write_end, cause, end_ns)) is False:
@@ -243,7 +243,7 @@ class Session:
         for sampler in self._samplers.values():
             sampler.end()
 
-    def _leave(self, leave: Leave) -> None:
+    def _leave(self, leave: ExitCall) -> None:
         """Note an ``os._exit``, which is about to happen; on a thread of its own."""
         self._recorder.flush()
         self._write_end(leave, time.perf_counter_ns())
@@ -371,7 +371,7 @@ class Session:
             if dossier is not None:
                 self._writer.write_oom(dossier)
 
-    def _write_end(self, cause: BaseException | Leave | None, end_ns: int) -> None:
+    def _write_end(self, cause: BaseException | ExitCall | None, end_ns: int) -> None:
         end = documents.end(
             cause,
             self._guard.failure,

@@ -115,7 +115,7 @@ VARIABLE = "PROFILERKIT_RUN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class RunOptions:
     """Options of ``profilerkit run``; ``None`` leaves the choice to the script.
 
     Attributes:
@@ -172,17 +172,17 @@ _CHOICES = (
 )
 
 
-def read_order(variables: MutableMapping[str, str]) -> Order | None:
+def read_options(variables: MutableMapping[str, str]) -> RunOptions | None:
     """The order that no process has taken yet; ``None`` also for what is no order of this version."""
     try:
-        return Order(**json.loads(variables.get(VARIABLE, "null")))
+        return RunOptions(**json.loads(variables.get(VARIABLE, "null")))
     except (TypeError, ValueError):
         return None
 
 
-def take_order(variables: MutableMapping[str, str]) -> Order | None:
+def take_options(variables: MutableMapping[str, str]) -> RunOptions | None:
     """The order, if this process is the first to record; its children find neither it nor our start directory."""
-    order = read_order(variables)
+    order = read_options(variables)
     if order is None:
         return None
     variables.pop(VARIABLE, None)

@@ -34,11 +34,11 @@ class StartUpWatch:
 
     def begin(self) -> None:
         """Hook it into torch, which is loaded."""
-        self._patches.hang(self._install)
+        self._patches.apply(self._install)
 
     def _install(self, patches: Patches) -> None:
         module = sys.modules["torch.nn.modules.module"]
-        patches.later(module.register_module_parameter_registration_hook(self._registered).remove)
+        patches.on_remove(module.register_module_parameter_registration_hook(self._registered).remove)
         self._time(sys.modules["torch.utils.data.dataloader"].DataLoader, "__init__", self._makes_loader)
         self._time(sys.modules["torch"]._C, "_cuda_init", self._initialised)
 

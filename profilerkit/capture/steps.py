@@ -130,7 +130,7 @@ class StepTracker:
         feeder: ``id`` of the iterator that gave the open step its first batch.
         mark: marks the device's queue at the end of each step from number ``mark_at`` on, and at both ends of what lies
             between two; takes the last step's number and its start. ``fed_late`` is called after a long wait.
-        trains: called with an optimizer before it steps, from step number ``trains_at`` on.
+        optimizer_starts: called with an optimizer before it steps, from step number ``optimizer_starts_at`` on.
         marking_ns: what ``mark`` has taken so far; whoever measures what contains it takes that off.
         fast_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because an
             iterator on the fast path feeds the steps; else 0.
@@ -144,7 +144,16 @@ class StepTracker:
         *("_lapsed_ns", "_owner", "_record", "_source", "_window", "backward_depth", "backwards", "count"),
         *("ends_in_backward", "explicit", "fast", "fast_thread", "fed_late", "feeder", "mark", "mark_at", "marked"),
         *("marking_ns", "measured", "on_trained", "optimizer_seen", "owner_id", "report_above_ns", "report_at"),
-        *("started_ns", "stepping_ns", "thread", "trains", "trains_at", "unreported", "worked", "wrapped"),
+        *(
+            "started_ns",
+            "stepping_ns",
+            "thread",
+            "optimizer_starts",
+            "optimizer_starts_at",
+            "unreported",
+            "worked",
+            "wrapped",
+        ),
     )
 
     def __init__(
@@ -166,9 +175,9 @@ class StepTracker:
         self.wrapped = self.marked = self.ends_in_backward = self.optimizer_seen = False
         self._owner: weakref.ref[object] | None = None
         self.owner_id = self.fast = self.measured = self.fast_thread = self.stepping_ns = 0
-        self.report_at = self.report_above_ns = self.mark_at = self.trains_at = NEVER
+        self.report_at = self.report_above_ns = self.mark_at = self.optimizer_starts_at = NEVER
         self.mark: Callable[[int, int], None] = lambda _number, _start_ns: None
-        self.trains: Callable[[object], None] = lambda _optimizer: None
+        self.optimizer_starts: Callable[[object], None] = lambda _optimizer: None
         self.fed_late: Callable[[int], None] = lambda _wait_ns: None
         self.unreported: list[int] | None = None
         self._source: Callable[[], object] = lambda: None

@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from profilerkit.capture.cuda import cuda_in_use
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.watches import Watch, is_loaded
@@ -66,7 +66,7 @@ class CallWatch(Watch):
 
     def install(self, patches: Patches) -> None:
         """Patch what is loaded by now."""
-        for below in (asked, message_bytes, _side_bytes):  # what a replacement calls is not traced either
+        for below in (attempt, message_bytes, _side_bytes):  # what a replacement calls is not traced either
             not_compiled(below)
         self._patches = patches
         loaded = [function for function in self._left if is_loaded(function.module)]
@@ -81,7 +81,7 @@ class CallWatch(Watch):
     def beat(self) -> None:
         """Patch what has been loaded since."""
         if self._patches is not None and any(is_loaded(function.module) for function in self._left):
-            self._patches.hang(self.install)
+            self._patches.apply(self.install)
 
     def _replaced(self, patches: Patches, function: TimedFunction, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the same replacement wherever the same function is found: it is pickled by its name."""
@@ -128,7 +128,7 @@ class CallWatch(Watch):
             finally:
                 duration_ns = perf_counter_ns() - start_ns
                 here.inside = False
-                value = asked(size, args)
+                value = attempt(size, args)
                 flags = 0 if get_ident() == tracker.thread else _OTHER_THREAD
                 record((kind, flags, number, start_ns, duration_ns, value if type(value) is int else -1))
                 self.seen = True

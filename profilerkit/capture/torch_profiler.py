@@ -92,7 +92,7 @@ def before_other_profilers(give_way: Callable[[], None]) -> Patches:
 
         return prepare
 
-    patches.hang(lambda _: patches.patch(sys.modules["torch"].autograd.profiler.profile, "_prepare_trace", patched))
+    patches.apply(lambda _: patches.patch(sys.modules["torch"].autograd.profiler.profile, "_prepare_trace", patched))
     return patches
 
 
@@ -105,7 +105,7 @@ _MOST_RATIO = 0.25
 _MOST_OF_ONE_RATIO = 0.5
 
 
-class TraceRoom:
+class TraceMemory:
     """The memory that a trace takes of this process, and what its host has, from where recording begins.
 
     A trace grows by about as much in every few steps; the program's own memory grows in some, as with a longer

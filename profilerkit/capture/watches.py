@@ -55,7 +55,7 @@ class Watches:
         for watch, guard in self._entries:
             if watch.name not in self._installed and is_loaded(*watch.needs) and guard.call(watch.is_ready):
                 self._installed.add(watch.name)
-                guard.call(self._patches.hang, watch.install)
+                guard.call(self._patches.apply, watch.install)
 
     def _each_working(self, method: str) -> None:
         for watch, guard in self._entries:

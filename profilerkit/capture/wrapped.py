@@ -27,7 +27,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 _made: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
-class _Stand:
+class _Proxy:
     """What stands for ``inner``: its class, its attributes, and copies and pickles of it, which are not timed."""
 
     __slots__ = ("__weakref__", "_inner", "_timer")
@@ -57,7 +57,7 @@ class _Stand:
         return self._inner.__reduce_ex__(protocol)
 
 
-class WrappedIterator(_Stand):
+class WrappedIterator(_Proxy):
     """An iterator with timed fetches; everything else is the inner iterator's."""
 
     __slots__ = ("_progress", "source")
@@ -93,7 +93,7 @@ def _question(iterator: WrappedIterator) -> tuple[Callable[[Any], Any], Any, int
     return next, iterator._inner, number, id(source), owner, left, flags
 
 
-class WrappedLoader(_Stand):
+class WrappedLoader(_Proxy):
     """A loader whose iterators are timed; everything else is the inner loader's."""
 
     __slots__ = ()
@@ -159,4 +159,4 @@ def _from_the_right(operate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
 
 def _bare(value: Any) -> Any:
     """What ``value`` stands for, or itself: a wrapped list equals a wrapped list."""
-    return value._inner if issubclass(type(value), _Stand) else value
+    return value._inner if issubclass(type(value), _Proxy) else value

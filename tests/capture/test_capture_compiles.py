@@ -34,7 +34,7 @@ def test_callbacks_that_somebody_cleared_are_not_missed():
     import torch._dynamo.callback as callback
 
     patches = Patches()
-    patches.hang(CompileWatch([].append, lambda _name: 1).install)
+    patches.apply(CompileWatch([].append, lambda _name: 1).install)
     assert len(callback.callback_handler.start_callbacks) == 1
     callback.callback_handler.clear()
     patches.remove()
@@ -47,7 +47,7 @@ def test_a_compilation_whose_beginning_was_not_seen_is_marked():
     records, patches = [], Patches()
     handler = callback.callback_handler
     with handler.install_callbacks(callback.CallbackTrigger.DYNAMO, "3/0"):
-        patches.hang(CompileWatch(records.append, lambda _name: 1).install)
+        patches.apply(CompileWatch(records.append, lambda _name: 1).install)
     patches.remove()
     (record,) = records
     assert record[:2] == (EventKind.COMPILE, EventFlag.INFERRED)
@@ -132,7 +132,7 @@ def test_what_was_hung_in_before_dynamo_was_loaded_is_made_known_to_it(monkeypat
     skipped = []
     monkeypatch.setattr(eval_frame, "skip_code", skipped.append)
     watch, patches = CompileWatch([].append, lambda _name: 1), Patches()
-    patches.hang(watch.install)
+    patches.apply(watch.install)
     patches.remove()
     assert kept.__code__ in skipped
 
@@ -149,7 +149,7 @@ def test_what_dynamo_forgets_at_its_reset_is_asked_again():
     import torch._dynamo.callback as callback
 
     patches, watch = Patches(), CompileWatch([].append, lambda _name: 1)
-    patches.hang(watch.install)
+    patches.apply(watch.install)
     callback.callback_handler.clear()
     watch.beat()
     watch.beat()

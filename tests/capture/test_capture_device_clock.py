@@ -82,7 +82,7 @@ class Loop:
 
     def start(self):
         if self.clock.is_ready():
-            self.patches.hang(self.clock.install)
+            self.patches.apply(self.clock.install)
 
     def take(self, *taken):
         self.taken.append(taken)
@@ -256,7 +256,7 @@ def test_the_stream_is_marked_that_the_optimizer_stepped_on():
 def test_the_device_is_marked_that_trains_and_not_the_current_one(kind, marked):
     """Parameters on the host, as where the optimizer's state is offloaded, and graphs say nothing of a device."""
     loop = Loop(Fake())
-    loop.tracker.trains(kind and optimizer_on(kind, index=1))
+    loop.tracker.optimizer_starts(kind and optimizer_on(kind, index=1))
     loop.steps(5)
     assert {device for _, device, *_ in (loop.clock._before, *loop.clock._under_way)} == {marked}
 

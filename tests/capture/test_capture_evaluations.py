@@ -113,11 +113,11 @@ class Watched:
         self.tracker = tracker = StepTracker(lambda _record: None)
         tracker.count = 1  # until then another thread may turn out to be the one that trains
         self.watch = EvaluationWatch(self.records.append, tracker)
-        self.patches.hang(self.watch.install)
+        self.patches.apply(self.watch.install)
         starts, ends = Hooks(lambda _record: None, tracker, MagicMock(), Guard("a test")).optimizer_hooks()
         optim = sys.modules["torch.optim.optimizer"]
-        self.patches.later(optim.register_optimizer_step_pre_hook(starts).remove)
-        self.patches.later(optim.register_optimizer_step_post_hook(ends).remove)
+        self.patches.on_remove(optim.register_optimizer_step_pre_hook(starts).remove)
+        self.patches.on_remove(optim.register_optimizer_step_post_hook(ends).remove)
         self.optimizer = toy.torch.optim.SGD([toy.torch.nn.Parameter(toy.torch.zeros(1))])
 
     def found(self):

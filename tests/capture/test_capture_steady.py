@@ -361,7 +361,7 @@ def give_up_backward(rig):
 
 def remove(rig):
     """While another thread trains, which settles just before it cannot any more."""
-    rig.hooks._patches.later(lambda: setattr(rig.tracker, "fast_thread", rig.tracker.thread))
+    rig.hooks._patches.on_remove(lambda: setattr(rig.tracker, "fast_thread", rig.tracker.thread))
     rig.hooks.remove()
 
 

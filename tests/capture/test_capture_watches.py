@@ -17,7 +17,7 @@ class _Watch(Watch):
 
     def install(self, patches: Patches) -> None:
         self.calls.append("install")
-        patches.later(lambda: self.calls.append("undone"))
+        patches.on_remove(lambda: self.calls.append("undone"))
 
     def beat(self) -> None:
         self.calls.append("beat")
@@ -75,7 +75,7 @@ def test_nothing_is_installed_after_the_end(monkeypatch):
 def test_a_patch_below_another_one_stays():
     owner = types.SimpleNamespace(name="original")
     patches = Patches()
-    patches.hang(lambda them: them.patch(owner, "name", lambda original: f"ours over {original}"))
+    patches.apply(lambda them: them.patch(owner, "name", lambda original: f"ours over {original}"))
     assert owner.name == "ours over original"
     owner.name = "theirs"
     patches.remove()

@@ -12,7 +12,7 @@ import pytest
 
 from profilerkit.capture.place import Place
 from profilerkit.capture.settings import Settings
-from profilerkit.capture.torch_profiler import TraceRoom
+from profilerkit.capture.torch_profiler import TraceMemory
 from profilerkit.capture.windows import DeepWindows, Requests
 from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import WindowRequest, WindowStatus, request_file
@@ -205,7 +205,7 @@ def test_a_window_ends_before_its_trace_takes_the_memory_that_is_left(loop, tmp_
 
     resident(100)
     (root / "proc" / "meminfo").write_text(f"MemAvailable: {400 << 10} kB\n")
-    monkeypatch.setattr("profilerkit.capture.deep.TraceRoom", lambda: TraceRoom(root))
+    monkeypatch.setattr("profilerkit.capture.deep.TraceMemory", lambda: TraceMemory(root))
     found = loop(trace_steps=5)
     found.steps(2)
     for mib in (150, 155, 160):  # a longer batch is the program's; 5 MiB in every step are the trace's
@@ -223,7 +223,7 @@ def test_a_trace_that_grows_in_every_third_step_is_no_smaller(tmp_path):
     statm = root / "proc" / "self" / "statm"
     statm.write_text("0 100 0")
     (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
-    room = TraceRoom(root)
+    room = TraceMemory(root)
     room._free._cgroup = SimpleNamespace(free_bytes=lambda: 1000 * page)
     said = []
     for pages in (100, 100, 130, 130, 130, 160, 160, 160, 190):
@@ -239,7 +239,7 @@ def test_the_limit_of_a_group_leaves_what_the_process_does_not_use(tmp_path):
     statm = root / "proc" / "self" / "statm"
     statm.write_text("0 100 0")
     (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
-    room = TraceRoom(root)
+    room = TraceMemory(root)
     room._free._cgroup = SimpleNamespace(free_bytes=lambda: 1000 * page)
     statm.write_text("0 150 0")  # ten times as much again is a half, and one step may be the program's
     assert room.lacks() == ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit.capture.cgroup import FreeMemory
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.probes.found import Found, UnprobedError
 from profilerkit.capture.proc_files import ProcFiles
 from profilerkit.units import format_bytes
@@ -169,7 +169,7 @@ def _generators(torch: Any, tensors: Iterable[Any], others: Iterable[Any]) -> li
     if numpy is not None:
         state = numpy.get_state()
         restore.append(lambda: numpy.set_state(state))
-    restore += [put_back for one in others if (put_back := asked(_put_back, one)) is not None]
+    restore += [put_back for one in others if (put_back := attempt(_put_back, one)) is not None]
     for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
         restore.append(_on_device(torch, device))
     return restore
