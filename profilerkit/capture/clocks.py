@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter_ns, thread_time_ns, time_ns
 
-from profilerkit.capture.patches import Patches
-from profilerkit.capture.watches import Watch
+from profilerkit.capture.patches import Patches, Watch
 from profilerkit.rundir.clock import ClockAnchor
 from profilerkit.rundir.files import Descriptor
 from profilerkit.rundir.layout import wait_queue_field

@@ -6,7 +6,7 @@ from time import monotonic, perf_counter_ns
 from typing import Any, cast
 
 from profilerkit.capture.guard import attempt
-from profilerkit.capture.watches import Watch
+from profilerkit.capture.patches import Watch
 from profilerkit.rundir.layout import SAMPLE_SECONDS
 from profilerkit.rundir.sampled import AllocatorSample, Sample
 

@@ -40,7 +40,7 @@ _ENOUGH_STEPS = 3
 #: Spans of sessions that another profiler took: to end them, as dropping them does, would crash the process.
 _LOST: list[object] = []
 #: A doomed session is still on, and stopped without an export as soon as no graph is captured.
-_State = Literal["new", "warming", "recording", "doomed", "done"]
+State = Literal["new", "warming", "recording", "doomed", "done"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class DeepWindow:
 
     Attributes:
         plan: what it is for.
+        state: how far it is.
         reason: why there is no usable trace; empty when there is one.
         first_step: the first step traced, or planned.
         last_step: the last whole step traced.
@@ -95,7 +96,7 @@ class DeepWindow:
         self._stopped = stopped
         self._room: TraceMemory | None = None
         self._thread = 0
-        self._state: _State = "new"
+        self.state: State = "new"
         self._profiler: Any = None
         self._span: Any = None
         self._open: list[Span] = []
@@ -112,16 +113,6 @@ class DeepWindow:
         self.may_try_again = False
 
     @property
-    def recording(self) -> bool:
-        """Whether events are being traced now."""
-        return self._state == "recording"
-
-    @property
-    def is_doomed(self) -> bool:
-        """Return whether it had to end amid the capture of a graph, and waits for the end of that to stop."""
-        return self._state == "doomed"
-
-    @property
     def is_here(self) -> bool:
         """Whether the calling thread is the one whose session it is."""
         return threading.get_ident() == self._thread
@@ -130,14 +121,9 @@ class DeepWindow:
         """The block ends on another thread: torch loses what is stopped there, so the session stays as it is."""
         self._lose("the block ended on another thread than the training thread during a trace")
 
-    @property
-    def done(self) -> bool:
-        """Whether it is closed, with a trace or without."""
-        return self._state == "done"
-
     def span(self, name: str) -> AbstractContextManager[object] | None:
         """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
-        if self._state != "recording" or not self.is_here:
+        if self.state != "recording" or not self.is_here:
             return None
         return Span(sys.modules["torch"].profiler.record_function(printable(name)), self._open)
 
@@ -160,7 +146,7 @@ class DeepWindow:
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stack)
         prepare(torch, self._profiler)
         self._room = TraceMemory()
-        self._state = "warming"
+        self.state = "warming"
         self._thread = threading.get_ident()
         self._others = before_other_profilers(self._give_way)
         return True
@@ -170,14 +156,14 @@ class DeepWindow:
 
         While a graph is captured nothing begins, and nothing ends: the next step will do. A doomed window stops here.
         """
-        if self._state == "doomed":
+        if self.state == "doomed":
             self.abort()
-        if self._state == "warming" and not captures_graph():
+        if self.state == "warming" and not captures_graph():
             self._profiler.start_trace()
-            self._state = "recording"
+            self.state = "recording"
             self.first_step, self.last_step = number, number - 1
             self._start_ns = perf_counter_ns()
-        if self._state == "recording":
+        if self.state == "recording":
             self._unmark()
             self._span = sys.modules["torch"].profiler.record_function(f"ProfilerStep#{number}")
             self._span.__enter__()
@@ -217,18 +203,18 @@ class DeepWindow:
             self._lose("another profiler was started on another thread inside the window")
         elif captures_graph():
             self._lose("another profiler was started inside the window while a CUDA graph was being captured")
-        elif self._state == "recording":
+        elif self.state == "recording":
             self.finish()
-        elif self._state == "warming":
+        elif self.state == "warming":
             self.reason = "another profiler was started inside the window"
             self.may_try_again = True
             self.abort()
-        elif self._state == "doomed":
+        elif self.state == "doomed":
             self.abort()
 
     def finish(self) -> None:
         """Stop, export, look at the file, and record which steps were disturbed. A doomed window only stops."""
-        if self._state == "doomed" or captures_graph():
+        if self.state == "doomed" or captures_graph():
             self.abort()
             return
         self._unmark_all()
@@ -237,7 +223,7 @@ class DeepWindow:
         if not torch.autograd._profiler_enabled():
             self._lose("another profiler ended the session")
             return
-        self._state = "done"
+        self.state = "done"
         self._others.remove()
         profiler, self._profiler = self._profiler, None
         part = self._writer.trace_part(self.first_step)
@@ -267,9 +253,9 @@ class DeepWindow:
     def abort(self) -> None:
         """Stop the profiler without keeping anything; amid the capture of a graph, which that would ruin, later on."""
         if captures_graph():
-            self._state, self.reason = "doomed", "a CUDA graph was being captured when the window had to end"
+            self.state, self.reason = "doomed", "a CUDA graph was being captured when the window had to end"
             return
-        self._state = "done"
+        self.state = "done"
         profiler, self._profiler = self._profiler, None
         self._others.remove()
         try:
@@ -291,7 +277,7 @@ class DeepWindow:
         """
         if self._start_ns and self._profiler is not None and self.is_here:
             sys.modules["torch"].autograd._enable_record_function(False)
-        self._state = "done"
+        self.state = "done"
         self._profiler = self._span = None
 
     def _status(self, export: Export, end_ns: int) -> WindowStatus:
@@ -328,7 +314,7 @@ class DeepWindow:
 
     def _lose(self, reason: str) -> None:
         """The session is not ours any more: stopping it would stop theirs, exporting it would crash."""
-        self._state = "done"
+        self.state = "done"
         _LOST.append((self._span, *self._open))
         self._open.clear()
         self._profiler = self._span = None

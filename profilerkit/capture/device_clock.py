@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 from profilerkit.capture.clocks import Meter
 from profilerkit.capture.guard import Guard, attempt
-from profilerkit.capture.patches import Patches
+from profilerkit.capture.patches import Patches, Watch
 from profilerkit.capture.steps import NEVER, StepTracker
-from profilerkit.capture.watches import Watch
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit.capture.guard import attempt
-from profilerkit.capture.patches import Patches
+from profilerkit.capture.patches import Patches, Watch
 from profilerkit.capture.place import joined, with_process_group
-from profilerkit.capture.watches import Watch
 from profilerkit.rundir.ddp import DdpModel, DdpRecord, ddp_model
 from profilerkit.rundir.files import write_document
 from profilerkit.rundir.flight import flight_of

@@ -5,14 +5,20 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from typing import Any, NoReturn
 
+from profilerkit.capture.environment import writable
 from profilerkit.capture.guard import attempt
 from profilerkit.capture.patches import Patches
+from profilerkit.rundir.layout import RankEnd
+from profilerkit.secrets import masked
 
+_LONGEST_TEXT = 2000
 #: ``os._exit`` waits this long for the last records and ``end.json``; a disk that hangs must not hold it.
 LEAVE_SECONDS = 2.0
 
@@ -186,3 +192,38 @@ def at_exit(close: Callable[[], object]) -> None:
     else:
         # A forked child of multiprocessing leaves by os._exit, which knows nothing of atexit.
         Finalize(None, close, exitpriority=0)
+
+
+def end_document(
+    cause: BaseException | ExitCall | None,
+    failure: str | None,
+    *,
+    steps: int,
+    dropped_records: int,
+    end_perf_ns: int,
+    stopped: str | None,
+) -> RankEnd:
+    """Return how the recording ended: by the user's exception or exit, by capture's own ``failure``, or as planned."""
+    leave = exit_call_of(cause)
+    error = cause if isinstance(cause, BaseException) and leave is None else None
+    reason = "finished" if error is None else "exception"
+    if isinstance(error, KeyboardInterrupt):
+        reason = "interrupted"
+    if leave is not None:
+        reason = "exit"
+    return RankEnd(
+        reason=reason if failure is None else "switched_off",
+        exception=None if error is None else _bounded("".join(traceback.format_exception_only(error)).strip()),
+        steps=steps,
+        dropped_records=dropped_records,
+        end_perf_ns=end_perf_ns,
+        switched_off_because=None if failure is None else _bounded(failure),
+        left_by=None if leave is None else _bounded(str(leave)),
+        exit_code=None if leave is None else leave.code,
+        stopped_because=stopped,
+        closed_perf_ns=time.perf_counter_ns(),
+    )
+
+
+def _bounded(text: str) -> str:
+    return writable(masked(text))[:_LONGEST_TEXT]

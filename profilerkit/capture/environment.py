@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from profilerkit import __version__
 from profilerkit.capture.cgroup import quota_cores
 from profilerkit.capture.cuda import cuda_in_use, peaks_bytes
 from profilerkit.capture.guard import attempt
-from profilerkit.secrets import ALLOWED_VARIABLES
+from profilerkit.capture.place import Place
+from profilerkit.capture.settings import Settings
+from profilerkit.rundir.layout import FORMAT_VERSION, RunManifest
+from profilerkit.secrets import ALLOWED_VARIABLES, masked_arguments
 
 #: What a kernel's runs are called.
 NOTEBOOK = "notebook"
@@ -23,8 +27,6 @@ def allowed(variables: Mapping[str, str]) -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Versions of Python, profilerkit and of what is loaded: nothing is imported to ask it."""
-    from profilerkit import __version__
-
     found = {"python": sys.version.split()[0], "profilerkit": __version__}
     for name in ("torch", "numpy", "lightning", "transformers", "accelerate", "torchvision"):
         version = getattr(sys.modules.get(name), "__version__", None)
@@ -144,3 +146,22 @@ def _nvml_uuid(uuid: str) -> str:
 def whole(value: object) -> int | None:
     """Return ``value`` where it is a whole number, else ``None``."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def manifest(settings: Settings, place: Place) -> RunManifest:
+    """Return what was started, without secrets, and with the versions of what is loaded by now."""
+    return RunManifest(
+        format_version=FORMAT_VERSION,
+        profilerkit_version=__version__,
+        created_unix_ns=time.time_ns(),
+        argv=tuple(writable(argument) for argument in masked_arguments(sys.argv)),
+        world_size=place.world_size,
+        settings=settings.as_text(),
+        environment={name: writable(value) for name, value in allowed(os.environ).items()},
+        versions=versions(),
+    )
+
+
+def writable(text: str) -> str:
+    """Return ``text`` with a question mark for what UTF-8 cannot write, as a file name in no encoding."""
+    return text.encode(errors="replace").decode()

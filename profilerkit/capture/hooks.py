@@ -15,10 +15,9 @@ from profilerkit.capture.clocks import Meter
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.loader_patches import describing_init, patched_iter, patched_next
-from profilerkit.capture.patches import Patches
+from profilerkit.capture.patches import Patches, Watch, is_loaded
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.timed_calls import not_compiled
-from profilerkit.capture.watches import Watch, is_loaded
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record

@@ -14,10 +14,9 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from profilerkit.capture.guard import attempt
-from profilerkit.capture.patches import Patches
+from profilerkit.capture.patches import Patches, Watch
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.timed_calls import skip_not_compiled
-from profilerkit.capture.watches import Watch
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 

@@ -1,5 +1,7 @@
 """The life of one recording: start, run beside the training, close, hand over to the analysis."""
 
+import os
+import socket
 import threading
 import time
 from collections import Counter
@@ -8,13 +10,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from profilerkit.capture import documents, environment, handoff, oom
+from profilerkit.capture import environment, handoff, oom
 from profilerkit.capture.background import Recorder, Sampler, Source
 from profilerkit.capture.clocks import ClockWatch, take_anchor
 from profilerkit.capture.cuda import AllocatorWatch, CudaDevice
 from profilerkit.capture.device_clock import DeviceClock
 from profilerkit.capture.distributed import DdpWatch, FlightWatch
-from profilerkit.capture.ending import ExitCall, Exits, exit_call_of
+from profilerkit.capture.ending import ExitCall, Exits, end_document, exit_call_of
 from profilerkit.capture.environment import in_kernel
 from profilerkit.capture.guard import Guard, announce, attempt
 from profilerkit.capture.hooks import GraphWatch, Hooks
@@ -22,6 +24,7 @@ from profilerkit.capture.host import HostSource
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.overhead import Budget, RunningCost, stages
+from profilerkit.capture.patches import Watch, Watches
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.place import Place
 from profilerkit.capture.probes.feed import ProbedTimer
@@ -29,9 +32,9 @@ from profilerkit.capture.probes.probing import Probing
 from profilerkit.capture.runtime_events import CollectionWatch, CompileWatch, EvaluationWatch
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.stacks import stack_sampler
+from profilerkit.capture.start_up import noted
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.timed_calls import CollectiveWatch, CopyWatch, SaveWatch, SyncWatch
-from profilerkit.capture.watches import Watch, Watches
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
@@ -42,10 +45,13 @@ from profilerkit.rundir.layout import (
     END,
     FLIGHT,
     FLUSH_SECONDS,
+    FORMAT_VERSION,
     META,
+    OFF_BY_SETTINGS,
     PHASE_SPAN_PREFIX,
     STACKS,
     Feature,
+    RankMeta,
 )
 from profilerkit.rundir.process import this_process
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
@@ -172,7 +178,7 @@ class Session:
         """Write what is known, then start the threads and hang in the hooks. Raises OSError when the disk refuses."""
         began_ns = time.perf_counter_ns()
         if self._place.rank == 0:
-            write_manifest(self.run, documents.manifest(self._settings, self._place))
+            write_manifest(self.run, environment.manifest(self._settings, self._place))
         self._write_meta()
         self._recorder.start()
         for sampler in self._samplers.values():
@@ -336,25 +342,39 @@ class Session:
         try:
             self._write_meta()
             if self._place.rank == 0 and self._closed:
-                write_manifest(self.run, documents.manifest(self._settings, self._place))
+                write_manifest(self.run, environment.manifest(self._settings, self._place))
         except OSError as error:
             if error.errno is None:  # a signal's handler raised it
                 raise
             self._writer.stop(META, error)
 
     def _write_meta(self) -> None:
-        meta = documents.meta(
-            self._place,
-            self._anchor,
-            joined=self._flight.joined,
+        place, (device_name, device_uuid) = self._place, environment.cuda_device()
+        meta = RankMeta(
+            format_version=FORMAT_VERSION,
+            rank=place.rank,
+            local_rank=place.local_rank,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            anchor_unix_ns=self._anchor.unix_ns,
+            anchor_perf_ns=self._anchor.perf_ns,
+            usable_cores=environment.usable_cores(),
+            device_name=device_name,
+            device_uuid=device_uuid,
             features=self._features(),
             loader=self._timer.settings,
             self_ns_per_step=self._self_ns,
             own_cost=self._budget.own_cost(self._start_ns),
             steps_found_by=self._tracker.found_by if self._tracker.count else None,
+            process_start_perf_ns=environment.process_start_ns(os.getpid()) if place.first_here else None,
             process=self._process,
+            node=place.node,
+            joined=self._flight.joined if place.world_size == 1 else None,
             gpu=self._gpu.facts,
-            switches=self._switches_on(),
+            threads=environment.intra_op_threads(),
+            processor=environment.processor_name(),
+            start_up=noted() if place.first_here else None,
+            switches=tuple(sorted(self._switches_on())),
         )
         self._writer.write_meta(meta)
 
@@ -372,7 +392,7 @@ class Session:
                 self._writer.write_oom(dossier)
 
     def _write_end(self, cause: BaseException | ExitCall | None, end_ns: int) -> None:
-        end = documents.end(
+        end = end_document(
             cause,
             self._guard.failure,
             steps=self._tracker.count,
@@ -389,7 +409,7 @@ class Session:
 
     def _features(self) -> dict[str, Feature]:
         """What is on, and why the rest is off."""
-        on, tracker = documents.feature, self._tracker
+        on, tracker = _feature, self._tracker
         light, failure = self._settings.light, self._guard.failure or ""
         stopped = failure or self._writer.stopped or ""
         hooked = failure or ("" if self._hooks.torch_hooked else "torch was not imported")
@@ -410,3 +430,8 @@ class Session:
 
 def _nothing(_record: Record) -> None:
     """Where records go when the light tier is off."""
+
+
+def _feature(wanted: bool, reason: str) -> Feature:
+    """On when it is wanted and nothing speaks against it."""
+    return Feature(on=wanted and not reason, reason=reason if wanted else OFF_BY_SETTINGS)

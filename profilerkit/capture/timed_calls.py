@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from profilerkit.capture.cuda import cuda_in_use
 from profilerkit.capture.guard import attempt
-from profilerkit.capture.patches import Patches
+from profilerkit.capture.patches import Patches, Watch, is_loaded
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.watches import Watch, is_loaded
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 

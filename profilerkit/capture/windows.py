@@ -107,7 +107,7 @@ class DeepWindows:
         if window is None:
             if self._timed(dur_ns):
                 self._guard.call(self._slow, number, dur_ns, number)
-        elif window.recording:
+        elif window.state == "recording":
             if self._schedule.is_slow(dur_ns, 1, on_device=False):
                 window.is_slow(number)
             self._guard.call(self._in_window, window.step_ended, number)
@@ -132,7 +132,7 @@ class DeepWindows:
     def step_cut(self) -> None:
         """The step in progress does not count; the loop may be over."""
         window = self.window
-        if window is not None and window.recording:
+        if window is not None and window.state == "recording":
             self._guard.call(self._in_window, window.step_cut)
 
     def quiet(self) -> Quiet | None:
@@ -179,9 +179,9 @@ class DeepWindows:
         self._look_at = NEVER
         self._why_not = self._guard.failure or self._why_not or "capture was switched off"
         window, self.window = self.window, None
-        if window is not None and not window.done:
+        if window is not None and window.state != "done":
             window.abort()
-            self.window = window if window.is_doomed else None
+            self.window = window if window.state == "doomed" else None
 
     def leave_child(self) -> None:
         """In a forked child there is no window, and what torch would record of it goes nowhere."""
@@ -300,11 +300,11 @@ class DeepWindows:
     def _settle(self) -> None:
         """Take note of a window that has closed itself, or will as soon as no graph is captured."""
         window = self.window
-        if window is None or not (window.done or window.is_doomed):
+        if window is None or window.state not in ("done", "doomed"):
             return
         if window.reason:
             self._why_not = self._guard.failure or window.reason
-        if window.is_doomed:
+        if window.state == "doomed":
             return
         self.window = None
         self._used_bytes += window.size_bytes
@@ -323,13 +323,13 @@ class DeepWindows:
 
     def _close(self, steps: int, held_back: bool) -> None:
         window = self.window
-        if window is not None and (window.recording or window.is_doomed):
+        if window is not None and window.state in ("recording", "doomed"):
             if window.is_here:
                 window.finish()
             else:
                 window.leave_behind()
             self._settle()
-        is_over = self.window is None or self.window.is_doomed
+        is_over = self.window is None or self.window.state == "doomed"
         if is_over and (self._usable or self._why_not):
             return
         if held_back:

@@ -3,8 +3,8 @@
 import pytest
 
 from profilerkit.capture import timed_calls
+from profilerkit.capture.patches import Watches
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.watches import Watches
 from profilerkit.rundir.layout import EventKind
 
 torch = pytest.importorskip("torch")

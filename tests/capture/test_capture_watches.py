@@ -3,8 +3,7 @@ import types
 
 import pytest
 
-from profilerkit.capture.patches import Patches
-from profilerkit.capture.watches import Watch, Watches
+from profilerkit.capture.patches import Patches, Watch, Watches
 
 
 class _Watch(Watch):
