@@ -73,9 +73,9 @@ class Exits:
 
     def install(self) -> None:
         """Watch both ways to leave."""
-        self._patches.apply(self._hang)
+        self._patches.apply(self._patch)
 
-    def _hang(self, patches: Patches) -> None:
+    def _patch(self, patches: Patches) -> None:
         patches.patch(sys, "exit", self._noted)
         quitter = getattr(sys.modules.get("_sitebuiltins"), "Quitter", None)
         if quitter is not None:  # python -S has none

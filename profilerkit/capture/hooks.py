@@ -1,4 +1,4 @@
-"""What is hung into torch while a block runs, and taken out again at its end."""
+"""Hook into torch while a block runs: loaders, backward passes, optimizer steps and replays of CUDA graphs."""
 
 import functools
 import sys
@@ -28,7 +28,7 @@ _NEEDED = ("torch.utils.data.dataloader", "torch.optim.optimizer", "torch.autogr
 
 
 class Hooks:
-    """All patches and hooks of one session.
+    """Install all hooks of one session that time steps.
 
     Attributes:
         torch_hooked: torch was loaded and is patched.

@@ -90,21 +90,10 @@ class FetchTimer:
     """
 
     __slots__ = (  # see ``StepTracker``
-        *("__weakref__", "_after_long_wait", "_backwards", "_beaten", "_claimed", "_counted", "_guard", "_latest"),
-        *("_padding", "_reads", "_skips", "_sources", "_fast_iterator", "_trainer", "armed", "fast_flags"),
-        *(
-            "fast_meter",
-            "fetches",
-            "hardly_waits",
-            "here",
-            "meter",
-            "next_wrapped",
-            "passed",
-            "reads_cpu",
-            "record",
-            "settings",
-        ),
-        *("slow_at", "slow_fetches", "trace", "tracker", "training", "waited_ns"),
+        *("__weakref__", "_after_long_wait", "_backwards", "_beaten", "_claimed", "_counted", "_fast_iterator"),
+        *("_guard", "_latest", "_padding", "_reads", "_skips", "_sources", "_trainer", "armed", "fast_flags"),
+        *("fast_meter", "fetches", "hardly_waits", "here", "meter", "next_wrapped", "passed", "reads_cpu", "record"),
+        *("settings", "slow_at", "slow_fetches", "trace", "tracker", "training", "waited_ns"),
     )
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:

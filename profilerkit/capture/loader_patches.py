@@ -15,14 +15,14 @@ from profilerkit.rundir.layout import EventKind
 _STEP, _WAIT = int(EventKind.STEP), int(EventKind.WAIT)  # an enum lookup costs 0.2 µs on Python 3.11
 
 
-class Looks(Protocol):
-    """What looks at an iterator's workers."""
+class QueueSampler(Protocol):
+    """What samples the queue of an iterator's workers."""
 
-    def look(self, iterator: Any) -> None:
+    def sample_queue(self, iterator: Any) -> None:
         """A fetch begins."""
 
-    def rests(self, iterator: Any) -> int:
-        """How many of the next fetches need no look."""
+    def fetches_to_skip(self, iterator: Any) -> int:
+        """Return how many of the next fetches need no sample."""
 
 
 #: What the slow path asks of a fetch: the arguments of ``FetchTimer.fetch`` behind the first.
@@ -30,11 +30,11 @@ Question = Callable[[Any], tuple[Callable[[Any], Any], Any, int, int, bool, int,
 
 
 def timed_next(
-    timer: FetchTimer, pull: Callable[[Any], Any], question: Question, looks: Looks | None = None
+    timer: FetchTimer, pull: Callable[[Any], Any], question: Question, sampler: QueueSampler | None = None
 ) -> Callable[[Any], Any]:
     """Return what stands for the ``__next__`` of iterators, which ``pull`` calls.
 
-    ``looks`` is shown the iterator before each slow fetch. A fast fetch is recorded right here, as the slow path would
+    ``sampler`` samples the queue before each slow fetch. A fast fetch is recorded right here, as the slow path would
     record it: the user's step has emptied the caches, and most of what a fetch costs is to get functions and objects
     back into them.
     """
@@ -80,7 +80,7 @@ def timed_next(
             timer.waited_ns += wait_ns
         return batch
 
-    slow_next = _slow_next(timer, pull, question, looks, fast_next)
+    slow_next = _slow_next(timer, pull, question, sampler, fast_next)
     fast_next.timed_by = timer  # type: ignore[attr-defined]  # how ``claim_iterator`` knows its own
     return fast_next
 
@@ -89,7 +89,7 @@ def _slow_next(
     timer: FetchTimer,
     pull: Callable[[Any], Any],
     question: Question,
-    looks: Looks | None,
+    sampler: QueueSampler | None,
     fast_next: Callable[[Any], Any],
 ) -> Callable[[Any], Any]:
     """Return the way of all fetches that are not fast, or are measured."""
@@ -101,15 +101,15 @@ def _slow_next(
         number, doing = id(self), here.doing
         if tracker.measured == number and doing is timer.training and not doing.phases:
             return _measured(timer, fast_next, self)
-        if looks is not None and getattr(self, "_num_workers", True):
-            looks.look(self)
+        if sampler is not None and getattr(self, "_num_workers", True):
+            sampler.sample_queue(self)
         if doing.fetching:
             return pull(self)
         batch = timer.fetch(doing, *question(self))
         if tracker.fast == number:
-            rests = timer.slow_at - timer.fetches if looks is None else looks.rests(self)
-            timer.slow_at = min(timer.slow_at, timer.fetches + rests)
-            if not rests:
+            skipped = timer.slow_at - timer.fetches if sampler is None else sampler.fetches_to_skip(self)
+            timer.slow_at = min(timer.slow_at, timer.fetches + skipped)
+            if not skipped:
                 tracker.fast = 0
             elif timer.fast_meter.is_open:
                 tracker.measured, tracker.fast = tracker.fast, 0
@@ -136,7 +136,9 @@ def _measured(timer: FetchTimer, fast_next: Callable[[Any], Any], iterator: Any)
     return batch
 
 
-def patched_next(timer: FetchTimer, original: Callable[[Any], Any], looks: Looks | None = None) -> Callable[[Any], Any]:
+def patched_next(
+    timer: FetchTimer, original: Callable[[Any], Any], sampler: QueueSampler | None = None
+) -> Callable[[Any], Any]:
     """Return a replacement for ``_BaseDataLoaderIter.__next__``."""
     trace, tracker = timer.trace, timer.tracker
 
@@ -154,7 +156,7 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], looks: Looks
         left = length(self) - yielded if trace.window is not None and yielded >= 0 else -1
         return original, self, number, id(sampler_of(self)), False, left, first | INFERRED
 
-    return timed_next(timer, original, question, looks)
+    return timed_next(timer, original, question, sampler)
 
 
 def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:

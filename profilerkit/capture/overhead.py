@@ -69,7 +69,7 @@ class RunningCost:
             (clock.meter, clock.marks),
         ]
         calls += [] if stacks is None else [(stacks.meter, stacks.taken)]
-        return calls if workers is None else [*calls, (workers.meter, workers.looked)]
+        return calls if workers is None else [*calls, (workers.meter, workers.sampled)]
 
 
 def _per_step_ns(calls: list[tuple[Meter, int]], steps: int) -> float | None:
@@ -196,7 +196,7 @@ def stages(
     ]
     if workers is not None:
         unsampled = "the loader's queue was not sampled"
-        found.append(Stage("queue", unsampled, off(setattr, workers, "looks", False), lambda: workers.seen))
+        found.append(Stage("queue", unsampled, off(setattr, workers, "samples_queue", False), lambda: workers.seen))
     if stacks is not None:
         found.append(Stage("stacks", "no stacks were sampled", stacks.end, lambda: not stacks.reason))
     slowly, no_cpu = f"samples were taken every {_SLOW_SECONDS:.0f} s", "the CPU time of waits was not read"

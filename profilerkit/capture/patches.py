@@ -47,7 +47,7 @@ class _Patch:
 
 
 class Patches:
-    """What was hung into torch and Python, and how it comes out again. May be used from any thread.
+    """Replace attributes of torch and Python, and restore them. May be used from any thread.
 
     Attributes:
         armed: false once removed, and in forked children; a replacement that stayed below another one asks for it.

@@ -285,7 +285,7 @@ class Session:
         if self._traces:
             self._window.beat()
         if self._workers is not None:
-            self._workers.glance()
+            self._workers.sample_workers()
         self._recorder.flush()
 
     def _look_around(self) -> None:

@@ -128,7 +128,7 @@ def test_running_cost_is_that_of_the_calls_since_it_was_asked_before():
     tracker = SimpleNamespace(backwards=0)
     timer = SimpleNamespace(meter=took(10_000), fast_meter=took(2_000), fetches=0, slow_fetches=0, tracker=tracker)
     hooks = SimpleNamespace(meters=(took(7_000), took(None)), watches_backward=True)
-    workers = SimpleNamespace(meter=took(8_000), looked=0)
+    workers = SimpleNamespace(meter=took(8_000), sampled=0)
     clock = SimpleNamespace(meter=took(3_000), marks=0)
     cost = RunningCost(timer, hooks, clock, workers)
     unseen_ns = 1_500
@@ -137,7 +137,7 @@ def test_running_cost_is_that_of_the_calls_since_it_was_asked_before():
         timer.fetches += steps
         tracker.backwards += steps if hooks.watches_backward else 0
         timer.slow_fetches += asked
-        workers.looked += looked
+        workers.sampled += looked
         return cost.per_step_ns(timer.fetches)
 
     assert goes_on(0, asked=0, looked=0) is None

@@ -387,12 +387,12 @@ class Looks:
     def __init__(self, rig):
         self._timer, self.at, self.asked = rig.timer, [], 0
 
-    def look(self, _iterator):
+    def sample_queue(self, _iterator):
         self.asked += 1
         if self._timer.fetches % 100 < 30:
             self.at.append(self._timer.fetches)
 
-    def rests(self, _iterator):
+    def fetches_to_skip(self, _iterator):
         place = self._timer.fetches % 100
         return 100 - place if place >= 30 else 0
 
