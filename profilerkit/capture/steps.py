@@ -78,12 +78,74 @@ class OptimizerCycle:
     """
 
     __slots__ = ("_closing", "_known", "_since_closing", "_tentative_ns")
-        *("__weakref__", "_alone", "_began_aside", "_clock", "_closing", "_cycle", "_doubted", "_held"),
-        *("_in_backward", "_known", "_lapsed_ns", "_owner", "_record", "_since_closing", "_source", "_tentative_ns"),
-        *("_window", "backward_depth", "backwards", "count", "ends_in_backward", "explicit", "fast", "fast_thread"),
-        *("fed_late", "feeder", "mark", "mark_at", "marked", "marking_ns", "measured", "on_trained"),
-        *("optimizer_seen", "optimizer_starts", "optimizer_starts_at", "owner_id", "report_above_ns", "report_at"),
-        *("started_ns", "stepping_ns", "thread", "unreported", "worked", "wrapped"),
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+        self._closing: int | None = None  # the one of them that joined last
+        self._tentative_ns: int | None = None  # where the step ends unless another one joins
+        self._since_closing = 0
+
+    def stepped(self, optimizer: int, now_ns: int) -> tuple[int, ...]:
+        """Where steps end, now that this optimizer has stepped: here, or there and here, or nowhere yet."""
+        self._since_closing += 1
+        if optimizer not in self._known or self._since_closing > _LONGEST_CYCLE:
+            if optimizer in self._known:
+                self._known.clear()
+            self._known.add(optimizer)
+            self._closing, self._tentative_ns, self._since_closing = optimizer, now_ns, 0
+            return ()
+        before = () if self._tentative_ns is None else (self._tentative_ns,)
+        self._tentative_ns = None
+        if optimizer != self._closing:
+            return before
+        self._since_closing = 0
+        return (*before, now_ns)
+
+    def step_opened(self) -> None:
+        """A step begins: where one ended is no question any more."""
+        self._tentative_ns = None
+
+
+class StepTracker:
+    """Find the steps of one run. ``abandoned``, ``leave_fast_path`` and ``thread_ended`` may be called on any thread.
+
+    Attributes:
+        count: steps recorded.
+        started_ns: when the open step began; ``None`` where none is open.
+        wrapped: a wrapped iterator marks the steps, or did.
+        backwards: backward passes seen.
+        backward_depth: backward passes under way: whoever starts one counts it here, and then calls ``backward_ended``.
+        ends_in_backward: optimizers step inside of backward passes, whose ends mark steps.
+        thread: identifier of the training thread.
+        on_trained: called once, after the next optimizer step that is asked; without any, after a backward pass.
+        optimizer_seen: an optimizer stepped.
+        worked: one did in the open step.
+        marked: something else than optimizers and backward passes ends the open step.
+        owner_id: ``id`` of the wrapped iterator that marks the steps, 0 without one.
+        fast: ``id`` of the iterator whose fetches take the fast path (see ``loader``), up to the end of step number
+            ``report_at`` and of one that takes longer than ``report_above_ns``; 0 where none does.
+        measured: the same where its next fetch takes the fast path with clocks around it.
+        unreported: what the steps took of which the observer is told later; ``None`` where nobody observes.
+        explicit: ``step()`` ends the steps; fetches end none.
+        feeder: ``id`` of the iterator that gave the open step its first batch.
+        mark: marks the device's queue at the end of each step from number ``mark_at`` on, and at both ends of what lies
+            between two; takes the last step's number and its start. ``fed_late`` is called after a long wait.
+        optimizer_starts: called with an optimizer before it steps, from step number ``optimizer_starts_at`` on.
+        marking_ns: what ``mark`` has taken so far; whoever measures what contains it takes that off.
+        fast_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because an
+            iterator on the fast path feeds the steps; else 0.
+        stepping_ns: when the optimizer step under way began; 0 without one.
+        found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
+    """
+
+    # An attribute in a slot is found with one look at memory; a step of the user's has emptied the caches meanwhile.
+    __slots__ = (
+        *("__weakref__", "_alone", "_began_aside", "_clock", "_cycle", "_doubted", "_held", "_in_backward"),
+        *("_lapsed_ns", "_owner", "_record", "_source", "_window", "backward_depth", "backwards", "count"),
+        *("ends_in_backward", "explicit", "fast", "fast_thread", "fed_late", "feeder", "mark", "mark_at", "marked"),
+        *("marking_ns", "measured", "on_trained", "optimizer_seen", "optimizer_starts", "optimizer_starts_at"),
+        *("owner_id", "report_above_ns", "report_at", "started_ns", "stepping_ns", "thread", "unreported", "worked"),
+        *("wrapped"),
     )
 
     def __init__(
