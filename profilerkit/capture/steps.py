@@ -145,7 +145,7 @@ class StepTracker:
         *("ends_in_backward", "explicit", "fast", "fast_thread", "fed_late", "feeder", "mark", "mark_at", "marked"),
         *("marking_ns", "measured", "on_trained", "optimizer_seen", "optimizer_starts", "optimizer_starts_at"),
         *("owner_id", "report_above_ns", "report_at", "started_ns", "stepping_ns", "thread", "unreported", "worked"),
-        *("wrapped"),
+        "wrapped",
     )
 
     def __init__(
