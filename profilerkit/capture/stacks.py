@@ -51,7 +51,7 @@ _MODULE, _FORWARD = "module", "forward"
 _EDGES: dict[str, StackPlace] = {_FETCHES: "input", "input": "input", "collate": "collate"}
 _CALLED: dict[str, StackPlace] = {"backward": "backward", "optimizer": "optimizer", "save": "save"}
 #: Capture's own work in which others are called.
-_OWN_FILES = ("capture/deep.py", "capture/windows.py", "capture/room.py")
+_OWN_FILES = ("capture/deep.py", "capture/windows.py", "capture/torch_profiler.py")
 _FETCH_FILES = ("capture/loader.py", "capture/loader_patches.py", "capture/wrapped.py", "capture/probes/feed.py")
 
 
