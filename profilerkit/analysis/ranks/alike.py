@@ -9,6 +9,7 @@ import msgspec
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.matching import EPOCH_NS
 from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.analysis.workers.capacity import SIBLING_CORES
 from profilerkit.model.run import Series
 from profilerkit.rundir.reader import RankRecord, named_ranks
 from profilerkit.units import format_long_ns
@@ -114,10 +115,6 @@ def _captured(rank: RankFacts) -> tuple[int, int] | None:
 def rank_name(rank: RankFacts) -> str:
     """A rank by its number, else by where it was read."""
     return rank.origin if rank.rank is None else f"rank {rank.rank}"
-
-
-#: Name of the signal.
-SIBLING_CORES = "host.sibling_cores"
 
 
 def host_ranks(ranks: Sequence[RankFacts], chosen: RankFacts) -> int | None:
