@@ -53,7 +53,7 @@ from profilerkit.rundir.ending import dossier_of, ending_of
 from profilerkit.rundir.layout import REPORT_JSON
 from profilerkit.rundir.reader import RunRecord, is_run_directory, named_ranks
 from profilerkit.summaries.reduction import found_in, read_summaries
-from profilerkit.trace.readers import read_trace
+from profilerkit.trace.pool import read_pooled
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Analysis(msgspec.Struct, frozen=True):
 
     def raw_events(self, evidence: Evidence) -> tuple[RawEvents, ...]:
         """Return the raw events of a number, a table for each file; empty if it has none of its own."""
-        return raw_events(evidence, self._rank(evidence), read_trace)
+        return raw_events(evidence, self._rank(evidence), read_pooled)
 
     def files_of(self, evidence: Evidence) -> tuple[str, ...]:
         """Return the files of the rank that a number describes; for logs or dumps alone, all files."""
@@ -143,11 +143,12 @@ def analysis(
     *,
     rank: int | None = None,
     strict: bool = False,
+    events: bool = False,
 ) -> Analysis:
-    """Analyze as ``analyze`` does and keep the recording; arguments and errors are the same."""
+    """Analyze as ``analyze`` does and keep the recording, with ``events`` those of the timeline too."""
     rules = _rules(settings.rules_path, settings.rules, settings.suppress, settings.select, settings.ignore)
     registry = with_patterns(settings.communication_kernels)
-    reading = Reading(strict=strict, device=settings.device, registry=registry)
+    reading = Reading(strict=strict, device=settings.device, registry=registry, events=events)
     return _analyzed([Path(path) for path in paths], reading, rules, rank)
 
 

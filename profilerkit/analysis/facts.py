@@ -371,6 +371,7 @@ class Facts(msgspec.Struct, frozen=True):
         steps: tuple[int, int] | None = None,
         range_ns: tuple[int, int] | None = None,
         behind: tuple[str, ...] = (),
+        line: CodeLine | None = None,
     ) -> Evidence:
         """Return evidence about the judged rank; ``n`` counts its steady steps unless given."""
         return Evidence(
@@ -386,6 +387,7 @@ class Facts(msgspec.Struct, frozen=True):
             steps=steps,
             range_ns=range_ns,
             behind=behind,
+            line=line,
         )
 
     def share_evidence(self, label: str, *parts: str, origin: str = "partition of the steady window") -> Evidence:

@@ -1,10 +1,11 @@
 """Findings as blocks: largest saving first, each with the findings about the same time inside it."""
 
 from collections import Counter
+from typing import NamedTuple
 
 import msgspec
 
-from profilerkit.model.finding import Evidence, Finding, Outcome, in_order
+from profilerkit.model.finding import CodeLine, Evidence, Finding, Outcome, in_order, with_fixes
 from profilerkit.model.report import Report
 from profilerkit.report import blocks
 from profilerkit.report.evidence import Anchors, evidence_row
@@ -46,11 +47,26 @@ def _made(outcome: Outcome, finding: Finding, anchor: str, evidence: tuple[block
         code=blocks.Code(code) if code else None,
         confirm=inert(finding.confirm, SENTENCE_LIMIT),
         evidence=evidence,
+        where=_where(finding.line),
         probed=probed_words(finding),
     )
 
 
-def findings_of(report: Report) -> tuple[blocks.Finding, ...]:
+def _where(line: CodeLine | None) -> str:
+    if line is None:
+        return ""
+    place = f"{inert(line.file)}:{line.line}"
+    return place if line.function == "<module>" else f"`{inert(line.function)}` ({place})"
+
+
+class Findings(NamedTuple):
+    """Return the findings as they stand on a page, and those that propose a change, the first thing to do first."""
+
+    all: tuple[blocks.Finding, ...]
+    fixes: tuple[blocks.Finding, ...]
+
+
+def findings_of(report: Report) -> Findings:
     """Every finding, largest expected saving first; one that overlaps another stands within that.
 
     Evidence has the numbers of ``evidence.numbered``, unique in the report.
@@ -69,10 +85,16 @@ def findings_of(report: Report) -> tuple[blocks.Finding, ...]:
         for (outcome, finding), name, own in zip(pairs, names, evidence, strict=True)
     ]
     homes = [_home(number, pairs) for number in range(len(pairs))]
-    return tuple(
-        msgspec.structs.replace(own, others=tuple(made[other] for other, home in enumerate(homes) if home == number))
-        for number, own in enumerate(made)
-        if homes[number] is None
+    fixes = with_fixes(report.outcomes)
+    return Findings(
+        tuple(
+            msgspec.structs.replace(
+                own, others=tuple(made[other] for other, home in enumerate(homes) if home == number)
+            )
+            for number, own in enumerate(made)
+            if homes[number] is None
+        ),
+        tuple(own for own, (_, one) in zip(made, pairs, strict=True) if any(one is fix for fix in fixes)),
     )
 
 
@@ -92,11 +114,10 @@ def _home(number: int, pairs: list[tuple[Outcome, Finding]]) -> int | None:
     return None if at == number else at
 
 
-def advised(report: Report) -> tuple[blocks.Finding, ...]:
-    """The findings that propose a change."""
-    return tuple(found for found in findings_of(report) if found.fix)
+def first_sentence(text: str) -> str:
+    """Return the first sentence without its full stop.
 
-
-def brief_fix(found: blocks.Finding) -> str:
-    """The first sentence of a fix; the rest stands in the section of fixes."""
-    return found.fix.partition(". ")[0].rstrip(".")
+    >>> first_sentence("Raise num_workers. The recording does not say how many cores there are.")
+    'Raise num_workers'
+    """
+    return text.partition(". ")[0].rstrip(".")

@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from profilerkit.report import blocks as b
-from profilerkit.report.findings import brief_fix
+from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import code_spans, inert
 from profilerkit.report.wording import cell_text, share_text, value_text
 
@@ -128,10 +128,7 @@ def _table(table: b.Table, *, is_twin: bool = False) -> Markup:
 def code(block: b.Code, *, is_page: bool = True) -> Markup:
     """Code to paste; the script of a page shows the button."""
     button = Markup('<button type="button" class="copy" hidden>Copy</button>') if is_page else ""
-    where = Markup('<span class="where">{}</span>').format(block.where) if block.where else ""
-    return Markup('<div class="code">{}{}<pre tabindex="0"><code>{}</code></pre></div>').format(
-        button, where, block.text
-    )
+    return Markup('<div class="code">{}<pre tabindex="0"><code>{}</code></pre></div>').format(button, block.text)
 
 
 def _chart(data: b.Chart) -> Markup:
@@ -311,17 +308,19 @@ def _first_fix(first: b.First, *, is_page: bool) -> Markup:
     sure = [Markup("<span>Confidence: {}</span>").format(first.confidence)]
     if first.measure:
         sure.append(Markup("<span>Measure it: <code>{}</code></span>").format(first.measure))
-    found, parts = first.fix, []
-    if found is not None:
-        head = brief_fix(found)
+    because = Markup('<div class="because">{}</div>').format(words(first.because)) if first.because else ""
+    parts: list[Markup | str] = []
+    for found in first.fixes[:1]:
+        head = first_sentence(found.fix)
         parts = [
             Markup('<div class="do">{}{}</div>').format(words(head), f": {found.saves}" if found.saves else ""),
-            Markup('<div class="because">{}</div>').format(words(found.title)),
+            because,
             code(found.code, is_page=is_page) if found.code else "",
         ]
-    elif first.advice:
+    if not first.fixes and first.advice:
         parts = [
             Markup('<div class="do">{}</div>').format(words(first.advice)),
+            because,
             code(b.Code(first.command), is_page=is_page) if first.command else "",
         ]
     return Markup('<div class="fix tone-{}">{}<div class="sure">{}</div></div>').format(

@@ -1,9 +1,8 @@
-"""What stands against the headline: a failure, damage, and what was set aside."""
+"""What stands against the headline: damage, and what was set aside."""
 
 from profilerkit.model.finding import Outcome
 from profilerkit.model.report import Report
-from profilerkit.report.inert import SENTENCE_LIMIT, inert
-from profilerkit.report.out_of_memory import oom_line
+from profilerkit.report.inert import inert
 from profilerkit.report.wording import plural
 from profilerkit.units import format_count, format_ratio
 
@@ -13,10 +12,9 @@ _REASON_LIMIT = 200
 
 
 def limits_of(report: Report) -> tuple[str, ...]:
-    """What stands against the headline, in whole sentences: a failure, missing events, suppressed findings."""
+    """What stands against the headline, in whole sentences: missing events, suppressed findings."""
     trust = report.trust
-    lines = [inert(report.run.failure, SENTENCE_LIMIT)] if report.run.failure else []
-    lines += [oom_line(report)] if report.oom else []
+    lines: list[str] = []
     if trust.truncated or trust.dropped:
         alone = len(report.run.files) == 1
         what = "A trace is" if not alone else "The file is" if report.run.kind == "trace" else "The trace is"

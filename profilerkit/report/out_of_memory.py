@@ -4,6 +4,7 @@ from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.report import Report
 from profilerkit.report.blocks import Block, Fact, Facts, Heading, Table
 from profilerkit.report.inert import inert
+from profilerkit.report.wording import plural
 from profilerkit.units import format_bytes, format_count
 
 _NAMES = {"other": "batch, activations and temporaries", "unseen": "outside of all tensors that Python holds"}
@@ -14,25 +15,28 @@ _TOLD = 3
 _FRAMES = 4
 
 
-def oom_line(report: Report) -> str:
-    """What was asked for, what there was, and what may have fitted; empty for a run that did not run out of memory."""
-    oom = report.oom
-    if oom is None:
-        return ""
+def oom_headline(oom: OutOfMemory, report: Report) -> str:
+    """Return what was asked for, when, and what there was."""
     whose = "" if oom.rank is None or len(report.run.ranks) < 2 else f"Rank {oom.rank}: "
+    after = f" after {plural(oom.step, 'step')}" if oom.step else ""
     asked = "" if oom.requested_bytes is None else f": {format_bytes(oom.requested_bytes)} were asked for"
     free = "" if oom.free_bytes is None else f" with {format_bytes(oom.free_bytes)} free"
     of = f" of {format_bytes(oom.total_bytes)}" if free and oom.total_bytes is not None else ""
+    return f"{whose}{'out' if whose else 'Out'} of memory on {_place(oom)}{after}{asked}{free}{of}"
+
+
+def oom_held(oom: OutOfMemory) -> str:
+    """Return what held the most; empty where nothing is known of it."""
     live = ", ".join(f"{_name(kind.kind)} {format_bytes(kind.bytes)}" for kind in oom.live[:_TOLD])
-    held = f" The most was {live}." if live else ""
-    return f"{whose}{'out' if whose else 'Out'} of memory on {_place(oom)}{asked}{free}{of}.{held}{_fits(oom)}"
+    return f"The most was {live}." if live else ""
 
 
-def _fits(oom: OutOfMemory) -> str:
+def oom_advice(oom: OutOfMemory) -> str:
+    """Return the batch that may fit, or in words what to make smaller."""
     if oom.fitting_batch_size is None or oom.batch_size is None:
-        return ""
+        return "Use a smaller batch, or free what holds the most"
     most, batch = format_count(oom.fitting_batch_size), format_count(oom.batch_size)
-    return f" Estimated: of a batch of {batch} samples at most {most} fit."
+    return f"Batch size {batch} → {most} or smaller (estimated)"
 
 
 def _place(oom: OutOfMemory) -> str:

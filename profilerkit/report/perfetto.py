@@ -19,8 +19,8 @@ from profilerkit.trace.columns import Category, TraceColumns
 from profilerkit.trace.distinct import distinct
 from profilerkit.trace.links import launch_of
 from profilerkit.trace.offsets import aligned
+from profilerkit.trace.pool import read_pooled
 from profilerkit.trace.processes import by_process
-from profilerkit.trace.readers import read_trace
 
 Mask = Callable[[str], str]
 
@@ -146,7 +146,7 @@ def _write_rank(out: _Writer, name: str, trace: TraceFacts) -> None:
 
 def _columns(trace: TraceFacts) -> TraceColumns:
     """The events that the facts were made from, on the same clock."""
-    parts = by_process(read_trace(trace.meta.path))
+    parts = by_process(read_pooled(trace.meta))
     mine = next((part for part in parts if part.meta.process == trace.meta.process), parts[0])
     columns = distinct(mine)
     return aligned(columns, launch_of(columns))

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.model.change import revise
-from profilerkit.trace.columns import I32, I64, Category, Damage, Flows, MemoryInstants, TraceColumns
+from profilerkit.trace.columns import I32, I64, Category, Damage, Flows, MemoryInstants, TraceColumns, TraceMeta
+from profilerkit.trace.readers import read_trace
 
 Array = npt.NDArray[Any]
 
@@ -17,6 +18,11 @@ _TEXTS = ("name", "input_types", "input_dims", "concrete_inputs")
 _Text = TypeVar("_Text", bound=Hashable)
 
 _HOST = (Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION)
+
+
+def read_pooled(meta: TraceMeta) -> TraceColumns:
+    """Return the events of a trace again, from all files that it was read from."""
+    return pooled([read_trace(path) for path in (meta.path, *meta.further)])
 
 
 def pooled(windows: Sequence[TraceColumns]) -> TraceColumns:
@@ -37,6 +43,7 @@ def pooled(windows: Sequence[TraceColumns]) -> TraceColumns:
     waits = [window.stream_waits for window in windows]
     return revise(
         moved[0],
+        meta=revise(moved[0].meta, further=tuple(window.meta.path for window in windows[1:])),
         **_joined(moved, ("correlation", "external_id")),
         flows=Flows(**_joined([window.flows for window in moved], ("id",))),
         memory=MemoryInstants(**_joined([window.memory for window in moved])),

@@ -9,6 +9,7 @@ from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.model.finding import STEP_LENGTHS, Evidence
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import HostSample, Sample
+from profilerkit.trace.pool import read_pooled
 from profilerkit.trace.readers import read_trace
 from tests.recipes import GEMM, MAIN, MS, US, WORKERS, Log, Trace, host_training, training, write_run
 
@@ -29,7 +30,7 @@ def recorded(run, log, **fields):
 
 
 def shown(rank, *behind, **fields):
-    return raw_events(evidence(*behind, **fields), rank, read_trace)
+    return raw_events(evidence(*behind, **fields), rank, read_pooled)
 
 
 def unread(path):

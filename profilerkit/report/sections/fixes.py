@@ -2,7 +2,7 @@
 
 from profilerkit.model.report import Report
 from profilerkit.report.blocks import Block, Heading, Section
-from profilerkit.report.findings import brief_fix, findings_of
+from profilerkit.report.findings import findings_of, first_sentence
 from profilerkit.report.probes import probe_blocks
 from profilerkit.report.waterfall import waterfall_blocks
 
@@ -13,11 +13,11 @@ def section(report: Report) -> Section | None:
     """Every finding; ``None`` without any."""
     findings = findings_of(report)
     probes = probe_blocks(report)
-    if not findings and not probes:
+    if not findings.all and not probes:
         return None
-    more = [found for found in findings if found.fix][1:]
-    named = [f"{brief_fix(found)}{f': {found.saves}' if found.saves else ''}" for found in more[:_NAMED]]
-    blocks: list[Block] = list(findings)
+    more = findings.fixes[1:]
+    named = [f"{first_sentence(found.fix)}{f': {found.saves}' if found.saves else ''}" for found in more[:_NAMED]]
+    blocks: list[Block] = list(findings.all)
     if waterfall := waterfall_blocks(report):
         blocks += [Heading("The step after each fix"), *waterfall]
     if probes:

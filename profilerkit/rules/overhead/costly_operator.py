@@ -20,7 +20,7 @@ from profilerkit.rules.api import (
     revise,
     saving,
 )
-from profilerkit.rules.lines import frame_text, line_evidence, line_text
+from profilerkit.rules.lines import code_line, frame_text, line_evidence, line_text
 from profilerkit.rules.overhead.debug_switch import ANOMALY
 from profilerkit.rules.parts import COMPUTING
 from profilerkit.units import format_about, format_ns, format_ratio
@@ -146,7 +146,14 @@ class CostlyOperator(Rule, frozen=True):
             evidence=(
                 _share(facts, f"{verb.removesuffix(' takes').removesuffix(' take')}, share of the step", one.share),
                 *((_share(facts, f"Share of the step in {one.operator}", one.operator_share),) if is_avoidable else ()),
-                facts.evidence(f"{one.operator}, calls per step", one.per_step, "count", "the traced steps", n=None),
+                facts.evidence(
+                    f"{one.operator}, calls per step",
+                    one.per_step,
+                    "count",
+                    "the traced steps",
+                    n=None,
+                    line=code_line(one.line),
+                ),
             ),
             at_most="medium",
             detail=one.place if is_avoidable else "",

@@ -22,7 +22,7 @@ from profilerkit.rules.api import (
     saving,
     unsure,
 )
-from profilerkit.rules.lines import frame_text, line_evidence, line_text, told_line
+from profilerkit.rules.lines import code_line, frame_text, line_evidence, line_text, told_line
 from profilerkit.rules.parts import own_python_share
 from profilerkit.units import format_ns, format_ratio
 
@@ -149,7 +149,8 @@ def _stretches(facts: Facts, python: PythonFacts) -> tuple[Evidence, ...]:
         sampled = facts.lines.get("python")
         if sampled is not None and sampled.frames == python.frames:
             return (*out, *line_evidence(facts, "Longer stretches, by samples,", sampled))
-        out.append(
-            evidence(f"Longer stretches in {frame_text(python.frames[-1])}", python.frames_ratio, "ratio", calls, None)
+        made = evidence(
+            f"Longer stretches in {frame_text(python.frames[-1])}", python.frames_ratio, "ratio", calls, None
         )
+        out.append(revise(made, line=code_line(python.frames[-1])))
     return tuple(out)
