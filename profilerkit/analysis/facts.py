@@ -33,7 +33,7 @@ from profilerkit.analysis.waste.records import Waste
 from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.communication import Communication
-from profilerkit.model.finding import SOURCES_BY_STRENGTH, Evidence, Source
+from profilerkit.model.finding import SOURCES_BY_STRENGTH, CodeLine, Evidence, Source
 from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.probe import Probed
