@@ -10,7 +10,7 @@ import pytest
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.api import analyze, load
 from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageError
-from profilerkit.report.limits import limits_of
+from profilerkit.report.sections.first import limits_of
 from profilerkit.report.terminal import render
 from profilerkit.rules import RULES
 from profilerkit.rundir.layout import END, META, RankEnd, rank_directory

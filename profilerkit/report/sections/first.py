@@ -3,7 +3,7 @@
 from shlex import quote
 
 from profilerkit.model.change import revise
-from profilerkit.model.finding import in_order, with_fixes
+from profilerkit.model.finding import Outcome, in_order, with_fixes
 from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.report import Report
 from profilerkit.model.step import taken_share
@@ -12,10 +12,9 @@ from profilerkit.report.blocks import Bar, Finding, First
 from profilerkit.report.breakdown import bar_caption, bar_of, parts_missing
 from profilerkit.report.findings import Findings, first_sentence
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
-from profilerkit.report.limits import limits_of
-from profilerkit.report.out_of_memory import oom_advice, oom_headline, oom_held
+from profilerkit.report.sections.memory import oom_advice, oom_headline, oom_held
 from profilerkit.report.wording import SHAPES, listed, marks_none, plural, verdict_tone
-from profilerkit.units import format_ratio
+from profilerkit.units import format_count, format_ratio
 
 #: The command that records what an analysis of logs, dumps or too few steps lacks.
 _RECORD = "profilerkit run -- train.py"
@@ -136,3 +135,44 @@ def _machine(report: Report) -> list[str]:
     if share >= _NOTED_SHARE and found is None:
         return [f"This machine was busy: other programs held its processors for {format_ratio(share)} of the step."]
     return []
+
+
+# Suppressed rules named beside the verdict, and how much of each reason.
+_SUPPRESSED_SHOWN = 4
+_REASON_LIMIT = 200
+
+
+def limits_of(report: Report) -> tuple[str, ...]:
+    """What stands against the headline, in whole sentences: missing events, suppressed findings."""
+    trust = report.trust
+    lines: list[str] = []
+    if trust.truncated or trust.dropped:
+        alone = len(report.run.files) == 1
+        what = "A trace is" if not alone else "The file is" if report.run.kind == "trace" else "The trace is"
+        if not alone and len(trust.damaged) == 1:
+            what = f"The trace of {inert(trust.damaged[0], 60)} is"
+        read = f"{plural(trust.events, 'event')} {'was' if trust.events == 1 else 'were'} read"
+        lost = f", {format_count(trust.dropped)} {'was' if trust.dropped == 1 else 'were'} dropped"
+        lines.append(f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}.")
+    if trust.another_follows:
+        lines.append(
+            f"{'The' if len(report.run.files) == 1 else 'A'} file holds another document behind the first: "
+            "only the first was read."
+        )
+    return (*lines, *_suppressed(report))
+
+
+def _suppressed(report: Report) -> list[str]:
+    """What was found and set aside, with the reason that was given, largest expected saving first."""
+
+    def expected(outcome: Outcome) -> float:
+        return max((found.saving.expected for found in outcome.suppressed if found.saving), default=0.0)
+
+    def told(outcome: Outcome) -> str:
+        saves = f" (saves {format_ratio(expected(outcome))})" if expected(outcome) else ""
+        return f"{inert(outcome.rule, 24)}{saves}: {inert(outcome.reason or 'no reason', _REASON_LIMIT).rstrip('.')}."
+
+    aside = sorted((outcome for outcome in report.outcomes if outcome.suppressed), key=expected, reverse=True)
+    lines = [f"Suppressed: {told(outcome)}" for outcome in aside[:_SUPPRESSED_SHOWN]]
+    left = len(aside) - len(lines)
+    return [*lines, *([f"{plural(left, 'more rule')} {'was' if left == 1 else 'were'} suppressed."] if left else [])]

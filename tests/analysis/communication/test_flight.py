@@ -7,8 +7,7 @@ import profilerkit
 from profilerkit.analysis.communication.cause import cause_by_parts
 from profilerkit.analysis.communication.flight import flight_log
 from profilerkit.analysis.intervals import EMPTY
-from profilerkit.report.communication import waiting_lines
-from profilerkit.report.recorded import model_facts
+from profilerkit.report.communication import model_facts, waiting_lines
 from profilerkit.rundir.ddp import DdpModel, DdpRecord
 from profilerkit.rundir.files import write_document
 from profilerkit.rundir.flight import FlightEntry
