@@ -19,7 +19,7 @@ def scale_lines(report: Report) -> tuple[str, ...]:
     if report.crowd is not None:
         return tuple(_lines(report.crowd))
     groups = report.communication.groups if report.communication is not None else ()
-    sides = " ".join(_groups(groups)) if groups else ""
+    sides = " ".join(_groups_lines(groups)) if groups else ""
     return (sides,) if sides else ()
 
 
