@@ -107,7 +107,7 @@ def _download(report: Report) -> "Markup":
     kind, payload = "application/json", text
     if len(text) > _PLAIN_DOWNLOAD_BYTES:
         name, kind = f"{name}.gz", "application/gzip"
-        payload = gzip.compress(msgspec.json.encode(msgspec.json.decode(text)), 9, mtime=0)
+        payload = gzip.compress(msgspec.json.encode(msgspec.json.decode(text)), 6, mtime=0)
     encoded = base64.b64encode(payload).decode("ascii")
     link = Markup('<a href="data:{};base64,{}" download="{}">Download the JSON</a> ({})')
     return link.format(kind, encoded, name, format_bytes(len(payload)))
@@ -206,11 +206,21 @@ def render_diff(diff: Diff) -> str:
     return page(document_of_diff(diff), "Made by profilerkit.")
 
 
+#: Text keeps the notebook's own colour. Dark themes of JupyterLab, VS Code and Colab are known by these attributes.
+_IN_A_CELL = "--text:inherit;--muted:inherit;--page:transparent"
+_DARK_NOTEBOOKS = ",".join(
+    f"{of} .pk-first" for of in ('[data-jp-theme-light="false"]', ".vscode-dark", "[theme=dark]")
+)
+
+
 def _cell(made: Document) -> str:
     """The first screen for a notebook cell: no script, no ids, colours of the surrounding page."""
     from markupsafe import Markup
 
-    css = f".pk-first{{{css_variables('light')};--text:inherit;--muted:inherit;--page:transparent}}{asset('first.css')}"
+    css = (
+        f".pk-first{{{css_variables('light')};{_IN_A_CELL}}}\n"
+        f"{_DARK_NOTEBOOKS}{{{css_variables('dark')};{_IN_A_CELL}}}\n{asset('first.css')}"
+    )
     cell = Markup("<div><style>{}</style>{}</div>").format(
         Markup(css),  # noqa: S704 - the package's own
         first_screen(made.first, is_page=False),

@@ -56,7 +56,7 @@ def _data(events: Sequence[StepEvents]) -> dict[str, Any]:
     """
     names: dict[str, int] = {}
     steps = [_step(each, names) for each in events]
-    packed = gzip.compress(msgspec.json.encode({"names": list(names), "steps": steps}), 9, mtime=0)
+    packed = gzip.compress(msgspec.json.encode({"names": list(names), "steps": steps}), 6, mtime=0)
     return {
         "packed": base64.b64encode(packed).decode("ascii"),
         "families": [{"key": key, "name": FAMILY_LABELS[key]} for key in events[0].families],
