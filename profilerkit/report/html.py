@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 # Larger reports are offered for download as gzip, so that the page stays small.
 _PLAIN_DOWNLOAD_BYTES = 48_000
-# A larger page, beside plotly, leaves out the JSON and says how to get it.
-_MOST_PAGE_BYTES = 280_000
+# A larger page, with plotly or without it, leaves out the JSON and says how to get it.
+_MOST_BYTES, _MOST_BYTES_WITHOUT_PLOTLY = 2_190_000, 400_000
 # Of zlib: half the time of level 7 for 4 % more bytes (plotly 6, 4.8 MB).
 _SCRIPT_LEVEL = 4
 # Base 85 of Python's base64 module with the three characters that HTML reads replaced by three that it does not use;
@@ -196,7 +196,7 @@ def render(report: Report, events: Sequence[StepEvents] = ()) -> str:
     made = with_events(document(report), events)
     whole = page(made, _download(report))
     packed = len(_plotly()[0]) if 'id="plotly"' in whole else 0
-    if len(whole.encode("utf-8")) - packed > _MOST_PAGE_BYTES:
+    if len(whole.encode("utf-8")) > min(_MOST_BYTES, packed + _MOST_BYTES_WITHOUT_PLOTLY):
         return page(made, "The JSON is too large for this page: profilerkit analyze -f json writes it.")
     return whole
 

@@ -1,5 +1,6 @@
 """Blocks to HTML: one function for each kind. Everything is escaped; markup is written here alone."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,10 +21,15 @@ _TALL_ROWS = 12
 _LINES = 2
 
 
+#: The blank between a number and its unit, where no line may end.
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]?i?B|×)(?!\w))")
+
+
 def words(text: str) -> Markup:
-    """Escaped text in which paired backticks become ``<code>``."""
+    """Escaped text in which paired backticks become ``<code>``, and a number stays on the line of its unit."""
     pieces = (
-        Markup("<code>{}</code>").format(one) if is_code else one for is_code, one in code_spans(inert(text, _LONGEST))
+        Markup("<code>{}</code>").format(one) if is_code else _UNIT.sub("\u00a0", one)
+        for is_code, one in code_spans(inert(text, _LONGEST))
     )
     return Markup("").join(pieces)
 
@@ -313,7 +319,7 @@ def _first_fix(first: b.First, *, is_page: bool) -> Markup:
     for found in first.fixes[:1]:
         head = first_sentence(found.fix)
         parts = [
-            Markup('<div class="do">{}{}</div>').format(words(head), f": {found.saves}" if found.saves else ""),
+            Markup('<div class="do">{}</div>').format(words(f"{head}: {found.saves}" if found.saves else head)),
             because,
             code(found.code, is_page=is_page) if found.code else "",
         ]

@@ -82,14 +82,17 @@ def test_out_of_memory_is_the_headline_with_what_cures_it(bound):
     assert made.word == "FAILED"
     assert made.headline == "Out of memory on cuda:0 after 12 steps: 1.00 GiB were asked for"
     assert made.advice == "Batch size 64 → 48 or smaller (estimated)"
-    assert "activations 6.00 GiB" in made.because
+    assert "activations, 6.00 GiB" in made.because
     said = [line for line in made.lines if report.verdict.headline in line]
     assert bool(said) is (bound != "inconclusive")
 
 
 def test_what_ended_a_run_without_steps_is_the_headline():
     report = samples.inconclusive()
-    report = replace(report, run=replace(report.run, failure="The run failed before its first step: ValueError: x."))
+    report = replace(
+        report,
+        run=replace(report.run, ended="ValueError: x", failure="The run failed before its first step: ValueError: x."),
+    )
     made = first(report)
     assert (made.word, made.headline) == ("FAILED", report.run.failure)
     assert made.lines[0] == f"{report.verdict.headline}."

@@ -43,9 +43,9 @@ def first_of(report: Report, findings: Findings) -> First:
     failure = inert(report.run.failure or "", SENTENCE_LIMIT)
     if report.oom:
         return _out_of_memory(first, report, report.oom, findings)
-    if verdict.bound == "inconclusive" and failure:
-        lines = (f"{first.headline}.", *first.lines)
-        return revise(first, word="FAILED", headline=failure, advice=inert(verdict.refuted_by), lines=lines)
+    if verdict.bound == "inconclusive" and failure and report.run.ended:
+        lines, helps = (f"{first.headline}.", *first.lines), inert(verdict.refuted_by)
+        return revise(first, word="FAILED", headline=failure, advice=helps, command=_RECORD, lines=lines)
     first = revise(first, lines=(failure, *first.lines) if failure else first.lines)
     if findings.fixes and report.trust.mode != "logs":
         because = _because(report, findings.fixes[0])
@@ -89,8 +89,8 @@ def _because(report: Report, fix: Finding) -> str:
     """Why the first fix helps, without what the headline says, and the user's own line."""
     found, verdict = with_fixes(report.outcomes)[0], report.verdict
     is_own = (found.bound, found.detail) == (verdict.bound, verdict.detail)
-    said = f"{first_sentence(fix.why) if is_own else fix.title}."
-    return f"{said} Your code: {fix.where}." if fix.where else said
+    said = f"{first_sentence(fix.why).partition('; ')[0] if is_own else fix.title}."
+    return f"{said} Where: {fix.where}." if fix.where else said
 
 
 def _measure(report: Report) -> str:
@@ -131,9 +131,9 @@ def _machine(report: Report) -> list[str]:
     found = next((finding for outcome, finding in in_order(report.outcomes) if outcome.name == _BUSY_HOST), None)
     share = taken_share(report.breakdown)
     if found is not None and report.verdict.detail != "contention":
-        return [f"This machine was busy: {inert(found.title, SENTENCE_LIMIT)}."]
+        return [f"Busy machine: {inert(found.title, SENTENCE_LIMIT)}."]
     if share >= _NOTED_SHARE and found is None:
-        return [f"This machine was busy: other programs held its processors for {format_ratio(share)} of the step."]
+        return [f"Busy machine: other programs held its processors for {format_ratio(share)} of the step."]
     return []
 
 

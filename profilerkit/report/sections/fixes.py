@@ -6,6 +6,7 @@ from profilerkit.model.waterfall import Waterfall
 from profilerkit.report.blocks import Bar, Block, Cell, Fact, Heading, Section, Segment, Table, Text, Value
 from profilerkit.report.findings import findings_of, first_sentence, probe_blocks
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.sections.first import first_of
 from profilerkit.report.wording import plural
 from profilerkit.units import format_ns, format_ratio
 
@@ -18,7 +19,8 @@ def section(report: Report) -> Section | None:
     probes = probe_blocks(report)
     if not findings.all and not probes:
         return None
-    more = findings.fixes[1:]
+    shown = first_of(report, findings).fixes[:1]
+    more = [found for found in findings.fixes if found not in shown]
     named = [f"{first_sentence(found.fix)}{f': {found.saves}' if found.saves else ''}" for found in more[:_NAMED]]
     blocks: list[Block] = list(findings.all)
     if waterfall := waterfall_blocks(report):
@@ -27,7 +29,7 @@ def section(report: Report) -> Section | None:
         blocks += [Heading("Probes in the run"), *probes]
     return Section(
         "fixes",
-        f"{len(more)} more {'fix' if len(more) == 1 else 'fixes'}" if more else "Evidence",
+        f"{len(more)} {'more ' if shown else ''}{'fix' if len(more) == 1 else 'fixes'}" if more else "Evidence",
         " · ".join(named) if named else "why, and the numbers behind it",
         tuple(blocks),
     )

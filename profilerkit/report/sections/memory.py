@@ -281,8 +281,6 @@ def _chart(memory: Memory, columns: Columns) -> Chart:
 
 _NAMES = {"other": "batch, activations and temporaries", "unseen": "outside of all tensors that Python holds"}
 _LIMITS = {"control group": "the control group", "address space": "the address space", "host": "the host"}
-#: Kinds in the sentence.
-_TOLD = 3
 #: Lines of Python told of the request that failed.
 _FRAMES = 4
 
@@ -299,8 +297,7 @@ def oom_headline(oom: OutOfMemory, report: Report) -> str:
 
 def oom_held(oom: OutOfMemory) -> str:
     """Return what held the most; empty where nothing is known of it."""
-    live = ", ".join(f"{_name(kind.kind)} {format_bytes(kind.bytes)}" for kind in oom.live[:_TOLD])
-    return f"The most was {live}." if live else ""
+    return f"Most of it: {_name(oom.live[0].kind)}, {format_bytes(oom.live[0].bytes)}." if oom.live else ""
 
 
 def oom_advice(oom: OutOfMemory) -> str:

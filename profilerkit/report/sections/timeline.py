@@ -68,10 +68,12 @@ def _data(events: Sequence[StepEvents]) -> dict[str, Any]:
 def _step(events: StepEvents, names: dict[str, int]) -> dict[str, Any]:
     kinds = [track.kind for track in events.tracks for _ in range(track.rows)]
     causes = {row for row, kind in enumerate(kinds) if kind == "cause"}
+    words = {
+        (name, is_cause): part_label(events.names[name]) if is_cause else inert(events.names[name], FULL_NAME)
+        for name, is_cause in {(name, row in causes) for name, row in zip(events.name, events.row, strict=True)}
+    }
     shown = [
-        names.setdefault(
-            part_label(events.names[name]) if row in causes else inert(events.names[name], FULL_NAME), len(names)
-        )
+        names.setdefault(words[name, row in causes], len(names))
         for name, row in zip(events.name, events.row, strict=True)
     ]
     word = "Median step" if events.is_median else "Slowest step"
