@@ -36,8 +36,7 @@ from profilerkit.formats.inputs import (
     require_existing,
     require_one_job,
 )
-from profilerkit.formats.jobs import Reading
-from profilerkit.formats.registry import read_trace
+from profilerkit.formats.jobs import Reading, read_pooled
 from profilerkit.formats.remote import fetched
 from profilerkit.model.change import fields_of, revise
 from profilerkit.model.finding import Evidence, Outcome
@@ -141,7 +140,7 @@ class Analysis(msgspec.Struct, frozen=True):
 
     def raw_events(self, evidence: Evidence) -> tuple[RawEvents, ...]:
         """Return the raw events of a number, a table for each file; empty if it has none of its own."""
-        return raw_events(evidence, self._rank(evidence), read_trace)
+        return raw_events(evidence, self._rank(evidence), read_pooled)
 
     def files_of(self, evidence: Evidence) -> tuple[str, ...]:
         """Return the files of the rank that a number describes; for logs or dumps alone, all files."""
@@ -159,9 +158,11 @@ def analysis(
     *,
     rank: int | None = None,
     strict: bool = False,
+    events: bool = False,
 ) -> Analysis:
-    """Analyze as ``analyze`` does and keep the recording; arguments and errors are the same."""
-    return _analyzed([Path(path) for path in paths], _reading(settings, strict=strict), _rules(settings), rank)
+    """Analyze as ``analyze`` does and keep the recording, with ``events`` those of the timeline too."""
+    reading = _reading(settings, strict=strict, events=events)
+    return _analyzed([Path(path) for path in paths], reading, _rules(settings), rank)
 
 
 def so_far(run: RunRecord, settings: Settings) -> Record:

@@ -10,7 +10,7 @@ import pytest
 from profilerkit.analysis.parts import WAITS
 from profilerkit.api import analyze, load
 from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageError
-from profilerkit.report.limits import limits_of
+from profilerkit.report.sections import document
 from profilerkit.report.terminal import render
 from profilerkit.rules import RULES
 from profilerkit.rundir.layout import END, META, RankEnd, rank_directory
@@ -235,7 +235,7 @@ def test_a_run_that_was_killed_is_read_and_says_so(tmp_path):
     assert report.run.failure.startswith(
         "The run left no word of its end: it was killed, or still runs. Its last record"
     )
-    assert report.run.failure in limits_of(report)
+    assert report.run.failure in document(report).first.lines
     assert any("end.json is missing" in note for note in report.trust.notes)
 
 

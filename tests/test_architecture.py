@@ -60,7 +60,7 @@ THIRD_PARTY = {
     "results": {"msgspec": True},
     "api": {"msgspec": True},
     "rules": {"msgspec": True},
-    "report": {"markupsafe": True, "plotly": False, "rich": False, "msgspec": True},
+    "report": {"markupsafe": True, "numpy": False, "plotly": False, "rich": False, "msgspec": True},
     "summaries": {"numpy": True, "msgspec": True, "distributed": False},
     "cli": {"torch": False, "pynvml": False, "argcomplete": False, "rich": False},
     # The plugin is imported by pytest alone.

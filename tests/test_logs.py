@@ -169,7 +169,7 @@ def test_a_request_that_failed_is_told_first_with_its_lines(tmp_path):
     assert (report.oom.requested_bytes, report.oom.free_bytes, report.oom.step) == (64 * KIB, KIB, None)
     assert report.oom.frames[-1] == "/data/job/train.py:33 step"
     text = terminal.render(report)
-    assert "Out of memory on cuda:0: 64.0 KiB were asked for with 1.00 KiB free." in text
+    assert "Out of memory on cuda:0: 64.0 KiB were asked for with 1.00 KiB free" in " ".join(text.split())
     assert "train.py:33" in report.to_html()
 
 

@@ -36,7 +36,7 @@ from profilerkit.analysis.throttling import Throttling
 from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.communication import Communication
-from profilerkit.model.finding import SOURCES_BY_STRENGTH, Evidence, Source
+from profilerkit.model.finding import SOURCES_BY_STRENGTH, CodeLine, Evidence, Source
 from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.probe import Probed
@@ -289,6 +289,7 @@ class Facts(msgspec.Struct, frozen=True):
         steps: tuple[int, int] | None = None,
         range_ns: tuple[int, int] | None = None,
         behind: tuple[str, ...] = (),
+        line: CodeLine | None = None,
     ) -> Evidence:
         """Return evidence about the judged rank; ``n`` counts its steady steps unless given."""
         return Evidence(
@@ -304,6 +305,7 @@ class Facts(msgspec.Struct, frozen=True):
             steps=steps,
             range_ns=range_ns,
             behind=behind,
+            line=line,
         )
 
     def share_evidence(self, label: str, *parts: str, origin: str = "partition of the steady window") -> Evidence:

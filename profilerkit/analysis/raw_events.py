@@ -25,7 +25,7 @@ from profilerkit.model.raw import RawEvent, RawEvents
 from profilerkit.model.step import PARTS
 from profilerkit.rundir.layout import EVENTS, SAMPLES, EventKind
 from profilerkit.rundir.reader import RankRecord
-from profilerkit.trace.columns import Bools, Category, TraceColumns
+from profilerkit.trace.columns import Bools, Category, TraceColumns, TraceMeta
 
 #: Rows of one table (a choice: a screen).
 MOST_ROWS = 20
@@ -257,13 +257,13 @@ class _Events:
         return int(steps.index[place]) if place >= 0 else None
 
 
-def raw_events(evidence: Evidence, rank: RankFacts, read: Callable[[str], TraceColumns]) -> tuple[RawEvents, ...]:
+def raw_events(evidence: Evidence, rank: RankFacts, read: Callable[[TraceMeta], TraceColumns]) -> tuple[RawEvents, ...]:
     """What the recording of a rank holds behind a number, a table for each file; empty where that cannot be told.
 
     Args:
         evidence: the number.
         rank: whose number it is.
-        read: the columns of a trace by its path; facts keep none of the events.
+        read: the columns of a trace by its files; facts keep none of the events.
     """
     if not files_of(rank):
         return ()  # there are logs alone
@@ -275,9 +275,9 @@ def raw_events(evidence: Evidence, rank: RankFacts, read: Callable[[str], TraceC
         found.append(step_events(rank, files_of(rank)[0]))
     trace, traced = rank.trace, [name for name in parts if name not in timed]
     if trace is not None and traced:
-        found.append(events_of_parts(traced, trace, read(trace.meta.path), files_of(rank)[-1]))
+        found.append(events_of_parts(traced, trace, read(trace.meta), files_of(rank)[-1]))
     elif trace is not None and not evidence.behind and evidence.range_ns is not None:
-        found.append(events_between(evidence.range_ns, trace, read(trace.meta.path), files_of(rank)[-1]))
+        found.append(events_between(evidence.range_ns, trace, read(trace.meta), files_of(rank)[-1]))
     return tuple(table for table in found if table is not None and table.rows)
 
 

@@ -122,7 +122,6 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     from profilerkit.formats.directories import runs_in
     from profilerkit.formats.inputs import require_existing
     from profilerkit.plugins import loaded_from, without_unloaded
-    from profilerkit.results import events_of
 
     paths: Sequence[Path] = copies.paths
     settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
@@ -142,9 +141,10 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
     _check_device(settings.device)
 
+    has_page = any(output.format == "html" for output in outputs)
     with Progress(console):
-        read = _read(paths, rerender, arguments, settings)
-        full, events = copies.told(read), events_of(read)
+        read, events = _read(paths, rerender, arguments, settings, has_page=has_page)
+        full = copies.told(read)
     return publish(full, outputs, paths, arguments, settings, console, events=events)
 
 
@@ -168,7 +168,11 @@ def publish(
         progress.begin("writing the report")
         (report,) = redact.shown([full], paths, arguments)
         known = redact.shown_step_events(events, paths, arguments)
-        documents = [(output.path, _rendered(report, output, console, known)) for output in outputs]
+        page = next((output.path for output in outputs if output.format == "html"), None)
+        documents = [
+            (one.path, render(report, one, width=80 if one.path else console.width, events=known, page=page))
+            for one in outputs
+        ]
     try:
         written = _write_all(documents, console)
     except UsageError:  # a full disk: what was found is told all the same
@@ -242,18 +246,18 @@ def _check_device(name: str | None) -> None:
         raise unknown_word(name, known_names(), what="device", hint=hint)
 
 
-def _read(paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings) -> "Report":
+def _read(
+    paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings, *, has_page: bool
+) -> "tuple[Report, Sequence[StepEvents]]":
+    """Return the report, and what its page draws the timeline from."""
     from profilerkit import api
     from profilerkit.diagnosis.cost import with_cost
 
     if rerender:
         report = api.load(paths[0])
-        return report if settings.gpu_hour_price is None else with_cost(report, settings.gpu_hour_price)
-    return api.report_of(paths, settings, rank=arguments.rank, strict=arguments.strict)
-
-
-def _rendered(report: "Report", output: Output, console: Console, events: "Sequence[StepEvents]") -> str:
-    return render(report, output.format, width=80 if output.path else console.width, events=events)
+        return report if settings.gpu_hour_price is None else with_cost(report, settings.gpu_hour_price), ()
+    made = api.analysis(paths, settings, rank=arguments.rank, strict=arguments.strict, events=has_page)
+    return with_cost(made.report, settings.gpu_hour_price), made.step_events
 
 
 def _write_all(documents: Iterable[tuple[Path | None, str]], console: Console) -> list[str]:
@@ -278,12 +282,14 @@ def _print_verdict(report: "Report", console: Console, *, verbose: bool) -> None
 
 def brief(report: "Report", outputs: Iterable[Output]) -> str:
     """Bound, headline, what cut the run or its trace short, and the first file written."""
-    from profilerkit.report.limits import limits_of
+    from profilerkit.report.findings import findings_of
+    from profilerkit.report.sections.first import first_of
 
+    first = first_of(report, findings_of(report))
     files = [_shortest(output.path) for output in outputs if output.path]
-    headline = f"{report.verdict.bound}: {report.verdict.headline}"
-    limits = limits_of(report) if report.run.failure or report.trust.truncated else ()
-    said = " ".join(". ".join((headline, *(limit.rstrip(".") for limit in limits))).split())
+    lines = first.lines if report.run.failure or report.trust.truncated else ()
+    sentences = (f"{first.word.lower()}: {first.headline}", first.advice, *lines)
+    said = " ".join(". ".join(sentence.rstrip(".") for sentence in sentences if sentence).split())
     return f"profilerkit: {said}" + (f" ({files[0]})" if files else "")
 
 

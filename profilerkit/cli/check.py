@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from profilerkit.model.finding import Finding
     from profilerkit.model.gate import Gate
     from profilerkit.model.report import Report
-    from profilerkit.report.sarif import Alert
+    from profilerkit.report.ci import Alert
 
 _FORMATS = ("text", "md", "junit", "sarif")
 _EXAMPLE = 'step_time = "200 ms"'
@@ -88,14 +88,14 @@ def _budget(text: str) -> tuple[str, str]:
 
 def render(report: "Report", gates: "Sequence[Gate]", format_name: str, location: str) -> str:
     """The gates in one of the formats."""
-    from profilerkit.report import junit, markdown, sarif, terminal
+    from profilerkit.report import ci, markdown, terminal
 
     if format_name == "md":
         return markdown.render_gates(report.run.name, report.verdict.headline, gates)
     if format_name == "junit":
-        return junit.render(report.run.name, gates)
+        return ci.junit(report.run.name, gates)
     if format_name == "sarif":
-        return sarif.render(gates, alerts_of(report), version=report.run.profilerkit_version, location=location)
+        return ci.sarif(gates, alerts_of(report), version=report.run.profilerkit_version, location=location)
     return terminal.render_gates(gates)
 
 
@@ -109,7 +109,7 @@ def _text(report: "Report", gates: "Sequence[Gate]", console: Console) -> str:
 def alerts_of(report: "Report") -> "list[Alert]":
     """The findings that have a fix, or are severe."""
     from profilerkit.model.finding import in_order
-    from profilerkit.report.sarif import Alert
+    from profilerkit.report.ci import Alert
 
     return [
         Alert(rule=outcome.rule, summary=outcome.summary, severity=finding.severity, message=_message(finding))

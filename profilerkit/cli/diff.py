@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from profilerkit.model.report import Report
-    from profilerkit.report.sarif import Alert
+    from profilerkit.report.ci import Alert
     from profilerkit.results import Diff
 
 _FORMATS = ("html", "md", "json", "text", "junit", "sarif")
@@ -114,7 +114,7 @@ def _read(places: "Sequence[str | Path]", arguments: argparse.Namespace, console
 
 def render(diff: "Diff", format_name: str, location: str) -> str:
     """The comparison in one of the formats; its sides were redacted before they were compared."""
-    from profilerkit.report import junit, sarif, terminal
+    from profilerkit.report import ci, terminal
 
     if format_name == "html":
         return diff.to_html(redact=False)
@@ -123,15 +123,15 @@ def render(diff: "Diff", format_name: str, location: str) -> str:
     if format_name == "json":
         return diff.to_json(redact=False)
     if format_name == "junit":
-        return junit.render(f"{diff.before.name} to {diff.after.name}", diff.gates)
+        return ci.junit(f"{diff.before.name} to {diff.after.name}", diff.gates)
     if format_name == "sarif":
-        return sarif.render(diff.gates, alerts_of(diff), version=diff.profilerkit_version, location=location)
+        return ci.sarif(diff.gates, alerts_of(diff), version=diff.profilerkit_version, location=location)
     return terminal.render_diff(diff)
 
 
 def alerts_of(diff: "Diff") -> "list[Alert]":
     """New and worse findings, and a step that got slower; not what only could not be looked for before."""
-    from profilerkit.report.sarif import Alert
+    from profilerkit.report.ci import Alert
 
     alerts = [
         Alert(rule=row.rule, summary=row.summary, severity=row.after_severity, message=f"{row.state}: {row.title}")

@@ -100,7 +100,7 @@ def _is_given(value: object) -> bool:
 def _row(path: Path, arguments: argparse.Namespace, settings: "Settings") -> Row:
     from profilerkit import api
     from profilerkit.formats.directories import recorded_ns
-    from profilerkit.model.finding import first_fix
+    from profilerkit.model.finding import with_fixes
     from profilerkit.rundir.layout import REPORT_JSON
 
     written_ns, saved = recorded_ns(path), path / REPORT_JSON
@@ -110,7 +110,7 @@ def _row(path: Path, arguments: argparse.Namespace, settings: "Settings") -> Row
     except ProfilerkitError as error:
         return Row(path.name, written_ns, error=error.cause or error.what)
     (report,) = redact.shown([found], [path], arguments)
-    best = first_fix(report.outcomes)
+    best = next(iter(with_fixes(report.outcomes)), None)
     return Row(
         path.name,
         written_ns,

@@ -75,11 +75,19 @@ def plan(
     return outputs
 
 
-def render(report: "Report", format_name: str, *, width: int = 80, events: "Sequence[StepEvents]" = ()) -> str:
+def render(
+    report: "Report",
+    output: Output,
+    *,
+    width: int = 80,
+    events: "Sequence[StepEvents]" = (),
+    page: Path | None = None,
+) -> str:
     """Return the document in one of the formats of ``SUFFIXES``, or in one of another package.
 
-    ``width`` is for text, ``events`` are for the timeline of HTML.
+    ``width`` is for text, ``events`` are for the timeline of HTML, ``page`` is the HTML that Markdown links to.
     """
+    format_name = output.format
     if format_name == "html":
         from profilerkit.report import html
 
@@ -87,7 +95,8 @@ def render(report: "Report", format_name: str, *, width: int = 80, events: "Sequ
     if format_name == "md":
         from profilerkit.report import markdown
 
-        return markdown.render(report)
+        place = output.path.parent if output.path else Path()
+        return markdown.render(report, page=os.path.relpath(page, place).replace(os.sep, "/") if page else "")
     if format_name == "json":
         from profilerkit.report import json
 

@@ -17,7 +17,7 @@ from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
     from profilerkit.model.gate import Gate
-    from profilerkit.report.sarif import Alert
+    from profilerkit.report.ci import Alert
 
 #: Format to the ending of its file.
 SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt", "junit": ".xml", "sarif": ".sarif"}
@@ -150,7 +150,7 @@ def tell_github(
     Both only where asked for, by an option or by the variables that GitHub Actions sets.
     """
     if arguments.annotations or environment.get("GITHUB_ACTIONS") == "true":
-        from profilerkit.report.github import annotations
+        from profilerkit.report.ci import annotations
 
         console.commands(annotations(gates, alerts))
     summary = arguments.summary or environment.get("GITHUB_STEP_SUMMARY")

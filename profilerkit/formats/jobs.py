@@ -22,7 +22,7 @@ from profilerkit.formats.processes import free_cores, has_room
 from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise
 from profilerkit.programs import own_environment, own_program
-from profilerkit.trace.columns import TraceColumns
+from profilerkit.trace.columns import TraceColumns, TraceMeta
 from profilerkit.trace.merged import by_process, pooled
 from profilerkit.units import format_bytes
 
@@ -261,3 +261,8 @@ def text_bytes(path: Path) -> int:
         return path.stat().st_size * (GZIP_RATIO if is_packed else 1)
     except OSError:
         return 0
+
+
+def read_pooled(meta: TraceMeta) -> TraceColumns:
+    """Return the events of a trace again, from all files that it was read from."""
+    return pooled([read_trace(path) for path in (meta.path, *meta.further)])

@@ -88,12 +88,12 @@ def _judge(limits: "list[Limit]", prof: "Profile") -> None:
 
 def _failure(gates: "list[Gate]", report: "Report", directory: Path | None) -> str:
     """Return what is over its budget, what bounds the test, and what to change first."""
-    from profilerkit.model.finding import first_fix
+    from profilerkit.model.finding import with_fixes
     from profilerkit.units import format_gain
 
     lines = [gate.reason if gate.status == "failed" else f"{gate.status}: {gate.reason}" for gate in gates]
     lines.append(f"{report.verdict.bound}: {report.verdict.headline}")
-    best = first_fix(report.outcomes)
+    best = next(iter(with_fixes(report.outcomes)), None)
     if best is not None and best.fix is not None:
         saving = best.saving
         gain = f" (saves {format_gain(saving.low, saving.high, saving.method)})" if saving else ""

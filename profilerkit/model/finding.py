@@ -22,6 +22,14 @@ Method = Literal["bound", "analytic", "replay", "probe"]
 STEP_LENGTHS = "step"
 
 
+class CodeLine(msgspec.Struct, frozen=True):
+    """A line of the user's program: the last parts of its file, its number, and the function it is in. Hostile text."""
+
+    file: str
+    line: int
+    function: str
+
+
 class Evidence(msgspec.Struct, frozen=True):
     """Hold one number that backs a claim, and where it comes from.
 
@@ -40,6 +48,7 @@ class Evidence(msgspec.Struct, frozen=True):
         range_ns: start and end on the trace's clock, to be typed into a timeline viewer.
         behind: what it was computed from, to find its raw events: parts of the step, names of sampled signals, or
             ``step`` for step lengths. Empty where its events cannot be distinguished.
+        line: the line of the user's program that the number is about; ``None`` where none is known.
     """
 
     label: str
@@ -55,6 +64,7 @@ class Evidence(msgspec.Struct, frozen=True):
     steps: tuple[int, int] | None = None
     range_ns: tuple[int, int] | None = None
     behind: tuple[str, ...] = ()
+    line: CodeLine | None = None
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +163,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         """Return the saving as it was predicted, whatever a probe measured since; ``None`` if unknown."""
         return self.predicted or self.saving
 
+    @property
+    def line(self) -> CodeLine | None:
+        """Return the first line of the user's program that its evidence names; ``None`` where none is known."""
+        return next((one.line for one in self.evidence if one.line is not None), None)
+
     def __post_init__(self) -> None:
         """Reject a claim without evidence: it must not be possible to build one."""
         if not self.evidence:
@@ -192,9 +207,17 @@ def in_order(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, Finding]]:
     return sorted(pairs, key=lambda pair: -(pair[1].saving.expected if pair[1].saving else -1.0))
 
 
-def first_fix(outcomes: Iterable[Outcome]) -> Finding | None:
-    """Return the finding with a fix that is expected to save most; ``None`` where no change is proposed."""
-    return next((finding for _, finding in in_order(outcomes) if finding.fix is not None), None)
+def with_fixes(outcomes: Iterable[Outcome]) -> list[Finding]:
+    """Return the findings that propose a change, of those about the same time the first."""
+    taken: set[str] = set()
+    found = []
+    for outcome, finding in in_order(outcomes):
+        if finding.fix is None:
+            continue
+        if finding.overlaps not in taken:
+            found.append(finding)
+        taken.add(outcome.rule)
+    return found
 
 
 def require_writable(outcome: Outcome) -> None:

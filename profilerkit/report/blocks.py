@@ -103,10 +103,9 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Code(msgspec.Struct, frozen=True):
-    """Code to paste, with a button that copies it; ``where`` is the user's own line, where it is known."""
+    """Code to paste, with a button that copies it."""
 
     text: str
-    where: str = ""
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -221,7 +220,7 @@ class EvidenceRow(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One finding. ``saves`` is the saving in words, empty where none can be stated.
+    """One finding. ``saves`` is the saving in words, empty where none can be stated; ``where`` is the user's own line.
 
     ``others`` are findings about the same time: of those only one counts.
     """
@@ -240,13 +239,20 @@ class Finding(msgspec.Struct, frozen=True):
     code: Code | None
     confirm: str
     evidence: tuple[EvidenceRow, ...]
+    where: str = ""
     probed: str = ""
     others: tuple["Finding", ...] = ()
 
     @property
     def reasons(self) -> tuple[tuple[str, str], ...]:
         """Its sentences with their labels; one may be empty."""
-        return (("Why", self.why), ("Change", self.fix), ("Probed", self.probed), ("Confirm", self.confirm))
+        return (
+            ("Why", self.why),
+            ("Where", self.where),
+            ("Change", self.fix),
+            ("Probed", self.probed),
+            ("Confirm", self.confirm),
+        )
 
 
 Block = Text | Heading | Facts | Table | Bar | Code | Chart | Figure | Finding
@@ -279,7 +285,8 @@ class First(msgspec.Struct, frozen=True):
         headline: one sentence.
         bar: of the mean step; ``None`` where it was not split, and ``missing`` says why.
         lines: what stands against the headline: damage, failures, a busy machine.
-        fix: the first thing to change.
+        fixes: what to change, the first thing first.
+        because: why the first fix helps, and the user's own line; may be empty.
         advice: what helps where there is no fix, and ``command`` to paste.
         confidence: how sure the verdict is.
         measure: the command that shows whether the fix worked; may be empty.
@@ -296,7 +303,8 @@ class First(msgspec.Struct, frozen=True):
     bars: tuple[Bar, ...] = ()
     missing: str = ""
     lines: tuple[str, ...] = ()
-    fix: Finding | None = None
+    fixes: tuple[Finding, ...] = ()
+    because: str = ""
     advice: str = ""
     command: str = ""
     measure: str = ""

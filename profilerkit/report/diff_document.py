@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from profilerkit.model.diff import Diff, Judgement, PartChange, Side
+from profilerkit.model.diff import Diff, HolderChange, Judgement, MemoryChange, PartChange, Side
 from profilerkit.model.step import Family
 from profilerkit.report.blocks import Bar, Block, Cell, Document, First, Section, Segment, Table, Text, Tone, Value
-from profilerkit.report.diff_memory import memory_table
 from profilerkit.report.diff_tables import (
     KERNELS,
     WAITED,
@@ -19,6 +18,8 @@ from profilerkit.report.diff_tables import (
     unchanged,
 )
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.paths import short_paths
+from profilerkit.report.sections.logs import KINDS
 from profilerkit.report.wording import DETAIL_WORDS, FAMILY_LABELS, plural
 from profilerkit.units import format_bytes, format_change, format_decimal, format_ns
 
@@ -198,3 +199,26 @@ def _moved(parts: tuple[PartChange, ...]) -> str:
     if not moved[most]:
         return "every family takes as long as before"
     return f"{FAMILY_LABELS[most]} takes {format_ns(abs(moved[most]))} {'more' if moved[most] > 0 else 'less'} per step"
+
+
+_NAMES: dict[str, str] = {str(kind): name for kind, name in KINDS.items()}
+
+
+def memory_table(change: MemoryChange | None) -> Table | None:
+    """The peak, its kinds and its lines, largest change first; ``None`` where no two snapshots were compared."""
+    if change is None:
+        return None
+    whole = "At the peak" if change.at_peak else "At the snapshot"
+    rows = (
+        _row(whole, HolderChange(name="", before_bytes=change.before_bytes, after_bytes=change.after_bytes)),
+        *(_row(_NAMES.get(row.name, inert(row.name, 40)), row) for row in change.kinds),
+        *(_row(inert(short_paths(row.name), 160), row) for row in change.lines),
+    )
+    note = "A history begins late: its peak is a lower bound." if change.is_lower_bound else ""
+    return Table(note, ("Memory", "Before", "After", "Change"), rows, text_columns=1)
+
+
+def _row(name: str, row: HolderChange) -> tuple[str, ...]:
+    sizes = ["none" if size is None else format_bytes(size) for size in (row.before_bytes, row.after_bytes)]
+    ratio = row.bytes / row.before_bytes if row.before_bytes else None
+    return (name, *sizes, "new" if ratio is None else format_change(ratio))

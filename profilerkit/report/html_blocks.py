@@ -1,12 +1,13 @@
 """Blocks to HTML: one function for each kind. Everything is escaped; markup is written here alone."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from markupsafe import Markup
 
 from profilerkit.report import blocks as b
-from profilerkit.report.findings import brief_fix
+from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import code_spans, inert
 from profilerkit.report.wording import cell_text, share_text, value_text
 
@@ -20,10 +21,15 @@ _TALL_ROWS = 12
 _LINES = 2
 
 
+#: The blank between a number and its unit, where no line may end.
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]?i?B|×)(?!\w))")
+
+
 def words(text: str) -> Markup:
-    """Escaped text in which paired backticks become ``<code>``."""
+    """Escaped text in which paired backticks become ``<code>``, and a number stays on the line of its unit."""
     pieces = (
-        Markup("<code>{}</code>").format(one) if is_code else one for is_code, one in code_spans(inert(text, _LONGEST))
+        Markup("<code>{}</code>").format(one) if is_code else _UNIT.sub("\u00a0", one)
+        for is_code, one in code_spans(inert(text, _LONGEST))
     )
     return Markup("").join(pieces)
 
@@ -128,10 +134,7 @@ def _table(table: b.Table, *, is_twin: bool = False) -> Markup:
 def code(block: b.Code, *, is_page: bool = True) -> Markup:
     """Code to paste; the script of a page shows the button."""
     button = Markup('<button type="button" class="copy" hidden>Copy</button>') if is_page else ""
-    where = Markup('<span class="where">{}</span>').format(block.where) if block.where else ""
-    return Markup('<div class="code">{}{}<pre tabindex="0"><code>{}</code></pre></div>').format(
-        button, where, block.text
-    )
+    return Markup('<div class="code">{}<pre tabindex="0"><code>{}</code></pre></div>').format(button, block.text)
 
 
 def _chart(data: b.Chart) -> Markup:
@@ -311,17 +314,19 @@ def _first_fix(first: b.First, *, is_page: bool) -> Markup:
     sure = [Markup("<span>Confidence: {}</span>").format(first.confidence)]
     if first.measure:
         sure.append(Markup("<span>Measure it: <code>{}</code></span>").format(first.measure))
-    found, parts = first.fix, []
-    if found is not None:
-        head = brief_fix(found)
+    because = Markup('<div class="because">{}</div>').format(words(first.because)) if first.because else ""
+    parts: list[Markup | str] = []
+    for found in first.fixes[:1]:
+        head = first_sentence(found.fix)
         parts = [
-            Markup('<div class="do">{}{}</div>').format(words(head), f": {found.saves}" if found.saves else ""),
-            Markup('<div class="because">{}</div>').format(words(found.title)),
+            Markup('<div class="do">{}</div>').format(words(f"{head}: {found.saves}" if found.saves else head)),
+            because,
             code(found.code, is_page=is_page) if found.code else "",
         ]
-    elif first.advice:
+    if not first.fixes and first.advice:
         parts = [
             Markup('<div class="do">{}</div>').format(words(first.advice)),
+            because,
             code(b.Code(first.command), is_page=is_page) if first.command else "",
         ]
     return Markup('<div class="fix tone-{}">{}<div class="sure">{}</div></div>').format(

@@ -64,7 +64,9 @@ def inert(text: str, limit: int = NAME_LIMIT) -> str:
     'a\\x1b[31mb c'
     """
     # Clipping before and after bounds the work on a 10 MB name and the length of its escapes.
-    visible = "".join(_visible(char) for char in clip(text, 2 * limit))
+    visible = clip(text, 2 * limit)
+    if not visible.isprintable():
+        visible = "".join(map(_visible, visible))
     return clip(" ".join(visible.split(" ")).strip(), limit)
 
 

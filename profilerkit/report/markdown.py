@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from urllib.parse import quote
 
 from profilerkit.model.diff import Diff
 from profilerkit.model.gate import Gate
@@ -9,7 +10,7 @@ from profilerkit.model.report import Report
 from profilerkit.report import blocks as b
 from profilerkit.report.diff_document import document_of_diff
 from profilerkit.report.diff_tables import gate_table
-from profilerkit.report.findings import advised, brief_fix
+from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import clip, code_spans
 from profilerkit.report.sections import document
 from profilerkit.report.wording import cell_text, share_text
@@ -30,12 +31,18 @@ def render(report: Report, *, page: str = "") -> str:
     made = document(report)
     first = made.first
     lines = [REPORT_MARKER, *_first(first)]
-    for number, found in enumerate(advised(report)[:_FIXES] if first.fix else (), start=1):
+    for number, found in enumerate(first.fixes[:_FIXES], start=1):
         saves = f" ({found.saves})" if found.saves else ""
-        lines += ["", f"{number}. **{prose(brief_fix(found), _SHORT)}**{plain(saves)}", *_fence(found.code)]
-    if not first.fix and first.advice:
-        lines += ["", f"**{prose(first.advice, _LINE)}**", *_fence(b.Code(first.command) if first.command else None)]
-    link = f"[{_PAGE}]({plain(page)})" if page else f"{_PAGE}: `profilerkit analyze RUN -f html`"
+        where = f", at {prose(found.where, _LINE)}" if found.where else ""
+        lines += [
+            "",
+            f"{number}. **{prose(first_sentence(found.fix), _SHORT)}**{plain(saves)}{where}",
+            *_fence(found.code),
+        ]
+    if not first.fixes and first.advice:
+        lines += ["", f"**{prose(first.advice, _LINE)}**", *([prose(first.because, _LINE)] if first.because else [])]
+        lines += _fence(b.Code(first.command) if first.command else None)
+    link = f"[{_PAGE}]({quote(page, safe='/:?#=&%')})" if page else f"{_PAGE}: `profilerkit analyze RUN -f html`"
     return _whole([*lines, "", f"{link}."], made.sections)
 
 

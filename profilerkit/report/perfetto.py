@@ -12,7 +12,7 @@ from profilerkit.analysis.partition import judged_device_rows
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.formats.registry import read_trace
+from profilerkit.formats.jobs import read_pooled
 from profilerkit.model.finding import Finding
 from profilerkit.model.report import Report
 from profilerkit.report.wording import STATE_WORDS, part_label
@@ -144,7 +144,7 @@ def _write_rank(out: _Writer, name: str, trace: TraceFacts) -> None:
 
 def _columns(trace: TraceFacts) -> TraceColumns:
     """The events that the facts were made from, on the same clock."""
-    parts = by_process(read_trace(trace.meta.path))
+    parts = by_process(read_pooled(trace.meta))
     mine = next((part for part in parts if part.meta.process == trace.meta.process), parts[0])
     columns = distinct(mine)
     return aligned(columns, launch_of(columns))

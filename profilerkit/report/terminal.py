@@ -8,7 +8,7 @@ from profilerkit.model.report import Report
 from profilerkit.report import blocks as b
 from profilerkit.report.diff_document import document_of_diff
 from profilerkit.report.diff_tables import gate_table
-from profilerkit.report.findings import advised, brief_fix
+from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import clip
 from profilerkit.report.page import NARROW, STYLES, Page, bar
 from profilerkit.report.sections import document
@@ -37,17 +37,20 @@ def render(
     made = document(report)
     page = Page(width, colour, ascii_only)
     _first(page, made.first)
-    fixes = advised(report)[:_FIXES] if made.first.fix else ()
-    for number, found in enumerate(fixes, start=1):
+    for number, found in enumerate(made.first.fixes[:_FIXES], start=1):
         page.line(
             (f"{number}. ", "bold"),
-            (_plain(brief_fix(found), 110), "bold"),
+            (_plain(first_sentence(found.fix), 110), "bold"),
             (f" ({found.saves})" if found.saves else "", ""),
         )
         for line in (found.code.text.splitlines() if found.code else [])[:_CODE_LINES]:
             page.line((clip(line, 2 * page.width - 8), "cyan"), indent=3)
-    if not fixes and made.first.advice:
+        if found.where:
+            page.line((f"at {_plain(found.where)}", ""), indent=3)
+    if not made.first.fixes and made.first.advice:
         page.line((_plain(made.first.advice, 300), "bold"))
+        if made.first.because:
+            page.line((_plain(made.first.because, 300), ""))
         if made.first.command:
             page.line((made.first.command, "cyan"), indent=3)
     if verbose:

@@ -4,7 +4,7 @@ import re
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import HotLine
-from profilerkit.model.finding import Evidence
+from profilerkit.model.finding import CodeLine, Evidence
 from profilerkit.units import format_ratio
 
 #: Where a frame's file and line stand in its name.
@@ -18,11 +18,16 @@ def frame_text(frame: str) -> str:
     >>> frame_text("/opt/app/data/owl.py(301): resize"), frame_text("<built-in method read of _io.FileIO object>")
     ('resize (data/owl.py:301)', 'read')
     """
-    if place := PLACE.match(frame):
-        file = "/".join(place["file"].split("/")[-2:])
-        return f"{place['function']} ({file}:{place['line']})"
+    if found := code_line(frame):
+        return f"{found.function} ({found.file}:{found.line})"
     builtin = _BUILTIN.match(frame)
     return builtin["function"].strip("'") if builtin else frame
+
+
+def code_line(frame: str | None) -> CodeLine | None:
+    """Return the file, line and function of a frame; ``None`` where it has no place in a file."""
+    place = PLACE.match(frame or "")
+    return CodeLine("/".join(place["file"].split("/")[-2:]), int(place["line"]), place["function"]) if place else None
 
 
 def line_text(line: HotLine) -> str:
@@ -54,5 +59,6 @@ def line_evidence(facts: Facts, label: str, line: HotLine | None) -> tuple[Evide
             low=line.low,
             high=line.high,
             steps=facts.judged_steps,
+            line=code_line(line.frames[-1]),
         ),
     )

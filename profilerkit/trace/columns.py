@@ -100,6 +100,7 @@ class TraceMeta(msgspec.Struct, frozen=True):
     """
 
     path: str
+    further: tuple[str, ...] = ()  # files of the later windows that were pooled with this one
     base_time_ns: int | None = None
     rank: int | None = None
     world_size: int | None = None

@@ -118,6 +118,7 @@ def pooled(windows: Sequence[TraceColumns]) -> TraceColumns:
         ),
         frames_left_out=sum(window.frames_left_out for window in windows),
         stream_waits=frozenset[tuple[int, int]]().union(*waits) if all(waits) else frozenset(),
+        meta=revise(moved[0].meta, further=tuple(window.meta.path for window in windows[1:])),
         windows=tuple(_begin_ns(window) for window in moved),
     )
 

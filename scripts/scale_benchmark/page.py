@@ -9,8 +9,7 @@ from page_policy import sealed
 from page_templates import environment
 
 from profilerkit.report.blocks import Axis, Chart, Label, Shape, Table, Tick
-from profilerkit.report.charts.axes import Scale, decades
-from profilerkit.report.charts.chart import point, polyline
+from profilerkit.report.charts.chart import Scale, decades, point, polyline
 from profilerkit.report.html import page_css
 from profilerkit.units import format_bytes, format_count, format_ns
 

@@ -5,6 +5,7 @@ import pytest
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.raw_events import MOST_ROWS, files_of, raw_events
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.formats.jobs import read_pooled
 from profilerkit.formats.registry import read_trace
 from profilerkit.model.finding import STEP_LENGTHS, Evidence
 from profilerkit.rundir.reader import read_run
@@ -28,7 +29,7 @@ def recorded(run, log, **fields):
 
 
 def shown(rank, *behind, **fields):
-    return raw_events(evidence(*behind, **fields), rank, read_trace)
+    return raw_events(evidence(*behind, **fields), rank, read_pooled)
 
 
 def unread(path):

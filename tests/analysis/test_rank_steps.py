@@ -10,7 +10,7 @@ from profilerkit.analysis.ranks.job import compare
 from profilerkit.analysis.ranks.steps import MOST_ROWS, MOST_STEPS, rank_steps
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.api import analyze
-from profilerkit.report.charts.ranks import rank_chart
+from profilerkit.report.sections.ranks import rank_chart
 from tests.analysis.communication.jobs import job, late
 from tests.recipes import Log, training, write_run
 

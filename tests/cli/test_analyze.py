@@ -6,6 +6,7 @@ import sys
 import webbrowser
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from profilerkit import api
 from profilerkit.cli import main
 from profilerkit.cli.outputs import opening
-from profilerkit.config import Suppression
+from profilerkit.config import Settings, Suppression
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.model.finding import Saving
 from profilerkit.results import as_report
@@ -21,8 +22,6 @@ from tests.report import samples
 
 NEXT = "next: open trace.report.html in a browser"
 DATA_HEADLINE = samples.input_bound().verdict.headline
-#: How the analysis is called where nobody set anything about rules.
-NO_OWN_RULES = {"rules_path": None, "options": {}, "suppress": (), "gpu_hour_price": None}
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +39,11 @@ def analysis(monkeypatch):
     calls = []
 
     def install(report):
-        def analyze(*paths, **options):
-            calls.append((paths, options))
-            return report
+        def analysis(paths, settings, **options):
+            calls.append((tuple(paths), settings, options))
+            return SimpleNamespace(report=report, step_events=())
 
-        monkeypatch.setattr(api, "analyze", analyze)
+        monkeypatch.setattr(api, "analysis", analysis)
         return calls
 
     return install
@@ -70,8 +69,7 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
     assert files_beside(trace) == ["trace.report.html"]
     assert shown.err.splitlines()[-1].startswith("wrote trace.report.html (")
     assert re.fullmatch(rf"wrote trace\.report\.html \(\S+ [KM]iB\); {NEXT}", shown.err.splitlines()[-1])
-    asked = {"rank": None, "select": (), "ignore": (), "device": None, "strict": False, "communication_kernels": ()}
-    assert calls == [((trace,), asked | NO_OWN_RULES)]
+    assert calls == [((trace,), Settings(), {"rank": None, "strict": False, "events": True})]
 
 
 @pytest.mark.parametrize(
@@ -390,8 +388,9 @@ def test_settings_come_from_pyproject_and_flags_win(trace, analysis):
     Path("pyproject.toml").write_text(f"[tool.profilerkit]\n{own}", encoding="utf-8")
     calls = analysis(samples.balanced())
     assert main(["analyze", "trace.json", "--device", "t4", "--rank", "3"]) == 0
-    asked = {"rank": 3, "select": (), "ignore": ("IN",), "device": "t4", "strict": False}
-    assert calls[0][1] == {**asked, "communication_kernels": ("^my_sum",), **NO_OWN_RULES}
+    _, settings, options = calls[0]
+    assert settings == Settings(ignore=("IN",), device="t4", communication_kernels=("^my_sum",))
+    assert options == {"rank": 3, "strict": False, "events": True}
 
 
 def test_rules_options_suppressions_and_the_price_reach_the_analysis(trace, analysis):
@@ -409,13 +408,24 @@ until = 2026-12-31
     Path("pyproject.toml").write_text(own, encoding="utf-8")
     calls = analysis(samples.balanced())
     assert main(["analyze", "trace.json", "--gpu-hour-price", "2.5"]) == 0
-    asked = {name: calls[0][1][name] for name in NO_OWN_RULES}
-    assert asked == {
-        "rules_path": "checks",
-        "options": {"IN001": {"smallest_share": 0.1}},
-        "suppress": (Suppression(rule="IN002", reason="a mock loader", until=date(2026, 12, 31)),),
-        "gpu_hour_price": 2.5,
-    }
+    assert calls[0][1] == Settings(
+        rules_path="checks",
+        rules={"IN001": {"smallest_share": 0.1}},
+        suppress=(Suppression(rule="IN002", reason="a mock loader", until=date(2026, 12, 31)),),
+        gpu_hour_price=2.5,
+    )
+
+
+def test_events_for_a_timeline_are_gathered_only_for_a_page(trace, analysis):
+    calls = analysis(samples.balanced())
+    assert main(["analyze", "trace.json", "-f", "json,md"]) == 0
+    assert calls[0][2]["events"] is False
+
+
+def test_markdown_links_to_the_page_beside_it(trace, analysis):
+    analysis(samples.balanced())
+    assert main(["analyze", "trace.json", "-f", "html,md"]) == 0
+    assert "(trace.report.html)" in Path("trace.report.md").read_text(encoding="utf-8")
 
 
 def test_a_report_is_priced_again_without_its_recording(trace, capsys):

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from profilerkit.cli import main
+from tests.reading.test_schedules import write_window
 from tests.recipes import Log, host_training, training, write_run
 
 
@@ -116,3 +117,12 @@ def test_a_run_without_a_trace_is_an_error(tmp_path, capsys):
     write_run(tmp_path / "run", [Log().steps(40, 10_000)])
     assert main(["export", str(tmp_path / "run")]) == 2
     assert "holds no trace" in capsys.readouterr().err
+
+
+def test_all_windows_of_a_process_are_written(tmp_path, capsys):
+    for first in (4, 1_013):
+        write_window(tmp_path, first)
+    events = exported(capsys, tmp_path / "out.json.gz", tmp_path)
+    require_valid(events)
+    assert sum(event["name"] == "aten::mm" for event in events) == 10
+    assert len(on(events, "Steps")) == 10

@@ -2,9 +2,7 @@
 
 import pytest
 
-from profilerkit.report.charts.axes import Scale, below, decades
-from profilerkit.report.charts.chart import point, polyline, rectangle
-from profilerkit.report.charts.numbers import numbers_of
+from profilerkit.report.charts.chart import Scale, below, decades, numbers_of, point, polyline, rectangle
 
 
 def test_linear_ticks_are_round_and_within_the_axis():

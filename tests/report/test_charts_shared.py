@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from profilerkit.api import analyze
-from profilerkit.report.charts.collectives import collective_chart
-from profilerkit.report.charts.roofline import roofline_chart
+from profilerkit.report.sections.communication import collective_chart
+from profilerkit.report.sections.kernels import roofline_chart
 from profilerkit.units import format_decimal, format_ratio
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"

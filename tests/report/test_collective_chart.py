@@ -4,7 +4,7 @@ import pytest
 
 from profilerkit.model.change import revise as changed
 from profilerkit.report import html
-from profilerkit.report.charts.collectives import collective_chart
+from profilerkit.report.sections.communication import collective_chart
 from profilerkit.units import format_bytes, format_decimal
 from tests.report.samples import COLLECTIVES, SAMPLES
 

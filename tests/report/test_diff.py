@@ -12,10 +12,10 @@ from profilerkit.compare import compare
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
 from profilerkit.model.gate import Gate
 from profilerkit.model.run import Loader
-from profilerkit.report import github, html, junit, markdown, sarif, terminal
+from profilerkit.report import ci, html, markdown, terminal
 from profilerkit.report import json as report_json
+from profilerkit.report.ci import Alert
 from profilerkit.report.diff_tables import parts_table
-from profilerkit.report.sarif import Alert
 from profilerkit.results import as_diff
 from tests.comparisons import MS, report_of
 from tests.report.pages import Page
@@ -249,7 +249,7 @@ ALERT = Alert(rule="IN001", summary="No starving.", severity="high", message="10
 
 
 def test_junit_has_a_case_for_each_gate():
-    root = ElementTree.fromstring(junit.render('a "run"', GATES))
+    root = ElementTree.fromstring(ci.junit('a "run"', GATES))
     suite = root.find("testsuite")
     assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
         "tests": "3",
@@ -268,11 +268,11 @@ def test_junit_has_a_case_for_each_gate():
 @pytest.mark.parametrize("name", [HOSTILE, LONG, "\x00\x01\ufffe"])
 def test_no_name_breaks_the_xml(name):
     gates = [replace(gate, name=name, reason=name, measured=name) for gate in GATES]
-    assert len(ElementTree.fromstring(junit.render(name, gates)).findall(".//testcase")) == 3
+    assert len(ElementTree.fromstring(ci.junit(name, gates)).findall(".//testcase")) == 3
 
 
 def test_sarif_has_what_code_scanning_requires():
-    log = json.loads(sarif.render(GATES, [ALERT], version="0.1.0", location="train.py"))
+    log = json.loads(ci.sarif(GATES, [ALERT], version="0.1.0", location="train.py"))
     assert log["version"] == "2.1.0"
     assert log["$schema"].endswith("sarif-2.1.0.json")
     (run,) = log["runs"]
@@ -290,11 +290,11 @@ def test_sarif_has_what_code_scanning_requires():
 
 
 def test_annotations_cannot_be_left_by_their_text():
-    lines = github.annotations(GATES, [ALERT])
+    lines = ci.annotations(GATES, [ALERT])
     assert lines == [
         "::error title=profilerkit step_time::too <long>. Measured: 2 ms.",
         "::warning title=profilerkit busy::no device. Measured: not measured.",
         "::warning title=IN001::100 %25 idle, on: rank 0 now",
     ]
-    hostile = github.annotations([replace(GATES[0], name="a,b::c\n::error::x")], [])
+    hostile = ci.annotations([replace(GATES[0], name="a,b::c\n::error::x")], [])
     assert hostile == ["::error title=profilerkit a%2Cb%3A%3Ac %3A%3Aerror%3A%3Ax::too <long>. Measured: 2 ms."]

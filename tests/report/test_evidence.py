@@ -32,7 +32,7 @@ def test_numbers_are_the_same_in_every_format():
     for text in (markdown.render(report), terminal.render(report, width=200, verbose=True)):
         assert "E1 GPU idle while the loop waits for a batch: 38.1 ms" in text
     known = evidence.numbered(report)
-    rows = [row for found in findings_of(report) for row in found.evidence]
+    rows = [row for found in findings_of(report).all for row in found.evidence]
     assert [row.id for row in rows] == list(known)
     assert [row.label for row in rows] == [found.evidence.label for found in known.values()]
 
@@ -48,7 +48,7 @@ def test_anchors_tell_the_meaning_of_a_finding_and_not_its_position():
     found = [msgspec.structs.replace(base, detail=detail) for detail in ("slower", "imbalance")]
     other = msgspec.structs.replace(base, rank=3)
     for order in (found, found[::-1]):
-        cards = findings_of(with_findings(report, *order, other))
+        cards = findings_of(with_findings(report, *order, other)).all
         by_detail = {finding.detail: card.anchor for finding, card in zip((*order, other), cards, strict=True)}
         assert by_detail == {"slower": "IN001-rank5-slower", "imbalance": "IN001-rank5-imbalance", "": "IN001-rank3"}
 
@@ -57,7 +57,7 @@ def test_a_rule_named_like_evidence_does_not_take_its_anchor():
     report = samples.input_bound()
     outcome = msgspec.structs.replace(report.outcomes[0], rule="E4")
     report = msgspec.structs.replace(report, outcomes=(outcome,))
-    (card,) = findings_of(report)
+    (card,) = findings_of(report).all
     assert card.anchor == "finding-E4"
     assert card.evidence[0].id == "E4"
     assert next(iter(evidence.numbered(report))) == "E4"

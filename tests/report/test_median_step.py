@@ -8,8 +8,8 @@ from profilerkit.model.change import revise
 from profilerkit.model.median_step import CELLS, Gap, Lane, MedianStep, Track
 from profilerkit.report import html
 from profilerkit.report import json as report_json
-from profilerkit.report.charts.median_step import median_step_chart
 from profilerkit.report.redaction import redacted
+from profilerkit.report.sections.timeline import median_step_chart
 from profilerkit.rundir.places import Identity
 from tests.report.samples import HOSTILE, MS, SAMPLES, input_bound, parts
 

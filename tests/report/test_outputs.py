@@ -40,7 +40,7 @@ def test_every_output_says_the_verdict(reports, name):
 @pytest.mark.parametrize("name", ["input_bound", "compute_bound", "multi_rank"])
 def test_a_saving_reads_the_same_in_every_output(reports, name):
     report = reports[name]
-    saves = [found.saves for found in sections.findings_of(report) if found.fix and found.saves][:1]
+    saves = [found.saves for found in sections.findings_of(report).all if found.fix and found.saves][:1]
     for output in OUTPUTS.values():
         assert all(text in spaces(output(report)) for text in saves)
 
@@ -93,7 +93,7 @@ def test_a_finding_that_overlaps_another_stands_within_it():
     first, second = starved(), replace(late_rank("E9"), overlaps="IN001")
     outcome = report.outcomes[0]
     both = (replace(outcome, rule="IN001", findings=(first,)), replace(outcome, rule="CO003", findings=(second,)))
-    (found,) = sections.findings_of(replace(report, outcomes=both))
+    (found,) = sections.findings_of(replace(report, outcomes=both)).all
     assert [other.rule for other in found.others] == ["CO003"]
     assert "Or: " in Page(html.render(replace(report, outcomes=both))).text
 
@@ -103,7 +103,7 @@ def test_findings_of_rules_that_name_each_other_are_all_shown():
     outcome = report.outcomes[0]
     pairs = [("IN001", replace(starved(), overlaps="CO003")), ("CO003", replace(late_rank(), overlaps="IN001"))]
     ring = tuple(replace(outcome, rule=rule, findings=(found,)) for rule, found in pairs)
-    found = sections.findings_of(replace(report, outcomes=ring))
+    found = sections.findings_of(replace(report, outcomes=ring)).all
     shown = [one.rule for top in found for one in (top, *top.others)]
     assert sorted(shown) == ["CO003", "IN001"]
 

@@ -7,7 +7,7 @@ import pytest
 from profilerkit.model.change import revise as changed
 from profilerkit.model.step import RankSteps
 from profilerkit.report import html
-from profilerkit.report.charts.ranks import rank_chart
+from profilerkit.report.sections.ranks import rank_chart
 from tests.report.samples import HOSTILE, MS, SAMPLES
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from profilerkit.model.change import revise as changed
 from profilerkit.report import html
-from profilerkit.report.charts.roofline import roofline_chart
+from profilerkit.report.sections.kernels import roofline_chart
 from tests.report.samples import SAMPLES
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from profilerkit.analysis.host.host_facts import HotLine
 from profilerkit.analysis.ledger.pauses import Pause
+from profilerkit.model.finding import CodeLine
 from tests.recipes import S, facts, made, replace
 from tests.rules.test_overhead_rules import python
 from tests.rules.test_rules import alone, finding, stalling, worked
@@ -47,6 +48,7 @@ def test_a_wait_on_the_training_thread_is_told_by_its_line_with_its_interval():
     (told,) = [entry for entry in found.evidence if entry.label == "Input wait in __getitem__ (data.py:31)"]
     assert (told.n, told.low) == (60, pytest.approx(0.73))
     assert told.origin == "sampled stacks: __getitem__ (data.py:31)"
+    assert found.line == CodeLine("data.py", 31, "__getitem__")
 
 
 def test_a_hook_that_holds_much_of_the_step_is_called_less_often():

@@ -4,7 +4,7 @@ import pytest
 
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
 from profilerkit.model.probe import Probed
-from profilerkit.report.probes import probed_words
+from profilerkit.report.findings import probed_words
 from profilerkit.rules import RULES
 from profilerkit.rules.probed import PROBES_OF, with_probes
 from tests.recipes import STEP_NS, facts

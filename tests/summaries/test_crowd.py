@@ -9,8 +9,7 @@ from scale_benchmark.job import PER_HOST, Job, job_of, write_ranks
 from profilerkit import api
 from profilerkit.model.change import revise
 from profilerkit.report import html, terminal
-from profilerkit.report.charts.crowd import crowd_chart
-from profilerkit.report.crowd import crowd_lines
+from profilerkit.report.scale import scale_chart, scale_lines
 from profilerkit.units import format_ns
 
 
@@ -53,7 +52,7 @@ def test_few_are_told_and_all_are_counted(report, job):
     assert crowd.missing == report.run.missing_ranks == len(job.missing)
     assert job.late in crowd.told
     assert len(report.ranks) == len(crowd.told) < 20
-    assert "6 ranks that others wait for are not among them." in crowd_lines(report)[0]
+    assert "6 ranks that others wait for are not among them." in scale_lines(report)[0]
     assert crowd.host_count == job.ranks // PER_HOST
     assert crowd.step_ns.n == crowd.ranks
     assert sum(len(line) for line in crowd.heat.waited_ns) == len(crowd.heat.rows) * len(crowd.heat.columns)
@@ -71,7 +70,7 @@ def test_every_form_says_who_is_late(report, job):
 
 
 def test_the_figure_says_of_whom_each_of_its_numbers_is(report, job):
-    chart = crowd_chart(report)
+    chart = scale_chart(report)
     first, second = report.crowd.culprits
     assert chart.title == (
         f"Rank {job.late} keeps the median other rank waiting {format_ns(first.waited_ns)} of every step, "
@@ -91,7 +90,7 @@ def heated(report, *, ranks_each, steps_each):
         steps_each=steps_each,
         waited_ns=((0, 0, 0, 0), (0, 0, 10**9, 0)),
     )
-    return crowd_chart(revise(report, crowd=revise(report.crowd, heat=heat)))
+    return scale_chart(revise(report, crowd=revise(report.crowd, heat=heat)))
 
 
 def test_a_row_of_one_rank_and_a_column_of_one_step_are_that_rank_and_step(report):
@@ -116,8 +115,8 @@ def test_a_row_of_several_ranks_and_a_column_of_several_steps_say_where_they_beg
 def test_a_culprit_without_a_name_is_told_all_the_same(report, kind, who, name):
     nameless = revise(report.crowd.culprits[0], kind=kind, name=name, ranks=())
     bare = revise(report, crowd=revise(report.crowd, culprits=(nameless,)))
-    assert crowd_chart(bare).title.startswith(f"{who} keeps the median other rank waiting")
-    assert any(line.startswith(f"{who} keeps the median other rank waiting") for line in crowd_lines(bare))
+    assert scale_chart(bare).title.startswith(f"{who} keeps the median other rank waiting")
+    assert any(line.startswith(f"{who} keeps the median other rank waiting") for line in scale_lines(bare))
 
 
 def test_a_job_in_which_nobody_is_late_accuses_nobody(facts, tmp_path, monkeypatch):

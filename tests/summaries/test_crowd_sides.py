@@ -13,8 +13,7 @@ from profilerkit.analysis.scale.record import condition_of, typical
 from profilerkit.model.change import revise
 from profilerkit.model.crowd import Condition
 from profilerkit.report import html, markdown, terminal
-from profilerkit.report.crowd import crowd_lines
-from profilerkit.report.crowd_tables import crowd_tables
+from profilerkit.report.scale import scale_lines, scale_tables
 from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
 from profilerkit.summaries.files import SUFFIX, Header, write
 from profilerkit.trace.columns import ProcessGroup
@@ -87,16 +86,16 @@ def test_each_named_kind_has_its_groups_with_what_they_cause(report):
 
 def test_few_ranks_are_told_in_their_groups_too(report):
     few = revise(report, crowd=None)
-    assert [heading for heading, _ in crowd_tables(few)] == ["Pipeline stages", "Tensor groups", "Data-parallel groups"]
-    assert crowd_lines(few)[0].startswith("Not measured: expert groups and shard groups")
+    assert [heading for heading, _ in scale_tables(few)] == ["Pipeline stages", "Tensor groups", "Data-parallel groups"]
+    assert scale_lines(few)[0].startswith("Not measured: expert groups and shard groups")
     bare = revise(few, communication=revise(few.communication, groups=()))
-    assert crowd_tables(bare) == crowd_lines(bare) == ()
+    assert scale_tables(bare) == scale_lines(bare) == ()
 
 
 def test_a_kind_that_no_group_is_described_as_is_not_measured(report):
-    said = " ".join(crowd_lines(report))
+    said = " ".join(scale_lines(report))
     assert "Not measured: expert groups and shard groups, because no process group" in said
-    headings = [heading for heading, _ in crowd_tables(report)]
+    headings = [heading for heading, _ in scale_tables(report)]
     assert headings == [
         *("All ranks", "Hosts", "Pipeline stages", "Tensor groups", "Data-parallel groups"),
         "Ranks that others wait for",
@@ -106,7 +105,7 @@ def test_a_kind_that_no_group_is_described_as_is_not_measured(report):
 def test_without_descriptions_nothing_is_compared(base, tmp_path):
     report = reduced(base, tmp_path, groups=lambda _rank: (ProcessGroup("0", "default_pg", RANKS),))
     assert report.crowd.groups == ()
-    assert "Not measured: pipeline stages, tensor groups, expert groups" in " ".join(crowd_lines(report))
+    assert "Not measured: pipeline stages, tensor groups, expert groups" in " ".join(scale_lines(report))
 
 
 def test_a_name_that_several_groups_share_is_none(base, tmp_path):
@@ -134,7 +133,7 @@ def test_the_late_rank_has_its_condition_beside_that_of_the_median_rank(report):
     assert crowd.outliers[0].condition == HOT
     assert crowd.typical == COOL
     assert crowd.conditions == RANKS
-    table = dict(crowd_tables(report))["Ranks that others wait for"]
+    table = dict(scale_tables(report))["Ranks that others wait for"]
     assert table.columns == ("Rank", "SM clock", "Clock throttled", "Temperature", "CPU pressure")
     assert table.rows[0][1:] == ("1,100 MHz", format_ratio(0.5), "88.0 °C", format_ratio(0.4))
     assert table.rows[-1] == (f"Median of {RANKS} ranks", "1,900 MHz", format_ratio(0.0), "55.0 °C", format_ratio(0.1))
@@ -146,7 +145,7 @@ def test_the_late_rank_has_its_condition_beside_that_of_the_median_rank(report):
 
 def test_a_condition_that_was_not_sampled_is_not_measured(base, tmp_path):
     report = reduced(base, tmp_path, condition=lambda rank: None if rank == JOB.late else COOL)
-    table = dict(crowd_tables(report))["Ranks that others wait for"]
+    table = dict(scale_tables(report))["Ranks that others wait for"]
     assert set(table.rows[0][1:]) == {"not measured"}
     assert report.crowd.conditions == RANKS - 1
 
@@ -154,8 +153,8 @@ def test_a_condition_that_was_not_sampled_is_not_measured(base, tmp_path):
 def test_without_any_sample_it_is_said_once(base, tmp_path):
     report = reduced(base, tmp_path)
     assert report.crowd.typical is None
-    assert "Ranks that others wait for" not in dict(crowd_tables(report))
-    assert "were not measured: traces hold no samples" in " ".join(crowd_lines(report))
+    assert "Ranks that others wait for" not in dict(scale_tables(report))
+    assert "were not measured: traces hold no samples" in " ".join(scale_lines(report))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])

@@ -10,9 +10,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS
 from profilerkit.report.blocks import Axis, Chart, Shape, Table
 from profilerkit.report.breakdown import drawn_rank
-from profilerkit.report.charts.axes import Scale
-from profilerkit.report.charts.chart import polyline
-from profilerkit.report.charts.lanes import Lane, height_px, lanes
+from profilerkit.report.charts.chart import Lane, Scale, height_px, lanes, polyline
 from profilerkit.report.steps_drawn import CUT_FACTOR
 from profilerkit.report.wording import plural, share_text, weakest
 from profilerkit.units import format_count, format_ns, format_ratio

@@ -10,9 +10,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.run import DEVICE_STRIPS, HOST_STRIPS, Series
 from profilerkit.report.blocks import Axis, Chart, Shape, Table, Tick
 from profilerkit.report.breakdown import drawn_rank
-from profilerkit.report.charts.axes import Scale
-from profilerkit.report.charts.chart import polyline, rectangle
-from profilerkit.report.charts.lanes import Lane, height_px, lanes
+from profilerkit.report.charts.chart import Lane, Scale, height_px, lanes, polyline, rectangle
 from profilerkit.report.charts.sampled_title import Sampled, title_of
 from profilerkit.report.inert import inert
 from profilerkit.report.wording import listed, plural

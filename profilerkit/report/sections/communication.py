@@ -1,11 +1,15 @@
 """Communication: each collective, what the flight recorder held, and what DistributedDataParallel measured."""
 
-from profilerkit.model.report import Report
-from profilerkit.report.blocks import Block, Facts, Heading, Section
-from profilerkit.report.charts.collectives import collective_chart
-from profilerkit.report.communication import collective_table
-from profilerkit.report.recorded import model_facts, recorded_table
+import math
+from collections.abc import Sequence
+
+from profilerkit.model.report import Collective, Report
+from profilerkit.report.blocks import Axis, Block, Chart, Facts, Heading, Label, Section, Shape, Table, Tick
+from profilerkit.report.charts.chart import NUMBERED, Scale, below, numbers_of, point, polyline
+from profilerkit.report.communication import collective_table, model_facts, recorded_table
+from profilerkit.report.inert import inert
 from profilerkit.report.wording import plural
+from profilerkit.units import format_bytes, format_count, format_decimal, format_ns, format_ratio
 
 
 def section(report: Report) -> Section | None:
@@ -19,3 +23,154 @@ def section(report: Report) -> Section | None:
         return None
     summary = plural(len(report.collectives), "kind") + " of collective" if report.collectives else "as recorded"
     return Section("communication", "Communication", summary, tuple(blocks), prints=False)
+
+
+#: Sizes that have a tick are powers of 32: 1 KiB, 32 KiB, 1 MiB and so on.
+_BASE = 32.0
+_MOST_TICKS = 6
+#: A larger share would be printed as 100 %.
+_NEARLY_ALL = 0.995
+
+
+def collective_chart(report: Report) -> Chart | None:
+    """The figure; ``None`` without sizes and bandwidths, and for a single point that nothing stands beside."""
+    rows = sorted(
+        (row for row in report.collectives if _size(row) and row.bus_bytes_per_s), key=lambda row: -_time(row)
+    )
+    peak = max((row.link_bytes_per_s for row in rows if row.link_bytes_per_s), default=None)
+    if not rows or (peak is None and len(rows) < 2):
+        return None
+    rates = [row.bus_bytes_per_s or 0.0 for row in rows]
+    x = _sizes([_size(row) for row in rows])
+    y = below(min(rates), max(*rates, peak or 0.0))
+    places = [(x.at(_size(row)), 100.0 - y.at(rate)) for row, rate in zip(rows, rates, strict=True)]
+    line = 100.0 - y.at(peak) if peak else None
+    link = () if line is None else (Shape("mark", "dash", polyline([(0.0, line), (100.0, line)])),)
+    named = () if line is None else (Label(0.0, line, f"peak of the link: {format_decimal(peak or 0.0, 'B/s')}"),)
+    return Chart(
+        anchor="collective-bandwidth",
+        title=_title(rows, are_all=len(rows) == len(report.collectives)),
+        caption=_caption(report, rows, peak),
+        height_px=260,
+        shapes=(*link, *_points(rows, places)),
+        x=_size_axis(x),
+        y=y.axis("Bus bandwidth", lambda value: format_decimal(value, "B/s").replace(".00 ", " ").replace(".0 ", " ")),
+        legend=_legend(rows),
+        labels=(*named, *numbers_of(places)),
+        table=_table(rows),
+    )
+
+
+def _size(row: Collective) -> float:
+    """Bytes of the mean call; 0 where they are not known."""
+    return (row.bytes or 0) / row.count if row.count else 0.0
+
+
+def _time(row: Collective) -> int:
+    """What the bandwidth is counted over, ns: the transfers, or all of it where waiting could not be told apart."""
+    return row.total_ns if row.bandwidth_is_bound or row.transfer_ns is None else row.transfer_ns
+
+
+def _sizes(values: Sequence[float]) -> Scale:
+    low = math.floor(math.log(min(values), _BASE) - 1e-9)
+    high = math.ceil(math.log(max(values), _BASE) + 1e-9)
+    return Scale(_BASE**low, _BASE ** max(high, low + 2), is_log=True)
+
+
+def _size_axis(scale: Scale) -> Axis:
+    first, last = (round(math.log(end, _BASE)) for end in (scale.low, scale.high))
+    every = -(-(last - first + 1) // _MOST_TICKS)
+    values = [_BASE**power for power in range(first, last + 1, every)]
+    ticks = (Tick(scale.at(value), format_bytes(value).replace(".00 ", " ").replace(".0 ", " ")) for value in values)
+    return Axis("Size of a call", tuple(ticks))
+
+
+def _points(rows: Sequence[Collective], places: Sequence[tuple[float, float]]) -> list[Shape]:
+    """A point for each row, the one with most time on top."""
+    pairs = reversed(list(zip(rows, places, strict=True)))
+    return [Shape(_colour(row), "point", point(*place), _words(row)) for row, place in pairs]
+
+
+def _colour(row: Collective) -> str:
+    return f"communication{' pale' if row.bandwidth_is_bound else ''}"
+
+
+def _kind(row: Collective) -> str:
+    return inert(row.name if row.kind == "unknown" else row.kind, 40).replace("_", "-")
+
+
+def _words(row: Collective) -> str:
+    """What a point is: ``all-reduce of 25.0 MiB, 8 ranks``."""
+    ranks = "" if row.group_size is None else f", {plural(row.group_size, 'rank')}"
+    return f"{_kind(row)} of {format_bytes(_size(row))}{ranks}"
+
+
+def _legend(rows: Sequence[Collective]) -> tuple[tuple[str, str], ...]:
+    named = [(_colour(row), f"{number} {_words(row)}") for number, row in enumerate(rows[:NUMBERED], start=1)]
+    bound = any(row.bandwidth_is_bound for row in rows)
+    return (*named, *([("communication pale", "At least: the time holds waiting")] if bound else []))
+
+
+def _title(rows: Sequence[Collective], *, are_all: bool) -> str:
+    """Where most of the time goes, and how fast it is there; ``are_all`` when there are none beside ``rows``."""
+    most = rows[0]
+    least = "at least " if most.bandwidth_is_bound else ""
+    reached = (
+        f"{format_decimal(most.bus_bytes_per_s or 0.0, 'B/s')} of bus bandwidth"
+        if most.link_ratio is None
+        else f"{_percent(most.link_ratio)} of the link"
+    )
+    size = format_bytes(_size(most))
+    if len(rows) == 1:
+        return f"Messages of {size} reach {least}{reached}"
+    share = _time(most) / max(sum(map(_time, rows)), 1)
+    part = "Nearly all" if share >= _NEARLY_ALL else f"{format_ratio(share)} of"
+    whose = "collectives" if are_all else "collectives with known size and bandwidth"
+    return f"{part} the time of {whose} goes to messages of {size}, which reach {least}{reached}"
+
+
+def _caption(report: Report, rows: Sequence[Collective], peak: float | None) -> str:
+    pieces = [
+        f"{plural(sum(row.count for row in rows), 'collective')} of the judged rank in "
+        f"{plural(report.steps.steady, 'judged step')}. Each point is one name, type and group, at the "
+        "mean size of its calls."
+    ]
+    pieces.append(
+        "Bus bandwidth is derived as in nccl-tests, from the transfer time without waiting where that is known."
+    )
+    if peak is None:
+        pieces.append("The peak of the device's link is not known.")
+    elif any(row.link_bytes_per_s is None for row in rows):
+        pieces.append("Groups that also use the network are not compared with the link.")
+    left = [row for row in report.collectives if row not in rows]
+    if left:
+        time = format_ns(sum(map(_time, left)))
+        pieces.append(f"Size or bandwidth is not known for {plural(len(left), 'other kind')}, {time} in all.")
+    return " ".join(pieces)
+
+
+def _table(rows: Sequence[Collective]) -> Table:
+    cells = tuple(
+        (
+            f"{number} · {_kind(row)}",
+            inert(row.dtype or "not recorded", 20),
+            format_count(row.count),
+            "not recorded" if row.group_size is None else format_count(row.group_size),
+            format_bytes(_size(row)),
+            format_ns(_time(row)),
+            f"{_bound(row)}{format_decimal(row.bus_bytes_per_s or 0.0, 'B/s')}",
+            "not known" if row.link_ratio is None else f"{_bound(row)}{_percent(row.link_ratio)}",
+        )
+        for number, row in enumerate(rows, start=1)
+    )
+    columns = ("Collective", "Type", "Calls", "Ranks", "Size of a call", "Time", "Bus bandwidth", "Share of link")
+    return Table("", columns, cells, 2)
+
+
+def _bound(row: Collective) -> str:
+    return "≥ " if row.bandwidth_is_bound else ""
+
+
+def _percent(ratio: float) -> str:
+    """A share of the link; a small one with its first digit, because that it is small is what the figure shows."""
+    return f"{100.0 * ratio:.1g} %" if 0.0 < ratio < 0.001 else format_ratio(ratio)

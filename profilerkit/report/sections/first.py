@@ -2,34 +2,34 @@
 
 from shlex import quote
 
-from profilerkit.model.finding import in_order
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Outcome, in_order, with_fixes
+from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.report import Report
 from profilerkit.model.step import taken_share
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.blocks import Bar, Finding, First
 from profilerkit.report.breakdown import bar_caption, bar_of, parts_missing
+from profilerkit.report.findings import Findings, first_sentence
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
-from profilerkit.report.limits import limits_of
+from profilerkit.report.sections.memory import oom_advice, oom_headline, oom_held
 from profilerkit.report.wording import SHAPES, listed, marks_none, plural, verdict_tone
-from profilerkit.units import format_ratio
+from profilerkit.units import format_count, format_ratio
 
 #: The command that records what an analysis of logs, dumps or too few steps lacks.
 _RECORD = "profilerkit run -- train.py"
 #: From this share on it is said that other programs hold the processors.
 _NOTED_SHARE = 0.05
 _BUSY_HOST = "contended_host"
+#: Rules whose fixes leave more memory free.
+_CURES = ("growing_memory", "fragmented_memory", "oversized_step", "near_capacity")
 
 
-def first_of(report: Report, findings: tuple[Finding, ...]) -> First:
+def first_of(report: Report, findings: Findings) -> First:
     """The first screen of a report whose findings are these."""
     verdict, tone = report.verdict, verdict_tone(report)
-    fix = next((found for found in findings if found.fix), None)
     has_bar = any(part.time_ns > 0 for part in report.breakdown)
-    is_settled = verdict.bound in ("balanced", "compute-bound")
-    is_blind = not fix and not is_settled
-    if fix is not None and report.trust.mode == "logs":
-        is_blind, fix = True, None
-    return First(
+    first = First(
         about=_about(report),
         made=inert(report.run.created, 40)[:10],
         tone=tone,
@@ -38,13 +38,71 @@ def first_of(report: Report, findings: tuple[Finding, ...]) -> First:
         headline=inert(verdict.headline, 200),
         confidence=verdict.confidence,
         bars=(_bar(report),) if has_bar else (),
-        missing="" if has_bar or is_blind else parts_missing(report),
         lines=(*limits_of(report), *_machine(report)),
-        fix=fix,
-        advice=_advice(report) if is_blind else "Nothing needs to change." if not fix else "",
-        command=_RECORD if is_blind else "",
-        measure=f"profilerkit diff {quote(inert(report.run.name, 40) or 'before')} AFTER" if fix else "",
     )
+    failure = inert(report.run.failure or "", SENTENCE_LIMIT)
+    if report.oom:
+        return _out_of_memory(first, report, report.oom, findings)
+    if verdict.bound == "inconclusive" and failure and report.run.ended:
+        lines, helps = (f"{first.headline}.", *first.lines), inert(verdict.refuted_by)
+        return revise(first, word="FAILED", headline=failure, advice=helps, command=_RECORD, lines=lines)
+    first = revise(first, lines=(failure, *first.lines) if failure else first.lines)
+    if findings.fixes and report.trust.mode != "logs":
+        because = _because(report, findings.fixes[0])
+        return revise(first, fixes=findings.fixes, because=because, measure=_measure(report), missing=_missing(report))
+    if not findings.fixes and verdict.bound in ("balanced", "compute-bound"):
+        return revise(first, advice="Nothing needs to change.", missing=_missing(report))
+    return _blind(first, report)
+
+
+def _out_of_memory(first: First, report: Report, oom: OutOfMemory, findings: Findings) -> First:
+    """The failure as the headline, with what cures it."""
+    cures = tuple(found for found in findings.fixes if found.rule in _codes(report, _CURES))
+    said = f"{first.word}: {first.headline}." if report.verdict.bound != "inconclusive" else ""
+    return revise(
+        first,
+        tone="high",
+        shape=SHAPES["high"],
+        word="FAILED",
+        headline=oom_headline(oom, report),
+        confidence="high",
+        fixes=cures,
+        advice=oom_advice(oom),
+        because=oom_held(oom),
+        lines=(said, *first.lines) if said else first.lines,
+    )
+
+
+def _blind(first: First, report: Report) -> First:
+    """The command that helps as the headline, where the recording cannot say what to change."""
+    helps = inert(report.verdict.refuted_by, SENTENCE_LIMIT)
+    is_log = report.trust.mode in ("logs", "dumps")
+    if report.verdict.bound != "inconclusive" and not is_log:
+        return revise(first, advice="Record the run again to learn what to change.", command=_RECORD)
+    headline = "Record the steps of the run to learn what to change"
+    if not is_log and helps:
+        headline, helps = first_sentence(helps), helps.partition(". ")[2]
+    return revise(first, headline=headline, advice=f"{first.headline}.", because=helps, command=_RECORD)
+
+
+def _because(report: Report, fix: Finding) -> str:
+    """Why the first fix helps, without what the headline says, and the user's own line."""
+    found, verdict = with_fixes(report.outcomes)[0], report.verdict
+    is_own = (found.bound, found.detail) == (verdict.bound, verdict.detail)
+    said = f"{first_sentence(fix.why).partition('; ')[0] if is_own else fix.title}."
+    return f"{said} Where: {fix.where}." if fix.where else said
+
+
+def _measure(report: Report) -> str:
+    return f"profilerkit diff {quote(inert(report.run.name, 40) or 'before')} AFTER"
+
+
+def _missing(report: Report) -> str:
+    return "" if any(part.time_ns > 0 for part in report.breakdown) else parts_missing(report)
+
+
+def _codes(report: Report, names: tuple[str, ...]) -> set[str]:
+    return {outcome.rule for outcome in report.outcomes if outcome.name in names}
 
 
 def _bar(report: Report) -> Bar:
@@ -73,15 +131,48 @@ def _machine(report: Report) -> list[str]:
     found = next((finding for outcome, finding in in_order(report.outcomes) if outcome.name == _BUSY_HOST), None)
     share = taken_share(report.breakdown)
     if found is not None and report.verdict.detail != "contention":
-        return [f"This machine was busy: {inert(found.title, SENTENCE_LIMIT)}."]
+        return [f"Busy machine: {inert(found.title, SENTENCE_LIMIT)}."]
     if share >= _NOTED_SHARE and found is None:
-        return [f"This machine was busy: other programs held its processors for {format_ratio(share)} of the step."]
+        return [f"Busy machine: other programs held its processors for {format_ratio(share)} of the step."]
     return []
 
 
-def _advice(report: Report) -> str:
-    """What to record, where the recording cannot say what to change."""
-    said = inert(report.verdict.refuted_by, SENTENCE_LIMIT)
-    if report.verdict.bound == "inconclusive" or report.trust.mode in ("logs", "dumps"):
-        return said or "Record the run with its steps."
-    return "Record the run again to learn what to change."
+# Suppressed rules named beside the verdict, and how much of each reason.
+_SUPPRESSED_SHOWN = 4
+_REASON_LIMIT = 200
+
+
+def limits_of(report: Report) -> tuple[str, ...]:
+    """What stands against the headline, in whole sentences: missing events, suppressed findings."""
+    trust = report.trust
+    lines: list[str] = []
+    if trust.truncated or trust.dropped:
+        alone = len(report.run.files) == 1
+        what = "A trace is" if not alone else "The file is" if report.run.kind == "trace" else "The trace is"
+        if not alone and len(trust.damaged) == 1:
+            what = f"The trace of {inert(trust.damaged[0], 60)} is"
+        read = f"{plural(trust.events, 'event')} {'was' if trust.events == 1 else 'were'} read"
+        lost = f", {format_count(trust.dropped)} {'was' if trust.dropped == 1 else 'were'} dropped"
+        lines.append(f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}.")
+    if trust.another_follows:
+        lines.append(
+            f"{'The' if len(report.run.files) == 1 else 'A'} file holds a second document after the first: "
+            "only the first was read."
+        )
+    return (*lines, *_suppressed(report))
+
+
+def _suppressed(report: Report) -> list[str]:
+    """What was found and set aside, with the reason that was given, largest expected saving first."""
+
+    def expected(outcome: Outcome) -> float:
+        return max((found.saving.expected for found in outcome.suppressed if found.saving), default=0.0)
+
+    def told(outcome: Outcome) -> str:
+        saves = f" (saves {format_ratio(expected(outcome))})" if expected(outcome) else ""
+        return f"{inert(outcome.rule, 24)}{saves}: {inert(outcome.reason or 'no reason', _REASON_LIMIT).rstrip('.')}."
+
+    aside = sorted((outcome for outcome in report.outcomes if outcome.suppressed), key=expected, reverse=True)
+    lines = [f"Suppressed: {told(outcome)}" for outcome in aside[:_SUPPRESSED_SHOWN]]
+    left = len(aside) - len(lines)
+    return [*lines, *([f"{plural(left, 'more rule')} {'was' if left == 1 else 'were'} suppressed."] if left else [])]

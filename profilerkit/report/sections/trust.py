@@ -6,7 +6,7 @@ from profilerkit.model.run import CaptureCost
 from profilerkit.model.step import Steps
 from profilerkit.report.blocks import Block, Fact, Facts, Heading, Section, Table, Text
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
-from profilerkit.report.waterfall import replay_facts
+from profilerkit.report.sections.fixes import replay_facts
 from profilerkit.report.wording import STATE_WORDS, STATUS_LABELS, listed, plural, saving_range
 from profilerkit.units import format_count, format_ns, format_ratio
 

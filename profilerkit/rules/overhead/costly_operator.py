@@ -3,12 +3,24 @@
 import re
 
 from profilerkit.analysis.host.host_facts import HeldFacts
-from profilerkit.analysis.whatif import saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.model.run import STEP_TIMERS
-from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, spent
-from profilerkit.rules.lines import frame_text, line_evidence, line_text
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Finding,
+    Fired,
+    Fix,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    revise,
+    saving,
+    spent,
+)
+from profilerkit.rules.lines import code_line, frame_text, line_evidence, line_text
 from profilerkit.rules.overhead.debug_switch import ANOMALY
 from profilerkit.rules.parts import COMPUTING
 from profilerkit.units import format_about, format_ratio
@@ -134,7 +146,14 @@ class CostlyOperator(Rule, frozen=True):
             evidence=(
                 _share(facts, f"{what}, share of the step", one.share),
                 *((_share(facts, f"Share of the step in {one.operator}", one.operator_share),) if is_avoidable else ()),
-                facts.evidence(f"{one.operator}, calls per step", one.per_step, "count", "the traced steps", n=None),
+                facts.evidence(
+                    f"{one.operator}, calls per step",
+                    one.per_step,
+                    "count",
+                    "the traced steps",
+                    n=None,
+                    line=code_line(one.line),
+                ),
             ),
             at_most="medium",
             detail=one.place if is_avoidable else "",

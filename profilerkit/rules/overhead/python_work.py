@@ -4,11 +4,25 @@ import re
 
 from profilerkit.analysis.host.host_facts import PythonFacts
 from profilerkit.analysis.signals import SHOW_FETCHES, SHOW_STACKS, fitting
-from profilerkit.analysis.whatif import saving, slowed
-from profilerkit.model.finding import Evidence, Fix, Saving
+from profilerkit.analysis.whatif import slowed
 from profilerkit.model.run import OPERATOR_TRACE
-from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise, unsure
-from profilerkit.rules.lines import frame_text, line_evidence, line_text, told_line
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Fix,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    Saving,
+    each,
+    fired,
+    revise,
+    saving,
+    unsure,
+)
+from profilerkit.rules.lines import code_line, frame_text, line_evidence, line_text, told_line
 from profilerkit.rules.parts import own_python_share
 from profilerkit.units import format_ns, format_ratio
 
@@ -134,7 +148,8 @@ def _stretches(facts: Facts, python: PythonFacts) -> tuple[Evidence, ...]:
         sampled = facts.lines.get("python")
         if sampled is not None and sampled.frames == python.frames:
             return (*out, *line_evidence(facts, "Longer stretches, by samples,", sampled))
-        out.append(
-            evidence(f"Longer stretches in {frame_text(python.frames[-1])}", python.frames_ratio, "ratio", calls, None)
+        made = evidence(
+            f"Longer stretches in {frame_text(python.frames[-1])}", python.frames_ratio, "ratio", calls, None
         )
+        out.append(revise(made, line=code_line(python.frames[-1])))
     return tuple(out)

@@ -1,0 +1,98 @@
+"""The first screen: what is its headline, and the user's own line."""
+
+import pytest
+from msgspec.structs import replace
+
+from profilerkit.model.finding import CodeLine
+from profilerkit.model.oom import LiveBytes, OutOfMemory
+from profilerkit.report import html, markdown, sections, terminal
+from tests.report import samples
+from tests.report.samples import input_bound
+
+
+def first(report):
+    return sections.document(report).first
+
+
+def with_line(report, line):
+    """The report whose findings name this line."""
+
+    def told(found):
+        return replace(found, evidence=(replace(found.evidence[0], line=line), *found.evidence[1:]))
+
+    return replace(
+        report, outcomes=tuple(replace(one, findings=tuple(map(told, one.findings))) for one in report.outcomes)
+    )
+
+
+@pytest.mark.parametrize("output", [html.render, html.render_verdict, markdown.render, terminal.render])
+def test_the_users_own_line_stands_beside_the_first_fix(output):
+    text = output(with_line(input_bound(), CodeLine("net/train.py", 31, "__getitem__")))
+    assert "__getitem__" in text.replace("\\_", "_")
+    assert "net/train.py:31" in text
+
+
+def test_at_the_top_of_a_script_only_the_place_is_named():
+    assert first(with_line(input_bound(), CodeLine("train.py", 7, "<module>"))).fixes[0].where == "train.py:7"
+
+
+def test_the_headline_is_not_said_again_below_the_fix():
+    report = input_bound()
+    made = first(report)
+    own = next(found for found in report.findings if found.fix)
+    assert (own.bound, own.detail) == (report.verdict.bound, report.verdict.detail)
+    assert own.title not in made.because
+    other = replace(report, verdict=replace(report.verdict, detail="fetch" if own.detail != "fetch" else "prep"))
+    assert first(other).because.startswith(own.title)
+
+
+def test_what_an_inconclusive_recording_needs_is_its_headline():
+    report = samples.inconclusive()
+    report = replace(report, verdict=replace(report.verdict, refuted_by="Record 10 steps. Then more."))
+    made = first(report)
+    assert (made.word, made.headline, made.because) == ("INCONCLUSIVE", "Record 10 steps", "Then more.")
+    assert made.advice == f"{report.verdict.headline}."
+    assert made.command
+
+
+@pytest.mark.parametrize("mode", ["logs", "dumps"])
+def test_logs_and_snapshots_begin_with_the_command_that_helps(mode):
+    report = samples.balanced()
+    report = replace(report, trust=replace(report.trust, mode=mode), outcomes=())
+    report = replace(report, verdict=replace(report.verdict, bound="memory-bound"))
+    made = first(report)
+    assert made.headline.startswith("Record the steps")
+    assert made.command.startswith("profilerkit run")
+
+
+@pytest.mark.parametrize("bound", ["inconclusive", "input-bound"])
+def test_out_of_memory_is_the_headline_with_what_cures_it(bound):
+    oom = OutOfMemory(
+        device="cuda:0",
+        message="CUDA out of memory",
+        requested_bytes=1 << 30,
+        step=12,
+        live=(LiveBytes(kind="activations", bytes=6 << 30),),
+        batch_size=64,
+        fitting_batch_size=48,
+    )
+    report = replace(input_bound(), oom=oom)
+    report = replace(report, verdict=replace(report.verdict, bound=bound))
+    made = first(report)
+    assert made.word == "FAILED"
+    assert made.headline == "Out of memory on cuda:0 after 12 steps: 1.00 GiB were asked for"
+    assert made.advice == "Batch size 64 → 48 or smaller (estimated)"
+    assert "activations, 6.00 GiB" in made.because
+    said = [line for line in made.lines if report.verdict.headline in line]
+    assert bool(said) is (bound != "inconclusive")
+
+
+def test_what_ended_a_run_without_steps_is_the_headline():
+    report = samples.inconclusive()
+    report = replace(
+        report,
+        run=replace(report.run, ended="ValueError: x", failure="The run failed before its first step: ValueError: x."),
+    )
+    made = first(report)
+    assert (made.word, made.headline) == ("FAILED", report.run.failure)
+    assert made.lines[0] == f"{report.verdict.headline}."
