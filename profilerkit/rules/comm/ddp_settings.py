@@ -37,8 +37,8 @@ class DdpSettings(Rule, frozen=True):
     How it is measured: The reducer's own events are timed, with the small all-reduce of the search where it is exposed.
         DDP's log shows which parameters had no gradient. The saving must reach 2 % of the step.
 
-    When it is wrong: Where parameters go without a gradient, training fails without the search. It is not advised then.
-        Gradients that are views of buckets cannot be detached in place.
+    When it is wrong: Where parameters go without a gradient, training fails without the search. The rule does not
+        advise it then. Gradients that are views of buckets cannot be detached in place.
 
     Sources:
         https://docs.pytorch.org/docs/stable/notes/ddp.html

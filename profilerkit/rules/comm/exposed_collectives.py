@@ -27,9 +27,9 @@ _NOTED_SURPLUS = 0.10
 
 
 class ExposedCollectives(Rule, frozen=True):
-    """Find collectives that run without a compute kernel beside them for {smallest_share} of the step.
+    """Find collectives that no compute kernel overlaps for {smallest_share} of the step.
 
-    Why it costs: The device transfers data or waits, and computes nothing meanwhile.
+    Why it costs: The device transfers data or waits instead of computing.
 
     Example:
         for parameter in model.parameters():
@@ -38,10 +38,10 @@ class ExposedCollectives(Rule, frozen=True):
     Use instead:
         model = nn.parallel.DistributedDataParallel(model)
 
-    How it is measured: Communication kernels without a compute kernel beside them are summed. Waiting for another rank
-        is taken off where the ranks' traces could be matched. The saving is what the remaining computation could
-        overlap. With {small_ratio} of the time in messages below 1 MB, latency is the limit. Below {overlap_ratio}
-        overlap, and with computation for {available_ratio} of it, the missing overlap is.
+    How it is measured: Communication kernels that no compute kernel overlaps are summed. Waiting for another rank is
+        subtracted where the ranks' traces could be matched. The saving is what the remaining computation could overlap.
+        With {small_ratio} of the time in messages below 1 MB, latency is the limit. Missing overlap is the limit below
+        {overlap_ratio} overlap, if there is computation to overlap {available_ratio} of it.
 
     When it is wrong: In the trace of one rank, transfer and waiting for a late rank look the same: confidence is low
         then. Tensor-parallel collectives cannot be overlapped.

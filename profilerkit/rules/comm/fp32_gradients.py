@@ -46,7 +46,7 @@ class Fp32Gradients(Rule, frozen=True):
         ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
 
     How it is measured: The element type of the reductions is compared with that of the computation. The saving is
-        {left_ratio} of the transfer as far as it is exposed, less the casts where the device is known.
+        {left_ratio} of the exposed transfer, minus the casts where the device is known.
 
     When it is wrong: Sums over many ranks in bf16 lose digits: watch the loss. Small reductions are norms and losses,
         and stay in FP32.

@@ -11,7 +11,7 @@ from profilerkit.rules.comm.transfers import confirm, divides, doubt, evidence, 
 class RepeatedReductions(Rule, frozen=True):
     """Find gradient accumulation that reduces the gradients in each backward pass.
 
-    Why it costs: One reduction before the optimizer step is enough. The others move the same bytes for nothing.
+    Why it costs: One reduction before the optimizer step is enough. The others move the same bytes without need.
 
     Example:
         ddp = nn.parallel.DistributedDataParallel(model)
@@ -28,7 +28,7 @@ class RepeatedReductions(Rule, frozen=True):
         exposed part of all but the last pass, with DDP's copies into buckets. Random waiting in p passes shrinks by 1 -
         1 / sqrt(p).
 
-    When it is wrong: Two models that train in one step reduce twice rightly. Without reducing, FSDP keeps whole
+    When it is wrong: Two models that train in one step need two reductions. Without reducing, FSDP keeps whole
         gradients, which needs memory.
 
     Sources:

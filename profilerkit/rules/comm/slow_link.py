@@ -10,9 +10,9 @@ from profilerkit.units import format_decimal, format_ratio
 
 
 class SlowLink(Rule, frozen=True):
-    """Find collectives of 64 MB and more below {slow_ratio} of what the links usually reach.
+    """Find collectives of 64 MB and more that run below {slow_ratio} of what the links usually reach.
 
-    Why it costs: The ranks talk over a slower path than the hardware has, such as PCIe in place of NVLink.
+    Why it costs: The ranks talk over a slower path than the hardware has, such as PCIe instead of NVLink.
 
     Example:
         $ NCCL_P2P_DISABLE=1 torchrun --nproc-per-node 8 train.py
@@ -20,12 +20,12 @@ class SlowLink(Rule, frozen=True):
     Use instead:
         $ NCCL_DEBUG=INFO torchrun --nproc-per-node 8 train.py
 
-    How it is measured: Bus bandwidth runs from the arrival of the last rank to the first end. The reference is
+    How it is measured: Bus bandwidth is measured from the arrival of the last rank to the first end. The reference is
         {normal_ratio} of the link one way: good all-reduces reach 78 % on A100 and 82 % on H200. The saving is the
         exposed part of the time above the reference.
 
-    When it is wrong: Only groups of up to 8 ranks beside one switch are judged. Bus bandwidth is not the link's rate
-        where the switch reduces, as with NVLS, or with trees.
+    When it is wrong: Only groups of up to 8 ranks at one switch are judged. Bus bandwidth is not the link's rate where
+        the switch reduces, as with NVLS, or with trees.
 
     Sources:
         https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md

@@ -42,7 +42,7 @@ _PIECES = 4
 
 
 class UnhiddenCollectives(Rule, frozen=True):
-    """Find collectives of which less than {overlap_ratio} runs beside computation, though nothing prevents it.
+    """Find collectives that overlap less than {overlap_ratio} with computation, although nothing prevents it.
 
     Why it costs: A reduction can run while backward computes the next gradients. Here it starts too late.
 
@@ -52,9 +52,9 @@ class UnhiddenCollectives(Rule, frozen=True):
     Use instead:
         ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=25)
 
-    How it is measured: The collectives must take {smallest_share} of the step. The computation they could run beside
-        must be {available_ratio} as long as they are. The last of n pieces stays exposed, so the saving is at most
-        exposed - total / n.
+    How it is measured: The collectives must take {smallest_share} of the step. The computation they could overlap must
+        be {available_ratio} as long as they are. The last of n pieces stays exposed, so the saving is at most exposed -
+        total / n.
 
     When it is wrong: Tensor, expert and pipeline groups are on the data path and are left out. Smaller buckets cost
         latency. Confidence is low where transfer and waiting look the same.

@@ -32,17 +32,17 @@ class WrongEngine(Rule, frozen=True):
         parallel = nn.parallel.DistributedDataParallel(model)
 
     How it is measured: The forward pass of DataParallel, or gloo transfers without a collective on the device, count.
-        Transfer time in which the device computes nothing is summed. The saving is {saved_ratio} of it, a guess: the
-        right engine communicates too.
+        Transfer time without computation is summed. The saving is {saved_ratio} of it, a guess: the right engine
+        communicates too.
 
-    When it is wrong: gloo beside NCCL is usual for barriers and Python objects, and is no finding.
+    When it is wrong: gloo next to NCCL is usual for barriers and Python objects, and is not reported.
 
     Sources:
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code = "CO009"
-    summary = "The parallel engine is not the one for devices"
+    summary = "The parallel engine is slow for this device"
 
     saved_ratio: float = 0.70
 

@@ -19,7 +19,7 @@ from profilerkit.units import format_ratio
 class AlgorithmSearch(Rule, frozen=True):
     """Find convolution algorithm searches in {fewest_steps} or more judged steps.
 
-    Why it costs: With cudnn.benchmark each new shape times all algorithms. Shapes that change keep the search going.
+    Why it costs: With cudnn.benchmark each new shape times all algorithms. Changing shapes keep the search going.
 
     Example:
         torch.backends.cudnn.benchmark = True
@@ -27,8 +27,8 @@ class AlgorithmSearch(Rule, frozen=True):
     Use instead:
         torch.backends.cudnn.benchmark = False
 
-    How it is measured: Operators that wait for events between their own kernels are searches. The saving is all but one
-        of the timed algorithms of each.
+    How it is measured: Operators that wait for events between their own kernels are searches. The saving is the time of
+        all but one algorithm in each search.
 
     When it is wrong: Without the search a heuristic chooses, which can be slower for shapes that recur.
 

@@ -29,7 +29,7 @@ class ChannelsFirst(Rule, frozen=True):
     """
 
     code = "CP007"
-    summary = "Convolutions pay for conversions of their layout"
+    summary = "Convolutions pay for layout conversions"
 
     smallest_share: float = 0.02
     #: Part of the convolutions' own time that the other layout saves at most, and is expected to save.

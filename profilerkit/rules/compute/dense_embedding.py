@@ -18,8 +18,8 @@ class DenseEmbedding(Rule, frozen=True):
         optimizer = torch.optim.SparseAdam(table.parameters())
 
     How it is measured: A trace with shapes shows the rows of a table and how many a step looks up. The time of the
-        dense gradient and of the optimizer's work on whole tables is the bound. {avoidable_ratio} of it, for the rows
-        that are not looked up, is expected back.
+        dense gradient and of the optimizer's work on whole tables is the bound. The saving is {avoidable_ratio} of it,
+        for the rows that are not looked up.
 
     When it is wrong: A table that the output layer shares gets a dense gradient from there and is left out. Weight
         decay and gradient clipping need dense gradients.
@@ -29,7 +29,7 @@ class DenseEmbedding(Rule, frozen=True):
     """
 
     code = "CP013"
-    summary = "An embedding gets a gradient for rows that no step looks up"
+    summary = "An embedding gets gradients for rows that no step looks up"
 
     #: Looking up the rows, sorting them and updating them takes the rest (measured on a processor, Adam and SGD).
     avoidable_ratio: float = 0.9

@@ -22,7 +22,7 @@ class HollowUtilisation(Rule, frozen=True):
     How it is measured: One of four signs must hold. Useful kernels take less than {useful_share} of the step. MFU is
         below {low_mfu}. Tensor cores are active below {low_tensor_ratio} with memory below {low_dram_ratio}. Power is
         below {low_power_ratio} of its limit. No saving is given: small kernels, memory traffic and communication have
-        rules.
+        their own rules.
 
     When it is wrong: MFU uses dense peaks, in the type that most of the step computes in. A collective that waits for
         its peers reads as 100 %.
@@ -32,7 +32,7 @@ class HollowUtilisation(Rule, frozen=True):
     """
 
     code = "CP008"
-    summary = "Utilisation reads full, but little of it is useful work"
+    summary = "Utilisation looks full, but little of it is useful work"
 
     busy_ratio: float = 0.90
     useful_share: float = 0.50

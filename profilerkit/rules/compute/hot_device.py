@@ -12,7 +12,7 @@ MORE_POWER_RATIO = 0.05
 class HotDevice(Rule, frozen=True):
     """Find a device that is {hotter_c} °C hotter than the median of the others, among three or more.
 
-    Why it costs: A hot device takes more power, and soon its clock is held down.
+    Why it costs: A hot device takes more power, and its clock is soon throttled.
 
     Example:
         $ nvidia-smi --query-gpu=temperature.gpu,power.draw --format=csv
@@ -23,8 +23,8 @@ class HotDevice(Rule, frozen=True):
     How it is measured: Temperature and power are sampled by NVML, or read from a log, while devices are more than half
         utilised. No saving is given.
 
-    When it is wrong: A device that does more work takes more power and is hotter rightly. Places in one housing differ
-        by some degrees.
+    When it is wrong: A device that does more work is expected to be hotter. Slots in one chassis differ by some
+        degrees.
 
     Sources:
         https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html

@@ -24,7 +24,7 @@ _LARGE_GRANULE = 64
 
 
 class MisalignedMatmul(Rule, frozen=True):
-    """Find 16-bit products with a size that is no multiple of 8, for {smallest_share} of the step.
+    """Find 16-bit products whose sizes are not multiples of 8, for {smallest_share} of the step.
 
     Why it costs: The library pads such sizes, or chooses slower kernels.
 
@@ -35,7 +35,7 @@ class MisalignedMatmul(Rule, frozen=True):
         head = nn.Linear(64, 50_304, bias=False)
 
     How it is measured: Recorded shapes give M, N and K, and the least time the device needs. The saving assumes the
-        rate of the run's fitting products. With too few of them it is {reached_ratio} of the excess.
+        rate of the run's fitting products. If there are too few, it is {reached_ratio} of the excess.
 
     When it is wrong: cuBLAS handles many odd sizes well, and products close to the peak are left alone. A ragged last
         batch is harmless. Slow products have other causes too.

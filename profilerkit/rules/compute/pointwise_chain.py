@@ -23,7 +23,7 @@ class PointwiseChain(Rule, frozen=True):
         they must move bytes at {bandwidth_ratio} of the memory's rate. The saving is {reached_ratio} of share × (1 - 2
         / (length + 1)), a guess.
 
-    When it is wrong: Dynamic shapes and graph breaks end a chain early. The first compiled step takes up to minutes.
+    When it is wrong: Dynamic shapes and graph breaks end a chain early. The first compiled step can take minutes.
         Confidence is low without shapes.
 
     Sources:

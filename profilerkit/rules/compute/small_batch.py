@@ -23,7 +23,7 @@ _IDLE = ("compute.small", "over.")
 
 
 class SmallBatch(Rule, frozen=True):
-    """Find steps with {smallest_share} in small kernels and host work, and memory below {memory_ratio}.
+    """Find steps with {smallest_share} in small kernels and host work, and memory use below {memory_ratio}.
 
     Why it costs: Small kernels keep most of the chip idle, and the host's cost is paid for few samples.
 
@@ -36,8 +36,8 @@ class SmallBatch(Rule, frozen=True):
     How it is measured: The wait for data must be below {input_share} of the step. The gain is in samples per second:
         batch / max(host, device), where only the device's part grows.
 
-    When it is wrong: A larger batch may need another learning rate, and can converge more slowly by the sample. Its
-        memory is estimated from the peak.
+    When it is wrong: A larger batch may need another learning rate, and can converge more slowly per sample. Its memory
+        is estimated from the peak.
 
     Sources:
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html

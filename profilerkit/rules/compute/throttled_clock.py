@@ -25,8 +25,8 @@ class ThrottledClock(Rule, frozen=True):
         the maximum counts where the peers are not limited, or the power limit is below {low_limit_ratio} of the
         default. The saving is that of matrix math at the clock of the other samples or ranks.
 
-    When it is wrong: A power limit alone is normal at full load on H100 and B200. So are 5 % between the devices of one
-        node. Samples cover the run, the share covers the traced steps.
+    When it is wrong: A power limit alone is normal at full load on H100 and B200. So is a difference of 5 % between the
+        devices of one node. Samples cover the run, the share covers the traced steps.
 
     Sources:
         https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html

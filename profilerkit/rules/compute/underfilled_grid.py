@@ -44,7 +44,7 @@ class UnderfilledGrid(Rule, frozen=True):
     """
 
     code = "CP003"
-    summary = "Grids of matrix kernels keep multiprocessors without work"
+    summary = "Grids of matrix kernels keep multiprocessors idle"
 
     smallest_share: float = 0.03
     idle_ratio: float = 0.20

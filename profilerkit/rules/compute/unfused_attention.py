@@ -23,7 +23,7 @@ _CAUSAL = 0.5
 
 
 class UnfusedAttention(Rule, frozen=True):
-    """Find attention over {fewest_positions} positions or more as separate products and a softmax.
+    """Find attention over {fewest_positions} positions or more that runs as separate products and a softmax.
 
     Why it costs: Scores of n × n are written and read several times. A fused kernel keeps them on the chip.
 

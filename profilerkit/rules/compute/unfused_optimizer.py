@@ -30,7 +30,7 @@ _FUSED_ON_HOST = {"Adam": 0.7, "AdamW": 0.7}
 class UnfusedOptimizer(Rule, frozen=True):
     """Find optimizer steps with over {most_per_tensor} kernels for each parameter, or {smallest_share} of the step.
 
-    Why it costs: Each small kernel has a launch, and the parameters are read and written several times.
+    Why it costs: Each small kernel needs a launch, and the parameters are read and written several times.
 
     Example:
         optimizer = torch.optim.Adam(model.parameters(), foreach=False)

@@ -17,7 +17,7 @@ _PIECEWISE_TIMES = 10.0
 
 
 class CostlyHandover(Rule, frozen=True):
-    """Find batches of which collate and hand-over take {smallest_share} of the work, or which arrive late.
+    """Find batches that spend {smallest_share} of their work in collate and hand-over, or that arrive late.
 
     Why it costs: The samples are ready, but the batch is copied, pickled and sent before training gets it.
 
@@ -31,9 +31,9 @@ class CostlyHandover(Rule, frozen=True):
             return torch.stack([x for x, _ in samples])
         batch = collate([dataset[0], dataset[1]])
 
-    How it is measured: Workers time collate and hand-over. The rule fires as well when awaited batches are on their way
-        for {on_its_way_share} of the wait. The saving models half of that cost. A collate that takes ten times one copy
-        of its bytes is joined object by object: all beyond one copy counts.
+    How it is measured: Workers time collate and hand-over. The rule also fires if awaited batches are in transit for
+        {on_its_way_share} of the wait. The saving models half of that cost. A collate that takes ten times as long as
+        one copy of its bytes joins objects one by one. All time beyond one copy counts.
 
     When it is wrong: The thread that pins memory is not measured. A hand-over that waits for room in the queue costs
         nothing and is not counted.

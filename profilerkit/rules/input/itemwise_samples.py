@@ -25,7 +25,7 @@ class ItemwiseSamples(Rule, frozen=True):
         waiting for a core. Known samples must be at most {most_bytes}. The saving removes {batched_ratio} of that CPU
         time: tests with rows of 64 numbers saved 76 to 95 %.
 
-    When it is wrong: A sample that really computes keeps that cost. A tensor indexed with a list uses several threads,
+    When it is wrong: A sample with real computation keeps that cost. A tensor indexed with a list uses several threads,
         which can be slower.
 
     Sources:

@@ -25,9 +25,9 @@ class NoWorkers(Rule, frozen=True):
             dataset, batch_size=4, num_workers=2, persistent_workers=True
         )
 
-    How it is measured: The loader's num_workers, or the event of its single-process iterator, is set against the input
-        wait. The saving is 1 - max(compute + 1.6 ms, producer / workers, CPU / cores) / step: 1.6 ms is the hand-over
-        of a batch. Confidence is high when the settings are known, medium from a trace alone.
+    How it is measured: The loader's num_workers, or the event of its single-process iterator, is compared with the
+        input wait. The saving is 1 - max(compute + 1.6 ms, producer / workers, CPU / cores) / step: 1.6 ms is the
+        hand-over of a batch. Confidence is high when the settings are known, medium from a trace alone.
 
     When it is wrong: For a small dataset in memory, handing batches between processes can cost more than fetching them.
         Workers cannot read tensors on a device. On a host whose cores are busy, workers gain little.

@@ -32,11 +32,11 @@ class RestartedWorkers(Rule, frozen=True):
         )
 
     How it is measured: The first fetches of an epoch, one for each worker, and the last fetch are compared with the
-        usual fetch. The saving excludes one batch in its usual time. For a stream it is the start and the end of the
-        workers.
+        usual fetch. The saving excludes one batch in its usual time. For an iterable dataset it is the start and the
+        end of the workers.
 
-    When it is wrong: Long epochs hardly notice. Kept workers keep the state of their dataset object, and begin a stream
-        anew. Confidence is low without the workers' own records.
+    When it is wrong: Long epochs are hardly affected. Kept workers keep the state of their dataset object, and restart
+        an iterable dataset. Confidence is low without the workers' own records.
 
     Sources:
         https://docs.pytorch.org/docs/stable/data.html

@@ -10,7 +10,7 @@ from profilerkit.units import format_ns, format_ratio
 
 
 class ShallowPrefetch(Rule, frozen=True):
-    """Find workers that are fast enough on average, but some of whose batches take much longer.
+    """Find workers that are fast enough on average, although some batches take much longer.
 
     Why it costs: With few batches prefetched, one slow batch empties the queue and the step waits for it.
 

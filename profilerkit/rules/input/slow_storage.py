@@ -12,7 +12,7 @@ from profilerkit.units import format_bytes, format_ns, format_ratio
 class SlowStorage(Rule, frozen=True):
     """Find workers that are blocked on reads for {blocked_share} of the work on a batch.
 
-    Why it costs: A blocked worker makes nothing. Storage, a network or a lock sets the pace of training.
+    Why it costs: A blocked worker makes no progress. Storage, a network or a lock sets the pace of training.
 
     Example:
         def __getitem__(self, index):

@@ -25,7 +25,7 @@ class UnevenParts(Rule, frozen=True):
                 info = torch.utils.data.get_worker_info()
                 yield from range(info.id, 1000, info.num_workers)
 
-    How it is measured: Timers count the workers that still have data at each batch. The saving models all workers at
+    How it is measured: Timers count the workers that still have data at each batch. The saving assumes that all workers
         work to the end, at the pace of those that have data.
 
     When it is wrong: An epoch of a few batches starts and ends its workers one after the other. Shards with equal

@@ -21,9 +21,9 @@ _START_THERE = Fix(
 
 
 class UnneededBatches(Rule, frozen=True):
-    """Find batches of which {smallest_padding} of the tokens are padding, and batches that train nothing.
+    """Find batches with {smallest_padding} of padding tokens, and batches that are never trained on.
 
-    Why it costs: The model computes padding like any token. A dropped batch is loaded in full for nothing.
+    Why it costs: The model computes padding like any other token. A dropped batch is loaded without being used.
 
     Example:
         samples = [torch.ones(length) for length in (3, 5, 2)]
@@ -34,7 +34,7 @@ class UnneededBatches(Rule, frozen=True):
         batch = nn.utils.rnn.pad_sequence(samples, batch_first=True)
 
     How it is measured: The rule looks at {fewest_looks} or more batches of integers. Padding to the batch's own longest
-        row is advised where {beyond_share} of the padding is beyond it. Grouping by length spares {avoidable_ratio} of
+        row is advised where {beyond_share} of the padding is beyond it. Grouping by length avoids {avoidable_ratio} of
         the rest. Dropped batches are reported from {smallest_skip} of the time, or {longest_skip_ns}.
 
     When it is wrong: Kernels for variable-length sequences skip padding. A loop that reads all data once before it

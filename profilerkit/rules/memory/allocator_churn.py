@@ -14,8 +14,7 @@ from profilerkit.units import format_about, format_count, format_ns, format_rati
 class AllocatorChurn(Rule, frozen=True):
     """Find steps that wait {smallest_share} of their time or more for cudaMalloc, cudaFree or page faults.
 
-    Why it costs: The caching allocator should ask the driver rarely. Each call waits for the device, and empties its
-        queue.
+    Why it costs: The caching allocator should ask the driver rarely. Each call waits until the device's queue is empty.
 
     Example:
         for batch in loader:
@@ -27,8 +26,9 @@ class AllocatorChurn(Rule, frozen=True):
             train_step(batch)
 
     How it is measured: Device idle time under allocator calls in steady steps counts. A request that succeeded only
-        after the cache was freed is a risk without a saving. So are {fewest_retaken} segments taken again in a
-        snapshot. On a CPU, {fewest_faults} page faults a step count, of at most {longest_fault_ns} of kernel time each.
+        after the cache was freed is a risk without a saving. So are {fewest_retaken} segments requested again
+        in a snapshot. On a CPU, {fewest_faults} page faults per step count, if each takes at most {longest_fault_ns} of
+        kernel time.
 
     When it is wrong: Warm-up steps allocate, so only steady steps count. Other processes on the device shrink the
         cache. The asynchronous backend of CUDA counts no retries.

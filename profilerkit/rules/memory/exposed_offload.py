@@ -22,8 +22,8 @@ class ExposedOffload(Rule, frozen=True):
         with torch.cuda.stream(torch.cuda.Stream()):
             state.to(device, non_blocking=True)
 
-    How it is measured: Copies without a kernel beside them are summed. The saving assumes copies beside all kernels,
-        both ways at once, at {pinned_ratio} of the link. For an unknown device the link is taken as
+    How it is measured: Copies that no kernel overlaps are summed. The saving assumes that copies overlap all kernels,
+        in both directions at once, at {pinned_ratio} of the link. For an unknown device the link is taken as
         {assumed_link_gb_per_s} GB/s. Keeping the state on the device is advised below {roomy_ratio} of the memory.
 
     When it is wrong: Copies of batches and results are not offload. State on a disk is limited by the disk, which is

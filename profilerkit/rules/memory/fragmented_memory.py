@@ -11,7 +11,7 @@ _UNKNOWN_SIZE = MissingData(
 
 
 class FragmentedMemory(Rule, frozen=True):
-    """Find reserved memory with {split_ratio} of it in unused pieces, or {idle_ratio} of it idle at the peak.
+    """Find reserved memory with {split_ratio} in unused pieces, or {idle_ratio} idle at the peak.
 
     Why it costs: A large request fails although the sum of the free pieces would be enough. The free room could hold a
         larger batch.
@@ -22,8 +22,8 @@ class FragmentedMemory(Rule, frozen=True):
     Use instead:
         $ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py
 
-    How it is measured: Samples of the allocator near the peak count, where {reserved_ratio} of the device is reserved.
-        A request that failed with as much memory idle always counts. No time is saved.
+    How it is measured: Samples of the allocator near the peak count if {reserved_ratio} of the device is reserved. A
+        failed request always counts if as much memory was idle. No time is saved.
 
     When it is wrong: Reserved memory after a peak is a harmless cache. One sample a second can fall anywhere in a step.
 

@@ -32,9 +32,9 @@ _ARRAYS = Fix(
 
 
 class GrowingMemory(Rule, frozen=True):
-    """Find memory that grows by {smallest_growth_bytes} or more over the run, and does not stop.
+    """Find memory that grows by {smallest_growth_bytes} or more over the run, without stopping.
 
-    Why it costs: Growth without end exhausts the memory, and the run fails after hours.
+    Why it costs: Endless growth exhausts the memory, and the run fails after hours.
 
     Example:
         losses = []

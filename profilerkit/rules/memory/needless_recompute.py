@@ -8,8 +8,8 @@ from profilerkit.units import format_bytes, format_ratio
 class NeedlessRecompute(Rule, frozen=True):
     """Find runs that recompute for {smallest_share} of the step with the peak below {roomy_ratio} of the memory.
 
-    Why it costs: Activation checkpointing runs forward code twice, up to a third more compute. Kept activations need
-        only memory.
+    Why it costs: Activation checkpointing runs forward code twice: up to a third more compute. Keeping activations
+        costs only memory.
 
     Example:
         from torch.utils.checkpoint import checkpoint
@@ -21,7 +21,7 @@ class NeedlessRecompute(Rule, frozen=True):
     How it is measured: Forward code that runs during backward is timed. The saving is the part whose activations fit
         below {full_ratio} of the memory. Without memory events it is {assumed_ratio} of the recomputation.
 
-    When it is wrong: The judged steps must hold the run's peak: longer sequences may come later.
+    When it is wrong: The judged steps may not contain the run's peak: longer sequences may come later.
 
     Sources:
         https://arxiv.org/abs/1604.06174

@@ -49,7 +49,7 @@ class OversizedStep(Rule, frozen=True):
     """
 
     code = "ME010"
-    summary = "A step asks for more memory than there is, or than it needs"
+    summary = "A step requests more memory than exists, or than it needs"
     reads_logs = True
 
     loss_ratio: float = 0.20

@@ -8,9 +8,9 @@ _DIVISIONS = "roundup_power2_divisions"
 
 
 class RoundedRequests(Rule, frozen=True):
-    """Find allocations with more than {largest_ratio} of their bytes added by rounding, {smallest_bytes} or more.
+    """Find allocations where rounding adds more than {largest_ratio} of the bytes, and at least {smallest_bytes}.
 
-    Why it costs: The room that rounding takes could hold a larger batch.
+    Why it costs: The memory lost to rounding could hold a larger batch.
 
     Example:
         $ PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:1 python train.py

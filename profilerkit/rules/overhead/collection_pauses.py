@@ -8,8 +8,7 @@ from profilerkit.units import format_ratio
 class CollectionPauses(Rule, frozen=True):
     """Find garbage collections that take {smallest_share} of the step, in {fewest_collections} or more collections.
 
-    Why it costs: A full collection visits every object while training stands still. With several ranks all wait for
-        each.
+    Why it costs: A full collection visits every object while training stops. With several ranks, all wait for each one.
 
     Example:
         for batch in loader:
@@ -25,7 +24,7 @@ class CollectionPauses(Rule, frozen=True):
                 gc.collect()
 
     How it is measured: The interpreter's callbacks time each collection; a trace with Python stacks shows gc.collect.
-        Time that the device works through is taken off.
+        Time in which the device keeps working is subtracted.
 
     When it is wrong: Without collections, reference cycles pile up until the next manual one: watch the memory.
 

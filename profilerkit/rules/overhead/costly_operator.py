@@ -71,8 +71,8 @@ class CostlyOperator(Rule, frozen=True):
         operator counts from {smallest_operator} of the step where a cheaper form is known, else from
         {smallest_unknown}. Hooks and reads save {avoidable_ratio} of their time.
 
-    When it is wrong: Anomaly detection and DDP run in hooks as well, and are left out. A module hook that calls
-        something named forward looks like one. The trace slows small calls.
+    When it is wrong: Anomaly detection and DDP also run in hooks, and are left out. A module hook that calls something
+        named forward looks like one. Tracing slows small calls.
     """
 
     code = "OV010"

@@ -16,7 +16,7 @@ _FEWER_COPIES = Fix(
 
 
 class FrequentSync(Rule, frozen=True):
-    """Find over {most_per_step} host syncs in a step, or fewer that cost {large_share} of it.
+    """Find more than {most_per_step} host syncs in a step, or fewer that cost {large_share} of it.
 
     Why it costs: The CPU waits for the GPU, then the GPU waits until the CPU has issued new kernels.
 

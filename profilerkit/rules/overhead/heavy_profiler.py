@@ -8,7 +8,7 @@ from profilerkit.units import format_ns, format_ratio
 class HeavyProfiler(Rule, frozen=True):
     """Find traces whose steps are {inflation_ratio} times as long as untraced ones, or hold {own_share} profiler work.
 
-    Why it costs: The numbers of a slowed CPU make overhead look larger than it is.
+    Why it costs: A slowed CPU makes overhead look larger than it is.
 
     Example:
         profiler = torch.profiler.profile(with_stack=True, profile_memory=True)

@@ -15,7 +15,7 @@ from profilerkit.units import format_count, format_ratio
 class OversubscribedCores(Rule, frozen=True):
     """Find runs with more threads than cores whose training thread waits {queued_ratio} of its time for a core.
 
-    Why it costs: Threads that take turns on a core lose time to switching, and the training thread waits in line.
+    Why it costs: Threads that take turns on a core lose time to switching, and the training thread has to wait.
 
     Example:
         torch.set_num_threads(64)
@@ -25,8 +25,8 @@ class OversubscribedCores(Rule, frozen=True):
         torch.set_num_threads(len(os.sched_getaffinity(0)))
 
     How it is measured: The kernel's scheduler statistics give the wait. The rank must use {own_ratio} of its cores
-        itself. For workers, threads beside those that make batches must use {other_threads_ratio} of their cores. The
-        saving is half of the wait, a guess.
+        itself. For workers, threads other than those that make batches must use {other_threads_ratio} of their cores.
+        The saving is half of the wait, a guess.
 
     When it is wrong: Threads of OpenCV or BLAS are not counted in the training process. Where other programs take the
         cores, fewer threads make the run slower.

@@ -46,11 +46,11 @@ class PythonWork(Rule, frozen=True):
         best = scores.max()
 
     How it is measured: Time without an operator on the launching thread counts while the GPU is idle. Stacks name the
-        function that holds most of it. The saving is the longer stretches. On a busy machine {queued_ratio} of what
-        other programs took is added to the threshold.
+        function that holds most of it. The saving is the time of these longer stretches. On a busy machine,
+        {queued_ratio} of the time that other programs took is added to the threshold.
 
     When it is wrong: A lock, a socket or a batch without a loader looks the same. The profiler slows Python: without an
-        untraced step time, {unmeasured_inflation_ratio} is taken off the low end.
+        untraced step time, the low end is reduced by {unmeasured_inflation_ratio}.
 
     Sources:
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html

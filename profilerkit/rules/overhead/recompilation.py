@@ -51,7 +51,7 @@ _LOOKS_AT = re.compile(r"(?:^|\(|[LG]\[['\"]|tensor ')(?!_{2}|len\b|[LG]\[)([A-Z
 class Recompilation(Rule, frozen=True):
     """Find compilations in {fewest_steps} or more steady steps.
 
-    Why it costs: Each compilation takes seconds. After eight of one function PyTorch runs it uncompiled.
+    Why it costs: Each compilation takes seconds. After eight compilations of one function, PyTorch runs it uncompiled.
 
     Example:
         compiled = torch.compile(model, dynamic=False)
@@ -66,8 +66,8 @@ class Recompilation(Rule, frozen=True):
     How it is measured: PyTorch's callbacks time the compilations; a trace shows them as events. The guard that failed
         decides the fix. TORCH_LOGS=recompiles prints the guard where the recording lacks it.
 
-    When it is wrong: The first compilation is warm-up and is not counted. When the compilations end at the limit, the
-        steps stay slow.
+    When it is wrong: The first compilation is warm-up and is not counted. If compilation stops at that limit, the steps
+        stay slow.
 
     Sources:
         https://docs.pytorch.org/docs/2.12/user_guide/torch_compiler/compile/programming_model.recompilation.html

@@ -15,9 +15,9 @@ _READ = Fix(
 
 
 class SmallTransfers(Rule, frozen=True):
-    """Find over {most_per_step} copies below 4 KiB in a step, between host and device.
+    """Find more than {most_per_step} copies below 4 KiB per step between host and device.
 
-    Why it costs: A copy of a few bytes takes as long to issue as one of a megabyte. A read back stops the CPU.
+    Why it costs: A copy of a few bytes takes as long to issue as one of a megabyte. A copy back stops the CPU.
 
     Example:
         weights = [torch.tensor(i / 10).to(device) for i in range(20)]

@@ -26,11 +26,11 @@ class BlockingCheckpoint(Rule, frozen=True):
         writer.join()  # before the next checkpoint
 
     How it is measured: A save of t every k steps of T costs t / (k * T + t). At least {fewest_steps} steps must be
-        timed. A background write saves {background_ratio} of it. Rarer saves are advised from {longer_interval} times
-        the present interval: sqrt(2 * t * time between failures). That time comes from a published job:
+        timed. A background write saves {background_ratio} of it. Rarer saves are advised if sqrt(2 * t * time between
+        failures) is {longer_interval} times the present interval. That time comes from a published job:
         {device_hours_between_failures} device-hours, at most {hours_between_failures} hours.
 
-    When it is wrong: A window of ten traced steps seldom holds a checkpoint. Your own time between failures differs.
+    When it is wrong: A window of ten traced steps seldom contains a checkpoint. Your own time between failures differs.
 
     Sources:
         https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html

@@ -19,7 +19,7 @@ _SIGNALS = {
 class ContendedHost(Rule, frozen=True):
     """Find steal above {steal_ratio}, pressure above {pressure_ratio}, or throttling above {throttled_ratio}.
 
-    Why it costs: The training thread is ready and gets no core. The same program takes another time tomorrow.
+    Why it costs: The training thread is ready but gets no core. The same program may take a different time tomorrow.
 
     Example:
         $ docker run --cpus 2 trainer python train.py

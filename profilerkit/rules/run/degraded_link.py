@@ -11,9 +11,9 @@ _COPIES = ("input.h2d", "sync.d2h", "mem.offload")
 
 
 class DegradedLink(Rule, frozen=True):
-    """Find a PCIe link below its best in {fewest_samples} or more samples of a busy device.
+    """Find a PCIe link below its best rate in {fewest_samples} or more samples of a busy device.
 
-    Why it costs: Copies between host and device take longer by the lost rate.
+    Why it costs: Copies between host and device take longer at a lower rate.
 
     Example:
         $ nvidia-smi --query-gpu=pcie.link.width.current --format=csv
@@ -21,8 +21,8 @@ class DegradedLink(Rule, frozen=True):
     Use instead:
         $ nvidia-smi --query-gpu=pcie.link.width.max --format=csv
 
-    How it is measured: Generation and lanes are sampled while the device is busy. The best seen is compared with the
-        best that device and system allow. The saving is at most the share of copies × (1 - rate / best rate).
+    How it is measured: Generation and lanes are sampled while the device is busy. The best rate seen is compared with
+        the best that device and system allow. The saving is at most the share of copies × (1 - rate / best rate).
 
     When it is wrong: An idle link slows down to save power, so idle samples do not count. Virtual machines can report
         another width.

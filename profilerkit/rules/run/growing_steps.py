@@ -28,9 +28,9 @@ _GROWING = Fix(
 
 
 class GrowingSteps(Rule, frozen=True):
-    """Find steps that grow by {smallest_growth} from the first to the last third, and go on growing.
+    """Find steps that grow by {smallest_growth} from the first to the last third, and keep growing.
 
-    Why it costs: Something is kept from step to step and is walked or copied each time.
+    Why it costs: Something is kept from step to step, and is read or copied each time.
 
     Example:
         history = torch.zeros(0)

@@ -10,7 +10,7 @@ _CODE = "profilerkit run -- train.py"
 class RestingDevice(Rule, frozen=True):
     """Find a device in a sampler's log that is idle for {idle_ratio} of the time between its first and last work.
 
-    Why it costs: The device is paid for and does nothing.
+    Why it costs: You pay for the device while it does nothing.
 
     Example:
         $ nvidia-smi --query-gpu=utilization.gpu --format=csv -l 1
@@ -18,11 +18,11 @@ class RestingDevice(Rule, frozen=True):
     Use instead:
         $ profilerkit run -- train.py
 
-    How it is measured: Samples below a quarter of the usual utilisation make up stretches. Their length and distance
+    How it is measured: Samples below a quarter of the usual utilisation form idle stretches. Their length and spacing
         are reported. No saving is given: a log has no steps and no cause.
 
-    When it is wrong: Utilisation counts kernels that wait for other ranks. Waits shorter than a sample only lower its
-        mean.
+    When it is wrong: Utilisation counts kernels that wait for other ranks. Waits shorter than the sampling interval
+        only lower the mean.
     """
 
     code = "RU008"

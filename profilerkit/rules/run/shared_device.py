@@ -5,9 +5,9 @@ from profilerkit.units import format_bytes, format_ratio
 
 
 class SharedDevice(Rule, frozen=True):
-    """Find processes on the GPU that are no rank of the run and no worker of one.
+    """Find processes on the GPU that are neither ranks of the run nor their workers.
 
-    Why it costs: Kernels of both take turns. Your step gets longer, and differs from run to run.
+    Why it costs: Kernels of both take turns. Your step gets longer and varies from run to run.
 
     Example:
         $ python train.py
@@ -15,10 +15,10 @@ class SharedDevice(Rule, frozen=True):
     Use instead:
         $ CUDA_VISIBLE_DEVICES=1 python train.py
 
-    How it is measured: NVML lists the processes. Without that list, NVML must call the device busy for {beyond_ratio}
-        more of the time than the trace. No saving is given.
+    How it is measured: NVML lists the processes. Without that list, NVML must report the device busy for {beyond_ratio}
+        more of the time than the trace does. No saving is given.
 
-    When it is wrong: In a container, process numbers are those of the host and the list is of no use. A run that keeps
+    When it is wrong: In a container, process ids are those of the host, so the list cannot be used. A run that keeps
         its device busy cannot be judged without the list.
 
     Sources:

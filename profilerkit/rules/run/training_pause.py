@@ -30,7 +30,7 @@ _NOT_NAMED = " Nobody named it: if it makes data to train on, as rollouts do, ma
 class TrainingPause(Rule, frozen=True):
     """Find evaluation, logging and other pauses that take {smallest_share} of the time.
 
-    Why it costs: The GPU does not train meanwhile, or has no work at all.
+    Why it costs: The GPU does not train during the pause, or has no work at all.
 
     Example:
         for step, batch in enumerate(loader):
@@ -44,15 +44,15 @@ class TrainingPause(Rule, frozen=True):
                 evaluate()
 
     How it is measured: Named phases, passes over data without a backward pass, and time between eval() and train()
-        count. Without names, steps that are longer at a regular distance count. At least {fewest_steps} steps must be
+        count. Without names, steps that are longer at regular intervals count. At least {fewest_steps} steps must be
         timed. The saving is {rarer_ratio} of the pause, or {batched_ratio} of an evaluation in small batches.
 
-    When it is wrong: A window of ten traced steps seldom holds a pause. The step that applies accumulated gradients is
-        longer rightly. For a rollout only the bound is known.
+    When it is wrong: A window of ten traced steps seldom contains a pause. The step that applies accumulated gradients
+        is expected to be longer. For a rollout only the bound is known.
     """
 
     code = "RU002"
-    summary = "Training stops at intervals for something else than checkpoints"
+    summary = "Training stops at intervals for work other than checkpoints"
 
     smallest_share: float = 0.05
     #: Part that is saved when the work is done half as often.

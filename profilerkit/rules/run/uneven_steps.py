@@ -35,9 +35,9 @@ class UnevenSteps(Rule, frozen=True):
             if step % 100 == 0:
                 print(loss.item())
 
-    How it is measured: The coefficient of variation and the 99th percentile of steady steps are taken. The part that
-        grew in the slow steps is named, and its rule has the fix. The saving is 1 - median / mean, times the share of
-        the excess in that part.
+    How it is measured: The rule uses the coefficient of variation and the 99th percentile of steady steps. The part
+        that grew in the slow steps is named, and its rule has the fix. The saving is 1 - median / mean, times the share
+        of the excess in that part.
 
     When it is wrong: Pauses with a finding of their own are left out. Batches of different sizes differ on purpose. One
         slow step may never come again.
