@@ -35,7 +35,7 @@ def run(root, *command):
     return subprocess.run(command, cwd=root, env={"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False)
 
 
-def tests_of_all_rules(root):
+def looking_at_all_rules(root):
     """Every test that looks at RULES, by its name for pytest: a new rule has to pass them."""
     for path in sorted((root / "tests").rglob("test_*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
@@ -46,7 +46,7 @@ def tests_of_all_rules(root):
 
 def test_a_made_rule_passes_its_own_tests_and_all_that_look_at_every_rule(copy):
     made = [f"tests/rules/test_cold_{folder}_cache.py" for folder in FAMILIES.values()]
-    of_all = list(tests_of_all_rules(copy))
+    of_all = list(looking_at_all_rules(copy))
     assert len({name.partition("::")[0] for name in of_all}) >= 10
     ended = run(copy, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *made, *of_all)
     assert ended.returncode == 0, ended.stdout
