@@ -125,8 +125,7 @@ _BANDWIDTH = re.compile(
     r"|adam|sgd|lamb|relu|gelu|silu|cast|upsample|interpolate|loss|memset|memcpy",
     re.IGNORECASE,
 )
-#: A number, of an address too.
-_NUMBER = re.compile(r"\b0x[0-9a-fA-F]+\b|\d+")
+_NUMBER = re.compile(r"\d+")
 #: What a pattern has that may tell one number from another, or how long it is.
 _TELLS_NUMBERS = re.compile(r"[0-9]|\\d(?:\{|\\d)")
 #: CPU operators whose cost is arithmetic, not memory traffic.

@@ -247,7 +247,7 @@ class HostNames(msgspec.Struct, frozen=True):
         annotation = np.full(len(columns.strings), -1, dtype=np.int64)
         annotation[used] = by_wording(columns, used, _annotation_leaf)
         frames = _Frames()
-        frame = by_wording(columns, used, lambda text: frames[without_object(text[:_LONGEST_FRAME])])
+        frame = [frames[without_object(text[:_LONGEST_FRAME])] for text in texts]
         feeding, frame_phase = np.full_like(annotation, -1), np.full_like(annotation, -1)
         feeding[used] = [entry.feeding for entry in frame]
         frame_phase[used] = [entry.phase for entry in frame]
