@@ -13,7 +13,7 @@ import pytest
 from profilerkit import api
 from profilerkit.cli import main
 from profilerkit.cli.outputs import opening
-from profilerkit.config import Suppression
+from profilerkit.config import Settings, Suppression
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.model.finding import Saving
 from profilerkit.results import as_report
@@ -21,8 +21,6 @@ from tests.report import samples
 
 NEXT = "next: open trace.report.html in a browser"
 DATA_HEADLINE = samples.input_bound().verdict.headline
-#: How the analysis is called where nobody set anything about rules.
-NO_OWN_RULES = {"rules_path": None, "options": {}, "suppress": (), "gpu_hour_price": None}
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +38,11 @@ def analysis(monkeypatch):
     calls = []
 
     def install(report):
-        def analyze(*paths, **options):
-            calls.append((paths, options))
+        def report_of(paths, settings, *, rank, strict):
+            calls.append((tuple(paths), settings, rank, strict))
             return report
 
-        monkeypatch.setattr(api, "analyze", analyze)
+        monkeypatch.setattr(api, "report_of", report_of)
         return calls
 
     return install
@@ -70,8 +68,7 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
     assert files_beside(trace) == ["trace.report.html"]
     assert shown.err.splitlines()[-1].startswith("wrote trace.report.html (")
     assert re.fullmatch(rf"wrote trace\.report\.html \(\S+ [KM]iB\); {NEXT}", shown.err.splitlines()[-1])
-    asked = {"rank": None, "select": (), "ignore": (), "device": None, "strict": False, "communication_kernels": ()}
-    assert calls == [((trace,), asked | NO_OWN_RULES)]
+    assert calls == [((trace,), Settings(), None, False)]
 
 
 @pytest.mark.parametrize(
@@ -390,8 +387,8 @@ def test_settings_come_from_pyproject_and_flags_win(trace, analysis):
     Path("pyproject.toml").write_text(f"[tool.profilerkit]\n{own}", encoding="utf-8")
     calls = analysis(samples.balanced())
     assert main(["analyze", "trace.json", "--device", "t4", "--rank", "3"]) == 0
-    asked = {"rank": 3, "select": (), "ignore": ("IN",), "device": "t4", "strict": False}
-    assert calls[0][1] == {**asked, "communication_kernels": ("^my_sum",), **NO_OWN_RULES}
+    asked = Settings(ignore=("IN",), device="t4", communication_kernels=("^my_sum",))
+    assert calls[0][1:] == (asked, 3, False)
 
 
 def test_rules_options_suppressions_and_the_price_reach_the_analysis(trace, analysis):
@@ -409,13 +406,12 @@ until = 2026-12-31
     Path("pyproject.toml").write_text(own, encoding="utf-8")
     calls = analysis(samples.balanced())
     assert main(["analyze", "trace.json", "--gpu-hour-price", "2.5"]) == 0
-    asked = {name: calls[0][1][name] for name in NO_OWN_RULES}
-    assert asked == {
-        "rules_path": "checks",
-        "options": {"IN001": {"smallest_share": 0.1}},
-        "suppress": (Suppression(rule="IN002", reason="a mock loader", until=date(2026, 12, 31)),),
-        "gpu_hour_price": 2.5,
-    }
+    assert calls[0][1] == Settings(
+        rules_path="checks",
+        rules={"IN001": {"smallest_share": 0.1}},
+        suppress=(Suppression(rule="IN002", reason="a mock loader", until=date(2026, 12, 31)),),
+        gpu_hour_price=2.5,
+    )
 
 
 def test_a_report_is_priced_again_without_its_recording(trace, capsys):
