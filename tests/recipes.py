@@ -20,7 +20,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import EMPTY
-from profilerkit.analysis.partition import judged_device_rows, partition, ran_on_a_device
+from profilerkit.analysis.partition import judged_device_rows, partition_and_host, ran_on_a_device
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.formats.registry import read_trace
@@ -233,7 +233,8 @@ def cut(columns, window, *, is_marked=True):
     names, kinds, launches = HostNames.of(columns), KernelNames.of(columns), launch_of(columns)
     ran = judged_device_rows(columns, window) if ran_on_a_device(columns) else columns.category == Category.CPU_OP
     _, work = compute_leaves(columns, kinds, launches, ran, None)
-    return partition(columns, names, kinds, launches, window, work, between=EMPTY if is_marked else None)
+    between = EMPTY if is_marked else None
+    return partition_and_host(columns, names, kinds, launches, window, work, between=between)[0]
 
 
 def named(totals):

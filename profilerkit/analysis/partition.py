@@ -101,20 +101,6 @@ def ran_on_a_device(columns: TraceColumns) -> bool:
     return bool((device_rows(columns) & (columns.dur_ns > 0)).any())
 
 
-def partition(
-    columns: TraceColumns,
-    names: HostNames,
-    kinds: KernelNames,
-    launches: I64,
-    window: Spans,
-    work: I64,
-    *,
-    between: Spans | None = None,
-) -> Partition:
-    """``partition_and_host`` without what the host's threads did."""
-    return partition_and_host(columns, names, kinds, launches, window, work, between=between)[0]
-
-
 def partition_and_host(
     columns: TraceColumns,
     names: HostNames,

@@ -6,7 +6,7 @@ import numpy as np
 
 from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.model.change import revise
+from profilerkit.model.change import fields_of, revise
 from profilerkit.summaries.sample import spread, stretch
 
 #: Kernels of the table, and of the shortest form of it.
@@ -32,28 +32,24 @@ def smaller(facts: TraceFacts) -> Iterator[tuple[str, TraceFacts]]:
         yield words, facts
 
 
+#: What is kept as it is of a rank that is only compared.
+_COMPARED_BY = (
+    *("meta", "damage", "n_events", "steps", "window", "n_steady", "properties", "input"),
+    *("device_events_missing", "compute", "memory", "device"),
+)
+
+
 def thin(facts: TraceFacts) -> TraceFacts:
     """What ranks are compared by: steps, sums of the parts, collectives."""
     return TraceFacts(
-        meta=facts.meta,
-        damage=facts.damage,
-        n_events=facts.n_events,
-        steps=facts.steps,
+        **fields_of(facts, *_COMPARED_BY),
         partition=revise(facts.partition, segments=NO_SEGMENTS, alone=None, hidden=None),
-        window=facts.window,
-        n_steady=facts.n_steady,
-        properties=facts.properties,
-        device_window=None,
-        input=facts.input,
-        comm=None,
         collectives=spread(facts.collectives, facts.steps),
+        device_window=None,
+        comm=None,
         parallelism=(),
         warmup=None,
-        device_events_missing=facts.device_events_missing,
         kernels=(),
-        compute=facts.compute,
-        memory=facts.memory,
-        device=facts.device,
     )
 
 

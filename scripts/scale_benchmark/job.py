@@ -122,9 +122,9 @@ def facts_of(job: Job, template: TraceFacts, rank: int, ends: I64) -> TraceFacts
         window=steps,
         n_steady=STEPS,
         collectives=_log(arrives + offset, np.minimum(leaves, ends) + offset, job.ranks),
-        wire=None,
+        collective_work=None,
         replay=None,
-        waste=None,
+        kernel_losses=None,
         warmup=None,
     )
 

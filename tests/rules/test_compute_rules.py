@@ -39,7 +39,6 @@ def wasting(shares=None, *, major=8, spec=A100, run=None, **kernel_losses):
     """A device of 108 multiprocessors that wastes only what is given."""
     nothing = KernelLosses(
         has_shapes=True,
-        has_peaks=True,
         multiprocessors=108,
         alignment=None,
         grids=(),

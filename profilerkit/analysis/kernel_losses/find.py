@@ -341,7 +341,6 @@ def losses_of_kernels(work: Judged, optimizer_step: I64, properties: DevicePrope
     """
     return KernelLosses(
         has_shapes=bool((work.columns.input_dims >= 0).any()),
-        has_peaks=work.roof.spec is not None,
         multiprocessors=properties.multiprocessors if properties else None,
         alignment=misaligned(work),
         grids=grids(work),

@@ -149,7 +149,6 @@ class KernelLosses(msgspec.Struct, frozen=True):
 
     Attributes:
         has_shapes: whether any operator says what it was passed.
-        has_peaks: whether the device's peaks are known.
         multiprocessors: of the device.
         alignment: ``None`` where no product is misaligned.
         grids: largest time first, at most 64; ``None`` where no kernel says its grid.
@@ -162,7 +161,6 @@ class KernelLosses(msgspec.Struct, frozen=True):
     """
 
     has_shapes: bool
-    has_peaks: bool
     multiprocessors: int | None
     alignment: Alignment | None
     grids: tuple[Grid, ...] | None

@@ -241,7 +241,7 @@ def replay(graph: Graph) -> Replayed:
 def replay_all(graphs: Sequence[Graph]) -> list[Replayed]:
     """Run several versions of the same steps; those that share a shape go together.
 
-    >>> from profilerkit.analysis.replay.example import two_kernels
+    >>> from tests.analysis.replay.smallest_graph import two_kernels
     >>> plain = two_kernels(host_ns=5.0, kernel_ns=20.0)  # each step: 5 ns of host and a kernel, then it is awaited
     >>> replay(plain).step_ns(plain.shape).tolist(), replay(two_kernels(5.0, 8.0)).step_ns(plain.shape).tolist()
     ([25.0, 25.0], [13.0, 13.0])

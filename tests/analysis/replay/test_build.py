@@ -167,7 +167,7 @@ def test_the_order_of_events_in_the_file_does_not_matter(tmp_path):
     for _ in range(2):
         path.write_text(json.dumps(document), "utf-8")
         replay = trace_facts(read_trace(path)).replay
-        found.append((replay.plain_ns, *savings(replay, [[whatifs.CollectiveWork(2.0)], [changes.Syncs()]])))
+        found.append((replay.plain_ns, *savings(replay, [[whatifs.Wire(2.0)], [changes.Syncs()]])))
         random.Random(1).shuffle(document["traceEvents"])
     assert found[0] == pytest.approx(found[1])
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulator.whatifs import CollectiveWork
+from simulator.whatifs import Wire
 
 from profilerkit.analysis.replay.changes import (
     HiddenCollectives,
@@ -18,10 +18,10 @@ from profilerkit.analysis.replay.changes import (
     OnlyKernels,
     Syncs,
 )
-from profilerkit.analysis.replay.example import two_kernels
 from profilerkit.analysis.replay.gate import MOST_SLOWED
 from profilerkit.analysis.replay.graph import Wait, replay, replay_all
 from profilerkit.analysis.replay.joint import MOST_SHARED, joint, savings
+from tests.analysis.replay.smallest_graph import two_kernels
 from tests.analysis.replay.steps import EVENTS, US, facts_of, graph_of, steps
 from tests.recipes import replace
 
@@ -31,7 +31,7 @@ CHANGES = (
     Syncs(),
     Kernels(2.0, ("compute.math", "compute.membw")),
     HiddenCopies(),
-    CollectiveWork(2.0),
+    Wire(2.0),
     HiddenCollectives(),
     OneLaunch(0.0),
 )
@@ -87,7 +87,7 @@ def test_no_fix_makes_steps_longer_nor_saves_more_than_all_of_them(graph, change
 @settings(max_examples=150, deadline=None)
 @given(
     EVENTS,
-    st.sampled_from((Syncs(), CollectiveWork(2.0), HostTime(("over.python",), 0.5), Kernels(2.0))),
+    st.sampled_from((Syncs(), Wire(2.0), HostTime(("over.python",), 0.5), Kernels(2.0))),
     st.integers(0, 500),
     st.integers(1, 2_000),
 )
@@ -103,7 +103,7 @@ def test_a_saving_does_not_grow_when_another_serial_cause_does(events, change, s
 def test_a_faster_wire_saves_no_more_than_its_bound(graph, factor):
     """§4.5, 12: min of what is exposed and of what all collectives lose; exposed is what removing them saves."""
     facts = facts_of(graph)
-    ours, all_of_it = savings(facts, [[CollectiveWork(factor)], [CollectiveWork(1e12)]])
+    ours, all_of_it = savings(facts, [[Wire(factor)], [Wire(1e12)]])
     assert -1e-9 <= ours <= all_of_it + 1e-9
 
 
@@ -151,8 +151,8 @@ def test_more_changes_than_are_shared_fairly_are_ordered_step_by_step():
     changes = [
         HostTime(kept_ratio=0.9),
         LoaderWaits(0.0),
-        CollectiveWork(2.0),
-        CollectiveWork(1.5),
+        Wire(2.0),
+        Wire(1.5),
         Syncs(),
         HostTime(kept_ratio=0.8),
     ]
@@ -167,7 +167,7 @@ def test_more_changes_than_are_shared_fairly_are_ordered_step_by_step():
 @given(steps())
 def test_nothing_saves_more_than_leaving_only_the_kernels(graph):
     facts = facts_of(graph)
-    floor, *others = savings(facts, [[OnlyKernels()], [Syncs()], [HostTime()], [CollectiveWork(4.0)], [LoaderWaits()]])
+    floor, *others = savings(facts, [[OnlyKernels()], [Syncs()], [HostTime()], [Wire(4.0)], [LoaderWaits()]])
     assert all(value <= floor + 1e-9 for value in others)
 
 

@@ -22,8 +22,12 @@ from tests.recipes import AUTOGRAD, GLOO, US, Log, host_training, named, trainin
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
 
 
+def step_of(facts, rank):
+    return median_step(facts.lanes, facts.steps, facts.partition, rank)
+
+
 def told(trace, rank=0):
-    return median_step(trace.facts(), rank)
+    return step_of(trace.facts(), rank)
 
 
 def lane(found, name):
@@ -80,7 +84,7 @@ def test_its_numbers_are_those_of_the_partition_of_that_step(name):
 
 
 def agrees(facts):
-    found = median_step(facts, None)
+    found = step_of(facts, None)
     row = facts.steps.index.tolist().index(found.step)
     parts = named(facts.partition.per_step[row])
     assert found.time_ns == sum(parts.values())
