@@ -120,7 +120,7 @@ class DeviceClock(Watch):
         """Have the tracker mark steps."""
         self._patches = patches
         self._is_capturing, self._current = self._device.is_capturing, self._device.stream
-        self._tracker.mark, self._tracker.trains = self._mark, self._trains
+        self._tracker.mark, self._tracker.optimizer_starts = self._mark, self._trains
         self._tracker.fed_late = self._fed_late
         self._tracker.mark_at = self._tracker.optimizer_starts_at = 0  # last: now the training thread may call them
         patches.on_remove(self._end)

@@ -11,8 +11,6 @@ from profilerkit import __version__
 from profilerkit.capture.cgroup import quota_cores
 from profilerkit.capture.cuda import cuda_in_use, peaks_bytes
 from profilerkit.capture.guard import attempt
-from profilerkit.capture.place import Place
-from profilerkit.capture.settings import Settings
 from profilerkit.rundir.layout import FORMAT_VERSION, RunManifest
 from profilerkit.secrets import ALLOWED_VARIABLES, masked_arguments
 
@@ -148,15 +146,15 @@ def whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def manifest(settings: Settings, place: Place) -> RunManifest:
+def manifest(settings: dict[str, str], world_size: int) -> RunManifest:
     """Return what was started, without secrets, and with the versions of what is loaded by now."""
     return RunManifest(
         format_version=FORMAT_VERSION,
         profilerkit_version=__version__,
         created_unix_ns=time.time_ns(),
         argv=tuple(writable(argument) for argument in masked_arguments(sys.argv)),
-        world_size=place.world_size,
-        settings=settings.as_text(),
+        world_size=world_size,
+        settings=settings,
         environment={name: writable(value) for name, value in allowed(os.environ).items()},
         versions=versions(),
     )

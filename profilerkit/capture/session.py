@@ -178,7 +178,7 @@ class Session:
         """Write what is known, then start the threads and hang in the hooks. Raises OSError when the disk refuses."""
         began_ns = time.perf_counter_ns()
         if self._place.rank == 0:
-            write_manifest(self.run, environment.manifest(self._settings, self._place))
+            write_manifest(self.run, environment.manifest(self._settings.as_text(), self._place.world_size))
         self._write_meta()
         self._recorder.start()
         for sampler in self._samplers.values():
@@ -342,7 +342,7 @@ class Session:
         try:
             self._write_meta()
             if self._place.rank == 0 and self._closed:
-                write_manifest(self.run, environment.manifest(self._settings, self._place))
+                write_manifest(self.run, environment.manifest(self._settings.as_text(), self._place.world_size))
         except OSError as error:
             if error.errno is None:  # a signal's handler raised it
                 raise

@@ -86,11 +86,11 @@ def test_where_others_are_not_known_to_hold_the_processors_nothing_changes(known
 def test_the_queue_of_one_of_several_ranks_is_taken_off_what_it_does_itself():
     """The ranks use 0.8 of their host's 8 cores; what this one waits for the other in collectives stays."""
     sampled = (*cores(0.4), *cores(0.4, "host.sibling_cores"))
-    parts = {"idle.python": 0.4, "compute.other": 0.2, "comm.skew": 0.4}
+    parts = {"over.python": 0.4, "compute.other": 0.2, "comm.skew": 0.4}
     usual = {"usable_cores": 4.0, "world_size": 2, "host_ranks": 2, "samples": sampled}
     known = contended(on_host(parts, steps=steps(queued_ratio=0.3), **usual))
     assert known.share(QUEUE) == pytest.approx(0.3)
-    assert known.share("idle.python") == pytest.approx(0.2)
+    assert known.share("over.python") == pytest.approx(0.2)
     assert known.share("comm.skew") == pytest.approx(0.4)
     assert known.ranks[known.judged_rank].breakdown == known.parts
 
