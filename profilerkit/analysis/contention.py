@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import opening_share
-from profilerkit.analysis.workers.capacity import OWN_CORES, others_hold, own_cores
+from profilerkit.analysis.workers.capacity import fills_its_cores, others_hold
 from profilerkit.model.change import revise
 from profilerkit.model.step import PARTS, QUEUE, Part, StepTimes
 from profilerkit.model.workers import Workers
@@ -23,8 +23,8 @@ def contended(facts: Facts) -> Facts:
     """The facts in which time in the queue for a processor is a part of its own, where others hold the processors.
 
     Known are the queue of the training thread in its steps and in its waits, and that of the loader's workers, which
-    the training waits for, and of the threads that share its operators. A device works meanwhile, and ranks of one
-    host wait for each other: of neither is it told.
+    the training waits for, and of the threads that share its operators. A device works meanwhile: then nothing is taken
+    off. What a rank waits for others in collectives stays communication, whatever held them.
     """
     taken = _taken(facts)
     share = sum(taken.values())
@@ -88,13 +88,12 @@ def ready_ratio(cpu_ratio: float, queue_ratio: float) -> float:
 
 def _taken(facts: Facts) -> Mapping[str, float]:
     """Part to the share of the step in which it queues for a processor; empty where that is not others' doing."""
-    own, cores = own_cores(facts), facts.usable_cores
-    if facts.on_device or (facts.world_size or 1) > 1 or not facts.mean_step_ns:
-        return {}
-    if own is None or not cores or own >= OWN_CORES * cores:
+    if facts.on_device or not facts.mean_step_ns or fills_its_cores(facts) is not False:
         return {}
     waits, whole = facts.share(*WAITS), min(facts.steps.queued_ratio or 0.0, 1.0)
-    ran = max(1.0 - waits, 0.0)
+    # A thread that waits for a collective is blocked, and in no queue.
+    collectives = sum(part.share for part in facts.parts if part.family == "communication")
+    ran = max(1.0 - waits - collectives, 0.0)
     known = facts.input.queue_ratio if facts.input is not None else None
     # Of the first fetch of an epoch no queue is known, and what starting workers takes stays.
     opening = opening_share(facts)
@@ -104,9 +103,10 @@ def _taken(facts: Facts) -> Mapping[str, float]:
     in_rest = max(whole - in_waits * usual, 0.0) / ran if ran else 0.0
     if in_rest > _MOST:
         in_waits = in_rest = min(whole, _MOST)
-    left = opening + _left_to_wait(facts, ran * (1.0 - in_rest), usual * (1.0 - in_waits))
-    kept = {True: max(left / waits, 1.0 - _MOST) if waits else 1.0, False: 1.0 - in_rest}
-    taken = {part.part: part.share * (1.0 - kept[part.part in WAITS]) for part in facts.parts}
+    left = opening + _left_to_wait(facts, ran * (1.0 - in_rest) + collectives, usual * (1.0 - in_waits))
+    kept = dict.fromkeys(WAITS, max(left / waits, 1.0 - _MOST) if waits else 1.0)
+    kept |= {part.part: 1.0 for part in facts.parts if part.family == "communication"}
+    taken = {part.part: part.share * (1.0 - kept.get(part.part, 1.0 - in_rest)) for part in facts.parts}
     if unexplained := facts.share(UNKNOWN):
         taken[UNKNOWN] += min(_queue_of_pool(facts, whole), max(_MOST * unexplained - taken[UNKNOWN], 0.0))
     return taken

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.workers.capacity import SIBLING_CORES
 from profilerkit.model.run import Series
-
-#: Name of the signal.
-SIBLING_CORES = "host.sibling_cores"
 
 
 def host_ranks(ranks: Sequence[RankFacts], chosen: RankFacts) -> int | None:

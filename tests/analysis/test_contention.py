@@ -18,8 +18,8 @@ LOADING = LoadingFacts(queue=QueueFacts(20, 0.0, {}, {}, 0.0, 0.0))
 FED_IN_LINE = Loader(kind="DataLoader", num_workers=0)
 
 
-def cores(own):
-    return (Series(name="host.process_cores", unit="count", n=9, mean=own, p10=own, p90=own, maximum=own),)
+def cores(own, name="host.process_cores"):
+    return (Series(name=name, unit="count", n=9, mean=own, p10=own, p90=own, maximum=own),)
 
 
 def beside_others(queued, *, own=0.4, **known):
@@ -62,7 +62,8 @@ def test_the_queue_is_a_part_of_the_recorded_step_and_no_part_of_the_programs():
         beside_others(0.45, own=3.9),
         beside_others(0.45, samples=()),
         beside_others(0.45, usable_cores=None),
-        beside_others(0.45, world_size=2),
+        beside_others(0.45, world_size=2, host_ranks=2),
+        beside_others(0.45, world_size=2, host_ranks=2, samples=(*cores(3.0), *cores(3.9, "host.sibling_cores"))),
         replace(beside_others(0.45), mode="gpu"),
         facts({"input.wait": 0.3}),
     ],
@@ -71,7 +72,8 @@ def test_the_queue_is_a_part_of_the_recorded_step_and_no_part_of_the_programs():
         "its own load",
         "not sampled",
         "cores unknown",
-        "ranks of one host",
+        "ranks of one host that are not sampled",
+        "their own load",
         "a device works on",
         "no timers",
     ],
@@ -79,6 +81,18 @@ def test_the_queue_is_a_part_of_the_recorded_step_and_no_part_of_the_programs():
 def test_where_others_are_not_known_to_hold_the_processors_nothing_changes(known):
     assert contended(known) is known
     assert quiet(known) is known
+
+
+def test_the_queue_of_one_of_several_ranks_is_taken_off_what_it_does_itself():
+    """The ranks use 0.8 of their host's 8 cores; what this one waits for the other in collectives stays."""
+    sampled = (*cores(0.4), *cores(0.4, "host.sibling_cores"))
+    parts = {"over.python": 0.4, "compute.other": 0.2, "comm.skew": 0.4}
+    usual = {"usable_cores": 4.0, "world_size": 2, "host_ranks": 2, "samples": sampled}
+    known = contended(on_host(parts, steps=steps(queued_ratio=0.3), **usual))
+    assert known.share(QUEUE) == pytest.approx(0.3)
+    assert known.share("over.python") == pytest.approx(0.2)
+    assert known.share("comm.skew") == pytest.approx(0.4)
+    assert known.ranks[known.judged_rank].breakdown == known.parts
 
 
 def test_steps_slow_beside_others_are_not_told_as_the_programs():

@@ -14,6 +14,8 @@ THROTTLED = 0.05
 PRESSURE = 0.2
 #: Host utilisation that leaves no core to spare.
 FULL_HOST = 0.9
+#: Signal: cores that the run's other ranks on this host and their workers use.
+SIBLING_CORES = "host.sibling_cores"
 #: Of the usable cores, from which the run itself is what waits for them (a choice).
 OWN_CORES = 0.8
 #: No more workers than this are proposed.
@@ -64,18 +66,15 @@ def shortage(facts: Facts) -> str | None:
 
 
 def others_hold(facts: Facts) -> bool:
-    """Whether the cores that the batches wait for are taken by other programs, not by the run or a quota.
-
-    Of several ranks on a host each waits for the others', which would win nothing together.
-    """
-    workers, own, cores = facts.workers, own_cores(facts), facts.usable_cores
-    if workers is None or own is None or not cores or (facts.world_size or 1) > 1:
+    """Return whether the cores that the batches wait for are taken by other programs, not by the run or a quota."""
+    workers, cores = facts.workers, facts.usable_cores
+    if workers is None or not cores or fills_its_cores(facts) is not False:
         return False
     throttled = facts.series("host.cpu_throttled")
     if throttled is not None and throttled.mean >= THROTTLED:
         return False
     # In the judged steps the workers may use more than over all samples.
-    is_own = own >= OWN_CORES * cores or (workers.cpu_cores or 0.0) >= OWN_CORES * cores
+    is_own = (workers.cpu_cores or 0.0) >= OWN_CORES * cores
     return workers.time_ns("core") >= QUEUED_RATIO * workers.cpu_ns and not is_own
 
 
@@ -130,6 +129,19 @@ def own_cores(facts: Facts) -> float | None:
     if process is None or (used is None and _has_workers(facts)):
         return None
     return process.mean + (used or 0.0)
+
+
+def fills_its_cores(facts: Facts) -> bool | None:
+    """Return whether the run itself uses most of its host's cores, so that it waits for itself.
+
+    Of several ranks on one host each waits for the others, so all of them count. ``None`` where one was not sampled.
+    """
+    own, cores = own_cores(facts), facts.usable_cores
+    if (facts.world_size or 1) > 1:
+        siblings = facts.series(SIBLING_CORES)
+        own = None if own is None or siblings is None else own + siblings.mean
+        cores = (cores or 0.0) * (facts.host_ranks or 0)
+    return None if own is None or not cores else own >= OWN_CORES * cores
 
 
 def _has_workers(facts: Facts) -> bool:
