@@ -135,8 +135,10 @@ def _judged(document: dict[str, Any]) -> str:
 def _machine(document: dict[str, Any]) -> str:
     quiet = [row["host"]["quiet_pressure"] for row in document["rows"]]
     known = [value for value in quiet if value is not None]
-    pressure = f"; processes waited for a core {_percent(max(known))} of the time at most between the rows"
-    return machine_words(document["machine"], pressure if known else "")
+    pressure = (
+        f"; processes waited for a core {_percent(max(known))} of the time at most between the rows" if known else ""
+    )
+    return machine_words(document["machine"], pressure)
 
 
 def _others(document: dict[str, Any]) -> list[dict[str, Any]]:

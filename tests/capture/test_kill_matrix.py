@@ -80,11 +80,10 @@ def outcome_of(start, world_size, *words):
 def report_of(run, capsys):
     """The report of ``profilerkit analyze``, and what it prints."""
     capsys.readouterr()
-    out = run / "matrix.json"
-    assert main(["analyze", str(run), "-f", "json", "-o", str(out)]) == 0
     assert main(["analyze", str(run)]) == 0
     assert (run / "report.html").is_file()
-    return msgspec.json.decode(out.read_bytes(), type=Report), " ".join(capsys.readouterr().out.split())
+    report = msgspec.json.decode((run / "report.json").read_bytes(), type=Report)
+    return report, " ".join(capsys.readouterr().out.split())
 
 
 def step_ends(rank):
