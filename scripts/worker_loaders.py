@@ -12,23 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from accuracy_benchmark.training import Samples
+from torch.utils.data import DataLoader
 
 import profilerkit
-
-
-class Samples(Dataset[Any]):
-    """``count`` samples made by ``make``."""
-
-    def __init__(self, make: Callable[[int], Any], count: int) -> None:
-        self._make = make
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> Any:
-        return self._make(index)
 
 
 @dataclass(frozen=True)

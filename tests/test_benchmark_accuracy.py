@@ -3,8 +3,6 @@
 import doctest
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,7 @@ from profilerkit.model.verdict import Verdict
 from profilerkit.rules import RULES
 from profilerkit.rules.calibrated import RULES as RULES_CALIBRATED
 from profilerkit.rules.calibrated import WITHIN
+from tests import programs
 from tests.report.samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -315,8 +314,7 @@ def reports(tmp_path_factory):
     """The script run twice: one scenario, then another into the same reports."""
     out = tmp_path_factory.mktemp("reports")
     for code in ("C03", "C15"):
-        command = [sys.executable, SCRIPT, "--quick", "--only", code, "--out", out]
-        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+        programs.run(SCRIPT, "--quick", "--only", code, "--out", out, cwd=ROOT, timeout=300, check=True)
     return out
 
 
@@ -358,7 +356,7 @@ def test_what_a_tool_says_cannot_become_part_of_the_page():
 
 
 def test_a_scenario_that_does_not_exist_is_refused():
-    asked = subprocess.run([sys.executable, SCRIPT, "--only", "C99"], capture_output=True, text=True, check=False)
+    asked = programs.run(SCRIPT, "--only", "C99")
     assert asked.returncode == 2
     assert "unknown scenario C99" in asked.stderr
 

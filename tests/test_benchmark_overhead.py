@@ -4,8 +4,6 @@ import doctest
 import json
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +28,8 @@ from overhead_benchmark.method import METHOD
 from overhead_benchmark.page import render
 from overhead_benchmark.workload import Workload
 
+from tests import programs
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "benchmark_overhead"
 
@@ -39,8 +39,7 @@ def reports(tmp_path_factory):
     """The script run twice: two rows, then one of them again and a third."""
     out = tmp_path_factory.mktemp("reports")
     for rows in ("empty,growth", "empty,1ms.2ranks.2workers"):
-        command = [sys.executable, SCRIPT, "--quick", "--only", rows, "--out", out]
-        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+        programs.run(SCRIPT, "--quick", "--only", rows, "--out", out, cwd=ROOT, timeout=300, check=True)
     return out
 
 
@@ -269,7 +268,7 @@ def test_the_page_loads_nothing_and_names_no_machine(reports):
 
 
 def test_a_row_that_does_not_exist_is_refused():
-    asked = subprocess.run([sys.executable, SCRIPT, "--only", "6ms"], capture_output=True, text=True, check=False)
+    asked = programs.run(SCRIPT, "--only", "6ms")
     assert asked.returncode == 2
     assert "unknown row 6ms" in asked.stderr
 
@@ -286,8 +285,7 @@ def test_figures_of_an_earlier_method_are_labelled_on_the_page(document):
 def test_rows_do_not_join_those_of_an_earlier_method(tmp_path):
     target = tmp_path / "overhead.json"
     target.write_text('{"cases": []}', "utf-8")
-    command = [sys.executable, SCRIPT, "--quick", "--only", "empty", "--out", tmp_path]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    asked = programs.run(SCRIPT, "--quick", "--only", "empty", "--out", tmp_path)
     assert asked.returncode == 2
     assert "cause: they were measured by an earlier method" in asked.stderr
     assert target.read_text("utf-8") == '{"cases": []}'

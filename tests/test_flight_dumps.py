@@ -1,7 +1,6 @@
 """Flight recorder dumps alone to a report: who is late, from real runs and from recipes, and where they do not tell."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from profilerkit.report import terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
 from profilerkit.results import as_report
+from tests import programs
 from tests.recipes import training
 
 sys.path.insert(0, str(Path(__file__).parent / "trace"))
@@ -25,7 +25,7 @@ import os, sys, time
 import torch, torch.distributed as dist
 import torch._C._distributed_c10d as c10d
 
-rank, directory, late_s = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+rank, directory, late_s = int(os.environ["RANK"]), sys.argv[1], float(sys.argv[2])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=2)
 for _ in range(25):
@@ -47,18 +47,8 @@ def real(tmp_path, late_s):
     for name in ("pickle", "json"):
         (tmp_path / name).mkdir()
     (tmp_path / "train.py").write_text(TRAINING)
-    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(tmp_path / "train.py"), str(rank), str(tmp_path), str(late_s)],
-            env=environment,
-            stderr=subprocess.PIPE,
-        )
-        for rank in range(2)
-    ]
-    for process in ranks:
-        _, said = process.communicate(timeout=120)
-        assert process.returncode == 0, said[-2000:]
+    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000"}
+    programs.ranks(tmp_path / "train.py", tmp_path, late_s, env=environment, check=True)
     return tmp_path
 
 

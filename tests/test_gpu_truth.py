@@ -3,8 +3,6 @@
 import gzip
 import json
 import re
-import subprocess
-import sys
 import tarfile
 import time
 import types
@@ -23,6 +21,7 @@ from gpu_truth_parts.page import NOT_YET, render  # noqa: E402
 from gpu_truth_parts.scenarios import SCENARIOS  # noqa: E402
 
 from profilerkit.rules import RULES  # noqa: E402
+from tests import programs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,10 +82,7 @@ def on_a_cpu(tmp_path_factory):
     """Three parts run by the script as it stands."""
     place = tmp_path_factory.mktemp("gpu_truth")
     command = [SCRIPT, "--device", "cpu", "--quick", "--part", "preflight,clock,window"]
-    done = subprocess.run(
-        [sys.executable, *command, "--place", place / "parts", "--out", place],
-        capture_output=True, text=True, check=False, cwd=ROOT,
-    )  # fmt: skip
+    done = programs.run(*command, "--place", place / "parts", "--out", place, cwd=ROOT, timeout=300)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode in {0, 1}
     return place

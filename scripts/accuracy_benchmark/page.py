@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from machine import words as machine_words
+from pages import environment
 
 from accuracy_benchmark import peers
-from profilerkit.report.palette import FILLS, INKS
 
 #: Colour of a row's family; ``healthy`` and ``mixed`` have none of their own.
 _COLOURS = {"healthy": "good", "mixed": "other"}
@@ -34,20 +32,12 @@ class Dot:
 
 def render(document: dict[str, Any]) -> str:
     """The page; everything that came from a report or a tool is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(percent=_percent, signed=_signed, score=_score, goal=_goal, result=_result, short=_short)
-    return environment.get_template("page.html.j2").render(
+    made = environment(percent=_percent, signed=_signed, score=_score, goal=_goal, result=_result, short=_short)
+    return made.get_template("accuracy_benchmark/page.html.j2").render(
         document=document,
         headline=_headline(document),
         machine=_machine(document),
         judged=_judged(document),
-        schemes={name: _scheme(name) for name in ("light", "dark")},
         dots=dots(document["rows"]),
         ticks=[(tick, _place(tick), _SIZE - _place(tick)) for tick in _TICKS],
         size=_SIZE,
@@ -55,12 +45,6 @@ def render(document: dict[str, Any]) -> str:
         tables=_tables(),
         cannot=peers.CANNOT,
     )
-
-
-def _scheme(name: str) -> Markup:
-    """Colours as CSS custom properties."""
-    colours = {**INKS[name], **FILLS[name]}  # type: ignore[index]
-    return Markup(";".join(f"--{key}:{value}" for key, value in colours.items()))
 
 
 def dots(rows: Sequence[dict[str, Any]]) -> list[Dot]:
@@ -149,17 +133,12 @@ def _judged(document: dict[str, Any]) -> str:
 
 
 def _machine(document: dict[str, Any]) -> str:
-    machine = document["machine"]
-    gib = round(machine["memory_bytes"] / 2**30)
     quiet = [row["host"]["quiet_pressure"] for row in document["rows"]]
     known = [value for value in quiet if value is not None]
     pressure = (
         f"; processes waited for a core {_percent(max(known))} of the time at most between the rows" if known else ""
     )
-    return (
-        f"{machine['cores']} cores ({machine['architecture']}), {gib} GiB of memory, {machine['system']}, "
-        f"Python {machine['python']}{pressure}"
-    )
+    return machine_words(document["machine"], pressure)
 
 
 def _others(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from page_templates import environment
+from pages import environment
 
 from profilerkit.report.blocks import Table
 from profilerkit.report.html import page_css

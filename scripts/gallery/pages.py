@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from markupsafe import Markup
 from overhead_benchmark.method import earlier
-from page_templates import environment
+from pages import environment
 
 from gallery import legend
 from gallery.document import contention, load

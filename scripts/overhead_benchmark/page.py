@@ -1,54 +1,32 @@
 """The overhead report as one offline HTML page: the budgets, every row with its interval, the tools."""
 
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from machine import words as machine_words
+from pages import environment, number
 
 from overhead_benchmark.cases import CLOCKED, LIGHT, SAMPLERS
 from overhead_benchmark.method import earlier
 from overhead_benchmark.results import case_words
-from profilerkit.report.palette import FILLS, INKS
 
 
 def render(document: dict[str, Any]) -> str:
     """The page, which says so of figures of an earlier method; everything that came from a tool is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(figure=_figure, percent=_percent, words=case_words, limit=_limit, value=_value)
-    return environment.get_template("page.html.j2").render(
+    made = environment(figure=_figure, percent=_percent, words=case_words, limit=_limit, value=_value)
+    return made.get_template("overhead_benchmark/page.html.j2").render(
         document=document,
         earlier=earlier(document),
         headline=_headline(document),
         machine=_machine(document),
-        schemes={name: _scheme(name) for name in ("light", "dark")},
         bars=_bars(document["cases"]),
     )
-
-
-def _scheme(name: str) -> Markup:
-    """Colours as CSS custom properties."""
-    colours = {**INKS[name], **FILLS[name]}  # type: ignore[index]
-    return Markup(";".join(f"--{key}:{value}" for key, value in colours.items()))
-
-
-def _number(value: float) -> str:
-    """Three significant digits, thousands set apart."""
-    short = float(f"{value:.3g}")
-    return f"{short:,.0f}" if abs(short) >= 100 else f"{short:g}"
 
 
 def _figure(figure: dict[str, float] | None, scale: float = 1.0) -> str:
     """``median [low, high]``; ``not measured`` where nothing was."""
     if figure is None:
         return "not measured"
-    median, low, high = (_number(scale * figure[name]) for name in ("median", "low", "high"))
+    median, low, high = (number(scale * figure[name]) for name in ("median", "low", "high"))
     return median if low == high else f"{median} [{low}, {high}]"
 
 
@@ -68,7 +46,7 @@ def _value(check: dict[str, Any]) -> str:
 
 def _limit(check: dict[str, Any]) -> str:
     """The limit of a budget."""
-    return f"{100 * check['limit']:g} %" if check["unit"] == "ratio" else f"{_number(check['limit'])} {_unit(check)}"
+    return f"{100 * check['limit']:g} %" if check["unit"] == "ratio" else f"{number(check['limit'])} {_unit(check)}"
 
 
 def _unit(check: dict[str, Any]) -> str:
@@ -105,16 +83,11 @@ def _headline(document: dict[str, Any]) -> str:
         budgets += f", {untold} cannot be told here"
     for check in document["checks"]:
         if check["unit"] == "µs":
-            return f"Recording every step takes {_number(check['measured'])} µs of it; {budgets}"
+            return f"Recording every step takes {number(check['measured'])} µs of it; {budgets}"
     return budgets
 
 
 def _machine(document: dict[str, Any]) -> str:
-    machine = document["machine"]
-    gib = round(machine["memory_bytes"] / 2**30)
     loads = [case["load"]["before"] for case in document["cases"]]
     load = f"; load average {min(loads):.1f} to {max(loads):.1f} before the rows" if loads else ""
-    return (
-        f"{machine['cores']} cores ({machine['architecture']}), {gib} GiB of memory, {machine['system']}, "
-        f"Python {machine['python']}{load}"
-    )
+    return machine_words(document["machine"], load)

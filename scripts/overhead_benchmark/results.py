@@ -76,13 +76,11 @@ def turns_interval(
     """
     ours, usual = np.asarray(with_tool, dtype=np.float64), np.asarray(bare, dtype=np.float64)
     longer = (ours[:, :, None] - usual[:, None, :]).reshape(len(ours), -1)
-    parts, order = np.split(longer, processes), np.random.default_rng(0)
-
-    def again() -> float:
-        chosen = [parts[number] for number in order.integers(0, processes, processes)] if processes > 1 else parts
-        return float(np.median(np.concatenate([part[order.integers(0, len(part), len(part))] for part in chosen])))
-
-    low, high = np.quantile([again() for _ in range(_RESAMPLES)], (0.025, 0.975))
+    parts, order = np.stack(np.split(longer, processes)), np.random.default_rng(0)
+    chosen = order.integers(0, processes, (_RESAMPLES, processes, 1))
+    turns = order.integers(0, parts.shape[1], (_RESAMPLES, processes, parts.shape[1]))
+    again = np.median(parts[chosen, turns].reshape(_RESAMPLES, -1), axis=1)
+    low, high = np.quantile(again, (0.025, 0.975))
     middle, wider = float(np.median(longer)), _for_few(processes)
     return {
         "median": middle,

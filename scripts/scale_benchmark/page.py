@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from page_policy import sealed
-from page_templates import environment
+from pages import environment, sealed
 
 from profilerkit.report.blocks import Axis, Chart, Label, Shape, Table, Tick
 from profilerkit.report.charts.chart import Scale, decades, point, polyline

@@ -31,7 +31,12 @@ def small_sets():
 
 
 SETS = dict(small_sets())
-each_set = pytest.mark.parametrize("name", SETS)
+
+
+@pytest.fixture(scope="module", params=SETS)
+def name(request):
+    """A set: all tests of it follow each other, so that it is parsed and analysed once."""
+    return request.param
 
 
 @functools.lru_cache(maxsize=2)
@@ -53,7 +58,6 @@ def test_there_are_sets_of_many_kinds():
     assert len(SETS) >= 12
 
 
-@each_set
 def test_parts_sum_to_the_step_and_savings_to_no_more(name):
     report = loaded(name)[1]
     for rank in report.ranks:
@@ -67,21 +71,18 @@ def test_parts_sum_to_the_step_and_savings_to_no_more(name):
             assert 0.0 <= saving.low <= saving.expected <= saving.high <= 1.0
 
 
-@each_set
 @pytest.mark.parametrize("change", [changes.shuffled, changes.doubled, changes.renumbered])
 def test_order_copies_and_numbers_mean_nothing(name, change):
     documents, report = loaded(name)
     assert told(analyzed([change(document) for document in documents])) == told(report)
 
 
-@each_set
 def test_when_it_was_means_nothing(name):
     documents, report = loaded(name)
     moved = analyzed([changes.shifted(document, 5_000_000) for document in documents])
     assert told(moved, moments=False) == told(report, moments=False)
 
 
-@each_set
 def test_events_outside_of_the_steps_do_not_count(name):
     documents, report = loaded(name)
     marks = [mark for document in documents for mark in changes.steps_of(document)]

@@ -1,8 +1,7 @@
 # ruff: noqa: PT012  a block under test is a with statement with several lines
-"""Real ranks under torchrun and mp.spawn, without a trace: what torch recorded names the late one."""
+"""Real ranks, launched or made by their script, without a trace: what torch recorded names the late one."""
 
 import gc
-import os
 import sys
 import time
 import weakref
@@ -14,7 +13,8 @@ from profilerkit.capture import distributed
 from profilerkit.capture.distributed import dump
 from profilerkit.model.finding import in_order
 from profilerkit.rundir.reader import read_run
-from tests.capture.two_ranks import TORCHRUN, finished
+from tests import programs
+from tests.capture.test_capture_distributed import clean
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -53,7 +53,7 @@ def train(rank, directory, late_by):
             del model, optimizer
             dist.destroy_process_group()
 
-def spawned(rank, directory, late_by, port):
+def forked(rank, directory, late_by, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     if late_by == "nobody knows":
         with profilerkit.profile(directory, deep=False, nvml=False, host=False, analyze=False) as prof:
@@ -65,25 +65,26 @@ def spawned(rank, directory, late_by, port):
     train(rank, directory, late_by)
 
 if __name__ == "__main__":
-    how, directory, late_by = sys.argv[1:4]
-    if how == "torchrun":
+    how, directory, late_by, port = sys.argv[1:]
+    if how == "launched":
         dist.init_process_group("gloo")
         train(dist.get_rank(), directory, late_by)
     else:
-        mp.spawn(spawned, (directory, late_by, sys.argv[4]), nprocs=2)
+        mp.start_processes(forked, (directory, late_by, port), nprocs=2, start_method="fork")
+    os._exit(0)  # torch 2.13 may abort at exit once a gloo group was destroyed
 """
 
 
 def trained(tmp_path, how, late_by):
-    """The run directory of two ranks."""
-    script = tmp_path / "train.py"
+    """The run directory of two ranks: launched as torchrun does, or made by the script itself."""
+    script, run = tmp_path / "train.py", tmp_path / "run"
     script.write_text(TRAINING)
-    launcher = TORCHRUN if how == "torchrun" else ()
-    base = 20_000 + os.getpid() % 20_000
-    return finished(tmp_path, lambda run, number: (*launcher, script, how, run, late_by, base + number))[0]
+    start = programs.ranks if how == "launched" else programs.run
+    start(script, how, run, late_by, programs.free_port(), env=clean(), check=True)
+    return run
 
 
-@pytest.mark.parametrize("how", ["torchrun", "spawn"])
+@pytest.mark.parametrize("how", ["launched", "forked"])
 def test_flight_recorders_name_the_rank_that_works_longer(tmp_path, how):
     run = trained(tmp_path, how, "work")
     report = profilerkit.analyze(run)
@@ -111,7 +112,7 @@ def test_flight_recorders_name_the_rank_that_works_longer(tmp_path, how):
 
 
 def test_timers_tell_why_the_rank_is_late_that_flight_recorders_name(tmp_path):
-    report = profilerkit.analyze(trained(tmp_path, "torchrun", "input"))
+    report = profilerkit.analyze(trained(tmp_path, "launched", "input"))
     (late,) = report.communication.late
     assert late.rank == 1
     assert late.cause.startswith("input.")
@@ -121,7 +122,7 @@ def test_timers_tell_why_the_rank_is_late_that_flight_recorders_name(tmp_path):
 
 
 def test_ranks_that_learn_their_place_too_late_say_so(tmp_path):
-    run = trained(tmp_path, "spawn", "nobody knows")
+    run = trained(tmp_path, "forked", "nobody knows")
     said = [" ".join(read_run(path).ranks[0].notes) for path in (run, run.with_name("run-2"))]
     assert "became rank 0 of 2 only after" in " ".join(said)
     assert "became rank 1 of 2 only after" in " ".join(said)

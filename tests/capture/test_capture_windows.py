@@ -2,9 +2,6 @@
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +15,7 @@ from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import WindowRequest, WindowStatus, request_file
 from profilerkit.rundir.writer import RankWriter
 from profilerkit.units import format_bytes
+from tests import programs
 
 pytestmark = pytest.mark.torch
 MS = 1_000_000
@@ -489,23 +487,7 @@ os._exit(0)  # gloo may abort when the other rank is gone first
 def test_two_real_ranks_trace_the_same_steps_after_a_request(tmp_path, toy, recorded):
     script = tmp_path / "train.py"
     script.write_text(TWO_RANKS)
-    variables = {
-        **os.environ,
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, str(script), str(tmp_path / "run")]
-    ranks = [
-        subprocess.Popen(command, env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
-    ]
-    try:
-        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    programs.ranks(script, tmp_path / "run", check=True)
     first, second = recorded(tmp_path / "run").run.ranks
     of_first = [(status.first_step, status.last_step) for status, _ in first.windows if status.ok]
     of_second = [(status.first_step, status.last_step) for status, _ in second.windows if status.ok]
@@ -514,12 +496,6 @@ def test_two_real_ranks_trace_the_same_steps_after_a_request(tmp_path, toy, reco
     assert of_first[0] == of_second[1]
     request = json.loads((tmp_path / "run" / "windows" / "scheduled.request").read_text())
     assert request["first_step"] == of_first[0][0]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 OWN_PROFILER = """
@@ -550,8 +526,7 @@ for run in sys.argv[1:]:
 def test_a_profiler_that_starts_while_a_batch_is_fetched_crashes_nothing(tmp_path, recorded):
     """Our span around the fetch began in our session, and must end in it: torch ends the process otherwise."""
     runs = [str(tmp_path / name) for name in "abc"]
-    done = subprocess.run([sys.executable, "-c", OWN_PROFILER, *runs], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    programs.run("-c", OWN_PROFILER, *runs, check=True)
     for run in runs:
         ((status, _), *_) = recorded(run).rank.windows
         assert status.ok

@@ -4,7 +4,6 @@ import contextlib
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from profilerkit.cli import main
 from profilerkit.model.report import Report
 from profilerkit.rundir.layout import EVENT, EventKind
 from profilerkit.rundir.reader import read_run
+from tests import programs
 
 HOME = Path(profilerkit.__file__).parents[1]
 PROGRAM = Path(__file__).parent / "programs" / "endings.py"
@@ -33,14 +33,12 @@ def start(tmp_path):
 
     def start(*words, launcher=(), **variables):
         ours = {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
-        process = subprocess.Popen(
-            [sys.executable, *launcher, str(PROGRAM), *words],
-            cwd=tmp_path,
-            env={**os.environ, **ours, **variables},
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        place = {"cwd": tmp_path, "env": {**os.environ, **ours, **variables}}
+        if launcher:
+            command = [sys.executable, *launcher, str(PROGRAM), *words]
+            process = subprocess.Popen(command, **place, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        else:
+            process = programs.start(PROGRAM, *words, **place)
         started.append(process)
         return process
 
@@ -59,10 +57,8 @@ def ended(process):
 
 def two_ranks(start, *words):
     """Two ranks of one job; as a launcher does, the first is told to end some time after the second has failed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    job = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    port = str(programs.free_port())
+    job = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks = [start(*words, RANK=str(rank), LOCAL_RANK=str(rank), **job) for rank in (0, 1)]
     code, said = ended(ranks[1])
     if code:
@@ -84,11 +80,10 @@ def outcome_of(start, world_size, *words):
 def report_of(run, capsys):
     """The report of ``profilerkit analyze``, and what it prints."""
     capsys.readouterr()
-    out = run / "matrix.json"
-    assert main(["analyze", str(run), "-f", "json", "-o", str(out)]) == 0
     assert main(["analyze", str(run)]) == 0
     assert (run / "report.html").is_file()
-    return msgspec.json.decode(out.read_bytes(), type=Report), " ".join(capsys.readouterr().out.split())
+    report = msgspec.json.decode((run / "report.json").read_bytes(), type=Report)
+    return report, " ".join(capsys.readouterr().out.split())
 
 
 def step_ends(rank):

@@ -1,7 +1,5 @@
 """The wall clock of real small runs: what was done in them is found in their ledger."""
 
-import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -10,6 +8,7 @@ import pytest
 
 import profilerkit
 from profilerkit.rundir.layout import EventKind
+from tests import programs
 
 PAUSE_S = 0.05
 PAUSE_NS = 50_000_000
@@ -144,14 +143,9 @@ def test_a_program_is_accounted_for_from_its_start_to_its_end(tmp_path, ending, 
     script.write_text(textwrap.dedent(PROGRAM))
     began = time.monotonic_ns()
     run = tmp_path / "run"
-    done = subprocess.run(
-        [sys.executable, str(script), str(run), ending],
-        check=False,
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    done = programs.run(script, run, ending)
     lasted = time.monotonic_ns() - began
-    assert done.returncode == code, done.stderr.decode()
+    assert done.returncode == code, done.stderr
     ledger = ledger_of(run)
     found = entries(ledger)
     assert ledger.to_last_record == (ending == "killed")

@@ -1,18 +1,14 @@
 """``trace_handler`` on torch's own profiler: its windows are one rank's steps, and the training never notices."""
 
-import os
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
 import profilerkit
 from profilerkit.cli import main
 from profilerkit.errors import UsageError
+from tests import programs
 
-HOME = Path(profilerkit.__file__).parents[1]
 LOOP = textwrap.dedent("""
     import sys, time, torch, profilerkit
     from torch.profiler import ProfilerActivity, profile, schedule
@@ -43,19 +39,10 @@ def run(tmp_path):
     """Run a program that begins with ``LOOP``; return the process."""
     pytest.importorskip("torch")
 
-    def run(program, *launcher, rc=0):
+    def run(program, rc=0, start=programs.run):
         (tmp_path / "train.py").write_text(LOOP + textwrap.dedent(program), encoding="utf-8")
-        variables = {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [sys.executable, *launcher, "train.py"],
-            cwd=tmp_path,
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-        )
-        assert done.returncode == rc, done.stderr
+        done = start("train.py", cwd=tmp_path)
+        assert {process.returncode for process in (done if isinstance(done, list) else [done])} == {rc}, done
         return done
 
     return run
@@ -120,7 +107,7 @@ def test_the_ranks_of_a_job_share_a_directory_and_the_first_reports(run, tmp_pat
         assert (handler.report is None) == (rank > 0)
         dist.destroy_process_group()
         """,
-        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        start=programs.ranks,
     )
     report = profilerkit.load(tmp_path / "runs" / "x" / "report.json")
     assert [rank.rank for rank in report.ranks] == [0, 1]

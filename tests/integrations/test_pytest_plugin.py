@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import profilerkit
+from tests import programs
 
 HOME = Path(profilerkit.__file__).parents[1]
 PLUGIN = "profilerkit.integrations.pytest"
@@ -51,16 +52,8 @@ def outcome(tmp_path):
         (tmp_path / "test_training.py").write_text(TESTS + textwrap.dedent(tests), encoding="utf-8")
         (tmp_path / "pyproject.toml").write_text(settings, encoding="utf-8")
         command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, "--strict-markers", "--basetemp=kept"]
-        own = {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        done = subprocess.run(
-            [sys.executable, *command, *options],
-            cwd=tmp_path,
-            env={**os.environ, **own},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-        )
+        own = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        done = programs.run(*command, *options, cwd=tmp_path, env={**os.environ, **own}, timeout=240)
         return done.returncode, done.stdout
 
     return outcome
@@ -117,23 +110,23 @@ def test_the_budgets_of_the_project_hold_and_the_marker_wins(outcome):
     assert "FAILED test_training.py::test_of_the_project" in shown
 
 
-@pytest.mark.parametrize(
-    ("budget", "said"),
-    [
-        ('stepp_time="1 ms"', "did you mean step_time?"),
-        ("step_time=20", "'20' is not a number with one of the units"),
-        ('"20 ms"', "a budget has no name"),
-        ('throughput="1/s"', "not judged: throughput was not measured"),
-    ],
-)
-def test_a_budget_that_cannot_be_judged_fails(outcome, budget, said):
-    code, shown = outcome(f"""
-        @pytest.mark.profilerkit({budget})
-        def test_step():
-            train([torch.randn(8)] * 30)
-    """)
+UNJUDGED = {
+    'stepp_time="1 ms"': "did you mean step_time?",
+    "step_time=20": "'20' is not a number with one of the units",
+    '"20 ms"': "a budget has no name",
+    'throughput="1/s"': "not judged: throughput was not measured",
+}
+
+
+def test_a_budget_that_cannot_be_judged_fails(outcome):
+    tests = [
+        f"@pytest.mark.profilerkit({budget})\ndef test_{number}():\n    train([torch.randn(8)] * 30)\n"
+        for number, budget in enumerate(UNJUDGED)
+    ]
+    code, shown = outcome("\n".join(tests))
     assert code == 1
-    assert said in shown
+    failures = re.split(r"^_+ test_\d _+$", shown.partition("short test summary")[0], flags=re.MULTILINE)[1:]
+    assert [said in failure for said, failure in zip(UNJUDGED.values(), failures, strict=True)] == [True] * 4, shown
     assert "Traceback" not in shown
 
 

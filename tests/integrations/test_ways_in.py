@@ -16,6 +16,7 @@ import pytest
 import profilerkit
 from profilerkit.rundir.layout import EVENT, EventKind
 from profilerkit.rundir.reader import read_run
+from tests import programs
 
 HOME = Path(profilerkit.__file__).parents[1]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -47,6 +48,8 @@ def kind(request):
 def train(tmp_path, *command):
     # One thread: on a busy machine the threads of small operators wait for each other longer than for the data.
     variables = {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    if command[0] != "-m":
+        return programs.run(*command, cwd=tmp_path, env={**os.environ, **variables}, timeout=300, check=True)
     done = subprocess.run(
         [sys.executable, *command],
         cwd=tmp_path,

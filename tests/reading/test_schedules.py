@@ -1,15 +1,13 @@
 """Directories as torch's profiler leaves them where its schedule repeats."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from profilerkit.api import analyze
 from profilerkit.errors import UsageError
 from profilerkit.formats import windows
+from tests import programs
 
 RECIPE = """
 import sys, torch
@@ -47,8 +45,7 @@ def write_window(directory, first, *, pid=100, rank=None, count=5, name=None, at
 
 @pytest.mark.parametrize("form", ["plain", "gz"])
 def test_the_documented_recipe_of_torch_is_one_rank(tmp_path, form):
-    run = [sys.executable, "-W", "ignore", "-c", RECIPE, str(tmp_path / "log"), form]
-    subprocess.run(run, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    programs.run("-c", RECIPE, tmp_path / "log", form, check=True)
     assert len(list((tmp_path / "log").iterdir())) == 3
     report = analyze(tmp_path / "log")
     assert len(report.ranks) == 1

@@ -1,4 +1,7 @@
-"""Real traces, plain, compressed and laid out anew: the report is the same to the last digit."""
+"""Real traces, compressed and laid out anew: the report is the same to the last digit.
+
+That any two layouts have the same columns is tested in test_trace_shared.py; here are the two that differ most.
+"""
 
 import gzip
 
@@ -28,16 +31,14 @@ def report_of(path):
 def test_report_does_not_depend_on_layout_or_compression(file, tmp_path):
     text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     indented = msgspec.json.format(text, indent=3)
-    reports = {}
+    assert len(indented) > 1.05 * len(text)
+    reports = []
     for layout, content in (
-        ("plain", text),
-        ("gzip", gzip.compress(text, 1)),
         ("indented", indented),
         ("compact gzip", gzip.compress(msgspec.json.format(text, indent=-1), 1)),
     ):
         path = tmp_path / layout / "trace.json"
         path.parent.mkdir()
         path.write_bytes(content)
-        reports[layout] = report_of(path)
-    assert len(indented) > 1.05 * len(text)
-    assert [layout for layout, report in reports.items() if report != reports["plain"]] == []
+        reports.append(report_of(path))
+    assert reports[0] == reports[1]

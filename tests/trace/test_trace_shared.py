@@ -37,6 +37,17 @@ def uncollected():
     gc.enable()
 
 
+@pytest.fixture(scope="module", params=FILES, ids=lambda path: f"{path.parent.name}/{path.name.split('.')[0]}")
+def path(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def columns(path):
+    """All that the file holds, read once for the tests of it."""
+    return read_trace(path, wanted=Wanted.EVERYTHING)
+
+
 def loaded(path):
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     document = json.loads(text, parse_float=Decimal)
@@ -47,12 +58,10 @@ def exact_ns(us):
     return int((Decimal(us) * 1000).to_integral_value())
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name.split('.')[0]}")
-def test_columns_equal_the_parsed_document(path):
+def test_columns_equal_the_parsed_document(path, columns):
     events, document = loaded(path)
     spans = [event for event in events if event["ph"] == "X"]
     args = [event.get("args") or {} for event in spans]
-    columns = read_trace(path, wanted=Wanted.EVERYTHING)
 
     assert columns.damage == Damage()
     assert columns.ts_ns.tolist() == [exact_ns(event["ts"]) for event in spans]
@@ -118,10 +127,9 @@ def contents(columns, known):
     return arrays, (names, columns.collectives, revise(columns.meta, path=""))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name.split('.')[0]}")
-def test_layout_and_compression_do_not_change_the_columns(path, tmp_path):
+def test_layout_and_compression_do_not_change_the_columns(path, columns, tmp_path):
     known = {}
-    arrays, rest = contents(read_trace(path, wanted=Wanted.EVERYTHING), known)
+    arrays, rest = contents(columns, known)
     for layout, text in layouts(path):
         (tmp_path / "trace").write_bytes(text)
         found, found_rest = contents(read_trace(tmp_path / "trace", wanted=Wanted.EVERYTHING, strict=True), known)
@@ -129,9 +137,7 @@ def test_layout_and_compression_do_not_change_the_columns(path, tmp_path):
         assert [np.array_equal(a, b) for a, b in zip(found, arrays, strict=True)] == [True] * len(arrays), layout
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name.split('.')[0]}")
-def test_every_link_joins_equal_correlations(path):
-    columns = read_trace(path, wanted=Wanted.EVERYTHING)
+def test_every_link_joins_equal_correlations(columns):
     launch = launch_of(columns)
     linked = np.flatnonzero(launch >= 0)
     assert columns.is_a(*DEVICE)[linked].all()

@@ -1,0 +1,185 @@
+"""Run Python programs in forks of a process that has imported torch: the import takes 3 s of CPU, a fork 0.02 s.
+
+A program has a ``__main__``, arguments, a directory, an environment and a session of its own, and ends as any Python
+ends. It does not see how an interpreter starts and imports: what is about that starts a Python of its own.
+"""
+
+import atexit
+import contextlib
+import functools
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HOME = Path(__file__).parents[1]
+_SIZE = 1 << 18
+_TEMPLATE = "import sys; from tests.programs import serve, main; main = main(*serve(int(sys.argv[1]))); exec(*main)"
+_IMPORTS = ("numpy", "msgspec", "psutil", "torch", "torch._dynamo", "torch.distributed", "torch.profiler")
+
+
+class Program:
+    """A program that runs or has ended; its methods are those of ``subprocess.Popen``."""
+
+    def __init__(self, control, out, err):
+        self._control, self._files, self._said = os.fdopen(control), (out, err), None
+        self.pid = int(self._control.readline())
+        self.returncode = None
+
+    def poll(self):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        if self.returncode is None:
+            if not select.select([self._control], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            self.returncode = int(self._control.readline())
+            self._control.close()
+        return self.returncode
+
+    def communicate(self, timeout=None):
+        """Wait; return what it wrote to standard output and standard error."""
+        self.wait(timeout)
+        if self._said is None:
+            self._said = tuple(Path(f"/proc/self/fd/{file.fileno()}").read_text("utf-8") for file in self._files)
+            for file in self._files:
+                file.close()
+        return self._said
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+@functools.cache
+def _door():
+    """The socket of this process's template, which ends with this process."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HOME)}
+    command = [sys.executable, "-c", _TEMPLATE, str(its.fileno())]
+    template = subprocess.Popen(command, env=environment, cwd=HOME, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+    its.close()
+    atexit.register(lambda: (ours.close(), template.wait()))
+    return ours
+
+
+def start(*words, cwd=None, env=None):
+    """Start what ``python WORDS`` starts: a script, ``-c code`` or ``-m module``, and arguments."""
+    place = {"cwd": str(cwd or Path.cwd()), "env": dict(os.environ if env is None else env)}
+    out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed once they were read
+    control, its_end = os.pipe()
+    socket.send_fds(
+        _door(), [json.dumps({"words": [*map(str, words)], **place}).encode()], [out.fileno(), err.fileno(), its_end]
+    )
+    os.close(its_end)
+    return Program(control, out, err)
+
+
+def run(*words, cwd=None, env=None, timeout=120, check=False):
+    """The finished program, as ``subprocess.run(..., capture_output=True, text=True)`` returns it."""
+    return _finished(words, [start(*words, cwd=cwd, env=env)], timeout, check)[0]
+
+
+def _finished(words, started, timeout, check):
+    try:
+        said = [program.communicate(timeout) for program in started]
+    finally:
+        for program in started:
+            program.kill()
+    codes = [program.returncode for program in started]
+    assert not check or not any(codes), "\n".join(err for _, err in said)
+    return [subprocess.CompletedProcess(words, code, *texts) for code, texts in zip(codes, said, strict=True)]
+
+
+def ranks(*words, cwd=None, env=None, timeout=120, check=False):
+    """The two finished ranks of one job, with the variables of ``torchrun`` on one host."""
+    job = {**(os.environ if env is None else env), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    job |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    started = [start(*words, cwd=cwd, env={**job, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
+    return _finished(words, started, timeout, check)
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def serve(door):
+    """Fork for each message, and send back the child's id and exit code. Return in the child alone."""
+    for name in _IMPORTS:
+        with contextlib.suppress(ImportError):
+            __import__(name)
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with threads cannot be forked safely"
+    door = socket.socket(fileno=door)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    gc.freeze()
+    running = {}
+    while True:
+        ready, _, _ = select.select([door, woken], [], [])
+        if woken in ready:
+            os.read(woken, 512)
+            for pid in [pid for pid in running if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)]:
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with contextlib.suppress(BrokenPipeError), os.fdopen(running.pop(pid), "w") as control:
+                    control.write(f"{code}\n")
+        if door in ready:
+            message, descriptors, _, _ = socket.recv_fds(door, _SIZE, 3)
+            if not message:
+                os._exit(0)
+            child = os.fork()
+            if child == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.dup2(descriptors[0], 1)
+                os.dup2(descriptors[1], 2)
+                door.detach()
+                os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+                return json.loads(message).values()
+            os.write(descriptors[2], b"%d\n" % child)
+            running[child] = descriptors[2]
+            os.close(descriptors[0])
+            os.close(descriptors[1])
+
+
+def main(words, cwd, env):
+    """Make this process one that has just been started so; return the code to execute and its globals."""
+    os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    tempfile.tempdir = None  # asked again where TMPDIR differs
+    own = {"__name__": "__main__", "__builtins__": __builtins__, "__spec__": None, "__loader__": None}
+    if words[0] == "-m":
+        words = ["-c", f"import runpy; runpy.run_module({words[1]!r}, run_name='__main__', alter_sys=True)", *words[2:]]
+    if words[0] == "-c":
+        source, name, first = words[1], "<string>", ""
+        sys.argv = ["-c", *words[2:]]
+    else:
+        name = words[0]
+        source, first = Path(name).read_text("utf-8"), str(Path(name).resolve().parent)
+        sys.argv = list(words)
+        own["__file__"] = name
+    paths = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:1] = [first, *paths]
+    namespace = vars(sys.modules["__main__"])
+    namespace.clear()
+    namespace.update(own)
+    return compile(source, name, "exec"), namespace
