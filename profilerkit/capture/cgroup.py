@@ -5,20 +5,17 @@ tightest limit is the one that is watched.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from profilerkit.capture.proc_files import ProcFiles, field, number, pressure_total_us
-from profilerkit.capture.rates import Growth, rounded
+from profilerkit.capture.proc_files import ProcFiles, Rates, field, number, pressure_ns, times
 
 _ROOT = "sys/fs/cgroup"
 #: Version 1 writes its largest number of whole pages for "no limit".
 _NO_LIMIT = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
+class _Version(NamedTuple):
     """Where one version keeps its numbers: files, fields in them (none: the file is the number), and their units."""
 
     usage: str
@@ -33,39 +30,15 @@ class _Version:
 
 
 _V1 = _Version(
-    "cpuacct.usage",
-    "",
-    1,
-    "throttled_time ",
-    1,
-    "memory.usage_in_bytes",
-    "memory.limit_in_bytes",
-    "total_inactive_file ",
-    "memory.oom_control",
+    *("cpuacct.usage", "", 1),
+    *("throttled_time ", 1),
+    *("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file ", "memory.oom_control"),
 )
 _V2 = _Version(
-    "cpu.stat",
-    "usage_usec ",
-    1000,
-    "throttled_usec ",
-    1000,
-    "memory.current",
-    "memory.max",
-    "inactive_file ",
-    "memory.events",
+    *("cpu.stat", "usage_usec ", 1000),
+    *("throttled_usec ", 1000),
+    *("memory.current", "memory.max", "inactive_file ", "memory.events"),
 )
-
-
-class CgroupReading(NamedTuple):
-    """What the groups say at a moment; ``None`` is not measured."""
-
-    cpu_cores: float | None
-    throttled_ratio: float | None
-    cpu_pressure_ratio: float | None
-    memory_pressure_ratio: float | None
-    memory_bytes: int | None
-    memory_max_bytes: int | None
-    oom_kills: int | None
 
 
 class Cgroup:
@@ -85,33 +58,46 @@ class Cgroup:
         self._memory_max = files.open(memory / self._version.memory_max)
         self._memory_stat = files.open(memory / "memory.stat")
         self._oom = files.open(memory / self._version.oom)
-        self._used, self._throttled, self._waited, self._stalled = Growth(), Growth(), Growth(), Growth()
+        self._rates = Rates()
+
+    def limit_bytes(self) -> int | None:
+        """Return the tightest limit of memory; ``None`` without one."""
+        return _limit(self._memory_max.text())
 
     def free_bytes(self) -> int | None:
         """What the tightest limit leaves; files that were read and are not used give way. ``None`` without a limit."""
-        limit, used = _limit(self._memory_max.text()), number(self._memory.text())
+        limit, used = self.limit_bytes(), number(self._memory.text())
         if limit is None or used is None:
             return None
         return max(limit - used + (field(self._memory_stat.text(), self._version.memory_idle) or 0), 0)
 
-    def read(self, now_ns: int) -> CgroupReading:
-        """The present numbers."""
-        version = self._version
+    def read(self, now_ns: int) -> dict[str, Any]:
+        """Return the present numbers, by the field of ``HostSample``."""
+        version, rates = self._version, self._rates
         usage, stat = self._usage.text(), self._stat.text()
         used = number(usage) if not version.usage_field else field(usage, version.usage_field)
-        grown = self._used.per_s(_times(used, version.usage_ns), now_ns)
-        throttled = _times(field(stat, version.throttled_field), version.throttled_ns)
-        waited = _times(pressure_total_us(self._cpu_pressure.text()), 1000)
-        stalled = _times(pressure_total_us(self._memory_pressure.text()), 1000)
-        return CgroupReading(
-            cpu_cores=None if grown is None else rounded(grown / 1e9),
-            throttled_ratio=self._throttled.ratio(throttled, now_ns),
-            cpu_pressure_ratio=self._waited.ratio(waited, now_ns),
-            memory_pressure_ratio=self._stalled.ratio(stalled, now_ns),
-            memory_bytes=number(self._memory.text()),
-            memory_max_bytes=_limit(self._memory_max.text()),
-            oom_kills=field(self._oom.text(), "oom_kill "),
-        )
+        throttled = times(field(stat, version.throttled_field), version.throttled_ns)
+        return {
+            "cgroup_cpu_cores": rates.cores("used", times(used, version.usage_ns), now_ns),
+            "cpu_throttled_ratio": rates.ratio("throttled", throttled, now_ns),
+            "cgroup_cpu_pressure_ratio": rates.ratio("cpu", pressure_ns(self._cpu_pressure.text()), now_ns),
+            "cgroup_memory_pressure_ratio": rates.ratio("memory", pressure_ns(self._memory_pressure.text()), now_ns),
+            "cgroup_memory_bytes": number(self._memory.text()),
+            "cgroup_memory_max_bytes": self.limit_bytes(),
+            "cgroup_oom_kills": field(self._oom.text(), "oom_kill "),
+        }
+
+
+class FreeMemory:
+    """The memory that this process may still take: the host's, or what its control group allows, if that is less."""
+
+    def __init__(self, files: ProcFiles) -> None:
+        self._meminfo, self._cgroup = files.open("proc/meminfo"), Cgroup(files)
+
+    def now_bytes(self) -> int | None:
+        """Return what is free now; ``None`` where the host does not say."""
+        free, left = times(field(self._meminfo.text(), "MemAvailable:"), 1024), self._cgroup.free_bytes()
+        return free if free is None or left is None else min(free, left)
 
 
 def quota_cores(root: Path = Path("/")) -> float | None:
@@ -167,7 +153,3 @@ def _limit(text: str) -> int | None:
     """A limit in bytes; ``None`` for ``max``, and for version 1's largest number."""
     value = number(text)
     return value if value is not None and value < _NO_LIMIT else None
-
-
-def _times(value: int | None, factor: int) -> int | None:
-    return None if value is None else value * factor

@@ -1,18 +1,19 @@
 """The recording of this process: starts it, hands it to a block, closes it with the program."""
 
 import os
+import tempfile
 from pathlib import Path
 
 from profilerkit.capture import environment
 from profilerkit.capture.ending import at_exit
-from profilerkit.capture.guard import announce
-from profilerkit.capture.opening import open_run
-from profilerkit.capture.order import take_order
+from profilerkit.capture.guard import announce, raised_by_handler
+from profilerkit.capture.place import Place
 from profilerkit.capture.place import place as place_of
 from profilerkit.capture.session import Session
-from profilerkit.capture.settings import Settings
-from profilerkit.capture.signals import raised_by_handler
-from profilerkit.errors import CaptureError
+from profilerkit.capture.settings import Settings, take_options
+from profilerkit.errors import CaptureError, UsageError
+from profilerkit.rundir.claim import claim
+from profilerkit.rundir.writer import RankWriter
 
 
 class _State:
@@ -49,7 +50,7 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
             return outer
         announce("a profile block inside another one records nothing; the outer one continues")
         return None
-    order = take_order(os.environ)
+    order = take_options(os.environ)
     if order is not None:
         settings = order.settings(settings)
     _State.started += 1
@@ -94,3 +95,32 @@ def _disarm_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_disarm_in_child)
+
+
+def open_run(wanted: Path, place: Place) -> tuple[Path, RankWriter]:
+    """The run directory and its writer; in ``$TMPDIR``, with a warning, when ``wanted`` cannot be written.
+
+    Raises:
+        CaptureError: neither place can be written.
+        UsageError: ``wanted`` is a file.
+    """
+    try:
+        if wanted.exists() and not wanted.is_dir():
+            raise UsageError(f"{wanted} is a file", hint="name a directory; a missing one is created")
+        run = claim(wanted, place.launch_id, place.rank)
+        return run, RankWriter(run, place.rank)
+    except OSError as error:
+        if raised_by_handler(error):
+            raise
+        fallback = Path(tempfile.gettempdir()) / f"profilerkit-{os.getuid()}" / wanted.name
+        try:
+            run = claim(fallback, place.launch_id, place.rank)
+            writer = RankWriter(run, place.rank)
+        except OSError as second:
+            raise CaptureError(
+                f"cannot write {wanted}",
+                cause=f"{error}. The fallback {fallback} failed too: {second}",
+                hint="name another path",
+            ) from second
+        announce(f"{wanted} cannot be written ({error.strerror}); recording to {run}")
+        return run, writer

@@ -13,11 +13,21 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Literal
 
-from profilerkit.capture import cupti
 from profilerkit.capture.cuda import activities_in_use, captures_graph
-from profilerkit.capture.export import Export, examine
-from profilerkit.capture.rival import RivalWatch
-from profilerkit.capture.room import TraceRoom
+from profilerkit.capture.patches import Patches
+from profilerkit.capture.torch_profiler import (
+    Export,
+    Span,
+    TraceMemory,
+    before_other_profilers,
+    cupti_is_taken_down,
+    examine,
+    free,
+    have_cupti_taken_down,
+    prepare,
+    printable,
+    why_no_kernels,
+)
 from profilerkit.model.run import RIVAL
 from profilerkit.rundir.layout import WINDOW_TRACE, EventKind, WindowKind, WindowStatus
 from profilerkit.rundir.writer import RankWriter, Record
@@ -27,11 +37,10 @@ _LONGEST_NS = 60 * 1_000_000_000
 #: At the end of an epoch a window with this many whole steps is closed instead of waiting for the next epoch.
 _ENOUGH_STEPS = 3
 
-_COMPILER = "_inductor"
 #: Spans of sessions that another profiler took: to end them, as dropping them does, would crash the process.
 _LOST: list[object] = []
 #: A doomed session is still on, and stopped without an export as soon as no graph is captured.
-_State = Literal["new", "warming", "recording", "doomed", "done"]
+State = Literal["new", "warming", "recording", "doomed", "done"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ class DeepWindow:
 
     Attributes:
         plan: what it is for.
+        state: how far it is.
         reason: why there is no usable trace; empty when there is one.
         first_step: the first step traced, or planned.
         last_step: the last whole step traced.
@@ -82,14 +92,14 @@ class DeepWindow:
         self._record = record
         self.plan = plan
         self._with_stack = with_stack
-        self._rival = RivalWatch(give_way)
+        self._give_way, self._others = give_way, Patches()
         self._stopped = stopped
-        self._room: TraceRoom | None = None
+        self._room: TraceMemory | None = None
         self._thread = 0
-        self._state: _State = "new"
+        self.state: State = "new"
         self._profiler: Any = None
         self._span: Any = None
-        self._open: list[_Span] = []
+        self._open: list[Span] = []
         self._asks_device = False
         self.first_step = plan.first_step
         self.last_step = plan.first_step - 1
@@ -103,16 +113,6 @@ class DeepWindow:
         self.may_try_again = False
 
     @property
-    def recording(self) -> bool:
-        """Whether events are being traced now."""
-        return self._state == "recording"
-
-    @property
-    def is_doomed(self) -> bool:
-        """Return whether it had to end amid the capture of a graph, and waits for the end of that to stop."""
-        return self._state == "doomed"
-
-    @property
     def is_here(self) -> bool:
         """Whether the calling thread is the one whose session it is."""
         return threading.get_ident() == self._thread
@@ -121,16 +121,11 @@ class DeepWindow:
         """The block ends on another thread: torch loses what is stopped there, so the session stays as it is."""
         self._lose("the block ended on another thread than the training thread during a trace")
 
-    @property
-    def done(self) -> bool:
-        """Whether it is closed, with a trace or without."""
-        return self._state == "done"
-
     def span(self, name: str) -> AbstractContextManager[object] | None:
         """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
-        if self._state != "recording" or not self.is_here:
+        if self.state != "recording" or not self.is_here:
             return None
-        return _Span(sys.modules["torch"].profiler.record_function(_harmless(name)), self._open)
+        return Span(sys.modules["torch"].profiler.record_function(printable(name)), self._open)
 
     def open(self) -> bool:
         """Start the profiler's own warm-up, unless somebody else is profiling: a nested session empties the outer."""
@@ -147,13 +142,13 @@ class DeepWindow:
         activities = activities_in_use(torch)
         self._asks_device = len(activities) > 1
         if self._asks_device:
-            cupti.have_it_taken_down(torch)
+            have_cupti_taken_down(torch)
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stack)
-        _prepare(torch, self._profiler)
-        self._room = TraceRoom()
-        self._state = "warming"
+        prepare(torch, self._profiler)
+        self._room = TraceMemory()
+        self.state = "warming"
         self._thread = threading.get_ident()
-        self._rival.begin()
+        self._others = before_other_profilers(self._give_way)
         return True
 
     def step_started(self, number: int) -> None:
@@ -161,14 +156,14 @@ class DeepWindow:
 
         While a graph is captured nothing begins, and nothing ends: the next step will do. A doomed window stops here.
         """
-        if self._state == "doomed":
+        if self.state == "doomed":
             self.abort()
-        if self._state == "warming" and not captures_graph():
+        if self.state == "warming" and not captures_graph():
             self._profiler.start_trace()
-            self._state = "recording"
+            self.state = "recording"
             self.first_step, self.last_step = number, number - 1
             self._start_ns = perf_counter_ns()
-        if self._state == "recording":
+        if self.state == "recording":
             self._unmark()
             self._span = sys.modules["torch"].profiler.record_function(f"ProfilerStep#{number}")
             self._span.__enter__()
@@ -208,18 +203,18 @@ class DeepWindow:
             self._lose("another profiler was started on another thread inside the window")
         elif captures_graph():
             self._lose("another profiler was started inside the window while a CUDA graph was being captured")
-        elif self._state == "recording":
+        elif self.state == "recording":
             self.finish()
-        elif self._state == "warming":
+        elif self.state == "warming":
             self.reason = "another profiler was started inside the window"
             self.may_try_again = True
             self.abort()
-        elif self._state == "doomed":
+        elif self.state == "doomed":
             self.abort()
 
     def finish(self) -> None:
         """Stop, export, look at the file, and record which steps were disturbed. A doomed window only stops."""
-        if self._state == "doomed" or captures_graph():
+        if self.state == "doomed" or captures_graph():
             self.abort()
             return
         self._unmark_all()
@@ -228,8 +223,8 @@ class DeepWindow:
         if not torch.autograd._profiler_enabled():
             self._lose("another profiler ended the session")
             return
-        self._state = "done"
-        self._rival.end()
+        self.state = "done"
+        self._others.remove()
         profiler, self._profiler = self._profiler, None
         part = self._writer.trace_part(self.first_step)
         try:
@@ -241,7 +236,7 @@ class DeepWindow:
                         profiler.stop_trace()
                 profiler.export_chrome_trace(str(part))
             finally:
-                _free(profiler)
+                free(profiler)
         finally:
             self._put_back()
         self._stopped()  # last: what it reads of the device may fail, and the trace is there
@@ -258,18 +253,18 @@ class DeepWindow:
     def abort(self) -> None:
         """Stop the profiler without keeping anything; amid the capture of a graph, which that would ruin, later on."""
         if captures_graph():
-            self._state, self.reason = "doomed", "a CUDA graph was being captured when the window had to end"
+            self.state, self.reason = "doomed", "a CUDA graph was being captured when the window had to end"
             return
-        self._state = "done"
+        self.state = "done"
         profiler, self._profiler = self._profiler, None
-        self._rival.end()
+        self._others.remove()
         try:
             self._unmark_all()
             if profiler is not None:
                 if not self._start_ns:
                     profiler.start_trace()  # a prepared session can only be given back by running it
                 profiler.stop_trace()
-                _free(profiler)
+                free(profiler)
         finally:
             self._put_back()
             self._disturbed()
@@ -282,7 +277,7 @@ class DeepWindow:
         """
         if self._start_ns and self._profiler is not None and self.is_here:
             sys.modules["torch"].autograd._enable_record_function(False)
-        self._state = "done"
+        self.state = "done"
         self._profiler = self._span = None
 
     def _status(self, export: Export, end_ns: int) -> WindowStatus:
@@ -301,8 +296,8 @@ class DeepWindow:
             trigger=self.plan.trigger,
             slow_step=self._slow_step if self.plan.kind == "anomaly" else None,
             kernels=kernels,
-            no_kernels=cupti.why_no_kernels() if kernels == 0 else None,
-            cupti_is_taken_down=cupti.is_taken_down() if self._asks_device else None,
+            no_kernels=why_no_kernels() if kernels == 0 else None,
+            cupti_is_taken_down=cupti_is_taken_down() if self._asks_device else None,
         )
 
     def _weaknesses(self, export: Export) -> str:
@@ -319,12 +314,12 @@ class DeepWindow:
 
     def _lose(self, reason: str) -> None:
         """The session is not ours any more: stopping it would stop theirs, exporting it would crash."""
-        self._state = "done"
+        self.state = "done"
         _LOST.append((self._span, *self._open))
         self._open.clear()
         self._profiler = self._span = None
         self.reason = reason
-        self._rival.end()
+        self._others.remove()
         self._put_back()
         self._disturbed()
 
@@ -351,48 +346,3 @@ class DeepWindow:
         if self._set_log_level:
             os.environ.pop("KINETO_LOG_LEVEL", None)
             self._set_log_level = False
-
-
-class _Span:
-    """A named span that ends with the block it is around, or with the session if that is over first."""
-
-    def __init__(self, inner: AbstractContextManager[object], among: list["_Span"]) -> None:
-        self._inner = inner
-        self._among = among
-
-    def __enter__(self) -> None:
-        self._inner.__enter__()
-        self._among.append(self)
-
-    def __exit__(self, *_error: object) -> None:
-        if self in self._among:
-            self.end()
-
-    def end(self) -> None:
-        """End it now."""
-        self._among.remove(self)
-        self._inner.__exit__(None, None, None)
-
-
-def _prepare(torch: Any, profiler: Any) -> None:
-    """Prepare a session without importing torch's compiler: torch 2.13 asks it for CUDA graphs, 821 modules in 1 s.
-
-    A program that has not imported it has none of them.
-    """
-    lazy: set[str | None] = getattr(torch, "_lazy_modules", set())
-    hides = _COMPILER in lazy and f"torch.{_COMPILER}" not in sys.modules
-    lazy.discard(_COMPILER if hides else None)
-    try:
-        profiler.prepare_trace()
-    finally:
-        lazy.update([_COMPILER] if hides else ())
-
-
-def _free(profiler: Any) -> None:
-    """Let go of what was traced: it is in a cycle, and freeing it took a collection 0.1 s amid a step of the user's."""
-    profiler.profiler = None
-
-
-def _harmless(name: str) -> str:
-    """``name`` in characters that torch writes into a trace as they are: it neither escapes nor keeps all others."""
-    return "".join(c if c.isascii() and c.isprintable() and c not in '"\\' else "_" for c in name)

@@ -6,11 +6,10 @@ from itertools import islice
 from time import perf_counter_ns, sleep
 from typing import Any, Protocol
 
-from profilerkit.capture.guard import Guard, asked
-from profilerkit.capture.meter import Meter
-from profilerkit.capture.observers import NEVER
-from profilerkit.capture.patches import Patches
-from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.clocks import Meter
+from profilerkit.capture.guard import Guard, attempt
+from profilerkit.capture.patches import Patches, Watch
+from profilerkit.capture.steps import NEVER, StepTracker
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
@@ -63,7 +62,7 @@ class Device(Protocol):
 _Mark = tuple[DeviceEvent, int, int, int, int]
 
 
-class DeviceClock:
+class DeviceClock(Watch):
     """Records one DEVICE from each mark in the device's queue to the next, once the device has reached both.
 
     Marks are made at the ends of steps, after what lies between two steps, and after long waits for a batch. Where the
@@ -77,7 +76,8 @@ class DeviceClock:
     """
 
     name = "device_clock"
-    needs: tuple[str, ...] = ("torch", "torch.cuda")
+    needs = ("torch", "torch.cuda")
+    not_ready = "CUDA is not in use"
 
     def __init__(
         self,
@@ -103,7 +103,6 @@ class DeviceClock:
         self._is_capturing: Callable[[], bool] = bool
         self._current: Callable[[Any], Any] = lambda _device: None
         self._patches: Patches | None = None
-        self._is_on = False
         self._spacing = 1  # steps to the next mark
         self._stream: Any = None  # on which an optimizer last stepped
         self._since_ns = 0  # what was read since the end of a step
@@ -113,25 +112,22 @@ class DeviceClock:
         self._free: list[DeviceEvent] = []  # to be used again on the device where they were first recorded …
         self._free_on = -1  # … which is this one
 
-    def hang(self, patches: Patches) -> None:
-        """Have the tracker mark steps, if the device is in use."""
-        self._patches = patches
-        if not self._is_on and self._device.in_use():
-            self._is_on = True
-            self._is_capturing, self._current = self._device.is_capturing, self._device.stream
-            self._tracker.mark, self._tracker.trains = self._mark, self._trains
-            self._tracker.fed_late = self._fed_late
-            self._tracker.mark_at = self._tracker.trains_at = 0  # last: now the training thread may call them
-            patches.later(self._end)
+    def is_ready(self) -> bool:
+        """Return whether the device is in use."""
+        return self._device.in_use()
 
-    def beat(self) -> None:
-        """Start once the device is in use."""
-        if self._patches is not None and not self._is_on and self._device.in_use():
-            self._patches.hang(self.hang)
+    def install(self, patches: Patches) -> None:
+        """Have the tracker mark steps."""
+        self._patches = patches
+        self._is_capturing, self._current = self._device.is_capturing, self._device.stream
+        self._tracker.mark, self._tracker.optimizer_starts = self._mark, self._trains
+        self._tracker.fed_late = self._fed_late
+        self._tracker.mark_at = self._tracker.optimizer_starts_at = 0  # last: now the training thread may call them
+        patches.on_remove(self._end)
 
     def catch_up(self) -> None:
         """Read what is ready by now, without waiting."""
-        if self._is_on and self._guard.failure is None:
+        if self._patches is not None and self._guard.failure is None:
             self._guard.call(self._read_now)
 
     def close(self) -> None:
@@ -147,12 +143,10 @@ class DeviceClock:
 
     def reason(self) -> str:
         """Why the device is not timed. While it has reached no mark yet it is timed all the same."""
-        if self._guard.failure is not None:
-            return self._guard.failure
-        return "" if self._is_on else "CUDA is not in use"
+        return self._guard.failure or ""
 
     def _end(self) -> None:
-        self._tracker.mark_at = self._tracker.trains_at = NEVER
+        self._tracker.mark_at = self._tracker.optimizer_starts_at = NEVER
 
     def _fail(self) -> None:
         self._end()
@@ -163,9 +157,9 @@ class DeviceClock:
 
         ``None`` for the optimizer, as when a graph is replayed, is the current device.
         """
-        self._tracker.trains_at = self._tracker.count + _STREAM_EVERY
+        self._tracker.optimizer_starts_at = self._tracker.count + _STREAM_EVERY
         if not self._guard.call(self._is_capturing):
-            self._stream = self._guard.call(self._current, asked(_device_of, optimizer))
+            self._stream = self._guard.call(self._current, attempt(_device_of, optimizer))
 
     def _fed_late(self, wait_ns: int) -> None:
         """Mark the end of a wait for a batch that began at a mark: in between the device was given nothing."""

@@ -5,14 +5,20 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from typing import Any, NoReturn
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.environment import writable
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.patches import Patches
+from profilerkit.rundir.layout import RankEnd
+from profilerkit.secrets import masked
 
+_LONGEST_TEXT = 2000
 #: ``os._exit`` waits this long for the last records and ``end.json``; a disk that hangs must not hold it.
 LEAVE_SECONDS = 2.0
 
@@ -22,7 +28,7 @@ _GONE = "_profilerkit_gone"
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class ExitCall:
     """The program asked to exit, by ``call``, with this code; ``message`` is what ``sys.exit`` was given instead."""
 
     call: str
@@ -34,18 +40,18 @@ class Leave:
         return f"{self.call}({self.code})" + (f": {self.message}" if self.message else "")
 
 
-def leave_of(cause: BaseException | Leave | None) -> Leave | None:
+def exit_call_of(cause: BaseException | ExitCall | None) -> ExitCall | None:
     """The exit that ``cause`` asks for; ``None`` for another exception."""
     if isinstance(cause, SystemExit):
         return _leave_with(cause.code)
-    return cause if isinstance(cause, Leave) else None
+    return cause if isinstance(cause, ExitCall) else None
 
 
-def _leave_with(status: object) -> Leave:
+def _leave_with(status: object) -> ExitCall:
     """What ``sys.exit(status)`` makes of it: nothing is 0, a whole number the code, all else is printed and 1."""
     if status is None or isinstance(status, int):
-        return Leave("sys.exit", int(status or 0))
-    return Leave("sys.exit", 1, asked(str, status) or type(status).__name__)
+        return ExitCall("sys.exit", int(status or 0))
+    return ExitCall("sys.exit", 1, attempt(str, status) or type(status).__name__)
 
 
 class Exits:
@@ -55,21 +61,21 @@ class Exits:
     ``sys.exit`` that was imported by name before.
     """
 
-    def __init__(self, steps: Callable[[], int], leaving: Callable[[Leave], object]) -> None:
+    def __init__(self, steps: Callable[[], int], leaving: Callable[[ExitCall], object]) -> None:
         """``steps`` counts those made until now; ``leaving`` has ``LEAVE_SECONDS`` before ``os._exit`` goes on."""
         self._steps = steps
         self._leaving = leaving
         self._patches = Patches()
         self._pid = os.getpid()
         self._earlier = _last_shown()
-        self._latest: Leave | None = None
+        self._latest: ExitCall | None = None
         self._latest_steps = 0
 
     def install(self) -> None:
         """Watch both ways to leave."""
-        self._patches.hang(self._hang)
+        self._patches.apply(self._patch)
 
-    def _hang(self, patches: Patches) -> None:
+    def _patch(self, patches: Patches) -> None:
         patches.patch(sys, "exit", self._noted)
         quitter = getattr(sys.modules.get("_sitebuiltins"), "Quitter", None)
         if quitter is not None:  # python -S has none
@@ -84,7 +90,7 @@ class Exits:
         """``remove`` in a forked child."""
         self._patches.remove_in_child()
 
-    def cause(self) -> BaseException | Leave | None:
+    def cause(self) -> BaseException | ExitCall | None:
         """What ends the program, at its end: an exception that nobody caught, or a call; ``None`` as planned.
 
         A call of ``sys.exit`` was caught where a step was made after it, or where code still ran when what it raised
@@ -120,7 +126,7 @@ class Exits:
             error.__dict__.setdefault(_GONE, _Gone(lambda: self._caught(latest)))
             raise
 
-    def _caught(self, leave: Leave) -> None:
+    def _caught(self, leave: ExitCall) -> None:
         if self._latest is leave:
             self._latest = None
 
@@ -128,14 +134,14 @@ class Exits:
         def _exit(status: int) -> NoReturn:
             # A child made by a fork that Python knows nothing of still has the patch, and this number tells.
             if self._patches.armed and os.getpid() == self._pid and isinstance(status, int):
-                asked(self._leave, Leave("os._exit", status))
+                attempt(self._leave, ExitCall("os._exit", status))
             original(status)
 
         return _named_as(_exit, os.__name__, "_exit")
 
-    def _leave(self, leave: Leave) -> None:
+    def _leave(self, leave: ExitCall) -> None:
         """Have the end noted by a thread: the caller may hold a lock that it needs, or the disk may hang."""
-        thread = threading.Thread(target=asked, args=(self._leaving, leave), name="profilerkit-leaving", daemon=True)
+        thread = threading.Thread(target=attempt, args=(self._leaving, leave), name="profilerkit-leaving", daemon=True)
         thread.start()
         thread.join(LEAVE_SECONDS)
 
@@ -186,3 +192,38 @@ def at_exit(close: Callable[[], object]) -> None:
     else:
         # A forked child of multiprocessing leaves by os._exit, which knows nothing of atexit.
         Finalize(None, close, exitpriority=0)
+
+
+def end_document(
+    cause: BaseException | ExitCall | None,
+    failure: str | None,
+    *,
+    steps: int,
+    dropped_records: int,
+    end_perf_ns: int,
+    stopped: str | None,
+) -> RankEnd:
+    """Return how the recording ended: by the user's exception or exit, by capture's own ``failure``, or as planned."""
+    leave = exit_call_of(cause)
+    error = cause if isinstance(cause, BaseException) and leave is None else None
+    reason = "finished" if error is None else "exception"
+    if isinstance(error, KeyboardInterrupt):
+        reason = "interrupted"
+    if leave is not None:
+        reason = "exit"
+    return RankEnd(
+        reason=reason if failure is None else "switched_off",
+        exception=None if error is None else _bounded("".join(traceback.format_exception_only(error)).strip()),
+        steps=steps,
+        dropped_records=dropped_records,
+        end_perf_ns=end_perf_ns,
+        switched_off_because=None if failure is None else _bounded(failure),
+        left_by=None if leave is None else _bounded(str(leave)),
+        exit_code=None if leave is None else leave.code,
+        stopped_because=stopped,
+        closed_perf_ns=time.perf_counter_ns(),
+    )
+
+
+def _bounded(text: str) -> str:
+    return writable(masked(text))[:_LONGEST_TEXT]

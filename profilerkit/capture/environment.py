@@ -1,4 +1,4 @@
-"""What the process runs on and with: versions, cores, device, allow-listed environment, loader settings."""
+"""What the process runs on and with: versions, cores, device, allow-listed environment."""
 
 import os
 import sys
@@ -6,26 +6,16 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+from profilerkit import __version__
 from profilerkit.capture.cgroup import quota_cores
 from profilerkit.capture.cuda import cuda_in_use, peaks_bytes
-from profilerkit.capture.guard import asked
-from profilerkit.capture.loader_claims import ITERABLE_KIND
-from profilerkit.model.run import Loader
-from profilerkit.secrets import ALLOWED_VARIABLES
+from profilerkit.capture.guard import attempt
+from profilerkit.rundir.layout import FORMAT_VERSION, RunManifest
+from profilerkit.secrets import ALLOWED_VARIABLES, masked_arguments
 
-#: What makes iterators of these types (torch 2.13, torchdata 0.11).
-_LOADER_OF = {
-    "_SingleProcessDataLoaderIter": "DataLoader",
-    "_MultiProcessingDataLoaderIter": "DataLoader",
-    "_StatefulSingleProcessDataLoaderIter": "StatefulDataLoader",
-    "_StatefulMultiProcessingDataLoaderIter": "StatefulDataLoader",
-}
 #: What a kernel's runs are called.
 NOTEBOOK = "notebook"
-#: By torch's number for the kind of a loader's dataset: nothing is known of other loaders.
-_IS_ITERABLE: dict[int | None, bool] = {0: False, ITERABLE_KIND: True}
 
 
 def allowed(variables: Mapping[str, str]) -> dict[str, str]:
@@ -35,8 +25,6 @@ def allowed(variables: Mapping[str, str]) -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Versions of Python, profilerkit and of what is loaded: nothing is imported to ask it."""
-    from profilerkit import __version__
-
     found = {"python": sys.version.split()[0], "profilerkit": __version__}
     for name in ("torch", "numpy", "lightning", "transformers", "accelerate", "torchvision"):
         version = getattr(sys.modules.get(name), "__version__", None)
@@ -62,7 +50,7 @@ def script_name() -> str:
 def in_kernel() -> bool:
     """Return whether this process is a notebook's kernel: what it writes is shown and saved in the cells."""
     app = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
-    return app is not None and asked(app.initialized) is True
+    return app is not None and attempt(app.initialized) is True
 
 
 @lru_cache(maxsize=1)
@@ -93,7 +81,7 @@ def usable_cores() -> float:
 def intra_op_threads() -> int | None:
     """Threads that one operator of torch may use on the host; ``None`` before torch is loaded."""
     ask = getattr(sys.modules.get("torch"), "get_num_threads", None)
-    return None if ask is None else _whole(asked(ask))
+    return None if ask is None else whole(attempt(ask))
 
 
 #: What torch is asked for, by the call that switches it on.
@@ -112,7 +100,7 @@ _VARIABLES = {
 def switches() -> set[str]:
     """Switches made for debugging that are on now, as ``NAME`` or ``NAME=value``; of torch's once it is loaded."""
     torch = sys.modules.get("torch")
-    on = {name for name, ask in _ASKED.items() if (call := getattr(torch, ask, None)) and asked(call)}
+    on = {name for name, ask in _ASKED.items() if (call := getattr(torch, ask, None)) and attempt(call)}
     values = {name: os.environ.get(name, "") for name in _VARIABLES}
     return on | {f"{name}={value[:20]}" for name, value in values.items() if value.upper() not in _VARIABLES[name]}
 
@@ -142,7 +130,7 @@ def cuda_device() -> tuple[str | None, str | None]:
     peaks, cuda = peaks_bytes(), sys.modules["torch.cuda"]
     if len(peaks) > 1 and not any(peaks):
         return None, None
-    held = [(asked(cuda.memory_allocated, device) or 0, peak or 0) for device, peak in enumerate(peaks)]
+    held = [(attempt(cuda.memory_allocated, device) or 0, peak or 0) for device, peak in enumerate(peaks)]
     properties = cuda.get_device_properties(held.index(max(held)))
     uuid = getattr(properties, "uuid", None)
     return str(properties.name), None if uuid is None else _nvml_uuid(str(uuid))
@@ -153,33 +141,25 @@ def _nvml_uuid(uuid: str) -> str:
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
-def loader_settings(loader: Any) -> Loader:
-    """Settings of the loader that feeds the steps, from itself or from its iterator, which keeps what it was told.
-
-    The length of a stream is not asked for: nobody else does, and it may be found out by reading it.
-    """
-
-    def said(name: str) -> Any:
-        own = asked(getattr, loader, name, None)
-        return asked(getattr, loader, f"_{name}", None) if own is None else own
-
-    is_iterable = _IS_ITERABLE.get(_whole(said("_dataset_kind")))
-    named = type(loader).__name__
-    return Loader(
-        kind=_LOADER_OF.get(named, named),
-        num_workers=_whole(said("num_workers")),
-        batch_size=_whole(said("batch_size")) or _whole(asked(getattr, said("_index_sampler"), "batch_size", None)),
-        pin_memory=_flag(said("pin_memory")),
-        prefetch_factor=_whole(said("prefetch_factor")),
-        persistent_workers=_flag(said("persistent_workers")),
-        dataset_len=None if is_iterable else asked(len, said("dataset")),
-        is_iterable=is_iterable,
-    )
-
-
-def _whole(value: object) -> int | None:
+def whole(value: object) -> int | None:
+    """Return ``value`` where it is a whole number, else ``None``."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _flag(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
+def manifest(settings: dict[str, str], world_size: int) -> RunManifest:
+    """Return what was started, without secrets, and with the versions of what is loaded by now."""
+    return RunManifest(
+        format_version=FORMAT_VERSION,
+        profilerkit_version=__version__,
+        created_unix_ns=time.time_ns(),
+        argv=tuple(writable(argument) for argument in masked_arguments(sys.argv)),
+        world_size=world_size,
+        settings=settings,
+        environment={name: writable(value) for name, value in allowed(os.environ).items()},
+        versions=versions(),
+    )
+
+
+def writable(text: str) -> str:
+    """Return ``text`` with a question mark for what UTF-8 cannot write, as a file name in no encoding."""
+    return text.encode(errors="replace").decode()

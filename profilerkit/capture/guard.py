@@ -1,13 +1,14 @@
 """Training must go on: the one place in capture that catches everything, and says what it caught."""
 
+import functools
 import logging
+import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import TypeVar, TypeVarTuple
-
-from profilerkit.capture.signals import raised_by_handler
 
 _Ts = TypeVarTuple("_Ts")
 _R = TypeVar("_R")
@@ -49,13 +50,13 @@ class Guard:
         _log(f"capture failed in {where}", error)
         if self.failure is not None:
             return
-        self.failure = f"{type(error).__name__} in {where}: {asked(str, error)}"
+        self.failure = f"{type(error).__name__} in {where}: {attempt(str, error)}"
         if self._switch_off is not None:
-            asked(self._switch_off)
+            attempt(self._switch_off)
         announce(f"{self._what} switched itself off, training goes on: {self.failure}")
 
 
-def asked(question: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
+def attempt(question: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
     """What an object of the user's answers; ``None`` when it raises, which is its affair and no failure of capture."""
     try:
         return question(*args)
@@ -90,3 +91,35 @@ def _users_level() -> int:
             return 2
         frame, level = frame.f_back, level + 1
     return 2 if frame.f_globals.get("__name__") == "threading" else level
+
+
+def raised_by_handler(error: BaseException) -> bool:
+    """Whether ``error`` comes out of a handler of the program's: then it is for the program, wherever it came.
+
+    Ask in the function that caught it. That one's own frame is not looked at: the look would keep its locals, the error
+    with all that lives in its traceback among them, until the next garbage collection.
+    """
+    trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    codes = {code for code in map(_code, map(signal.getsignal, signal.valid_signals())) if code is not None}
+    while trace is not None:
+        if trace.tb_frame.f_code in codes or _has_its_caller(trace.tb_frame):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code(handler: object) -> CodeType | None:
+    """What a handler runs: a function, a method, or an object that is called; ``None`` for none in Python."""
+    while isinstance(handler, (functools.partial, MethodType)):
+        handler = handler.func if isinstance(handler, functools.partial) else handler.__func__
+    if isinstance(handler, FunctionType):
+        return handler.__code__
+    called = next((vars(kind)["__call__"] for kind in type(handler).__mro__ if "__call__" in vars(kind)), None)
+    return called.__code__ if isinstance(called, FunctionType) else None
+
+
+def _has_its_caller(frame: FrameType) -> bool:
+    """Whether it was handed the frame that it came in, as Python calls handlers: one may have set another meanwhile."""
+    caller = frame.f_back
+    handed = [one for value in frame.f_locals.values() for one in (value if type(value) is tuple else (value,))]
+    return caller is not None and any(one is caller for one in handed)

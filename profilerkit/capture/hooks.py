@@ -1,5 +1,6 @@
-"""What is hung into torch while a block runs, and taken out again at its end."""
+"""Hook into torch while a block runs: loaders, backward passes, optimizer steps and replays of CUDA graphs."""
 
+import functools
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -8,15 +9,15 @@ from threading import get_ident
 from time import perf_counter_ns
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from profilerkit.capture.calls import not_compiled
+from profilerkit.capture.clocks import Meter
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.loader_patches import describing_init, patched_iter, patched_next
-from profilerkit.capture.meter import Meter
-from profilerkit.capture.patches import Patches
+from profilerkit.capture.patches import Patches, Watch, is_loaded
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.watches import is_loaded
+from profilerkit.capture.timed_calls import not_compiled
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
@@ -27,7 +28,7 @@ _NEEDED = ("torch.utils.data.dataloader", "torch.optim.optimizer", "torch.autogr
 
 
 class Hooks:
-    """All patches and hooks of one session.
+    """Install all hooks of one session that time steps.
 
     Attributes:
         torch_hooked: torch was loaded and is patched.
@@ -61,7 +62,7 @@ class Hooks:
     def install_torch(self) -> None:
         """Patch torch once it is completely loaded; until then do nothing. May be called from any thread."""
         if not self.torch_hooked and is_loaded("torch", *_NEEDED):
-            self._patches.hang(self._hook_torch)
+            self._patches.apply(self._hook_torch)
 
     def _hook_torch(self, patches: Patches) -> None:
         if self.torch_hooked:
@@ -71,14 +72,14 @@ class Hooks:
         self._patch_loader(data, patches)
         patches.patch(autograd, "_engine_run_backward", self.timed_backward)
         starts, ends = self.optimizer_hooks()
-        patches.later(optim.register_optimizer_step_pre_hook(starts).remove)
-        patches.later(optim.register_optimizer_step_post_hook(ends).remove)
+        patches.on_remove(optim.register_optimizer_step_pre_hook(starts).remove)
+        patches.on_remove(optim.register_optimizer_step_post_hook(ends).remove)
 
     def remove(self) -> None:
         """Leave torch as it was."""
         self._timer.disarm()
         self._patches.remove()
-        self._tracker.unsettle()  # an optimizer step on another thread may just have settled it
+        self._tracker.leave_fast_path()  # an optimizer step on another thread may just have settled it
 
     def remove_in_child(self) -> None:
         """``remove`` in a forked child."""
@@ -98,7 +99,7 @@ class Hooks:
         tracker, record, asked_backward = self._tracker, self._record, self._asked_backward(original)
 
         def timed_backward(*args: Any, **kwargs: Any) -> Any:
-            if tracker.steady_thread != get_ident():
+            if tracker.fast_thread != get_ident():
                 return asked_backward(*args, **kwargs)
             start_ns = perf_counter_ns()
             try:
@@ -151,15 +152,15 @@ class Hooks:
             if tracker.thread == get_ident():
                 if tracker.stepping_ns:
                     outer.append(tracker.stepping_ns)
-                if tracker.count >= tracker.trains_at:
-                    tracker.trains(optimizer)
+                if tracker.count >= tracker.optimizer_starts_at:
+                    tracker.optimizer_starts(optimizer)
                 tracker.stepping_ns = perf_counter_ns()
 
         def optimizer_ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             now_ns, start_ns = perf_counter_ns(), 0
             if tracker.thread == get_ident():
                 start_ns, tracker.stepping_ns = tracker.stepping_ns, outer.pop() if outer else 0
-            if not (start_ns and tracker.steady_thread):
+            if not (start_ns and tracker.fast_thread):
                 stepped(id(optimizer), start_ns, now_ns)
                 return
             record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
@@ -185,12 +186,117 @@ class Hooks:
         meter = self.meters[1]
         if meter.is_open:
             meter.add(perf_counter_ns() - now_ns + marking_ns - tracker.marking_ns)
-        elif tracker.steady and self._need_not_ask():
-            tracker.steady_thread = tracker.thread
+        elif tracker.fast and self._need_not_ask():
+            tracker.fast_thread = tracker.thread
             if not self._need_not_ask():  # last, because the writer thread may have changed that meanwhile
-                tracker.steady_thread = 0
+                tracker.fast_thread = 0
 
     def _need_not_ask(self) -> bool:
         """Whether what remains to know of backward passes and optimizer steps is when they were."""
         backward, optimizer = self.meters
         return self._patches.armed and self.watches_backward and not (backward.is_open or optimizer.is_open)
+
+
+_GRAPHS, _OPTIMIZERS = "torch.cuda.graphs", "torch.optim.optimizer"
+#: Replays of a graph that was captured before the recording, with no other sign of training, after which it is taken to
+#: train: as with backward passes, for which ``StepTracker`` has the same number.
+_REPLAYS_ALONE = 8
+_NEVER = -1
+
+
+class GraphWatch(Watch):
+    """Reports replays to the hooks.
+
+    A graph trains if an optimizer stepped while it was captured. Where graphs are parts of a step, as those that
+    ``torch.compile`` makes, the optimizer's own hooks report the step.
+    """
+
+    name = "graphs"
+    needs = ("torch", _GRAPHS, _OPTIMIZERS)
+    unseen = "no CUDA graph that trains was replayed"
+
+    def __init__(self, hooks: Hooks, tracker: StepTracker) -> None:
+        self._hooks = hooks
+        self._tracker = tracker
+        self._guard = Guard("profilerkit's watch on CUDA graphs")
+        # Replays until it was known to train; all others are ``_NEVER`` counted.
+        self._replays: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._captures: dict[int, tuple[Any, list[int]]] = {}  # by thread: the optimizers that step, and their hook
+
+    def install(self, patches: Patches) -> None:
+        """Patch the methods that capture and replay."""
+        graph = sys.modules[_GRAPHS].CUDAGraph
+        for name, before, after in (
+            ("capture_begin", self._begins, None),
+            ("capture_end", None, self._ends),
+            ("replay", self._replays_now, self._replayed),
+        ):
+            patches.patch(graph, name, functools.partial(self._heard, patches, before, after))
+        patches.on_remove(self.close)
+
+    def _heard(
+        self,
+        patches: Patches,
+        before: Callable[[Any], None] | None,
+        after: Callable[[Any], None] | None,
+        original: Callable[..., Any],
+    ) -> Callable[..., Any]:
+        call = self._guard.call
+
+        def heard(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if before is not None and patches.armed:
+                call(before, graph)
+            found = original(graph, *args, **kwargs)
+            if after is not None and patches.armed:
+                call(after, graph)
+            return found
+
+        return not_compiled(functools.update_wrapper(heard, original))
+
+    def _begins(self, _graph: Any) -> None:
+        here, stepped = get_ident(), list[int]()
+
+        def steps(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if get_ident() == here:
+                stepped.append(id(optimizer))
+
+        self._forget(here)
+        self._captures[here] = sys.modules[_OPTIMIZERS].register_optimizer_step_post_hook(steps), stepped
+
+    def _ends(self, graph: Any) -> None:
+        stepped = self._forget(get_ident())
+        self._replays[graph] = _REPLAYS_ALONE if stepped else _NEVER
+
+    def _forget(self, thread: int) -> list[int]:
+        """Return the optimizers that stepped since the thread began to capture."""
+        hook, stepped = self._captures.pop(thread, (None, []))
+        if hook is not None:
+            hook.remove()
+        return stepped
+
+    def _replays_now(self, _graph: Any) -> None:
+        tracker = self._tracker
+        if tracker.count >= tracker.optimizer_starts_at and get_ident() == tracker.thread:
+            tracker.optimizer_starts(None)
+
+    def _replayed(self, graph: Any) -> None:
+        tracker, replays = self._tracker, self._replays.get(graph, 0)
+        if replays == _NEVER:
+            return
+        if replays < _REPLAYS_ALONE:
+            self._replays[graph] = _NEVER if tracker.optimizer_seen or tracker.backwards else replays + 1
+            return
+        self.seen = True
+        if tracker.fast_thread == get_ident():
+            tracker.worked = True
+        else:
+            self._hooks.optimizer_stepped(id(graph), 0, perf_counter_ns())
+
+    def close(self) -> None:
+        """Take the hooks of captures out that did not end."""
+        for thread in list(self._captures):
+            self._forget(thread)
+
+    def reason(self) -> str:
+        """Return why no replay was seen."""
+        return self._guard.failure or super().reason()

@@ -1,13 +1,12 @@
 """Finds the live tensors on a device and says what each is for, within two seconds and without keeping any."""
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from profilerkit.capture.guard import asked
-from profilerkit.capture.unallocated import unallocated_bytes
+from profilerkit.capture.guard import attempt
 from profilerkit.model.oom import LiveBytes, LiveKind, LiveTensor
 
 #: A process of a million objects is looked through in 0.3 s; after this time the rest is left out.
@@ -46,8 +45,8 @@ def live_memory(torch: Any, device: str, index: int | None) -> LiveMemory:
                 if number % _STRIDE == 0 and monotonic() > deadline:
                     complete = False
                     break
-                asked(_add, found, kind, tensor, device, index)
-        missing = asked(unallocated_bytes, torch, optimizers, lambda parameter: _bytes(parameter, device, index))
+                attempt(_add, found, kind, tensor, device, index)
+        missing = attempt(unallocated_bytes, torch, optimizers, lambda parameter: _bytes(parameter, device, index))
     sums: dict[LiveKind, tuple[int, int]] = {}
     for entry in found.values():
         held, count = sums.get(entry.kind, (0, 0))
@@ -81,13 +80,13 @@ def _by_kind(
     """Tensors by what they are for; one may come again under a later kind."""
     parameters = [tensor for tensor in tensors if torch.nn.Parameter in type(tensor).__mro__]
     for module in modules:
-        parameters.extend(asked(_values, module, "_parameters") or ())
+        parameters.extend(attempt(_values, module, "_parameters") or ())
     for optimizer in optimizers:
-        parameters.extend(asked(_trained, optimizer) or ())
+        parameters.extend(attempt(_trained, optimizer) or ())
     yield "parameters", parameters
-    yield "gradients", [grad for tensor in tensors if (grad := asked(_gradient, tensor)) is not None]
-    yield "optimizer state", [tensor for one in optimizers for tensor in asked(_state, torch, one) or ()]
-    yield "buffers", [tensor for module in modules for tensor in asked(_values, module, "_buffers") or ()]
+    yield "gradients", [grad for tensor in tensors if (grad := attempt(_gradient, tensor)) is not None]
+    yield "optimizer state", [tensor for one in optimizers for tensor in attempt(_state, torch, one) or ()]
+    yield "buffers", [tensor for module in modules for tensor in attempt(_values, module, "_buffers") or ()]
     yield "other", tensors
 
 
@@ -143,3 +142,66 @@ def _local(tensor: Any) -> Any:
 def _is_on(tensor: Any, device: str, index: int | None) -> bool:
     place = tensor.device
     return bool(place.type == device and (index is None or place.index == index))
+
+
+_Group = Mapping[str, Any]
+
+
+def _count(always: int, *options: str) -> Callable[[_Group], int]:
+    """Count ``always``, and one more for each of the ``options`` that a group has switched on."""
+    return lambda group: always + sum(bool(group.get(option)) for option in options)
+
+
+#: Tensors of a parameter's size that each class of ``torch.optim`` keeps, by the options of the group. torch 2.13; a
+#: test steps each class. Adagrad has its state from the start. Adafactor and LBFGS keep other sizes: not known.
+_STATE: dict[str, Callable[[_Group], int]] = {
+    "ASGD": _count(1),
+    "Adadelta": _count(2),
+    "Adam": _count(2, "amsgrad"),
+    "AdamW": _count(2, "amsgrad"),
+    "Adamax": _count(2),
+    "Muon": _count(1),
+    "NAdam": _count(2),
+    "RAdam": _count(2),
+    "RMSprop": _count(1, "momentum", "centered"),
+    "Rprop": _count(2),
+    "SGD": _count(0, "momentum"),
+    "SparseAdam": _count(2),
+}
+
+
+def unallocated_bytes(torch: Any, optimizers: Iterable[Any], size: Callable[[Any], int]) -> int | None:
+    """Bytes of the trained parameters' missing gradients and missing optimizer state.
+
+    ``None`` where no optimizer is there, or where one without state yet is of a class that nobody here knows. A
+    parameter counts once. What an optimizer takes for the length of a step (lists of ``foreach``) is left out.
+
+    Args:
+        torch: the module.
+        optimizers: the live ones; a wrapper and what it wraps may both be among them.
+        size: bytes that a parameter has on the judged device, 0 on another one.
+    """
+    parameters: dict[int, Any] = {}
+    tensors: dict[int, int | None] = {}
+    for optimizer in optimizers:
+        kept = _of_class(torch, optimizer)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                key = id(parameter)
+                parameters[key] = parameter
+                count = 0 if optimizer.state.get(parameter) else kept(group) if kept is not None else None
+                known = tensors.get(key)
+                tensors[key] = count if known is None else known
+    total = 0
+    for key, parameter in parameters.items():
+        own, count = size(parameter) if parameter.requires_grad else 0, tensors[key]
+        if own and count is None:
+            return None
+        total += own * ((count or 0) + (parameter.grad is None))
+    return total if parameters else None
+
+
+def _of_class(torch: Any, optimizer: Any) -> Callable[[_Group], int] | None:
+    """Count for torch's own classes; ``None`` for a class of the user's, which may keep anything."""
+    kind = type(optimizer)
+    return _STATE.get(kind.__name__) if getattr(torch.optim, kind.__name__, None) is kind else None

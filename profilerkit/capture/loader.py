@@ -1,4 +1,17 @@
-"""Times the wait for every batch."""
+"""Time the wait for every batch.
+
+The fetches of an iterator take one of three paths. ``StepTracker`` holds which one, by the iterator's ``id``:
+
+| path     | held in          | what a fetch does                         | next path                                  |
+|----------|------------------|-------------------------------------------|--------------------------------------------|
+| slow     | neither          | finds out whose batch it is and whether a | fast or measured, when the iterator feeds  |
+|          |                  | step ends; may read the thread's clocks   | the steps and no observer minds; else slow |
+| measured | tracker.measured | as fast, with clocks around it            | measured while the meter is open           |
+| fast     | tracker.fast     | records the wait and the step that ends   | fast, or slow as below                     |
+
+A fast fetch goes back to slow after ``slow_at`` fetches, after a long wait, at the step that an observer asked for, at
+the end of its loader, in a named phase, and whenever any thread calls ``leave_fast_path``.
+"""
 
 import weakref
 from collections.abc import Callable
@@ -7,14 +20,11 @@ from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, Protocol, TypeVar
 
-from profilerkit.capture.doing import Doing, PerThread
-from profilerkit.capture.environment import loader_settings
-from profilerkit.capture.guard import Guard, asked
-from profilerkit.capture.loader_claims import CLAIM, Claim, Source, length, sampler_of
-from profilerkit.capture.meter import Meter
-from profilerkit.capture.padding import PaddingLooks
+from profilerkit.capture.clocks import Meter, Moment, spent
+from profilerkit.capture.guard import Guard, attempt
+from profilerkit.capture.loader_info import CLAIM, Claim, PaddingLooks, Source, length, loader_settings, sampler_of
+from profilerkit.capture.phase import PerThread, ThreadState
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.thread_clock import Moment, spent
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
@@ -67,44 +77,45 @@ class FetchTimer:
         trace: what may be recording a trace.
         settings: of the loader iterated last before the first backward pass. The loader is not held: its persistent
             workers die with its last name.
-        meter, plain_meter: what fetches on the training thread cost beside the wait, the ``not_plain`` and the others.
-        not_plain: fetches on the training thread that had to ask.
+        meter, fast_meter: what fetches on the training thread cost beside the wait, slow ones and fast ones.
+        slow_fetches: fetches on the training thread that took the slow path.
         reads_cpu: the CPU time of fetches is read.
         record: takes the records.
-        trains: what the training thread is doing, while the tracker is steady. These are of the steady iterator, too:
-        steady_flags: of their records.
-        ask_at: the number of fetches at which the next one has to ask again.
+        training: what the training thread is doing. This and ``fast_flags``, of the records, are of the fast iterator.
+        slow_at: the number of fetches at which the next one takes the slow path again.
         waited_ns: by all fetches.
-        passed: backward passes before the last plain one.
+        next_wrapped: the ``__next__`` of wrapped iterators, once there is one.
+        passed: backward passes before the last fast fetch.
         hardly_waits: little of the time is waited for batches; what the waits are made of is looked at less often then.
     """
 
     __slots__ = (  # see ``StepTracker``
-        *("__weakref__", "_after_long_wait", "_asked", "_backwards", "_beaten", "_claimed", "_guard", "_latest"),
-        *("_reads", "_skips", "_sources", "_steady", "_trainer", "armed", "ask_at", "fetches", "hardly_waits", "here"),
-        *("meter", "not_plain", "passed", "plain_meter", "reads_cpu", "record", "settings", "_padding"),
-        *("steady_flags", "trace", "tracker", "trains", "waited_ns"),
+        *("__weakref__", "_after_long_wait", "_backwards", "_beaten", "_claimed", "_counted", "_fast_iterator"),
+        *("_guard", "_latest", "_padding", "_reads", "_skips", "_sources", "_trainer", "armed", "fast_flags"),
+        *("fast_meter", "fetches", "hardly_waits", "here", "meter", "next_wrapped", "passed", "reads_cpu", "record"),
+        *("settings", "slow_at", "slow_fetches", "trace", "tracker", "training", "waited_ns"),
     )
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
         self.armed = True
         self.trace = trace
-        self.fetches = self.not_plain = self.waited_ns = 0
+        self.fetches = self.slow_fetches = self.waited_ns = 0
         self._beaten = (perf_counter_ns(), 0)  # the last beat, and what was waited until then, ns
         self.hardly_waits = False
         self.record, self.tracker, self._padding = record, tracker, PaddingLooks(record)
         self._guard = guard
         self.here = PerThread(tracker.thread_ended)
-        self.trains = self.here.doing
-        self.steady_flags = self.ask_at = self.passed = 0
-        self._asked = self._skips = 0  # fetches by the last not plain one; before the next whose CPU time is read
-        self._steady: weakref.ref[Any] | None = None
+        self.training = self.here.doing
+        self.fast_flags = self.slow_at = self.passed = 0
+        self._counted = self._skips = 0  # fetches by the last slow one; before the next whose CPU time is read
+        self._fast_iterator: weakref.ref[Any] | None = None
         self.settings: Loader | None = None
-        self.meter, self.plain_meter = Meter(), Meter()
+        self.meter, self.fast_meter = Meter(), Meter()
         self.reads_cpu = True
         self._reads = 0  # of the clocks
         self._after_long_wait = _AFTER_LONG_WAIT  # fetches before not every one is
         self._sources: dict[int, object] = {}
+        self.next_wrapped: Callable[[Any], Any] | None = None
         self._claimed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._backwards = 0  # backward passes before the last fetch
         self._latest = self._trainer = 0  # ids of the loader fetched last since, and of that before a backward pass
@@ -119,7 +130,7 @@ class FetchTimer:
     def disarm(self) -> None:
         """Let fetches pass straight through from now on."""
         self.armed = False
-        self.tracker.unsettle()
+        self.tracker.leave_fast_path()
 
     def claim(self, loader: Any) -> bool:
         """Whether the patches see all of ``loader``, a torch one: its iterations then mark steps from now on.
@@ -144,7 +155,7 @@ class FetchTimer:
             iterator.__dict__[CLAIM] = Claim(weakref.ref(self), sampler_of(iterator), length(iterator))
         return True
 
-    def stands_for(self, loader: Any) -> object:
+    def source_of(self, loader: Any) -> object:
         """What stands for a claimed loader in its iterators, which it may hold: a cycle would keep its workers."""
         return self._sources[id(loader)]
 
@@ -154,15 +165,15 @@ class FetchTimer:
 
     def starts_over(self, loader: Any) -> None:
         """A torch loader is to be iterated anew; with persistent workers it keeps the iterator it has."""
-        kept = asked(getattr, loader, "_iterator", None)
+        kept = attempt(getattr, loader, "_iterator", None)
         if kept is not None:
             self._guard.call(self.tracker.left_behind, kept)
 
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
         """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
         doing = self.here.doing
-        if doing is self.trains:
-            self.tracker.unsettle()  # it may be the same iterator again
+        if doing is self.training:
+            self.tracker.leave_fast_path()  # it may be the same iterator again
         if not self.armed or doing.fetching:
             return make(*args)
         self.describe(source)
@@ -179,7 +190,7 @@ class FetchTimer:
 
     def fetch(
         self,
-        doing: Doing,
+        doing: ThreadState,
         pull: Callable[[Any], _R],
         of: Any,
         iterator: int,
@@ -203,8 +214,7 @@ class FetchTimer:
             doing.fetching = True
             batch = pull(of)
         except BaseException as error:
-            ended = _LAST if isinstance(error, StopIteration) else None
-            self._guard.call(self._end, fetch, ended, iterator, owner, more)
+            self._failed(error, fetch, iterator, owner, more)
             raise
         finally:
             doing.fetching = False
@@ -212,79 +222,42 @@ class FetchTimer:
             self._end(fetch, 0, iterator, owner, more)
             if not (fetch[2] & _NOT_FOR_THE_STEP or self.trace.window):
                 self._padding.look(batch)
-            short_ways = self._skips - 1 if left < 0 else min(self._skips, left) - 1
-            if short_ways > 0 and (owner or (iterator == id(of) and loader == self._trainer and not doing.phases)):
-                self._settle(of, iterator, owner, fetch[2], short_ways)
+            fast_fetches = self._skips - 1 if left < 0 else min(self._skips, left) - 1
+            if fast_fetches > 0 and (owner or (iterator == id(of) and loader == self._trainer and not doing.phases)):
+                self._enter_fast_path(of, iterator, owner, fetch[2], fast_fetches)
         except Exception as error:  # noqa: BLE001  as the guard does
             self._guard.caught(self._end, error)
         return batch
 
-    def fetch_again(self, pull: Callable[[Any], _R], of: Any) -> _R:
-        """``fetch`` for the tracker's steady iterator, whose last fetch answered all questions: half of what it costs.
-
-        Only for the thread that ``trains`` is of. After a few fetches the next one has to ask again.
-        """
-        now_ns, tracker, doing, flags = perf_counter_ns(), self.tracker, self.trains, self.steady_flags
-        iterator, fetch, marking_ns = tracker.steady, None, tracker.marking_ns
-        try:  # as in ``fetch``
-            self._asked = self.fetches = self.fetches + 1
-            self.not_plain += 1
-            self._skips -= 1
-            if tracker.backwards != self._backwards:
-                self._backwards, self._trainer = tracker.backwards, self._latest
-            tracker.fed_again(now_ns)
-            if self.meter.is_open or self.trace.window is not None:
-                fetch = self._observed(doing, now_ns, now_ns, None, flags, marking_ns)
-        except Exception as error:  # noqa: BLE001  as the guard does
-            self._guard.caught(self.fetch_again, error)
-            return pull(of)
-        try:
-            doing.fetching = True
-            batch = pull(of)
-        except BaseException as error:
-            self.failed_again(error, iterator, fetch or (now_ns, None, flags, None, 0))
-            raise
-        finally:
-            doing.fetching = False
-        try:
-            if fetch is None:
-                wait_ns = perf_counter_ns() - now_ns
-                self.record((_WAIT, flags, 0, now_ns, wait_ns, -1))
-                self.went_again(wait_ns)
-            else:
-                self._end(fetch, 0, iterator, not flags, True)
-                self.went_again(0)
-        except Exception as error:  # noqa: BLE001  as the guard does
-            self._guard.caught(self.fetch_again, error)
-        return batch
-
-    def failed_again(self, error: BaseException, iterator: int, fetch: _Fetch) -> None:
-        """The steady iterator has no more batches, or has raised."""
-        self.tracker.unsettle()
+    def _failed(self, error: BaseException, fetch: _Fetch, iterator: int, owner: bool, more: bool) -> None:
         ended = _LAST if isinstance(error, StopIteration) else None
-        self._guard.call(self._end, fetch, ended, iterator, not fetch[2], True)
+        self._guard.call(self._end, fetch, ended, iterator, owner, more)
+
+    def fast_fetch_failed(self, error: BaseException, iterator: int, start_ns: int) -> None:
+        """Take note that an iterator on the fast path has no more batches, or has raised."""
+        self.tracker.leave_fast_path()
+        self._failed(error, (start_ns, None, self.fast_flags, None, 0), iterator, not self.fast_flags, True)
+
+    def fast_fetch_was_long(self, wait_ns: int) -> None:
+        """Take note that an iterator on the fast path gave a batch after a long wait, or the last for that path."""
+        self.waited_ns += wait_ns
+        self._read_often(wait_ns)
+        self.tracker.leave_fast_path()
 
     def _catch_up(self) -> None:
-        """Do what plain fetches left undone: they count themselves and backward passes, and no more."""
-        self._skips -= self.fetches - self._asked
-        self._asked = self.fetches
+        """Do what fast fetches left undone: they count themselves and backward passes, and no more."""
+        self._skips -= self.fetches - self._counted
+        self._counted = self.fetches
         if self.passed != self._backwards:
             self._backwards, self._trainer = self.passed, self._latest
 
-    def went_again(self, wait_ns: int) -> None:
-        """It gave a batch, after so long: see whether the next fetch has to ask."""
-        self.waited_ns += wait_ns
-        self._read_often(wait_ns)
-        if self.fetches >= self.ask_at or self._skips <= 0 or self.trace.window is not None:
-            self.tracker.unsettle()
-
     def _begin(
-        self, doing: Doing, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int
+        self, doing: ThreadState, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int
     ) -> _Fetch:
         tracker, window = self.tracker, self.trace.window
         start_ns, clocks, trains, marking_ns = now_ns, None, get_ident() == tracker.thread, tracker.marking_ns
         if trains:
-            if self.fetches != self._asked:
+            if self.fetches != self._counted:
                 self._catch_up()
             self._skips -= 1
             if self._skips <= 0:
@@ -295,9 +268,9 @@ class FetchTimer:
                 start_ns = clocks[0]
             doing.ready_ns = 0
         if trains:
-            tracker.unsettle()
-            self._asked = self.fetches = self.fetches + 1
-            self.not_plain += 1
+            tracker.leave_fast_path()
+            self._counted = self.fetches = self.fetches + 1
+            self.slow_fetches += 1
             made_graphs = doing.made_graphs()
             if tracker.backwards != self._backwards:
                 self._backwards = tracker.backwards
@@ -316,7 +289,7 @@ class FetchTimer:
         return self._observed(doing, now_ns, start_ns, clocks, flags, marking_ns)
 
     def _observed(
-        self, doing: Doing, now_ns: int, start_ns: int, clocks: Moment | None, flags: int, marking_ns: int
+        self, doing: ThreadState, now_ns: int, start_ns: int, clocks: Moment | None, flags: int, marking_ns: int
     ) -> _Fetch:
         """Begin a fetch that a trace shows, or whose own cost is measured; marks are no part of that cost."""
         span = None if flags & _NOT_FOR_THE_STEP else self.trace.span(INPUT_SPAN)
@@ -328,7 +301,7 @@ class FetchTimer:
             clocks = None if clocks is None else doing.clock.again(clocks)
         return start_ns, clocks, flags, span, ready_ns - now_ns + marking_ns - self.tracker.marking_ns
 
-    def _clocks(self, doing: Doing) -> Moment | None:
+    def _clocks(self, doing: ThreadState) -> Moment | None:
         """The clocks of this thread; ``None`` where they are not to be read."""
         self._skips = 0 if self._after_long_wait else _READ_SELDOM if self.hardly_waits else _READ_EVERY
         self._after_long_wait = max(self._after_long_wait - 1, 0)
@@ -344,12 +317,12 @@ class FetchTimer:
         if wait_ns >= LONG_WAIT_NS and not self.hardly_waits:
             self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
 
-    def _aside(self, loader: int, flags: int, doing: Doing) -> int:
+    def _aside(self, loader: int, flags: int, doing: ThreadState) -> int:
         """The flags of a fetch on the training thread that does not feed the training; 0 when it does, or may."""
         phases = doing.phases
         if not phases or not self._latest:
             self._latest = loader
-        if loader == self._trainer and not doing.asides:
+        if loader == self._trainer and not doing.evaluations:
             return 0
         other = _OTHER_LOADER if flags & INFERRED and self.tracker.wrapped else 0
         return other | _IN_PHASE if phases else other
@@ -376,25 +349,20 @@ class FetchTimer:
         if self.meter.is_open:
             self.meter.add(own_ns + perf_counter_ns() - now_ns)
 
-    def _settle(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
-        """Let so many fetches of the iterator, which feeds the steps, go without questions."""
-        if flags & ~(INFERRED | FIRST | _GRAPHS) or self.trace.window is not None:
+    def _enter_fast_path(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
+        """Let so many fetches of the iterator take the fast path, if it feeds the steps."""
+        if self.meter.is_open or flags & ~(INFERRED | FIRST | _GRAPHS) or self.trace.window is not None:
             return
-        if self.tracker.settle(iterator):
-            self.trains, self.steady_flags, self.ask_at = self.here.doing, flags & INFERRED, self.fetches + fetches
-            if not self.meter.is_open:
-                self.tracker.rest()
-            if not owner:  # the tracker knows when one that marks steps is gone
-                self._steady = weakref.ref(of, self._unsettle)
-            if not self.armed:  # last, because the writer thread may disarm it meanwhile
-                self.tracker.unsettle()
-
-    def _unsettle(self, _iterator: object) -> None:
-        self.tracker.unsettle()
+        self.training, self.fast_flags, self.slow_at = self.here.doing, flags & INFERRED, self.fetches + fetches
+        self.tracker.enter_fast_path(iterator)
+        if not owner:  # the tracker knows when one that marks steps is gone
+            self._fast_iterator = weakref.ref(of, lambda _gone: self.tracker.leave_fast_path())
+        if not self.armed:  # last, because the writer thread may disarm it meanwhile
+            self.tracker.leave_fast_path()
 
     def own(self, iterator: object, source: object) -> bool:
         """Whether a wrapped iterator marks the steps: on the training thread, and no other one in a named phase."""
         if get_ident() != self.tracker.thread:
             return False
         doing = self.here.doing
-        return bool(self._guard.call(self.tracker.own, iterator, source, doing.phases > 0, doing.asides > 0))
+        return bool(self._guard.call(self.tracker.own, iterator, source, doing.phases > 0, doing.evaluations > 0))

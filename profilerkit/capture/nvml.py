@@ -1,14 +1,12 @@
 """Reads the GPU this process trains on through NVML. Every query is read-only."""
 
 import os
+from collections.abc import Iterable
 from time import perf_counter_ns
 from typing import Any
 
-from profilerkit.capture.gpm import Gpm
-from profilerkit.capture.nvml_calls import Calls
-from profilerkit.capture.nvml_counters import Counters
-from profilerkit.capture.nvml_device import Device, Finder, hides_all
-from profilerkit.capture.nvml_facts import read_facts
+from profilerkit.capture.nvml_counters import Counters, Gpm
+from profilerkit.capture.nvml_device import Calls, Device, Finder, hides_all, text
 from profilerkit.rundir.sampled import GpuFacts, GpuSample, Sample
 
 #: How often the other processes and memory errors are asked for, and which device it is: a list of processes took
@@ -16,6 +14,29 @@ from profilerkit.rundir.sampled import GpuFacts, GpuSample, Sample
 _RARELY_NS = 60_000_000_000
 #: Numbers of other processes that are kept: a device shared by more is shared, whoever they are.
 _MOST_PIDS = 64
+
+#: Field of ``GpuSample`` to the function that is asked each time about the whole device, and the constant it takes.
+_SAMPLED = {
+    "power_mw": ("nvmlDeviceGetPowerUsage",),
+    "energy_mj": ("nvmlDeviceGetTotalEnergyConsumption",),
+    "sm_clock_mhz": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
+    "memory_clock_mhz": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),
+    "temperature_c": ("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
+    "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
+    "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth",),
+    "throttle_reasons": ("nvmlDeviceGetCurrentClocksEventReasons",),
+}
+#: Field of ``GpuFacts`` to the function that is asked once, likewise.
+_FACTS = {
+    "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
+    "pcie_generation_max": ("nvmlDeviceGetMaxPcieLinkGeneration",),
+    "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth",),
+    "pcie_width_max": ("nvmlDeviceGetMaxPcieLinkWidth",),
+    "power_limit_mw": ("nvmlDeviceGetEnforcedPowerLimit",),
+    "power_limit_default_mw": ("nvmlDeviceGetPowerManagementDefaultLimit",),
+    "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"),
+    "memory_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"),
+}
 
 
 class NvmlSource:
@@ -98,55 +119,35 @@ class _Watched:
 
     def read(self, *, rarely: bool) -> GpuSample:
         nvml, ask, handle, whole = self._calls.nvml, self._calls.ask, self.device.handle, self.device.whole
+        found = {name: ask(function, whole, *_constants(nvml, names)) for name, (function, *names) in _SAMPLED.items()}
         use = ask("nvmlDeviceGetUtilizationRates", handle)
+        if use is not None:
+            found |= {"utilization_ratio": use.gpu / 100, "memory_utilization_ratio": use.memory / 100}
         memory = ask("nvmlDeviceGetMemoryInfo", handle, getattr(nvml, "nvmlMemory_v2", None))
         if memory is None:
             memory = ask("nvmlDeviceGetMemoryInfo", handle)
-        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", whole)
-        if reasons is None:
-            reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", whole)
+        if memory is not None:
+            found |= {"memory_used_bytes": int(memory.used), "memory_total_bytes": int(memory.total)}
+        if found["throttle_reasons"] is None:
+            found["throttle_reasons"] = ask("nvmlDeviceGetCurrentClocksThrottleReasons", whole)
         # The clock beside each counter: between two queries the thread may wait 5 ms for Python's lock.
-        steady = self._counters.steady(perf_counter_ns())
-        gpm = self.gpm.read(perf_counter_ns())
-        tx, rx = gpm.pcie_tx_bytes_per_s, gpm.pcie_rx_bytes_per_s
+        found |= self._counters.read(perf_counter_ns())
+        found |= {name: value for name, value in self.gpm.read(perf_counter_ns()).items() if value is not None}
         if self.gpm.reason:
-            tx, rx = self._counters.pcie(perf_counter_ns())
-        corrected, uncorrected = self._counters.ecc() if rarely else (None, None)
-        others = self._others() if rarely else None
-        return GpuSample(
-            utilization_ratio=None if use is None else use.gpu / 100,
-            memory_utilization_ratio=None if use is None else use.memory / 100,
-            memory_used_bytes=None if memory is None else int(memory.used),
-            memory_total_bytes=None if memory is None else int(memory.total),
-            power_mw=ask("nvmlDeviceGetPowerUsage", whole),
-            power_instant_mw=steady.power_instant_mw,
-            power_limit_mw=ask("nvmlDeviceGetEnforcedPowerLimit", whole) if rarely else None,
-            energy_mj=ask("nvmlDeviceGetTotalEnergyConsumption", whole),
-            sm_clock_mhz=ask("nvmlDeviceGetClockInfo", whole, nvml.NVML_CLOCK_SM),
-            sm_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", whole, nvml.NVML_CLOCK_SM) if rarely else None,
-            memory_clock_mhz=ask("nvmlDeviceGetClockInfo", whole, nvml.NVML_CLOCK_MEM),
-            temperature_c=ask("nvmlDeviceGetTemperature", whole, nvml.NVML_TEMPERATURE_GPU),
-            pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", whole),
-            pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth", whole),
-            throttle_reasons=reasons,
-            power_throttle_ratio=steady.power_throttle_ratio,
-            sw_thermal_throttle_ratio=steady.sw_thermal_throttle_ratio,
-            hw_thermal_throttle_ratio=steady.hw_thermal_throttle_ratio,
-            pcie_tx_bytes_per_s=tx,
-            pcie_rx_bytes_per_s=rx,
-            nvlink_tx_bytes_per_s=_either(gpm.nvlink_tx_bytes_per_s, steady.nvlink_tx_bytes_per_s),
-            nvlink_rx_bytes_per_s=_either(gpm.nvlink_rx_bytes_per_s, steady.nvlink_rx_bytes_per_s),
-            ecc_corrected=corrected,
-            ecc_uncorrected=uncorrected,
-            other_processes=None if others is None else len(others),
-            other_processes_bytes=_together(others),
-            sm_active_ratio=gpm.sm_active_ratio,
-            sm_occupancy_ratio=gpm.sm_occupancy_ratio,
-            tensor_active_ratio=gpm.tensor_active_ratio,
-            fp32_active_ratio=gpm.fp32_active_ratio,
-            dram_active_ratio=gpm.dram_active_ratio,
-            other_pids=tuple(sorted(process.pid for process in others or ())[:_MOST_PIDS]),
-        )
+            found |= self._counters.pcie(perf_counter_ns())
+        return GpuSample(**found, **(self._rarely() if rarely else {}))
+
+    def _rarely(self) -> dict[str, Any]:
+        """Return what is asked once a minute."""
+        nvml, ask, whole, others = self._calls.nvml, self._calls.ask, self.device.whole, self._others()
+        return {
+            **self._counters.ecc(),
+            "power_limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit", whole),
+            "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", whole, nvml.NVML_CLOCK_SM),
+            "other_processes": None if others is None else len(others),
+            "other_processes_bytes": _together(others),
+            "other_pids": tuple(sorted(process.pid for process in others or ())[:_MOST_PIDS]),
+        }
 
     def _others(self) -> list[Any] | None:
         """Processes on the device that are not this one.
@@ -170,5 +171,73 @@ def _together(processes: list[Any] | None) -> int | None:
     return sum(int(process.usedGpuMemory) for process in processes)
 
 
-def _either(first: int | None, second: int | None) -> int | None:
-    return second if first is None else first
+def _constants(nvml: Any, names: Iterable[str]) -> list[Any]:
+    return [getattr(nvml, name) for name in names]
+
+
+#: Words of 64 processors for the affinity: 1,024 processors.
+_WORDS = 16
+
+
+def read_facts(calls: Calls, device: Device, gpm: str) -> GpuFacts:
+    """The facts of ``device``; ``gpm`` is why it has no GPM metrics."""
+    whole = device.whole
+
+    def ask(function: str, *args: Any) -> Any:
+        return calls.ask(function, whole, *args)
+
+    ecc, mig, rows = ask("nvmlDeviceGetEccMode"), ask("nvmlDeviceGetMigMode"), ask("nvmlDeviceGetRemappedRows")
+    corrected, uncorrected, pending, _ = rows or (None,) * 4
+    return GpuFacts(
+        found_by=device.found_by,
+        driver_version=text(calls.ask("nvmlSystemGetDriverVersion")),
+        name=text(calls.ask("nvmlDeviceGetName", device.handle)),
+        uuid=device.uuid,
+        gpm=gpm,
+        ecc_is_on=None if ecc is None else bool(ecc[0]),
+        mig_is_on=None if mig is None else bool(mig[0]),
+        nvlinks_up=_links_up(calls, whole),
+        numa_node=_numa_node(calls, whole),
+        cpu_affinity=_affinity(ask("nvmlDeviceGetCpuAffinity", _WORDS)),
+        remapped_rows_correctable=corrected,
+        remapped_rows_uncorrectable=uncorrected,
+        remapping_is_pending=None if pending is None else bool(pending),
+        **{name: ask(function, *_constants(calls.nvml, names)) for name, (function, *names) in _FACTS.items()},
+    )
+
+
+def _links_up(calls: Calls, device: Any) -> int | None:
+    """NVLinks that are up; ``None`` when the device has none that it tells of."""
+    most = getattr(calls.nvml, "NVML_NVLINK_MAX_LINKS", 0)
+    states = []
+    for link in range(most):
+        state = calls.ask("nvmlDeviceGetNvLinkState", device, link)
+        if state is None:
+            break
+        states.append(state)
+    return sum(map(bool, states)) if states else None
+
+
+def _numa_node(calls: Calls, device: Any) -> int | None:
+    """The NUMA node; ``None`` also where the machine has no such nodes, which is told as -1."""
+    node = calls.ask("nvmlDeviceGetNumaNodeId", device)
+    return node if node is not None and 0 <= node < 1 << 16 else None
+
+
+def _affinity(words: Any) -> str | None:
+    """Numbers of processors as ranges.
+
+    >>> _affinity([0b1111, 0b10]), _affinity([0, 0]), _affinity(None)
+    ('0-3,65', None, None)
+    """
+    mask = sum(int(word) << (64 * place) for place, word in enumerate(words or ()))
+    ranges, number = [], 0
+    while mask >> number:
+        if not (mask >> number) & 1:
+            number += 1
+            continue
+        first = number
+        while (mask >> number) & 1:
+            number += 1
+        ranges.append(f"{first}" if number - first == 1 else f"{first}-{number - 1}")
+    return ",".join(ranges) or None

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.cgroup import Cgroup
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.live import LiveMemory, live_memory
+from profilerkit.capture.proc_files import ProcFiles
 from profilerkit.model.oom import LiveBytes, OutOfMemory
 from profilerkit.model.run import Loader
-from profilerkit.rundir.process import memory_group
 from profilerkit.secrets import masked
 
 #: What torch's allocator for the host, CUDA outside of torch's allocator, and cuBLAS say. torch 2.13.
@@ -27,8 +28,7 @@ _GPU = re.compile(r"\bGPU (\d{1,4}) has")
 _LONGEST_MESSAGE = 500
 #: All that stays when the batch shrinks.
 _FIXED = ("parameters", "gradients", "optimizer state", "buffers")
-#: Version 1 of control groups writes "no limit" as the largest multiple of a page that fits into 63 bits.
-_NO_LIMIT = 1 << 62
+_ROOT = Path("/")
 
 _Limit = Literal["device", "host", "control group", "address space"]
 
@@ -53,13 +53,13 @@ def dossier(error: Exception, *, steps: int, loader: Loader | None) -> OutOfMemo
     that it leaves.
     """
     torch = sys.modules.get("torch")
-    text = asked(str, error) or ""
+    text = attempt(str, error) or ""
     if not _is_about_memory(error, text, torch):
         return None
     if _is_of_a_device(error, text, torch):
-        room = asked(_on_device, text, torch) or _Room("device")
+        room = attempt(_on_device, text, torch) or _Room("device")
     else:
-        room = asked(_on_host, torch) or _Room("host")
+        room = attempt(_on_host, torch) or _Room("host")
     batch, requested = loader.batch_size if loader else None, _requested(text)
     live = room.live
     return OutOfMemory(
@@ -129,15 +129,15 @@ def _on_device(text: str, torch: Any) -> _Room:
     cuda = torch.cuda
     match = _GPU.search(text)
     index = int(match[1]) if match else int(cuda.current_device())
-    free, total = asked(cuda.mem_get_info, index) or (None, None)
-    live = asked(live_memory, torch, "cuda", index)
+    free, total = attempt(cuda.mem_get_info, index) or (None, None)
+    live = attempt(live_memory, torch, "cuda", index)
     held, reserved = int(cuda.memory_allocated(index)), int(cuda.memory_reserved(index))
     return _Room(f"cuda:{index}", live, held, free, total, reserved, "device")
 
 
 def _on_host(torch: Any) -> _Room:
     held, limit, free, total = _tightest()
-    live = asked(live_memory, torch, "cpu", None) if torch is not None else None
+    live = attempt(live_memory, torch, "cpu", None) if torch is not None else None
     return _Room("host", live, held, free, total, None, limit)
 
 
@@ -146,34 +146,20 @@ def _tightest() -> tuple[int, _Limit, int, int]:
     import psutil
 
     page_bytes = os.sysconf("SC_PAGE_SIZE")
-    virtual, resident = (int(pages) * page_bytes for pages in _words("/proc/self/statm")[:2])
+    virtual, resident = (int(pages) * page_bytes for pages in Path("/proc/self/statm").read_text("ascii").split()[:2])
     memory = psutil.virtual_memory()
     limits: list[tuple[int, _Limit, int, int]] = [(int(memory.available), "host", resident, int(memory.total))]
-    group = memory_group()
-    for most, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        numbers = [word for name in (most, used) for word in _words(str(group / name)) if word.isdecimal()]
-        if len(numbers) == 2 and int(numbers[0]) < _NO_LIMIT:
-            size, taken = map(int, numbers)
-            limits.append((size - taken + _idle_cache(group), "control group", resident, size))
+    files = ProcFiles(_ROOT)
+    group = Cgroup(files)
+    left, size = group.free_bytes(), group.limit_bytes()
+    files.close()
+    if left is not None and size is not None:
+        limits.append((left, "control group", resident, size))
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
         limits.append((soft - virtual, "address space", virtual, soft))
     free, limit, held, total = min(limits)
     return held, limit, max(free, 0), total
-
-
-def _idle_cache(group: Path) -> int:
-    """Bytes of files that count as used by the group, and that the kernel drops before it kills anybody."""
-    words = _words(str(group / "memory.stat"))
-    counted = dict(zip(words[::2], words[1::2], strict=False))
-    return int(counted.get("total_inactive_file") or counted.get("inactive_file") or 0)
-
-
-def _words(path: str) -> list[str]:
-    try:
-        return Path(path).read_text("ascii").split()
-    except OSError:
-        return []
 
 
 def fitting(batch: int, fixed: int, held: int, capacity: int, requested: int) -> int | None:

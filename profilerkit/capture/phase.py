@@ -1,17 +1,74 @@
-"""A named block of the user's, timed."""
+"""Follow what each thread is doing: fetching, or inside named phases, which are recorded."""
 
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter_ns
 
-from profilerkit.capture.doing import Doing, PerThread
+from profilerkit.capture.clocks import Moment, ThreadClock
 from profilerkit.capture.guard import Guard
 from profilerkit.rundir.layout import EVALUATION, EventKind
 from profilerkit.rundir.writer import Record
 
+
+class ThreadState:
+    """What a thread is doing.
+
+    Attributes:
+        fetching: inside a fetch, so that a wrapped DataLoader is not counted twice.
+        began: the thread's clocks when the making of the newest iterator began.
+        ready_ns: when that iterator was made.
+        phases: named phases of the user that are open.
+        evaluations: those of them that are evaluations, by their names.
+        clock: the thread's.
+        nodes: that autograd had made on the thread as ``made_graphs`` was last asked; negative before.
+    """
+
+    __slots__ = ("began", "clock", "evaluations", "fetching", "nodes", "phases", "ready_ns")
+
+    def __init__(self) -> None:
+        self.fetching = False
+        self.began: Moment = (0, 0, 0)
+        self.ready_ns = 0
+        self.phases = self.evaluations = 0
+        self.clock = ThreadClock()
+        self.nodes = -1
+
+    def made_graphs(self) -> bool:
+        """Whether autograd has recorded operators of the thread since this was last asked; without gradients none."""
+        torch, before = sys.modules.get("torch"), self.nodes
+        try:
+            self.nodes = torch._C._autograd._get_sequence_nr() if torch is not None else -1  # torch 2.13 has it
+        except AttributeError:
+            self.nodes = -1
+        return 0 <= before < self.nodes
+
+
+class PerThread(threading.local):
+    """What the calling thread is doing, found with one look for it."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        """``ended`` is called by a thread at its end, before another one may be given its number."""
+        self.doing = ThreadState()
+        self._last_word = _LastWord(ended)
+
+
+class _LastWord:
+    """Goes with the thread that it belongs to."""
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+
+    def __del__(self) -> None:
+        self._ended()
+
+
 _PHASE = int(EventKind.PHASE)
 #: A block that is open: what the thread was doing that entered it, since when, and its span in the trace.
-_Block = tuple[Doing, int, AbstractContextManager[object] | None]
+_Block = tuple[ThreadState, int, AbstractContextManager[object] | None]
 
 
 class Phase:
@@ -63,7 +120,7 @@ class Phase:
         doing = self._here.doing
         doing.phases += 1
         if self._is_aside:
-            doing.asides += 1
+            doing.evaluations += 1
         self._open.append((doing, start_ns, in_trace))
 
     def _end(self) -> None:
@@ -76,7 +133,7 @@ class Phase:
         doing, start_ns, in_trace = block
         doing.phases -= 1
         if self._is_aside:
-            doing.asides -= 1
+            doing.evaluations -= 1
         self._record((_PHASE, 0, self._name_id, start_ns, perf_counter_ns() - start_ns, 0))
         if in_trace is not None:
             in_trace.__exit__(None, None, None)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 
 #: Slurm numbers the steps that it makes itself (batch script, interactive shell, extern) from here; ``srun`` counts its
 #: own from 0 (slurm.h: SLURM_MAX_NORMAL_STEP_ID). Only the latter start one process per task.
@@ -43,7 +43,7 @@ def place(variables: Mapping[str, str], session: int) -> Place:
 
     ``session`` counts this process's blocks. A script that set ``RANK`` itself knows better than the scheduler.
     """
-    given = _by_rank(variables, session) or asked(_spawned_place, variables, session)
+    given = _by_rank(variables, session) or attempt(_spawned_place, variables, session)
     if given is None and "RANK" not in variables:
         given = _by_slurm(variables, session) or _by_mpi(variables, session)
     found = given or Place(0, 0, 1, os.urandom(16).hex())

@@ -4,11 +4,15 @@ Windows by schedule open at a step number, so at the same step on all ranks. Any
 enough ahead that every rank hears of it in time. A rank that is alone may wait, too, until its steps have settled.
 """
 
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
 from profilerkit.capture.deep import Plan
-from profilerkit.capture.observers import NEVER, Rest
-from profilerkit.capture.recurrence import SLOW_RATIO, Recurrence, StepTimes
 from profilerkit.capture.settings import Settings
-from profilerkit.capture.settling import Settling
+from profilerkit.capture.steps import NEVER, Quiet
 from profilerkit.rundir.layout import FLUSH_SECONDS
 from profilerkit.units import format_ns
 
@@ -26,6 +30,156 @@ _LOOK_AGAIN = 16
 _LONGEST_SLOW_NS = 2 * 1_000_000_000
 #: How often a window may give way to another profiler and be tried again.
 _MOST_TRIES = 5
+
+
+#: Steps that have to be alike, and how many times longer or shorter than their median they may be.
+_ALIKE = 3
+_ALIKE_RATIO = 1.5
+#: A difference that the scheduler of a busy host makes by itself; compiling and tuning take longer.
+_NOISE_NS = 20_000_000
+
+
+class Settling:
+    """Asked once at the start of a step."""
+
+    def __init__(self) -> None:
+        self._frames = _compiled_frames()  # the process may have compiled before
+
+    def is_over(self, last_ns: Sequence[int]) -> bool:
+        """Whether the last steps are alike, and torch.compile compiled nothing since the question was asked last.
+
+        Fewer than three steps are not compared: whoever traces so early wants to see the beginning.
+        """
+        frames = _compiled_frames()
+        compiled, self._frames = frames != self._frames, frames
+        if compiled:
+            return False
+        recent = sorted(last_ns[-_ALIKE:])
+        if len(recent) < _ALIKE:
+            return True
+        usual = recent[_ALIKE // 2]
+        longest = max(_ALIKE_RATIO * usual, usual + _NOISE_NS)
+        shortest = min(usual / _ALIKE_RATIO, usual - _NOISE_NS)
+        return shortest <= recent[0] and recent[-1] <= longest
+
+
+def _compiled_frames() -> int:
+    """Functions that torch.compile has looked at so far; 0 where it is not in use."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return int(counters["frames"].get("total", 0)) if counters and "frames" in counters else 0
+
+
+#: Steps of which the median is taken.
+_KEPT = 64
+#: The median is taken anew after so many steps: sorting 64 numbers costs 2 µs, so 0.1 µs per step.
+_ANEW = 16
+#: Before so many steps nothing is said to be slow.
+_FEWEST = 20
+#: A step is slow above this multiple of the median.
+SLOW_RATIO = 3
+#: Slow steps after which their distances tell a period: one distance may be chance.
+_TO_PREDICT = 3
+#: Distances that differ by no more than this have a period; the window is longer by as much.
+_MOST_SPREAD = 8
+#: Slow steps without a period are worth a window if so many steps, the longest such window, are likely to hold one.
+LONGEST_STEPS = 20
+#: Steps traced before and after the one that is expected to be slow.
+_AROUND = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Where slow steps are expected: the first step to trace, at most how many, how often they come, also in words."""
+
+    first_step: int
+    steps: int
+    period: int
+    why: str
+
+
+class StepTimes:
+    """The times of the last steps.
+
+    Attributes:
+        median_ns: of those; 0 until there are enough.
+        limit_ns: a longer step is slow, by the last median.
+        to_go: steps until the median is taken anew.
+    """
+
+    __slots__ = ("_ring", "limit_ns", "median_ns", "to_go")
+
+    def __init__(self) -> None:
+        self._ring: deque[int] = deque(maxlen=_KEPT)
+        self.to_go = _FEWEST
+        self.limit_ns = NEVER
+        self.median_ns = 0
+
+    def add(self, dur_ns: int, steps: int = 1) -> bool:
+        """Take the time of so many steps, 0.2 µs; return whether one of them is slow."""
+        self._ring.append(dur_ns // steps)
+        self.to_go -= 1
+        if not self.to_go:
+            self._take_median()
+        return self.slowest_ns(dur_ns, steps) > self.limit_ns
+
+    def is_slow(self, dur_ns: int, steps: int = 1) -> bool:
+        """Return whether one of so many steps is slow, which took this long together."""
+        return self.slowest_ns(dur_ns, steps) > self.limit_ns
+
+    def slowest_ns(self, dur_ns: int, steps: int) -> int:
+        """Return what the slowest of so many steps took, which took this long together, if the others were usual.
+
+        >>> times = StepTimes()
+        >>> for _ in range(20): _ = times.add(10)
+        >>> times.slowest_ns(150, 8)
+        80
+        """
+        return dur_ns - (steps - 1) * self.median_ns
+
+    def last(self, count: int) -> list[int]:
+        """The last steps, fewer at the beginning."""
+        return list(self._ring)[-count:]
+
+    def _take_median(self) -> None:
+        self.median_ns = sorted(self._ring)[len(self._ring) // 2]
+        self.limit_ns = SLOW_RATIO * self.median_ns
+        self.to_go = _ANEW
+
+
+class Recurrence:
+    """The slow steps so far, and where the next one is expected."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._last = -2
+
+    def add(self, number: int, steps: int = 1) -> None:
+        """Step ``number``, or one of the steps up to it, was slow; neighbours count once."""
+        if number - steps > self._last:
+            self._starts = [*self._starts[-_TO_PREDICT:], number]
+        self._last = number
+
+    def expected(self, earliest: int) -> Expected | None:
+        """Where a slow step is expected, to be traced from ``earliest`` on at the earliest; ``None`` if nobody knows.
+
+        >>> seen = Recurrence()
+        >>> for step in (100, 200, 300): seen.add(step)
+        >>> seen.expected(earliest=302)
+        Expected(first_step=398, steps=5, period=100, why='every 100 steps')
+        """
+        starts = self._starts
+        if len(starts) < _TO_PREDICT:
+            return None
+        gaps = [after - before for before, after in pairwise(starts)]
+        period, spread = min(gaps), max(gaps) - min(gaps)
+        if spread <= min(_MOST_SPREAD, period // 4):
+            first = starts[-1] + period - _AROUND
+            first += -(-max(0, earliest - first) // period) * period
+            return Expected(first, spread + 2 * _AROUND + 1, period, f"every {period} steps")
+        usual = sorted(gaps)[len(gaps) // 2]
+        if len(starts) > _TO_PREDICT and usual <= LONGEST_STEPS:
+            return Expected(earliest, LONGEST_STEPS, usual, f"about every {usual} steps")
+        return None
 
 
 class Schedule:
@@ -55,10 +209,10 @@ class Schedule:
         self.waits = False
         self.look_at = max(0, settings.warmup_steps - _LOOKED_AT_BEFORE)
 
-    def rest(self) -> Rest:
+    def quiet(self) -> Quiet:
         """The next look, slow steps, and the next time that it may change which steps those are."""
         slow_ns = self._times.limit_ns if self._device_times is None else NEVER
-        return Rest(self.look_at, slow_ns, self._times.to_go)
+        return Quiet(self.look_at, slow_ns, self._times.to_go)
 
     @property
     def first_is_due(self) -> bool:

@@ -1,5 +1,7 @@
 """The life of one recording: start, run beside the training, close, hand over to the analysis."""
 
+import os
+import socket
 import threading
 import time
 from collections import Counter
@@ -8,45 +10,48 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from profilerkit.capture import documents, environment, handoff, oom
-from profilerkit.capture.budget import Budget, stages
-from profilerkit.capture.clock_anchors import take_anchor
-from profilerkit.capture.cuda import CudaDevice
+from profilerkit.capture import environment, handoff, oom
+from profilerkit.capture.background import Recorder, Sampler, Source
+from profilerkit.capture.clocks import ClockWatch, take_anchor
+from profilerkit.capture.cuda import AllocatorWatch, CudaDevice
 from profilerkit.capture.device_clock import DeviceClock
-from profilerkit.capture.ending import Exits, Leave, leave_of
+from profilerkit.capture.distributed import DdpWatch, FlightWatch
+from profilerkit.capture.ending import ExitCall, Exits, end_document, exit_call_of
 from profilerkit.capture.environment import in_kernel
-from profilerkit.capture.flight import FlightWatch
-from profilerkit.capture.graphs import GraphWatch
-from profilerkit.capture.guard import Guard, announce, asked
-from profilerkit.capture.hooks import Hooks
+from profilerkit.capture.guard import Guard, announce, attempt
+from profilerkit.capture.hooks import GraphWatch, Hooks
 from profilerkit.capture.host import HostSource
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
-from profilerkit.capture.overhead import RunningCost, self_ns_per_step
+from profilerkit.capture.overhead import Budget, RunningCost, stages
+from profilerkit.capture.patches import Watch, Watches
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.place import Place
 from profilerkit.capture.probes.feed import ProbedTimer
 from profilerkit.capture.probes.probing import Probing
-from profilerkit.capture.recorder import Recorder
-from profilerkit.capture.sampler import Sampler, Source
+from profilerkit.capture.runtime_events import CollectionWatch, CompileWatch, EvaluationWatch
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.stacks import stack_sampler
+from profilerkit.capture.start_up import noted
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.watched import watched
-from profilerkit.capture.watches import Watches
+from profilerkit.capture.timed_calls import CollectiveWatch, CopyWatch, SaveWatch, SyncWatch
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.model.report import Report
 from profilerkit.rundir.layout import (
     ALONE_FLUSH_SECONDS,
+    DDP,
     END,
     FLIGHT,
     FLUSH_SECONDS,
+    FORMAT_VERSION,
     META,
+    OFF_BY_SETTINGS,
     PHASE_SPAN_PREFIX,
     STACKS,
     Feature,
+    RankMeta,
 )
 from profilerkit.rundir.process import this_process
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
@@ -93,7 +98,7 @@ class Session:
         self._traces = settings.deep and self._window.traces
         self._probing = Probing(settings, place, self._window, record) if settings.probes else None
         self._tracker = StepTracker(record, self._probing or (self._window if self._traces else None))
-        self._window.wake = self._tracker.unsettle
+        self._window.wake = self._tracker.leave_fast_path
         timed = (record, self._tracker, self._guard, self._window)
         self._timer = self._probing.feed(ProbedTimer(*timed)) if self._probing else FetchTimer(*timed)
         self._workers = WorkerWatch(record, self._timer, writer.path) if settings.light else None
@@ -103,9 +108,7 @@ class Session:
         took = (self._window.device_took, self._window.device_is_lost) if self._traces else ()
         self._clock = DeviceClock(record, self._tracker, CudaDevice(), *took)
         self._window.read_device = self._clock.catch_up
-        mine = (self._clock, self._flight, GraphWatch(self._hooks, self._tracker))
-        every = (*watched(self._recorder, self._tracker, writer), *mine)
-        self._watches = Watches(every if settings.light else ())
+        self._watches = Watches(self._all_watches() if settings.light else ())
         sources: dict[str, Source] = {}
         self._gpu = NvmlSource()
         if settings.nvml:
@@ -119,6 +122,25 @@ class Session:
             self._samplers["stacks"] = looker
         self._cost = RunningCost(self._timer, self._hooks, self._clock, self._workers, self._stacks)
         self._budget = Budget(settings.overhead_budget, can_go if settings.light else ())
+
+    def _all_watches(self) -> tuple[Watch, ...]:
+        recorder, tracker, writer = self._recorder, self._tracker, self._writer
+        record, calls = recorder.record, (recorder.record, tracker, recorder.name_id)
+        return (
+            ClockWatch(writer.append_anchor),
+            CollectionWatch(record, tracker),
+            SaveWatch(*calls),
+            CompileWatch(record, recorder.name_id),
+            EvaluationWatch(record, tracker),
+            CollectiveWatch(*calls),
+            SyncWatch(*calls),
+            CopyWatch(),
+            AllocatorWatch(writer.append_sample),
+            DdpWatch(writer.path / DDP),
+            self._clock,
+            self._flight,
+            GraphWatch(self._hooks, tracker),
+        )
 
     # The training script's calls
 
@@ -143,7 +165,7 @@ class Session:
         return nullcontext() if phase is None else phase
 
     def _phase(self, name: str) -> Phase:
-        text = asked(str, name)
+        text = attempt(str, name)
         if text is None:
             text = "(a name that cannot be shown)"
         number = self._recorder.name_id(text)
@@ -156,7 +178,7 @@ class Session:
         """Write what is known, then start the threads and hang in the hooks. Raises OSError when the disk refuses."""
         began_ns = time.perf_counter_ns()
         if self._place.rank == 0:
-            write_manifest(self.run, documents.manifest(self._settings, self._place))
+            write_manifest(self.run, environment.manifest(self._settings.as_text(), self._place.world_size))
         self._write_meta()
         self._recorder.start()
         for sampler in self._samplers.values():
@@ -176,7 +198,7 @@ class Session:
         self._leaves_analysis = in_kernel()
         self.close(self._guard.call(self._exits.cause))
 
-    def close(self, cause: BaseException | Leave | None) -> Report | None:
+    def close(self, cause: BaseException | ExitCall | None) -> Report | None:
         """End the recording; the report on rank 0 if it was asked for and could be made.
 
         Waits at most one minute for the compression, ten seconds for the other ranks and two minutes for the report.
@@ -197,7 +219,7 @@ class Session:
             finally:  # an interrupt may come at any line of it
                 self.take_out()
                 self._ended()
-        leave = leave_of(cause)
+        leave = exit_call_of(cause)
         planned = cause is None or (leave is not None and leave.code == 0)
         deadline = time.monotonic() + (_SECONDS if planned else _SECONDS_AFTER_ERROR)
         if call(self._recorder.stop, lambda: call(self._write_end, cause, end_ns)) is False:
@@ -227,7 +249,7 @@ class Session:
         for sampler in self._samplers.values():
             sampler.end()
 
-    def _leave(self, leave: Leave) -> None:
+    def _leave(self, leave: ExitCall) -> None:
         """Note an ``os._exit``, which is about to happen; on a thread of its own."""
         self._recorder.flush()
         self._write_end(leave, time.perf_counter_ns())
@@ -263,7 +285,7 @@ class Session:
         if self._traces:
             self._window.beat()
         if self._workers is not None:
-            self._workers.glance()
+            self._workers.sample_workers()
         self._recorder.flush()
 
     def _look_around(self) -> None:
@@ -293,9 +315,8 @@ class Session:
             self._window.close(self._tracker.count, held_back=held_back)
 
     def _measure_self(self) -> None:
-        if self._settings.light and self._tracker.count:
-            cost = (self._timer, self._hooks, self._clock, self._workers, self._tracker.count, self._stacks)
-            self._self_ns = self_ns_per_step(*cost)
+        if self._settings.light:
+            self._self_ns = self._cost.overall_ns(self._tracker.count)
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if self._settings.summaries and self._traces:
@@ -321,25 +342,39 @@ class Session:
         try:
             self._write_meta()
             if self._place.rank == 0 and self._closed:
-                write_manifest(self.run, documents.manifest(self._settings, self._place))
+                write_manifest(self.run, environment.manifest(self._settings.as_text(), self._place.world_size))
         except OSError as error:
             if error.errno is None:  # a signal's handler raised it
                 raise
             self._writer.stop(META, error)
 
     def _write_meta(self) -> None:
-        meta = documents.meta(
-            self._place,
-            self._anchor,
-            joined=self._flight.joined,
+        place, (device_name, device_uuid) = self._place, environment.cuda_device()
+        meta = RankMeta(
+            format_version=FORMAT_VERSION,
+            rank=place.rank,
+            local_rank=place.local_rank,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            anchor_unix_ns=self._anchor.unix_ns,
+            anchor_perf_ns=self._anchor.perf_ns,
+            usable_cores=environment.usable_cores(),
+            device_name=device_name,
+            device_uuid=device_uuid,
             features=self._features(),
             loader=self._timer.settings,
             self_ns_per_step=self._self_ns,
             own_cost=self._budget.own_cost(self._start_ns),
             steps_found_by=self._tracker.found_by if self._tracker.count else None,
+            process_start_perf_ns=environment.process_start_ns(os.getpid()) if place.first_here else None,
             process=self._process,
+            node=place.node,
+            joined=self._flight.joined if place.world_size == 1 else None,
             gpu=self._gpu.facts,
-            switches=self._switches_on(),
+            threads=environment.intra_op_threads(),
+            processor=environment.processor_name(),
+            start_up=noted() if place.first_here else None,
+            switches=tuple(sorted(self._switches_on())),
         )
         self._writer.write_meta(meta)
 
@@ -356,8 +391,8 @@ class Session:
             if dossier is not None:
                 self._writer.write_oom(dossier)
 
-    def _write_end(self, cause: BaseException | Leave | None, end_ns: int) -> None:
-        end = documents.end(
+    def _write_end(self, cause: BaseException | ExitCall | None, end_ns: int) -> None:
+        end = end_document(
             cause,
             self._guard.failure,
             steps=self._tracker.count,
@@ -374,7 +409,7 @@ class Session:
 
     def _features(self) -> dict[str, Feature]:
         """What is on, and why the rest is off."""
-        on, tracker = documents.feature, self._tracker
+        on, tracker = _feature, self._tracker
         light, failure = self._settings.light, self._guard.failure or ""
         stopped = failure or self._writer.stopped or ""
         hooked = failure or ("" if self._hooks.torch_hooked else "torch was not imported")
@@ -395,3 +430,8 @@ class Session:
 
 def _nothing(_record: Record) -> None:
     """Where records go when the light tier is off."""
+
+
+def _feature(wanted: bool, reason: str) -> Feature:
+    """On when it is wanted and nothing speaks against it."""
+    return Feature(on=wanted and not reason, reason=reason if wanted else OFF_BY_SETTINGS)

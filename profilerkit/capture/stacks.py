@@ -11,10 +11,9 @@ from time import perf_counter_ns
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from profilerkit.capture.meter import Meter
+from profilerkit.capture.background import Sampler
+from profilerkit.capture.clocks import Meter, ThreadClock
 from profilerkit.capture.patches import UNCOUNTED
-from profilerkit.capture.sampler import Sampler
-from profilerkit.capture.thread_clock import ThreadClock
 from profilerkit.rundir.sampled import StackPlace, StackSample
 from profilerkit.rundir.writer import StackFile
 
@@ -52,7 +51,7 @@ _MODULE, _FORWARD = "module", "forward"
 _EDGES: dict[str, StackPlace] = {_FETCHES: "input", "input": "input", "collate": "collate"}
 _CALLED: dict[str, StackPlace] = {"backward": "backward", "optimizer": "optimizer", "save": "save"}
 #: Capture's own work in which others are called.
-_OWN_FILES = ("capture/deep.py", "capture/windows.py", "capture/room.py")
+_OWN_FILES = ("capture/deep.py", "capture/windows.py", "capture/torch_profiler.py")
 _FETCH_FILES = ("capture/loader.py", "capture/loader_patches.py", "capture/wrapped.py", "capture/probes/feed.py")
 
 

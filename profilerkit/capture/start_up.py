@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from profilerkit.capture.patches import uncounted
+from profilerkit.capture.patches import Patches, uncounted
 from profilerkit.rundir.start_up import StartUp
 
 #: Packages that are named: a few hold most of what imports take (a choice).
@@ -27,22 +27,24 @@ class StartUpWatch:
 
     def __init__(self, imports: Imports) -> None:
         self._imports = imports
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
         self._model: tuple[int, int] | None = None
         self._loader_ns: int | None = None
         self._device: tuple[int, int] | None = None
 
     def begin(self) -> None:
-        """Hang it into torch, which is loaded."""
+        """Hook it into torch, which is loaded."""
+        self._patches.apply(self._install)
+
+    def _install(self, patches: Patches) -> None:
         module = sys.modules["torch.nn.modules.module"]
-        self._undo.append(module.register_module_parameter_registration_hook(self._registered).remove)
-        self._once(sys.modules["torch.utils.data.dataloader"].DataLoader, "__init__", self._makes_loader)
-        self._once(sys.modules["torch"]._C, "_cuda_init", self._initialised)
+        patches.on_remove(module.register_module_parameter_registration_hook(self._registered).remove)
+        self._time(sys.modules["torch.utils.data.dataloader"].DataLoader, "__init__", self._makes_loader)
+        self._time(sys.modules["torch"]._C, "_cuda_init", self._initialised)
 
     def end(self) -> StartUp:
-        """Take it out, and tell what was noted."""
-        while self._undo:
-            self._undo.pop()()
+        """Remove it, and return what was noted."""
+        self._patches.remove()
         finders: list[Any] = sys.meta_path
         if self._imports in finders:
             finders.remove(self._imports)
@@ -62,32 +64,27 @@ class StartUpWatch:
         self._model = (self._model[0] if self._model else now_ns, now_ns)
 
     def _makes_loader(self, start_ns: int, _end_ns: int) -> None:
-        self._loader_ns = start_ns
+        self._loader_ns = self._loader_ns or start_ns
 
     def _initialised(self, start_ns: int, end_ns: int) -> None:
-        self._device = (start_ns, end_ns)
+        self._device = self._device or (start_ns, end_ns)
 
-    def _once(self, owner: Any, name: str, note: Callable[[int, int], None]) -> None:
-        """Have the first call of ``owner.name`` noted; a torch without it is left alone."""
-        original = vars(owner).get(name)
-        if original is None:
-            return
+    def _time(self, owner: Any, name: str, note: Callable[[int, int], None]) -> None:
+        """Have calls of ``owner.name`` noted; a torch without it is left alone."""
 
-        def restore() -> None:
-            if vars(owner).get(name) is first:
-                setattr(owner, name, original)
+        def timed(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                start_ns = perf_counter_ns()
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    note(start_ns, perf_counter_ns())
 
-        @functools.wraps(original)
-        def first(*args: Any, **kwargs: Any) -> Any:
-            restore()
-            start_ns = perf_counter_ns()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                note(start_ns, perf_counter_ns())
+            return uncounted(call)
 
-        setattr(owner, name, uncounted(first))
-        self._undo.append(restore)
+        if name in vars(owner):
+            self._patches.patch(owner, name, timed)
 
 
 class _State:

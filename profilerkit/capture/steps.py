@@ -13,11 +13,8 @@ import threading
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
-from profilerkit.capture.loader_claims import reference
-from profilerkit.capture.observers import ALWAYS, NEVER, Observer
-from profilerkit.capture.optimizer_cycle import OptimizerCycle
 from profilerkit.rundir.layout import BY_STEP_CALLS, BY_WRAPPED_LOADER, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
@@ -31,8 +28,86 @@ _BACKWARDS_ALONE = 8
 _STEPS_ALONE = 8
 
 
+NEVER = 1 << 62
+
+
+class Quiet(NamedTuple):
+    """What an observer need not be told at once.
+
+    Attributes:
+        until: the step whose start is told; the starts of those before are not told at all.
+        longest_ns: the end of a step that took longer is told at once; of the others later, in their order.
+        steps: at most so many are told later.
+    """
+
+    until: int
+    longest_ns: int
+    steps: int
+
+
+#: Where nobody observes.
+_NOBODY = Quiet(NEVER, NEVER, NEVER)
+
+
+class Observer(Protocol):
+    """Follows steps as they happen, as trace windows and probes do."""
+
+    def step_started(self, number: int) -> None:
+        """Step ``number`` starts now."""
+
+    def step_ended(self, number: int, dur_ns: int) -> None:
+        """Step ``number`` ends now, whole; it took that long."""
+
+    def step_cut(self) -> None:
+        """The step that started last will not be counted."""
+
+    def quiet(self) -> Quiet | None:
+        """Return what may wait from now on; ``None`` when nothing may."""
+
+
+#: The optimizer that ended steps is taken to be gone after so many steps of others; a Wasserstein GAN's critic makes 5.
+_LONGEST_CYCLE = 64
+
+
+class OptimizerCycle:
+    """The optimizers of a loop, as they repeat.
+
+    >>> cycle = OptimizerCycle()
+    >>> [cycle.stepped(optimizer, now_ns) for now_ns, optimizer in enumerate((1, 2, 1, 2))]
+    [(), (), (1,), (3,)]
+    """
+
+    __slots__ = ("_closing", "_known", "_since_closing", "_tentative_ns")
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+        self._closing: int | None = None  # the one of them that joined last
+        self._tentative_ns: int | None = None  # where the step ends unless another one joins
+        self._since_closing = 0
+
+    def stepped(self, optimizer: int, now_ns: int) -> tuple[int, ...]:
+        """Where steps end, now that this optimizer has stepped: here, or there and here, or nowhere yet."""
+        self._since_closing += 1
+        if optimizer not in self._known or self._since_closing > _LONGEST_CYCLE:
+            if optimizer in self._known:
+                self._known.clear()
+            self._known.add(optimizer)
+            self._closing, self._tentative_ns, self._since_closing = optimizer, now_ns, 0
+            return ()
+        before = () if self._tentative_ns is None else (self._tentative_ns,)
+        self._tentative_ns = None
+        if optimizer != self._closing:
+            return before
+        self._since_closing = 0
+        return (*before, now_ns)
+
+    def step_opened(self) -> None:
+        """A step begins: where one ended is no question any more."""
+        self._tentative_ns = None
+
+
 class StepTracker:
-    """Finds the steps of one run. ``abandoned``, ``unsettle`` and ``thread_ended`` may be called on any thread.
+    """Find the steps of one run. ``abandoned``, ``leave_fast_path`` and ``thread_ended`` may be called on any thread.
 
     Attributes:
         count: steps recorded.
@@ -47,28 +122,30 @@ class StepTracker:
         worked: one did in the open step.
         marked: something else than optimizers and backward passes ends the open step.
         owner_id: ``id`` of the wrapped iterator that marks the steps, 0 without one.
-        steady: ``id`` of the iterator that feeds the steps while nothing changes; ``fed_again`` may then stand for
-            ``fetch_started``. 0 where it may not.
-        plain: the same while its fetches need only be recorded, up to the end of step number ``tell_at`` and of one
-            that takes longer than ``tell_above_ns``; 0 again where the next of them is measured.
-        untold: what the steps took of which the window is to be told later; ``None`` where nobody is.
+        fast: ``id`` of the iterator whose fetches take the fast path (see ``loader``), up to the end of step number
+            ``report_at`` and of one that takes longer than ``report_above_ns``; 0 where none does.
+        measured: the same where its next fetch takes the fast path with clocks around it.
+        unreported: what the steps took of which the observer is told later; ``None`` where nobody observes.
+        explicit: ``step()`` ends the steps; fetches end none.
+        feeder: ``id`` of the iterator that gave the open step its first batch.
         mark: marks the device's queue at the end of each step from number ``mark_at`` on, and at both ends of what lies
             between two; takes the last step's number and its start. ``fed_late`` is called after a long wait.
-        trains: called with an optimizer before it steps, from step number ``trains_at`` on.
+        optimizer_starts: called with an optimizer before it steps, from step number ``optimizer_starts_at`` on.
         marking_ns: what ``mark`` has taken so far; whoever measures what contains it takes that off.
-        steady_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because the
-            steady iterator ends the steps. 0 where they are to be asked.
+        fast_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because an
+            iterator on the fast path feeds the steps; else 0.
         stepping_ns: when the optimizer step under way began; 0 without one.
         found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
     """
 
     # An attribute in a slot is found with one look at memory; a step of the user's has emptied the caches meanwhile.
     __slots__ = (
-        *("__weakref__", "_alone", "_began_aside", "_clock", "_cycle", "_doubted", "_explicit", "_feeder", "_held"),
-        *("_in_backward", "_lapsed_ns", "_owner", "_record", "_resting", "_source", "_window"),
-        *("backward_depth", "backwards", "count", "ends_in_backward", "mark", "mark_at", "marked", "marking_ns"),
-        *("on_trained", "optimizer_seen", "owner_id", "plain", "started_ns", "steady", "steady_thread", "stepping_ns"),
-        *("tell_above_ns", "tell_at", "thread", "trains", "trains_at", "fed_late", "untold", "worked", "wrapped"),
+        *("__weakref__", "_alone", "_began_aside", "_clock", "_cycle", "_doubted", "_held", "_in_backward"),
+        *("_lapsed_ns", "_owner", "_record", "_source", "_window", "backward_depth", "backwards", "count"),
+        *("ends_in_backward", "explicit", "fast", "fast_thread", "fed_late", "feeder", "mark", "mark_at", "marked"),
+        *("marking_ns", "measured", "on_trained", "optimizer_seen", "optimizer_starts", "optimizer_starts_at"),
+        *("owner_id", "report_above_ns", "report_at", "started_ns", "stepping_ns", "thread", "unreported", "worked"),
+        "wrapped",
     )
 
     def __init__(
@@ -84,18 +161,17 @@ class StepTracker:
         self.count = 0
         self.started_ns: int | None = None
         self._lapsed_ns = clock()  # where a step starts when nothing said so: the block, or the step that lapsed
-        self._feeder: int | None = None  # the iterator that gave the open step its first batch
+        self.feeder: int | None = None
         self.worked = False  # an optimizer stepped in the open step
-        self._explicit = self._began_aside = False
+        self.explicit = self._began_aside = False
         self.wrapped = self.marked = self.ends_in_backward = self.optimizer_seen = False
         self._owner: weakref.ref[object] | None = None
-        self.owner_id = self.steady = self.plain = self.steady_thread = self.stepping_ns = 0
-        self.tell_at = self.tell_above_ns = self.mark_at = self.trains_at = NEVER
+        self.owner_id = self.fast = self.measured = self.fast_thread = self.stepping_ns = 0
+        self.report_at = self.report_above_ns = self.mark_at = self.optimizer_starts_at = NEVER
         self.mark: Callable[[int, int], None] = lambda _number, _start_ns: None
-        self.trains: Callable[[object], None] = lambda _optimizer: None
+        self.optimizer_starts: Callable[[object], None] = lambda _optimizer: None
         self.fed_late: Callable[[int], None] = lambda _wait_ns: None
-        self.untold: list[int] | None = None
-        self._resting: Observer | None = None  # who is to be told
+        self.unreported: list[int] | None = None
         self._source: Callable[[], object] = lambda: None
         self._held: list[tuple[int, int]] | None = []  # None once the wrapped loader is known to mark steps
         self._doubted: int | None = None  # backward passes before another wrapped loader, which may train nothing
@@ -108,8 +184,8 @@ class StepTracker:
     @property
     def found_by(self) -> str:
         """What marks the steps."""
-        if self._explicit or self.wrapped:
-            return BY_STEP_CALLS if self._explicit else BY_WRAPPED_LOADER
+        if self.explicit or self.wrapped:
+            return BY_STEP_CALLS if self.explicit else BY_WRAPPED_LOADER
         return "optimizer step" if self.optimizer_seen or not self.backwards else "backward pass"
 
     def missing(self, what: Literal["optimizer", "backward"]) -> str:
@@ -145,15 +221,15 @@ class StepTracker:
         if is_other and self.wrapped and self._held is None and (self.optimizer_seen or self.backwards):
             self._doubted, self.worked = self.backwards, False
         self._owner = weakref.ref(iterator, self.abandoned)
-        self._source = reference(source)
+        self._source = _reference(source)
         self.owner_id = id(iterator)
-        self.unsettle()
+        self.leave_fast_path()
         self.wrapped = self.marked = True
         return True
 
     def fetch_started(self, now_ns: int, feeder: int, owner: bool, more: bool = True) -> None:
         """A fetch starts. ``more`` is false when the loader is known to be exhausted: no step starts then."""
-        if self._explicit:
+        if self.explicit:
             if self.started_ns is None and more:
                 self._open(now_ns)
         elif self.wrapped:
@@ -169,83 +245,63 @@ class StepTracker:
             if more:
                 self._open(now_ns)
         else:
-            if self.started_ns is not None and self.worked and self._feeder is not None:
+            if self.started_ns is not None and self.worked and self.feeder is not None:
                 self._end(now_ns, _INFERRED)
-            elif self.started_ns is not None and self._feeder is None:
+            elif self.started_ns is not None and self.feeder is None:
                 self._join_unfed(now_ns)
             if self.started_ns is None and more:
                 self._open(now_ns)
-        if self._feeder is None:
-            self._feeder, self.marked = feeder, True
+        if self.feeder is None:
+            self.feeder, self.marked = feeder, True
 
-    def settle(self, iterator: int) -> bool:
-        """The fetches of this iterator, a wrapped one that marks the steps or one that feeds them, are what they were.
+    def enter_fast_path(self, iterator: int) -> None:
+        """Let the next fetches of this iterator be fast, if they feed the steps and the observer does not mind.
 
-        False if they may turn out to be something else yet.
+        The iterator is one that marks the steps, or that fed the open one.
         """
-        if self.wrapped and not self._explicit:
+        self._catch_up()
+        self.measured = iterator  # another thread may leave the fast path before this one has entered it
+        if self.wrapped and not self.explicit:
             is_known = self._held is None and self._doubted is None and self.owner_id == iterator
         else:
-            is_known = self._feeder == iterator and (self._explicit or self.worked or self.count > 0)
-        self.steady, self.plain = iterator if is_known else 0, 0
-        return is_known
-
-    def rest(self) -> None:
-        """Let the fetches of the steady iterator be plain, as far as who observes the steps does not mind."""
-        self._catch_up()
-        window = self._window
-        rest = ALWAYS if window is None else window.rest()
-        if rest is None or self._explicit:
+            is_known = self.feeder == iterator and (self.explicit or self.worked or self.count > 0)
+        quiet = _NOBODY if self._window is None else self._window.quiet()
+        if not is_known or quiet is None:
+            self.measured = 0
             return
-        self.tell_at, self.tell_above_ns = min(rest.until, self.count + rest.steps) - 1, rest.longest_ns
-        self._resting, self.untold = window, None if window is None else []
-        self.plain = self.steady
-        if self._window is not window or not self.steady:  # last: another thread may begin to observe, or unsettle
-            self.plain = 0
+        self.report_at, self.report_above_ns = min(quiet.until, self.count + quiet.steps) - 1, quiet.longest_ns
+        self.unreported = None if self._window is None else []
+        self.fast = iterator
+        if not self.measured:
+            self.fast = 0
+        self.measured = 0
+
+    def leave_fast_path(self) -> None:
+        """Have the next fetch, backward pass and optimizer step look again at what they are."""
+        self.fast = self.measured = self.fast_thread = 0
 
     def _catch_up(self) -> None:
-        """Tell of the steps that ended in plain fetches."""
-        if not self.untold or self._resting is None:
-            return
-        untold, self.untold = self.untold, []
-        for number, dur_ns in enumerate(untold, self.count - len(untold)):
-            self._resting.step_ended(number, dur_ns)
-
-    def unsettle(self) -> None:
-        """The next fetch may be something else."""
-        self.steady = self.plain = self.steady_thread = 0
+        """Report the steps that ended on the fast path."""
+        if self.unreported and self._window is not None:
+            unreported, self.unreported = self.unreported, []
+            for number, dur_ns in enumerate(unreported, self.count - len(unreported)):
+                self._window.step_ended(number, dur_ns)
 
     def thread_ended(self) -> None:
         """The calling thread ends: another one may get its number."""
         if threading.get_ident() == self.thread:
-            self.unsettle()
-
-    def fed_again(self, now_ns: int) -> None:
-        """``fetch_started`` by the steady iterator, without the way there."""
-        start_ns, flags = self.started_ns, 0 if self.wrapped else _INFERRED
-        if start_ns is None or self._explicit:
-            self.fetch_started(now_ns, self.steady, self.owner_id == self.steady)
-            return
-        if flags and not self.worked:
-            return  # gradients accumulate
-        dur_ns = now_ns - start_ns
-        self._record((_STEP, flags, 0, start_ns, dur_ns, self.count))
-        self.started_ns = now_ns
-        self.worked = False
-        self._told(start_ns, dur_ns)
-        if self._window is not None:
-            self._window.step_started(self.count)
+            self.leave_fast_path()
 
     def exhausted(self, feeder: int, owner: bool) -> None:
         """The fetch that just started found the loader empty: the step it began, or left unfinished, does not count."""
-        if owner if self.wrapped and not self._explicit else feeder == self._feeder:
+        if owner if self.wrapped and not self.explicit else self.feeder == feeder:
             self._discard()
 
     def abandoned(self, _owner: object = None) -> None:
         """The iterator that marks steps is gone (``break``): its last step counts if it did its work."""
         self.owner_id = 0
-        self.unsettle()
-        if self._explicit or self.started_ns is None or threading.get_ident() != self.thread:
+        self.leave_fast_path()
+        if self.explicit or self.started_ns is None or threading.get_ident() != self.thread:
             return
         if self.worked:
             self._iteration_ended(self.started_ns, self._clock())
@@ -262,9 +318,9 @@ class StepTracker:
     def step(self) -> None:
         """The user ends a step."""
         now_ns = self._clock()
-        if not self._explicit:
-            self._explicit = self.marked = True
-            self.unsettle()
+        if not self.explicit:
+            self.explicit = self.marked = True
+            self.leave_fast_path()
             if self._held:
                 self.started_ns = self._held[0][0]
             self._held = None
@@ -272,6 +328,8 @@ class StepTracker:
             self.started_ns = self._lapsed_ns
         self._end(now_ns, 0)
         self._open(now_ns)
+        if self.count > self.report_at:
+            self.leave_fast_path()
 
     # Optimizers and backward passes
 
@@ -296,7 +354,7 @@ class StepTracker:
 
     def _trains_on(self, now_ns: int) -> bool:
         """Whether a loop whose last loader has ended goes on without any: what trains ends the steps from now on."""
-        if self.started_ns is not None or self.wrapped or self._explicit:
+        if self.started_ns is not None or self.wrapped or self.explicit:
             return False
         self._alone += 1
         self.marked = self._alone < _STEPS_ALONE
@@ -317,7 +375,7 @@ class StepTracker:
     @property
     def is_held_back(self) -> bool:
         """Whether iterations wait for a sign that they are the steps, such as an optimizer's."""
-        return self.wrapped and not self._explicit and bool(self._held)
+        return self.wrapped and not self.explicit and bool(self._held)
 
     def close(self) -> None:
         """The block ends: what is whole is recorded, the open step is not."""
@@ -340,11 +398,11 @@ class StepTracker:
 
     def _open(self, now_ns: int) -> None:
         self.started_ns, self._alone = now_ns, 0
-        self._feeder, self.marked = None, self.wrapped or self._explicit
+        self.feeder, self.marked = None, self.wrapped or self.explicit
         self.worked = False
         self._cycle.step_opened()
         self._in_backward = False
-        if self.wrapped and self._held is not None and not self._explicit:
+        if self.wrapped and self._held is not None and not self.explicit:
             return
         if now_ns != self._lapsed_ns and self.mark_at < NEVER:
             self.mark(self.count - 1, now_ns)
@@ -377,24 +435,28 @@ class StepTracker:
         self._record((_STEP, flags, 0, start_ns, now_ns - start_ns, self.count))
         self.started_ns = None
         self._lapsed_ns = now_ns
-        self._told(start_ns, now_ns - start_ns)
-
-    def _told(self, start_ns: int, dur_ns: int) -> None:
-        """Mark the device's queue and inform the window, now that a step was recorded."""
         if self.count >= self.mark_at:
             self.mark(self.count, start_ns)
         if self._window is not None:
             self._catch_up()
-            self._window.step_ended(self.count, dur_ns)
+            self._window.step_ended(self.count, now_ns - start_ns)
         self.count += 1
 
     def _discard(self) -> None:
         if self.started_ns is not None:
             self._lapsed_ns = self.started_ns
             self.started_ns = None
-            self.unsettle()
+            self.leave_fast_path()
             if self.mark_at < NEVER:
                 self.mark(self.count - 1, self._lapsed_ns)
             if self._window is not None:
                 self._catch_up()
                 self._window.step_cut()
+
+
+def _reference(source: object) -> Callable[[], object]:
+    """Return what gives ``source`` while it is there: the next one may get its place in memory."""
+    try:
+        return weakref.ref(source)
+    except TypeError:
+        return lambda: source

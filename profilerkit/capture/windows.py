@@ -8,18 +8,19 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 
-from profilerkit.capture import flight
+from profilerkit.capture import distributed
 from profilerkit.capture.cuda import captures_graph
 from profilerkit.capture.deep import DeepWindow, Plan
 from profilerkit.capture.guard import Guard
-from profilerkit.capture.observers import NEVER, Rest
-from profilerkit.capture.packer import Packer
+from profilerkit.capture.handoff import Packer
 from profilerkit.capture.place import Place
-from profilerkit.capture.requests import Requests, traced_ranks
 from profilerkit.capture.schedule import Schedule
 from profilerkit.capture.settings import Settings
-from profilerkit.rundir.layout import FLIGHT, WindowRequest, WindowStatus, window_directory
+from profilerkit.capture.steps import NEVER, Quiet
+from profilerkit.rundir.files import create_document, read_document
+from profilerkit.rundir.layout import FLIGHT, WindowKind, WindowRequest, WindowStatus, request_file, window_directory
 from profilerkit.rundir.writer import RankWriter, Record
 from profilerkit.units import format_bytes
 
@@ -106,7 +107,7 @@ class DeepWindows:
         if window is None:
             if self._timed(dur_ns):
                 self._guard.call(self._slow, number, dur_ns, number)
-        elif window.recording:
+        elif window.state == "recording":
             if self._schedule.is_slow(dur_ns, 1, on_device=False):
                 window.is_slow(number)
             self._guard.call(self._in_window, window.step_ended, number)
@@ -131,12 +132,12 @@ class DeepWindows:
     def step_cut(self) -> None:
         """The step in progress does not count; the loop may be over."""
         window = self.window
-        if window is not None and window.recording:
+        if window is not None and window.state == "recording":
             self._guard.call(self._in_window, window.step_cut)
 
-    def rest(self) -> Rest | None:
+    def quiet(self) -> Quiet | None:
         """While no window is open: what the schedule says, and an earlier look where other ranks asked for one."""
-        return self._schedule.rest()._replace(until=self._look_at) if self.window is None else None
+        return self._schedule.quiet()._replace(until=self._look_at) if self.window is None else None
 
     def beat(self) -> None:
         """Once or twice per second on the writer thread: what needs the disk or another process."""
@@ -178,9 +179,9 @@ class DeepWindows:
         self._look_at = NEVER
         self._why_not = self._guard.failure or self._why_not or "capture was switched off"
         window, self.window = self.window, None
-        if window is not None and not window.done:
+        if window is not None and window.state != "done":
             window.abort()
-            self.window = window if window.is_doomed else None
+            self.window = window if window.state == "doomed" else None
 
     def leave_child(self) -> None:
         """In a forked child there is no window, and what torch would record of it goes nowhere."""
@@ -235,6 +236,7 @@ class DeepWindows:
         self.window = window  # before it opens: a failure in there has to close it
         if window.open():
             self._schedule.opened(plan)
+            self.wake()
         else:
             self.window = None
             self._why_not = window.reason
@@ -298,11 +300,11 @@ class DeepWindows:
     def _settle(self) -> None:
         """Take note of a window that has closed itself, or will as soon as no graph is captured."""
         window = self.window
-        if window is None or not (window.done or window.is_doomed):
+        if window is None or window.state not in ("done", "doomed"):
             return
         if window.reason:
             self._why_not = self._guard.failure or window.reason
-        if window.is_doomed:
+        if window.state == "doomed":
             return
         self.window = None
         self._used_bytes += window.size_bytes
@@ -311,7 +313,7 @@ class DeepWindows:
             self._usable = self._packer.wanted = True
             if not self._alone:
                 path = window_directory(self._writer.path, window.first_step) / FLIGHT
-                self._flights.call(flight.dump, path, self._since_unix_ns)
+                self._flights.call(distributed.dump, path, self._since_unix_ns)
         if window.may_try_again:
             self._schedule.missed(window.plan)
         self._schedule.closed(window.last_step + 1)
@@ -321,13 +323,13 @@ class DeepWindows:
 
     def _close(self, steps: int, held_back: bool) -> None:
         window = self.window
-        if window is not None and (window.recording or window.is_doomed):
+        if window is not None and window.state in ("recording", "doomed"):
             if window.is_here:
                 window.finish()
             else:
                 window.leave_behind()
             self._settle()
-        is_over = self.window is None or self.window.is_doomed
+        is_over = self.window is None or self.window.state == "doomed"
         if is_over and (self._usable or self._why_not):
             return
         if held_back:
@@ -343,3 +345,50 @@ class DeepWindows:
         )
         self._why_not = self._why_not or f"the loop ended after {steps} steps; {needs}"
         self.abort()
+
+
+_KINDS: tuple[WindowKind, ...] = ("scheduled", "anomaly")
+#: Ranks that trace: what all of them do, most of a job's ranks do alike, and each costs its export and its disk.
+MOST_RANKS = 8
+_FIRST_RANKS = 4
+
+
+def traced_ranks(world_size: int) -> tuple[int, ...]:
+    """The ranks that trace: all of few; of many the first four and four spread over the others, the last among them.
+
+    >>> traced_ranks(2), traced_ranks(64)
+    ((0, 1), (0, 1, 2, 3, 18, 33, 48, 63))
+    """
+    if world_size <= MOST_RANKS:
+        return tuple(range(max(world_size, 1)))
+    spread = MOST_RANKS - _FIRST_RANKS
+    others = world_size - 1 - _FIRST_RANKS
+    return (*range(_FIRST_RANKS), *(_FIRST_RANKS + others * part // spread for part in range(1, spread + 1)))
+
+
+class Requests:
+    """The requests of one run, as one rank sees them. Both methods are for the writer thread."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._unseen = list(_KINDS)
+
+    def make(self, request: WindowRequest) -> None:
+        """Ask all ranks, unless one has asked before. Raises OSError when the disk refuses."""
+        path = request_file(self._run, request.kind)
+        path.parent.mkdir(exist_ok=True)
+        create_document(path, request)
+
+    def look(self) -> list[WindowRequest]:
+        """Requests that were not there before; one that is not whole yet is read the next time."""
+        found = []
+        for kind in tuple(self._unseen):
+            path = request_file(self._run, kind)
+            if not path.exists():
+                continue
+            try:
+                found.append(read_document(path, WindowRequest))
+            except ValueError:
+                continue
+            self._unseen.remove(kind)
+        return found

@@ -15,9 +15,9 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from profilerkit.capture.guard import Guard, asked
+from profilerkit.capture.clocks import Moment, ThreadClock, open_for_reading
+from profilerkit.capture.guard import Guard, attempt
 from profilerkit.capture.stacks import WORKER_PERIOD_SECONDS, stack_sampler
-from profilerkit.capture.thread_clock import Moment, ThreadClock, open_for_reading
 from profilerkit.rundir.files import AppendFile
 from profilerkit.rundir.layout import (
     END,
@@ -198,7 +198,7 @@ class WorkerProbe:
         if self._collations % _READ_EVERY == 0 and self._statm >= 0:
             self._memory_bytes = max(0, _anonymous_bytes(self._statm) - self._shared_bytes)
         self._collations += 1
-        size = asked(batch_bytes, batch)
+        size = attempt(batch_bytes, batch)
         self._row = (*row, *_grown(self._read, read), -1 if size is None else size, self._memory_bytes)
         self._read = read
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from profilerkit.capture.clocks import Meter, open_for_reading
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import ALL_OF_FIRST, FetchTimer
-from profilerkit.capture.meter import Meter
-from profilerkit.capture.thread_clock import open_for_reading
 from profilerkit.capture.worker import is_loop, watched_loop
 from profilerkit.rundir.layout import (
     FAILED_SUFFIX,
@@ -28,7 +27,7 @@ from profilerkit.rundir.writer import Record
 _QUEUE, _LOOK, _OTHER_THREAD = int(EventKind.QUEUE), int(EventKind.LOOK), int(EventFlag.OTHER_THREAD)
 _RUNNING, _LOCK, _BLOCKED = int(WorkerState.RUNNING), int(WorkerState.LOCK), int(WorkerState.BLOCKED)
 #: Workers that are looked at in one beat, some 15 µs each.
-_GLANCES = 8
+_SAMPLED_WORKERS = 8
 #: A look costs as much as a fetch. Behind the first fetches, which are all looked at, so many of each 512 are, one
 #: after the other: what is replayed of the queue are stretches, and these come by count, whatever the waits (choices).
 _TOGETHER, _OF_EACH = 64, 512
@@ -58,9 +57,9 @@ class WorkerWatch:
     """The main process's side of what happens in workers. A failure in here ends the watch, not the recording.
 
     Attributes:
-        looks: the queue is looked at.
+        samples_queue: the queue is sampled.
         seen: a loader with worker processes was fetched from.
-        looked: how often the training thread looked at the queue.
+        sampled: how often the training thread looked at the queue.
         meter: what a look at the queue costs the training thread.
     """
 
@@ -71,9 +70,9 @@ class WorkerWatch:
         self._guard = Guard("profilerkit's watch on the loader's workers")
         self._pids: set[int] = set()  # workers that were fetched from and had not ended when they were looked at
         self._looked_at = 0  # the last of them
-        self.looks = True
+        self.samples_queue = True
         self.meter = Meter()
-        self.looked = 0
+        self.sampled = 0
         self.seen = False
 
     def started(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -90,20 +89,20 @@ class WorkerWatch:
 
         return functools.update_wrapper(start, original)
 
-    def look(self, iterator: Any) -> None:
+    def sample_queue(self, iterator: Any) -> None:
         """Record what is under way for ``iterator`` as a fetch begins; nothing without worker processes."""
-        if not self.rests(iterator):
-            self._guard.call(self._look, iterator)
+        if not self.fetches_to_skip(iterator):
+            self._guard.call(self._sample_queue, iterator)
 
-    def rests(self, iterator: Any) -> int:
+    def fetches_to_skip(self, iterator: Any) -> int:
         """How many of the next fetches need no look, 0 where this one does."""
-        if not self.looks or getattr(iterator, "_task_info", None) is None or self._guard.failure is not None:
+        if not self.samples_queue or getattr(iterator, "_task_info", None) is None or self._guard.failure is not None:
             return _OF_EACH
         fetches = self._timer.fetches
         place = fetches % _OF_EACH
         return _OF_EACH - place if fetches >= ALL_OF_FIRST and place >= _TOGETHER else 0
 
-    def _look(self, iterator: Any) -> None:
+    def _sample_queue(self, iterator: Any) -> None:
         now_ns = perf_counter_ns()
         self.seen = True
         tasks, batch, outstanding = iterator._task_info, iterator._rcvd_idx, iterator._tasks_outstanding
@@ -121,17 +120,17 @@ class WorkerWatch:
         trains = threading.get_ident() == self._tracker.thread
         flags = 0 if trains else _OTHER_THREAD
         self._record((_QUEUE, flags, pid, now_ns, 0, queue_value(batch, outstanding, ready)))
-        self.looked += trains
+        self.sampled += trains
         if trains and self.meter.is_open:
             self.meter.add(perf_counter_ns() - now_ns)
 
-    def glance(self) -> None:
+    def sample_workers(self) -> None:
         """Record what some of the workers are doing; once or twice per second, on the writer thread."""
         if self._pids and self._guard.failure is None:
-            self._guard.call(self._glance)
+            self._guard.call(self._sample_workers)
 
-    def _glance(self) -> None:
-        left = _GLANCES
+    def _sample_workers(self) -> None:
+        left = _SAMPLED_WORKERS
         for pid in sorted(self._pids.copy(), key=lambda pid: (pid <= self._looked_at, pid)):
             state = _state(pid)
             if state is None:

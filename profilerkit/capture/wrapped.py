@@ -6,7 +6,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from profilerkit.capture.loader import FIRST, FetchTimer
-from profilerkit.capture.loader_claims import length
+from profilerkit.capture.loader_info import length
+from profilerkit.capture.loader_patches import timed_next
 
 #: Methods that Python looks up in the type: what stands for a loader has those of them that the loader has.
 _LOOKED_UP_IN_THE_TYPE = (
@@ -26,7 +27,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 _made: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
-class _Stand:
+class _Proxy:
     """What stands for ``inner``: its class, its attributes, and copies and pickles of it, which are not timed."""
 
     __slots__ = ("__weakref__", "_inner", "_timer")
@@ -56,7 +57,7 @@ class _Stand:
         return self._inner.__reduce_ex__(protocol)
 
 
-class WrappedIterator(_Stand):
+class WrappedIterator(_Proxy):
     """An iterator with timed fetches; everything else is the inner iterator's."""
 
     __slots__ = ("_progress", "source")
@@ -74,23 +75,25 @@ class WrappedIterator(_Stand):
 
     def __next__(self) -> Any:
         timer = self._timer
-        inner, progress, number = self._inner, self._progress, id(self)
-        tracker, doing = timer.tracker, timer.here.doing
-        if tracker.steady == number and doing is timer.trains and not doing.phases:
-            progress[1] -= 1
-            return timer.fetch_again(next, inner)
-        if not timer.armed or doing.fetching:
-            return next(inner)
-        source = self.source
-        flags, left = progress
-        progress[1] = left - 1
-        if flags:
-            progress[0] = 0
-        owner = tracker.owner_id == number or timer.own(self, source)
-        return timer.fetch(doing, next, inner, number, id(source), owner, left, flags)
+        if timer.next_wrapped is None:
+            timer.next_wrapped = timed_next(timer, _pull, _question)
+        return timer.next_wrapped(self)
 
 
-class WrappedLoader(_Stand):
+def _pull(iterator: WrappedIterator) -> Any:
+    iterator._progress[1] -= 1
+    return next(iterator._inner)
+
+
+def _question(iterator: WrappedIterator) -> tuple[Callable[[Any], Any], Any, int, int, bool, int, int]:
+    progress, number, timer, source = iterator._progress, id(iterator), iterator._timer, iterator.source
+    flags, left = progress
+    progress[:] = 0, left - 1
+    owner = timer.tracker.owner_id == number or timer.own(iterator, source)
+    return next, iterator._inner, number, id(source), owner, left, flags
+
+
+class WrappedLoader(_Proxy):
     """A loader whose iterators are timed; everything else is the inner loader's."""
 
     __slots__ = ()
@@ -156,4 +159,4 @@ def _from_the_right(operate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
 
 def _bare(value: Any) -> Any:
     """What ``value`` stands for, or itself: a wrapped list equals a wrapped list."""
-    return value._inner if issubclass(type(value), _Stand) else value
+    return value._inner if issubclass(type(value), _Proxy) else value

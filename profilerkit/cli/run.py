@@ -208,12 +208,11 @@ def python_options(words: Sequence[str]) -> list[str]:
 
 def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str]:
     """The environment of the command."""
-    from profilerkit.capture.order import Order
-    from profilerkit.capture.settings import probes_of
+    from profilerkit.capture.settings import RunOptions, probes_of
     from profilerkit.cli import launch
 
     variables = dict(os.environ)
-    Order(
+    RunOptions(
         pid=os.getpid(),
         start_directory=str(Path(launch.__file__).absolute().with_name("start")),
         directory=str(Path.cwd()),

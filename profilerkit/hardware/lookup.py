@@ -66,15 +66,6 @@ class DeviceSpec(msgspec.Struct, frozen=True):
     multiprocessors: int | None = None
 
     @property
-    def ridge_flop_per_byte(self) -> float:
-        """Arithmetic intensity above which the matrix peak, not the memory, is the limit.
-
-        >>> lookup("NVIDIA H100 80GB HBM3").ridge_flop_per_byte  # 989e12 / 3350e9
-        295.22...
-        """
-        return 1e3 * (self.bf16_tflops or self.fp16_tflops) / self.hbm_gb_per_s
-
-    @property
     def faster_than_fp32(self) -> Literal["tf32", "fp16"] | None:
         """Return the next type that runs matrix products faster than the vector units run FP32.
 

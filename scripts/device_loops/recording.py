@@ -84,7 +84,7 @@ def device_records(marks: Sequence[Mark]) -> list[Record]:
     tape, records = _Tape(), []  # type: ignore[var-annotated]
     tracker = StepTracker(lambda _record: None)
     clock, patches = DeviceClock(records.append, tracker, tape), Patches()
-    patches.hang(clock.hang)
+    patches.apply(clock.install)
     with patch.object(device_clock, "perf_counter_ns", lambda: tape.mark.now_ns if tape.mark is not None else 0):
         for tape.mark in marks:
             tracker.count = tape.mark.number + 1

@@ -13,7 +13,7 @@ from gpu_truth_parts.checks import Check, between, near
 from gpu_truth_parts.device import Device
 from gpu_truth_parts.preflight import queried
 from profilerkit.capture.nvml import NvmlSource
-from profilerkit.capture.nvml_calls import Calls
+from profilerkit.capture.nvml_device import Calls
 
 #: Of a query, µs; the slowest that was reported elsewhere took 4.5 ms (flightlessmango/MangoHud#2104).
 _MOST_MEDIAN_US = 5_000

@@ -178,13 +178,13 @@ def _watched(step: Step, watch: Watch, asks: Callable[[], bool]) -> _Took:
 
 
 def _asks() -> Callable[[], bool]:
-    """Whether the next fetch will be asked what it is."""
+    """Return whether the next fetch takes the slow path."""
     from profilerkit.capture.current import active  # noqa: PLC0415 - the peers' environments do not have it
 
     session = active()
     assert session is not None
     tracker = session._tracker
-    return lambda: tracker.steady == 0
+    return lambda: tracker.fast == 0
 
 
 def _made(step: Step, own: _Own, asks: Callable[[], bool]) -> _Took:

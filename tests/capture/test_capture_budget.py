@@ -6,12 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 import profilerkit
-from profilerkit.capture import budget, meter, overhead
-from profilerkit.capture.budget import Budget, Stage, stages
+from profilerkit.capture import clocks, overhead
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.loader import FetchTimer
-from profilerkit.capture.overhead import RunningCost
+from profilerkit.capture.overhead import Budget, RunningCost, Stage, stages
 from profilerkit.capture.steps import StepTracker
 from profilerkit.errors import UsageError
 from tests.recipes import NoTrace
@@ -76,9 +75,9 @@ def test_few_steps_and_an_unknown_cost_decide_nothing():
 @pytest.fixture
 def soon(monkeypatch):
     """The comparison is made after 40 measured calls and 100 fetches, and at every beat."""
-    monkeypatch.setattr(meter, "_CALLS", 40)
+    monkeypatch.setattr(clocks, "_CALLS", 40)
     monkeypatch.setattr(overhead, "ALL_OF_FIRST", 100)
-    monkeypatch.setattr(budget, "_EVERY_NS", 1)
+    monkeypatch.setattr(overhead, "_EVERY_NS", 1)
 
 
 def test_near_empty_steps_turn_features_off_and_the_report_says_so(toy, light, recorded, soon):
@@ -127,9 +126,9 @@ def took(own_ns):
 def test_running_cost_is_that_of_the_calls_since_it_was_asked_before():
     """The first 1,000 fetches are all looked at, and the questions of every fetch end with them."""
     tracker = SimpleNamespace(backwards=0)
-    timer = SimpleNamespace(meter=took(10_000), plain_meter=took(2_000), fetches=0, not_plain=0, tracker=tracker)
+    timer = SimpleNamespace(meter=took(10_000), fast_meter=took(2_000), fetches=0, slow_fetches=0, tracker=tracker)
     hooks = SimpleNamespace(meters=(took(7_000), took(None)), watches_backward=True)
-    workers = SimpleNamespace(meter=took(8_000), looked=0)
+    workers = SimpleNamespace(meter=took(8_000), sampled=0)
     clock = SimpleNamespace(meter=took(3_000), marks=0)
     cost = RunningCost(timer, hooks, clock, workers)
     unseen_ns = 1_500
@@ -137,8 +136,8 @@ def test_running_cost_is_that_of_the_calls_since_it_was_asked_before():
     def goes_on(steps, *, asked, looked):
         timer.fetches += steps
         tracker.backwards += steps if hooks.watches_backward else 0
-        timer.not_plain += asked
-        workers.looked += looked
+        timer.slow_fetches += asked
+        workers.sampled += looked
         return cost.per_step_ns(timer.fetches)
 
     assert goes_on(0, asked=0, looked=0) is None
@@ -150,10 +149,10 @@ def test_running_cost_is_that_of_the_calls_since_it_was_asked_before():
     assert goes_on(800, asked=0, looked=0) == pytest.approx((2_000 + unseen_ns) + backward_ns)
     assert goes_on(0, asked=0, looked=0) is None
     rarely = RunningCost(timer, hooks, clock, workers)
-    timer.fetches, timer.not_plain = 12, 12
+    timer.fetches, timer.slow_fetches = 12, 12
     assert [rarely.per_step_ns(steps) for steps in (999, 1_500)] == [None, None]
     assert rarely.per_step_ns(1_600) == 0.0
-    timer.fetches, timer.not_plain = 3_000, 1_200
+    timer.fetches, timer.slow_fetches = 3_000, 1_200
     cost.per_step_ns(3_000)
     hooks.watches_backward = False
     assert goes_on(10, asked=5, looked=0) == pytest.approx((2_000 + 10_000) / 2 + unseen_ns)

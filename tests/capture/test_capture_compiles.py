@@ -2,8 +2,8 @@
 
 import pytest
 
-from profilerkit.capture.compiles import CompileWatch
 from profilerkit.capture.patches import Patches
+from profilerkit.capture.runtime_events import CompileWatch
 from profilerkit.rundir.layout import EventFlag, EventKind
 
 pytestmark = pytest.mark.torch
@@ -34,7 +34,7 @@ def test_callbacks_that_somebody_cleared_are_not_missed():
     import torch._dynamo.callback as callback
 
     patches = Patches()
-    patches.hang(CompileWatch([].append, lambda _name: 1).hang)
+    patches.apply(CompileWatch([].append, lambda _name: 1).install)
     assert len(callback.callback_handler.start_callbacks) == 1
     callback.callback_handler.clear()
     patches.remove()
@@ -47,7 +47,7 @@ def test_a_compilation_whose_beginning_was_not_seen_is_marked():
     records, patches = [], Patches()
     handler = callback.callback_handler
     with handler.install_callbacks(callback.CallbackTrigger.DYNAMO, "3/0"):
-        patches.hang(CompileWatch(records.append, lambda _name: 1).hang)
+        patches.apply(CompileWatch(records.append, lambda _name: 1).install)
     patches.remove()
     (record,) = records
     assert record[:2] == (EventKind.COMPILE, EventFlag.INFERRED)
@@ -124,15 +124,15 @@ def test_a_compiled_step_is_not_compiled_again_when_the_hooks_settle(toy, light,
 def test_what_was_hung_in_before_dynamo_was_loaded_is_made_known_to_it(monkeypatch):
     import torch._dynamo.eval_frame as eval_frame
 
-    from profilerkit.capture import calls
+    from profilerkit.capture import timed_calls
 
     with monkeypatch.context() as patch:
-        patch.setattr(calls, "_DYNAMO", "not.loaded.yet")
-        kept = calls.not_compiled(lambda: None)
+        patch.setattr(timed_calls, "_DYNAMO", "not.loaded.yet")
+        kept = timed_calls.not_compiled(lambda: None)
     skipped = []
     monkeypatch.setattr(eval_frame, "skip_code", skipped.append)
     watch, patches = CompileWatch([].append, lambda _name: 1), Patches()
-    patches.hang(watch.hang)
+    patches.apply(watch.install)
     patches.remove()
     assert kept.__code__ in skipped
 
@@ -149,7 +149,7 @@ def test_what_dynamo_forgets_at_its_reset_is_asked_again():
     import torch._dynamo.callback as callback
 
     patches, watch = Patches(), CompileWatch([].append, lambda _name: 1)
-    patches.hang(watch.hang)
+    patches.apply(watch.install)
     callback.callback_handler.clear()
     watch.beat()
     watch.beat()

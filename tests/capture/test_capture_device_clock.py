@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from profilerkit.capture.budget import stages
 from profilerkit.capture.device_clock import DeviceClock
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.hooks import Hooks
+from profilerkit.capture.overhead import stages
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventFlag, EventKind
@@ -78,7 +78,11 @@ class Loop:
         self.tracker = StepTracker(self.records.append)
         lost = self.lost.append
         self.clock = DeviceClock(self.records.append, self.tracker, device, self.take, lambda: lost(True))
-        self.patches.hang(self.clock.hang)
+        self.start()
+
+    def start(self):
+        if self.clock.is_ready():
+            self.patches.apply(self.clock.install)
 
     def take(self, *taken):
         self.taken.append(taken)
@@ -252,7 +256,7 @@ def test_the_stream_is_marked_that_the_optimizer_stepped_on():
 def test_the_device_is_marked_that_trains_and_not_the_current_one(kind, marked):
     """Parameters on the host, as where the optimizer's state is offloaded, and graphs say nothing of a device."""
     loop = Loop(Fake())
-    loop.tracker.trains(kind and optimizer_on(kind, index=1))
+    loop.tracker.optimizer_starts(kind and optimizer_on(kind, index=1))
     loop.steps(5)
     assert {device for _, device, *_ in (loop.clock._before, *loop.clock._under_way)} == {marked}
 
@@ -277,15 +281,14 @@ def test_another_device_has_no_time_between_its_events_and_the_others():
     assert {record[5] for record in loop.device_records()} == {1, 2, 3, 4, 6, 7, 8, 9}
 
 
-def test_it_starts_with_the_first_beat_after_the_device_and_ends_with_the_block():
+def test_it_starts_after_the_device_and_ends_with_the_block():
     device = Fake()
     device.used = False
     loop = Loop(device)
     loop.steps(3)
-    assert loop.clock.reason() == "CUDA is not in use"
     assert loop.clock.marks == 0
     device.used = True
-    loop.clock.beat()
+    loop.start()
     loop.steps(3)
     loop.patches.remove()
     marks = loop.clock.marks

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from profilerkit.capture import clock_anchors
-from profilerkit.capture.clock_anchors import ClockWatch, take_anchor
+from profilerkit.capture import clocks
+from profilerkit.capture.clocks import ClockWatch, take_anchor
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.place import place
 from profilerkit.rundir.clock import clock_of
@@ -248,10 +248,10 @@ def test_anchors_are_taken_at_both_ends_and_give_the_time_of_day(light, recorded
 
 def test_an_anchor_is_taken_every_minute(monkeypatch):
     now = [1_000]
-    monkeypatch.setattr(clock_anchors, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(clocks, "perf_counter_ns", lambda: now[0])
     taken = []
     watch = ClockWatch(taken.append)
-    watch.hang(Patches())
+    watch.install(Patches())
     for _ in range(481):  # two minutes of beats
         now[0] += 250_000_000
         watch.beat()
@@ -261,8 +261,8 @@ def test_an_anchor_is_taken_every_minute(monkeypatch):
 
 def test_the_tightest_of_a_few_tries_is_the_anchor(monkeypatch):
     clock = iter([0, 900, 1_000, 1_010, 2_000, 2_500, 3_000, 3_900, 4_000, 4_900])
-    monkeypatch.setattr(clock_anchors, "perf_counter_ns", lambda: next(clock))
-    monkeypatch.setattr(clock_anchors, "time_ns", lambda: 5)
+    monkeypatch.setattr(clocks, "perf_counter_ns", lambda: next(clock))
+    monkeypatch.setattr(clocks, "time_ns", lambda: 5)
     anchor = take_anchor()
     assert (anchor.perf_ns, anchor.unix_ns, anchor.width_ns) == (1_005, 5, 10)
 

@@ -10,8 +10,8 @@ import weakref
 import pytest
 
 import profilerkit
-from profilerkit.capture import flight
-from profilerkit.capture.flight import dump
+from profilerkit.capture import distributed
+from profilerkit.capture.distributed import dump
 from profilerkit.model.finding import in_order
 from profilerkit.rundir.reader import read_run
 from tests.capture.two_ranks import TORCHRUN, finished
@@ -187,7 +187,7 @@ def test_an_exception_and_a_full_disk_cost_neither_the_recorder_nor_the_loop(lig
     def full(_path, _document):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(flight, "write_document", full)
+    monkeypatch.setattr(distributed, "write_document", full)
     with light() as prof:
         torch.distributed.all_reduce(torch.ones(2))
     rank = recorded(prof.directory).rank

@@ -8,11 +8,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from profilerkit.capture import evaluations
-from profilerkit.capture.evaluations import EvaluationWatch
+from profilerkit.capture import runtime_events
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.patches import Patches
+from profilerkit.capture.runtime_events import EvaluationWatch
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventKind
 
@@ -113,11 +113,11 @@ class Watched:
         self.tracker = tracker = StepTracker(lambda _record: None)
         tracker.count = 1  # until then another thread may turn out to be the one that trains
         self.watch = EvaluationWatch(self.records.append, tracker)
-        self.patches.hang(self.watch.hang)
+        self.patches.apply(self.watch.install)
         starts, ends = Hooks(lambda _record: None, tracker, MagicMock(), Guard("a test")).optimizer_hooks()
         optim = sys.modules["torch.optim.optimizer"]
-        self.patches.later(optim.register_optimizer_step_pre_hook(starts).remove)
-        self.patches.later(optim.register_optimizer_step_post_hook(ends).remove)
+        self.patches.on_remove(optim.register_optimizer_step_pre_hook(starts).remove)
+        self.patches.on_remove(optim.register_optimizer_step_post_hook(ends).remove)
         self.optimizer = toy.torch.optim.SGD([toy.torch.nn.Parameter(toy.torch.zeros(1))])
 
     def found(self):
@@ -191,10 +191,10 @@ def test_a_record_that_cannot_be_kept_does_not_reach_the_optimizer_step(toy, wat
 
 
 def test_an_optimizer_step_that_need_not_be_asked_is_asked_after_an_evaluation(toy, watched):
-    watched.tracker.steady_thread = watched.tracker.thread = threading.get_ident()
+    watched.tracker.fast_thread = watched.tracker.thread = threading.get_ident()
     assert watched.found() == 0
     toy.model.eval().train()
-    assert watched.tracker.steady_thread == 0
+    assert watched.tracker.fast_thread == 0
     assert watched.found() == 1
 
 
@@ -239,7 +239,7 @@ def test_modules_are_not_kept_alive_and_not_without_number(toy, watched):
     gone = [weakref.ref(linear(2, 2).eval()) for _ in range(3)]
     assert [ref() for ref in gone] == [None] * 3
     many = [linear(2, 2).eval() for _ in range(20)]
-    assert len(watched.watch._left) == evaluations._MOST_MODULES
+    assert len(watched.watch._left) == runtime_events._MOST_MODULES
     assert watched.found() == 0
     assert watched.watch._left == []
     assert len(many) == 20

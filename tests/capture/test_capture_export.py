@@ -8,10 +8,9 @@ import time
 
 import pytest
 
-from profilerkit.capture import export
-from profilerkit.capture.compress import compress
-from profilerkit.capture.export import examine
-from profilerkit.capture.packer import Packer
+from profilerkit.capture import torch_profiler
+from profilerkit.capture.handoff import Packer, compress
+from profilerkit.capture.torch_profiler import examine
 from profilerkit.programs import own_environment, own_program
 from profilerkit.rundir.files import read_document, write_document
 from profilerkit.rundir.layout import WindowStatus
@@ -41,7 +40,7 @@ def test_a_file_without_a_step_is_a_flaw(tmp_path):
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64, 1 << 20])
 def test_steps_and_kernels_are_counted_across_the_edges_of_what_is_read(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(export, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(torch_profiler, "_CHUNK_BYTES", chunk)
     path = tmp_path / "trace.json"
     path.write_bytes(b"[" + (STEP + KERNEL * 3 + COPY) * 5 + b"{}]}\n")
     found = examine(path)
@@ -111,7 +110,7 @@ def test_a_process_that_has_compressed_is_no_child_any_more(tmp_path):
 
 def test_compression_ends_with_the_process_that_trained(tmp_path):
     window = window_in(tmp_path, 6, size=50_000_000)
-    command = own_program("profilerkit.capture.compress", str(tmp_path), "1")  # not its parent: that one is gone
+    command = own_program("profilerkit.capture.handoff", str(tmp_path), "1")  # not its parent: that one is gone
     subprocess.run(command, env=own_environment(), timeout=60, check=True)
     assert files_of(window) == ["status.json", "trace.json"]
 

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from profilerkit.capture import loader
+from profilerkit.capture import loader, loader_patches
+from profilerkit.capture.clocks import ThreadClock
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.thread_clock import ThreadClock
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.rundir.layout import EventKind
 from tests.recipes import NoTrace
@@ -38,7 +38,7 @@ class SlowWindow:
     def span(self, _name):
         return None
 
-    def rest(self):
+    def quiet(self):
         return None
 
 
@@ -75,7 +75,8 @@ def test_a_program_that_closes_all_descriptors_keeps_its_loop_and_its_files(tmp_
 
 def test_a_loop_hardly_waits_below_a_tenth_of_its_time_after_a_thousand_fetches(monkeypatch):
     now = [0]
-    monkeypatch.setattr(loader, "perf_counter_ns", lambda: now[0])
+    for module in (loader, loader_patches):
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: now[0])
     tracker = StepTracker([].append)
     timer = FetchTimer([].append, tracker, Guard("the test"), NoTrace())
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from profilerkit.capture.guard import Guard, announce, asked
+from profilerkit.capture.guard import Guard, announce, attempt
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventKind
 
@@ -21,10 +21,10 @@ def raising(*_args):
 
 
 def test_answer_of_the_users_object_is_passed_on_and_an_exception_is_none():
-    assert asked(len, [1, 2]) == 2
-    assert asked(raising, 1) is None
+    assert attempt(len, [1, 2]) == 2
+    assert attempt(raising, 1) is None
     with pytest.raises(KeyboardInterrupt):
-        asked(iter_interrupt)
+        attempt(iter_interrupt)
 
 
 def iter_interrupt():

@@ -6,12 +6,11 @@ import time
 
 import pytest
 
-from profilerkit.capture import child_processes, host
+from profilerkit.capture import host, processes
 from profilerkit.capture.cgroup import Cgroup, quota_cores
-from profilerkit.capture.child_processes import ChildProcesses
-from profilerkit.capture.host import HostSource
-from profilerkit.capture.proc_files import ProcFiles, pressure_total_us
-from profilerkit.capture.traffic import Traffic
+from profilerkit.capture.host import HostSource, Traffic
+from profilerkit.capture.proc_files import ProcFiles, pressure_ns
+from profilerkit.capture.processes import ChildProcesses
 from profilerkit.rundir.sampled import WorkerPages
 
 SECOND = 10**9
@@ -125,10 +124,10 @@ def test_pressure_is_a_share_of_the_time_between_two_samples(readings):
 
 
 def test_pressure_is_the_total_of_the_some_line():
-    assert pressure_total_us("some avg10=0.00 avg60=1.00 total=1234\nfull avg10=0.00 total=9\n") == 1234
-    assert pressure_total_us("full avg10=0.00 total=9\n") is None
-    assert pressure_total_us("") is None
-    assert pressure_total_us("some avg10=0.00 total=x\n") is None
+    assert pressure_ns("some avg10=0.00 avg60=1.00 total=1234\nfull avg10=0.00 total=9\n") == 1_234_000
+    assert pressure_ns("full avg10=0.00 total=9\n") is None
+    assert pressure_ns("") is None
+    assert pressure_ns("some avg10=0.00 total=x\n") is None
 
 
 def test_without_proc_files_the_machine_is_asked_otherwise(tmp_path):
@@ -164,15 +163,23 @@ def test_limits_of_any_level_around_the_process_count(machine):
     opened = ProcFiles(root)
     cgroup = Cgroup(opened)
     first = cgroup.read(SECOND)
-    assert (first.cpu_cores, first.throttled_ratio) == (None, None)
-    assert (first.memory_bytes, first.memory_max_bytes, first.oom_kills) == (4000, 4096, 2)
+    assert (first["cgroup_cpu_cores"], first["cpu_throttled_ratio"]) == (None, None)
+    assert (first["cgroup_memory_bytes"], first["cgroup_memory_max_bytes"], first["cgroup_oom_kills"]) == (
+        4000,
+        4096,
+        2,
+    )
     machine({f"{JOB}/cpu.stat": "usage_usec 1201000\nthrottled_usec 250500\n"})
     machine({f"{JOB}/memory.pressure": "some avg10=0.00 total=100000\n"})
     second = cgroup.read(2 * SECOND)
     assert cgroup.free_bytes() == 96
     opened.close()
-    assert (second.cpu_cores, second.throttled_ratio, second.memory_pressure_ratio) == (1.2, 0.25, 0.1)
-    assert second.cpu_pressure_ratio is None
+    assert (second["cgroup_cpu_cores"], second["cpu_throttled_ratio"], second["cgroup_memory_pressure_ratio"]) == (
+        1.2,
+        0.25,
+        0.1,
+    )
+    assert second["cgroup_cpu_pressure_ratio"] is None
 
 
 def test_files_that_were_read_give_way_in_what_a_group_leaves(machine):
@@ -206,8 +213,12 @@ def test_the_older_version_has_other_files(machine):
     second = cgroup.read(2 * SECOND)
     assert cgroup.free_bytes() is None
     opened.close()
-    assert (second.cpu_cores, second.throttled_ratio) == (3.0, 0.5)
-    assert (second.memory_bytes, second.memory_max_bytes, second.oom_kills) == (77, None, 1)
+    assert (second["cgroup_cpu_cores"], second["cpu_throttled_ratio"]) == (3.0, 0.5)
+    assert (second["cgroup_memory_bytes"], second["cgroup_memory_max_bytes"], second["cgroup_oom_kills"]) == (
+        77,
+        None,
+        1,
+    )
 
 
 def test_a_container_sees_the_root_of_its_own_groups(machine):
@@ -215,7 +226,7 @@ def test_a_container_sees_the_root_of_its_own_groups(machine):
     root = machine({**V2, "sys/fs/cgroup/cpu.max": "100000 100000\n", "sys/fs/cgroup/memory.current": "5\n"})
     assert quota_cores(root) == 1.0
     opened = ProcFiles(root)
-    assert Cgroup(opened).read(SECOND).memory_bytes == 5
+    assert Cgroup(opened).read(SECOND)["cgroup_memory_bytes"] == 5
     opened.close()
 
 
@@ -249,9 +260,15 @@ def test_traffic_is_that_of_physical_disks_and_interfaces(machine):
 
     opened = ProcFiles(machine(state(0, 0, 0)))
     traffic = Traffic(opened)
-    assert set(traffic.read(SECOND)) == {None}
+    assert set(traffic.read(SECOND).values()) == {None}
     machine(state(1000, 400, 5000))
-    assert traffic.read(2 * SECOND) == (512_000, 1_024_000, 0.4, 5000, 0)
+    assert traffic.read(2 * SECOND) == {
+        "disk_read_bytes_per_s": 512_000,
+        "disk_write_bytes_per_s": 1_024_000,
+        "disk_busy_ratio": 0.4,
+        "net_rx_bytes_per_s": 5000,
+        "net_tx_bytes_per_s": 0,
+    }
     opened.close()
 
 
@@ -266,7 +283,7 @@ def test_in_a_container_no_interface_is_physical(machine):
     machine(state(700))
     second = traffic.read(2 * SECOND)
     opened.close()
-    assert (second.net_rx_bytes_per_s, second.net_tx_bytes_per_s, second.disk_busy_ratio) == (700, None, None)
+    assert (second["net_rx_bytes_per_s"], second["net_tx_bytes_per_s"], second["disk_busy_ratio"]) == (700, None, None)
 
 
 def _spin(done):
@@ -318,7 +335,7 @@ def test_the_pages_of_one_worker_are_counted_the_more_seldom_the_longer_it_takes
     popen = [type("Popen", (), {"pid": pid}) for pid in (76, 77)]
     monkeypatch.setattr(multiprocessing.process, "_children", {type("Child", (), {"_popen": one}) for one in popen})
     spent = iter(range(0, 10**12, 10**7))  # each count takes 10 ms
-    monkeypatch.setattr(child_processes, "thread_time_ns", lambda: next(spent))
+    monkeypatch.setattr(processes, "thread_time_ns", lambda: next(spent))
     known = {f"proc/{pid}/stat": STAT.format(faults=0, user=0, system=0) for pid in (76, 77)}
     pages = "Rss: 9 kB\nPss_Shmem:  100 kB\nPrivate_Dirty:  300 kB\nAnonymous:  700 kB\n"
     children = ChildProcesses(ProcFiles(machine({**known, "proc/77/smaps_rollup": pages})))

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from profilerkit.capture import live, oom
-from profilerkit.capture.unallocated import unallocated_bytes
+from profilerkit.capture.live import unallocated_bytes
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import OOM
 from profilerkit.rundir.reader import read_run

@@ -6,8 +6,8 @@ from collections import UserDict, namedtuple
 import numpy as np
 import pytest
 
-from profilerkit.capture import padding
-from profilerkit.capture.padding import PaddingLooks, filled_up
+from profilerkit.capture import loader_info
+from profilerkit.capture.loader_info import PaddingLooks, filled_up
 from profilerkit.rundir.layout import EventKind
 
 LENGTHS = (12, 30, 7, 20)
@@ -30,7 +30,7 @@ def looked(batch):
 
 
 def test_the_examples_in_the_docstring_hold():
-    assert doctest.testmod(padding).failed == 0
+    assert doctest.testmod(loader_info).failed == 0
 
 
 @pytest.mark.torch
@@ -80,9 +80,9 @@ def test_looks_come_so_seldom_that_they_take_a_thousandth(monkeypatch):
         clock[0] += 1_000_000
         return
 
-    monkeypatch.setattr(padding, "perf_counter_ns", lambda: clock[0])
+    monkeypatch.setattr(loader_info, "perf_counter_ns", lambda: clock[0])
     seen = []
-    monkeypatch.setattr(padding, "_padding", lambda batch: seen.append(batch) or slow(batch))
+    monkeypatch.setattr(loader_info, "_padding", lambda batch: seen.append(batch) or slow(batch))
     looks = PaddingLooks([].append)
     for number in range(100):
         clock[0] = number * 100_000_000

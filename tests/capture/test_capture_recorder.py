@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from profilerkit.capture import recorder as module
-from profilerkit.capture.recorder import Recorder
+from profilerkit.capture import background as module
+from profilerkit.capture.background import Recorder
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.writer import RankWriter
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.capture.recurrence import LONGEST_STEPS, Recurrence, StepTimes
+from profilerkit.capture.schedule import LONGEST_STEPS, Recurrence, StepTimes
 
 
 def times_of(*durations_ns):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profilerkit.capture.sampler import Sampler
+from profilerkit.capture.background import Sampler
 from profilerkit.rundir.sampled import Sample
 
 

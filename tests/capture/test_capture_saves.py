@@ -7,8 +7,8 @@ import types
 import pytest
 
 from profilerkit.capture.patches import Patches
-from profilerkit.capture.saves import SaveWatch
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.timed_calls import SaveWatch
 from profilerkit.rundir.layout import EventFlag, EventKind
 
 pytestmark = pytest.mark.torch
@@ -78,7 +78,7 @@ def test_a_save_by_a_name_imported_before_the_block_is_seen_one_call_below(monke
     monkeypatch.setitem(sys.modules, "safetensors.torch", module)
     records, names, patches = [], {}, Patches()
     watch = SaveWatch(records.append, StepTracker(records.append), lambda name: names.setdefault(name, len(names) + 1))
-    patches.hang(watch.hang)
+    patches.apply(watch.install)
     early()
     module.save_file()
     patches.remove()
@@ -90,7 +90,7 @@ def test_a_module_that_is_imported_later_is_watched_from_the_next_beat(monkeypat
     records, patches = [], Patches()
     monkeypatch.delitem(sys.modules, "safetensors.torch", raising=False)
     watch = SaveWatch(records.append, StepTracker(records.append), lambda _name: 1)
-    patches.hang(watch.hang)
+    patches.apply(watch.install)
     module = types.ModuleType("safetensors.torch")
     module.save_file = lambda: None
     monkeypatch.setitem(sys.modules, "safetensors.torch", module)

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from profilerkit.capture.deep import Plan
-from profilerkit.capture.observers import NEVER
-from profilerkit.capture.requests import traced_ranks
 from profilerkit.capture.schedule import Schedule
 from profilerkit.capture.settings import Settings
+from profilerkit.capture.steps import NEVER
+from profilerkit.capture.windows import traced_ranks
 
 MS = 1_000_000
 
@@ -226,10 +226,10 @@ def test_at_most_eight_different_ranks_trace(world_size):
 
 def test_a_schedule_rests_until_its_next_look_a_slow_step_or_another_median():
     schedule = schedule_of(warmup_steps=200)
-    assert schedule.rest()[::2] == (198, 20)
+    assert schedule.quiet()[::2] == (198, 20)
     for _ in range(20):
         schedule.timed_on_host(10 * MS)
-    assert schedule.rest() == (198, 30 * MS, 16)
+    assert schedule.quiet() == (198, 30 * MS, 16)
     for _ in range(5):
         schedule.timed_on_host(10 * MS)
-    assert schedule.rest().steps == 11
+    assert schedule.quiet().steps == 11

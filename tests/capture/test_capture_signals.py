@@ -12,9 +12,9 @@ import time
 import pytest
 
 from profilerkit.capture import current
-from profilerkit.capture.collector import CollectionWatch
-from profilerkit.capture.guard import Guard, asked
+from profilerkit.capture.guard import Guard, attempt
 from profilerkit.capture.patches import Patches
+from profilerkit.capture.runtime_events import CollectionWatch
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventKind
 
@@ -76,7 +76,7 @@ def watch():
     watch = CollectionWatch(records.append, StepTracker(records.append))
     watch.records = records
     patches = Patches()
-    patches.hang(watch.hang)
+    patches.apply(watch.install)
     yield watch
     patches.remove()
 
@@ -158,15 +158,15 @@ def test_what_a_handler_raises_in_code_of_ours_goes_on_and_is_no_failure(handled
         guard.call(signal.raise_signal, signal.SIGUSR1)
     handled(handler)
     with pytest.raises(PreemptedError):
-        asked(signal.raise_signal, signal.SIGUSR1)
+        attempt(signal.raise_signal, signal.SIGUSR1)
     assert guard.failure is None
 
 
 def test_a_handler_that_does_not_say_what_it_is_costs_nothing(handled):
     handled(Rude())
     with pytest.raises(PreemptedError):
-        asked(signal.raise_signal, signal.SIGUSR1)
-    assert asked(int, "x") is None
+        attempt(signal.raise_signal, signal.SIGUSR1)
+    assert attempt(int, "x") is None
 
 
 def test_the_same_exception_of_our_own_is_a_failure(handled):
@@ -210,7 +210,7 @@ def test_a_handlers_os_error_is_no_unwritable_directory(light, handled, monkeypa
     monkeypatch.setattr("profilerkit.capture.session.write_manifest", lambda *_: signal.raise_signal(signal.SIGUSR1))
     with pytest.raises(TimeoutError), light():
         pass
-    monkeypatch.setattr("profilerkit.capture.opening.claim", lambda *_: signal.raise_signal(signal.SIGUSR1))
+    monkeypatch.setattr("profilerkit.capture.current.claim", lambda *_: signal.raise_signal(signal.SIGUSR1))
     with pytest.raises(TimeoutError), light():
         pass
     assert current.active() is None

@@ -153,11 +153,11 @@ def test_torchs_own_data_set_is_named_where_the_user_has_none(tmp_path, toy):
 
 
 def test_captures_own_work_is_no_line_of_anybodys(tmp_path):
-    from profilerkit.capture import deep, recorder
+    from profilerkit.capture import background, deep
 
-    for module in (deep, recorder):
+    for module in (deep, background):
         assert found_in(tmp_path, in_file_of(module, called)) is None
-    passed_on = in_file_of(recorder, lambda wait: called(wait))  # noqa: PLW0108  it is a frame that this is about
+    passed_on = in_file_of(background, lambda wait: called(wait))  # noqa: PLW0108  it is a frame that this is about
     assert functions(found_in(tmp_path, passed_on)) == ["called"]
 
 

@@ -220,9 +220,9 @@ def test_one_phase_may_be_entered_while_it_is_open(light, recorded):
         phase = prof.phase("evaluation")
         with phase:
             with phase:
-                assert (doing.phases, doing.asides) == (2, 2)
-            assert (doing.phases, doing.asides) == (1, 1)
-        assert (doing.phases, doing.asides) == (0, 0)
+                assert (doing.phases, doing.evaluations) == (2, 2)
+            assert (doing.phases, doing.evaluations) == (1, 1)
+        assert (doing.phases, doing.evaluations) == (0, 0)
     inner, outer = recorded(prof.directory).of(EventKind.PHASE)
     assert outer.start_ns <= inner.start_ns
     assert outer.dur_ns >= inner.dur_ns
@@ -234,7 +234,7 @@ def test_a_phase_that_another_thread_ends_is_over(light, recorded):
         phase.__enter__()
         on_another_thread(lambda: phase.__exit__(None, None, None))
         doing = prof._session._timer.here.doing
-        assert (doing.phases, doing.asides) == (0, 0)
+        assert (doing.phases, doing.evaluations) == (0, 0)
     assert len(recorded(prof.directory).of(EventKind.PHASE)) == 1
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from profilerkit.capture.patches import Patches
+from profilerkit.capture import timed_calls
+from profilerkit.capture.patches import Watches
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.syncs import SyncWatch
 from profilerkit.rundir.layout import EventKind
 
 torch = pytest.importorskip("torch")
@@ -25,23 +25,22 @@ def test_without_cuda_nothing_is_patched_and_the_reason_says_so(light, recorded)
 def test_synchronising_is_recorded_from_when_the_device_is_in_use(monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_synchronize", lambda: "waited", raising=False)
     monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda _event: None)
-    records, names, patches, in_use = [], {}, Patches(), []
-    watch = SyncWatch(
-        records.append,
-        StepTracker(records.append),
-        lambda name: names.setdefault(name, len(names) + 1),
-        lambda: bool(in_use),
+    records, names, in_use = [], {}, []
+    monkeypatch.setattr(timed_calls, "cuda_in_use", lambda: bool(in_use))
+    watch = timed_calls.SyncWatch(
+        records.append, StepTracker(records.append), lambda name: names.setdefault(name, len(names) + 1)
     )
-    patches.hang(watch.hang)
+    watches = Watches([watch])
+    watches.install()
     torch._C._cuda_synchronize()
-    assert (records, watch.reason()) == ([], "CUDA is not in use")
+    assert (records, watches.reasons()) == ([], {"syncs": "CUDA is not in use"})
     in_use.append(True)
-    watch.beat()
-    assert "no synchronize() was called" in watch.reason()
+    watches.install()
+    assert "no synchronize() was called" in watches.reasons()["syncs"]
     assert torch._C._cuda_synchronize() == "waited"
     torch.cuda.Event.synchronize(object())
-    assert watch.reason() == ""
-    patches.remove()
+    assert watches.reasons() == {"syncs": ""}
+    watches.remove()
     torch._C._cuda_synchronize()
     assert [record[0] for record in records] == 2 * [EventKind.SYNC]
     assert [record[2] for record in records] == [names["torch.cuda.synchronize"], names["torch.cuda.Event.synchronize"]]

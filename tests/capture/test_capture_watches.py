@@ -3,11 +3,10 @@ import types
 
 import pytest
 
-from profilerkit.capture.patches import Patches
-from profilerkit.capture.watches import Watches
+from profilerkit.capture.patches import Patches, Watch, Watches
 
 
-class _Watch:
+class _Watch(Watch):
     name = "example"
 
     def __init__(self, needs: tuple[str, ...] = (), fails: bool = False) -> None:
@@ -15,9 +14,9 @@ class _Watch:
         self.calls: list[str] = []
         self._fails = fails
 
-    def hang(self, patches: Patches) -> None:
-        self.calls.append("hang")
-        patches.later(lambda: self.calls.append("undone"))
+    def install(self, patches: Patches) -> None:
+        self.calls.append("install")
+        patches.on_remove(lambda: self.calls.append("undone"))
 
     def beat(self) -> None:
         self.calls.append("beat")
@@ -45,7 +44,7 @@ def test_a_watch_lives_from_the_import_of_its_module_to_the_end(monkeypatch):
     watches.beat()
     watches.remove()
     watches.close()
-    assert watch.calls == ["hang", "beat", "undone", "close"]
+    assert watch.calls == ["install", "beat", "undone", "close"]
     assert watches.reasons() == {"example": "nothing was seen"}
 
 
@@ -58,12 +57,12 @@ def test_a_watch_that_fails_ends_alone():
         watches.beat()
     watches.beat()
     watches.close()
-    assert broken.calls == ["hang", "beat"]
-    assert sound.calls == ["hang", "beat", "beat", "close"]
+    assert broken.calls == ["install", "beat"]
+    assert sound.calls == ["install", "beat", "beat", "close"]
     assert watches.reasons()["broken"].startswith("ValueError")
 
 
-def test_nothing_is_hung_after_the_end(monkeypatch):
+def test_nothing_is_installed_after_the_end(monkeypatch):
     watch = _Watch(needs=("a_module_of_the_user",))
     watches = Watches([watch])
     watches.remove()
@@ -75,7 +74,7 @@ def test_nothing_is_hung_after_the_end(monkeypatch):
 def test_a_patch_below_another_one_stays():
     owner = types.SimpleNamespace(name="original")
     patches = Patches()
-    patches.hang(lambda them: them.patch(owner, "name", lambda original: f"ours over {original}"))
+    patches.apply(lambda them: them.patch(owner, "name", lambda original: f"ours over {original}"))
     assert owner.name == "ours over original"
     owner.name = "theirs"
     patches.remove()

@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from profilerkit.capture.place import Place
-from profilerkit.capture.requests import Requests
-from profilerkit.capture.room import TraceRoom
 from profilerkit.capture.settings import Settings
-from profilerkit.capture.windows import DeepWindows
+from profilerkit.capture.torch_profiler import TraceMemory
+from profilerkit.capture.windows import DeepWindows, Requests
 from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import WindowRequest, WindowStatus, request_file
 from profilerkit.rundir.writer import RankWriter
@@ -126,7 +125,7 @@ def test_a_host_that_waits_for_its_device_now_and_then_opens_no_window_for_slow_
     found = loop(warmup_steps=1000)
     ahead(found, 200, device_ms=lambda _number: 20, drains=10)
     assert found.statuses == []
-    assert found.windows.rest().longest_ns > 1e15  # nobody has to know of a step that took long on the host alone
+    assert found.windows.quiet().longest_ns > 1e15  # nobody has to know of a step that took long on the host alone
     found = loop(warmup_steps=1000)
     found.steps(200, slow=range(9, 200, 40))
     assert [status.kind for status in found.statuses] == ["anomaly"]  # as without a device
@@ -206,7 +205,7 @@ def test_a_window_ends_before_its_trace_takes_the_memory_that_is_left(loop, tmp_
 
     resident(100)
     (root / "proc" / "meminfo").write_text(f"MemAvailable: {400 << 10} kB\n")
-    monkeypatch.setattr("profilerkit.capture.deep.TraceRoom", lambda: TraceRoom(root))
+    monkeypatch.setattr("profilerkit.capture.deep.TraceMemory", lambda: TraceMemory(root))
     found = loop(trace_steps=5)
     found.steps(2)
     for mib in (150, 155, 160):  # a longer batch is the program's; 5 MiB in every step are the trace's
@@ -224,8 +223,8 @@ def test_a_trace_that_grows_in_every_third_step_is_no_smaller(tmp_path):
     statm = root / "proc" / "self" / "statm"
     statm.write_text("0 100 0")
     (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
-    room = TraceRoom(root)
-    room._cgroup = SimpleNamespace(free_bytes=lambda: 1000 * page)
+    room = TraceMemory(root)
+    room._free._cgroup = SimpleNamespace(free_bytes=lambda: 1000 * page)
     said = []
     for pages in (100, 100, 130, 130, 130, 160, 160, 160, 190):
         statm.write_text(f"0 {pages} 0")
@@ -240,8 +239,8 @@ def test_the_limit_of_a_group_leaves_what_the_process_does_not_use(tmp_path):
     statm = root / "proc" / "self" / "statm"
     statm.write_text("0 100 0")
     (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
-    room = TraceRoom(root)
-    room._cgroup = SimpleNamespace(free_bytes=lambda: 1000 * page)
+    room = TraceMemory(root)
+    room._free._cgroup = SimpleNamespace(free_bytes=lambda: 1000 * page)
     statm.write_text("0 150 0")  # ten times as much again is a half, and one step may be the program's
     assert room.lacks() == ""
     statm.write_text("0 162 0")
@@ -426,7 +425,7 @@ def test_ranks_beyond_the_eighth_say_why_they_have_no_trace(loop):
 
 def test_what_fails_on_the_writer_thread_costs_neither_the_window_nor_the_training(loop, monkeypatch):
     found = loop()
-    monkeypatch.setattr("profilerkit.capture.packer.compression", lambda *_, **__: ["/nonexistent/python"])
+    monkeypatch.setattr("profilerkit.capture.handoff.compression", lambda *_, **__: ["/nonexistent/python"])
     found.steps(8)
     with pytest.warns(RuntimeWarning, match="switched itself off"):
         found.windows.beat()
@@ -571,9 +570,9 @@ def test_no_window_opens_for_another_rank_after_a_failure(loop):
 def test_a_step_that_other_ranks_ask_for_wakes_the_steps(loop):
     """They tell of their starts again, which a window that rests did not want to know of."""
     rank, woken = loop(rank=1, world_size=2, warmup_steps=100), []
-    rank.windows.wake = lambda: woken.append(rank.windows.rest())
+    rank.windows.wake = lambda: woken.append(rank.windows.quiet())
     rank.steps(3, beat=True)
-    assert (woken, rank.windows.rest().until) == ([], 98)
+    assert (woken, rank.windows.quiet().until) == ([], 98)
     Requests(rank.run).make(WindowRequest(first_step=5, steps=3, kind="anomaly", trigger="slow", rank=0))
     rank.windows.beat()
     assert [rest.until for rest in woken] == [0]
@@ -582,6 +581,6 @@ def test_a_step_that_other_ranks_ask_for_wakes_the_steps(loop):
 def test_a_recording_has_its_window_wake_its_steps(light):
     with light(deep=True) as prof:
         tracker, window = prof._session._tracker, prof._session._window
-        tracker.steady = tracker.plain = 7
+        tracker.fast = tracker.measured = 7
         window.wake()
-        assert (tracker.steady, tracker.plain) == (0, 0)
+        assert (tracker.fast, tracker.measured) == (0, 0)

@@ -285,19 +285,19 @@ def test_behind_the_first_fetches_an_eighth_is_looked_at(tmp_path):
         before = len(looked)
         for _ in range(count):
             timer.fetches += 1
-            watch.look(iterator)
+            watch.sample_queue(iterator)
         return len(looked) - before
 
     assert fetched(999) == 999
     assert fetched(537) == 65  # the 1,024th to the 1,087th, and the 1,536th
     assert fetched(512) == 64
-    assert watch.looked == 999 + 65 + 64
+    assert watch.sampled == 999 + 65 + 64
     for fetches, rest in ((999, 0), (2_048, 0), (2_048 + 63, 0), (2_048 + 64, 448), (2_048 + 511, 1)):
         timer.fetches = fetches
-        assert watch.rests(iterator) == rest
-    assert watch.rests(SimpleNamespace()) == 512
-    watch.looks = False
-    assert watch.rests(iterator) == 512
+        assert watch.fetches_to_skip(iterator) == rest
+    assert watch.fetches_to_skip(SimpleNamespace()) == 512
+    watch.samples_queue = False
+    assert watch.fetches_to_skip(iterator) == 512
 
 
 def open_files():
@@ -319,10 +319,10 @@ def test_workers_are_watched_without_a_file_kept_open_for_each(toy, light):
         watch, looks = prof._session._workers, []
         watch._record = looks.append
         assert not [name for name in open_files() if name.endswith("wchan")]
-        watch.glance()
+        watch.sample_workers()
         assert len({look[2] for look in looks}) == 2
         del batches
-        watch.glance()
+        watch.sample_workers()
         assert watch._pids == set()
 
 
@@ -333,7 +333,7 @@ def test_of_many_workers_some_are_looked_at_in_each_beat_and_all_in_turn(tmp_pat
     monkeypatch.setattr(workers, "_state", lambda pid: None if pid in ended else 0)
     watch._pids.update(range(1, 15))
     for _ in range(3):
-        watch.glance()
+        watch.sample_workers()
     seen = [look[2] for look in looks]
     alive = [pid for pid in range(1, 15) if pid not in ended]
     assert seen == [*alive, *alive]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import profilerkit
-from profilerkit.capture.order import VARIABLE, Order
+from profilerkit.capture.settings import VARIABLE, RunOptions
 from profilerkit.cli import launch, main, run
 from profilerkit.rundir.reader import read_run
 
@@ -431,7 +431,7 @@ def test_a_python_that_cannot_record_imports_its_torch_all_the_same(tmp_path, ba
     (tmp_path / "train.py").write_text("import torch\nprint('trained')", encoding="utf-8")
     variables = {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     start_directory = Path(launch.__file__).with_name("start")
-    Order(pid=1, start_directory=str(start_directory), directory=str(tmp_path)).put(variables)
+    RunOptions(pid=1, start_directory=str(start_directory), directory=str(tmp_path)).put(variables)
     done = subprocess.run(
         [bare_python, "train.py"], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
     )

@@ -176,7 +176,7 @@ def test_a_hostile_unit_is_text(name):
 
 
 def test_a_real_run_has_strips_under_its_own_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr("profilerkit.capture.sampler.SAMPLE_SECONDS", 0.1)
+    monkeypatch.setattr("profilerkit.capture.background.SAMPLE_SECONDS", 0.1)
     with profilerkit.profile(tmp_path / "run", deep=False, nvml=False, analyze=False) as prof:
         for _ in prof.wrap(range(30)):
             time.sleep(0.03)

@@ -10,7 +10,7 @@ for lost, while the others may have heard an answer. They then put in steps that
 import time
 from typing import Any
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.place import with_process_group
 from profilerkit.capture.probes.found import UnprobedError
 
@@ -48,9 +48,9 @@ class Agreement:
         if not self._lost:
             self._number += 1
             key = f"{self._prefix}/{self._number}"
-            decided = asked(self._decided, key, answer[:_LONGEST_ANSWER], about)
+            decided = attempt(self._decided, key, answer[:_LONGEST_ANSWER], about)
             if decided is None:  # the others may have heard an answer all the same
-                decided = asked(self._answer_at, f"{key}/decided")
+                decided = attempt(self._answer_at, f"{key}/decided")
             if decided is not None and decided.startswith(_SAID):
                 return decided.removeprefix(_SAID)
             self._lost = (decided or "").removeprefix(_LOST) or "the store of the process group does not answer"
@@ -101,7 +101,7 @@ def agreement(world: int, block: str) -> Agreement:
         return Agreement()
     if group.get_world_size() != world:
         raise UnprobedError("the other ranks record elsewhere")
-    store = asked(_default_store, group)
+    store = attempt(_default_store, group)
     if not hasattr(store, "compare_set"):
         raise UnprobedError("the process group has no store in which its ranks could agree")
     return Agreement(store, world, block)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, TypeVar
 
-from profilerkit.capture.doing import Doing
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.phase import ThreadState
 from profilerkit.capture.probes.found import UnprobedError
 from profilerkit.capture.probes.replay import Replay
 
@@ -204,7 +204,7 @@ class Feed:
     def _pulled(self, loader: int, pull: Callable[[Any], _R], of: Any) -> _R:
         feed = self._feeds.get(loader)
         if feed is None or not feed.is_of(of):
-            feed = _Iterator(id(of), type(of), asked(weakref.ref, of), kept=deque(maxlen=self._most.get(loader, 1)))
+            feed = _Iterator(id(of), type(of), attempt(weakref.ref, of), kept=deque(maxlen=self._most.get(loader, 1)))
             self._feeds[loader] = feed
             self._is_plain = False
         is_over = True
@@ -227,7 +227,7 @@ class Feed:
         return 0 if feed is None or not self._recent else feed.fetched - feed.steps * self._recent[-1].get(loader, 0)
 
     def _keep(self, feed: _Iterator, batch: Any) -> None:
-        kept = asked(Replay, batch)
+        kept = attempt(Replay, batch)
         if kept is None:
             feed.kept.clear()
         else:
@@ -239,7 +239,7 @@ class Feed:
         return feed.kept[(feed.given - 1) % len(feed.kept)].again()
 
     def _made(self, batch: Callable[[], Any], loader: int) -> Any:
-        made = None if self.flaw else asked(lambda: (batch(),))
+        made = None if self.flaw else attempt(lambda: (batch(),))
         if made is None:
             self.flaw = self.flaw or "the second loader failed"
             return self._replayed(loader)
@@ -267,7 +267,7 @@ class ProbedTimer(FetchTimer):
 
     def fetch(
         self,
-        doing: Doing,
+        doing: ThreadState,
         pull: Callable[[Any], _R],
         of: Any,
         iterator: int,
@@ -286,16 +286,16 @@ class ProbedTimer(FetchTimer):
 
         return super().fetch(doing, given, of, iterator, loader, owner, left, flags)
 
-    def _settle(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
+    def _enter_fast_path(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
         """Not while there is something to probe: every fetch is to be seen."""
         if self.feed is None:
-            super()._settle(of, iterator, owner, flags, fetches)
+            super()._enter_fast_path(of, iterator, owner, flags, fetches)
 
 
 def ahead(iterator: Any) -> tuple[int, int] | None:
     """Batches of a torch iterator that are ready, and all that are ready or being made; ``None`` without workers."""
     tasks = getattr(iterator, "_task_info", None)
-    waiting = None if tasks is None else asked(iterator._data_queue.qsize)  # macOS does not tell
+    waiting = None if tasks is None else attempt(iterator._data_queue.qsize)  # macOS does not tell
     return (
         None if tasks is None or waiting is None else (waiting + len(tasks) - iterator._tasks_outstanding, len(tasks))
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.probes.found import Found, UnprobedError, loader_of, parameters
 from profilerkit.capture.workers import unwatched
 from profilerkit.model.probe_names import ProbeName
@@ -188,7 +188,7 @@ class WorkersProbe:
         """Start the workers."""
         with unwatched(), warnings.catch_warnings():  # torch warns of more workers than cores
             warnings.simplefilter("ignore")
-            self._iterator = None if self._make is None else asked(self._make)
+            self._iterator = None if self._make is None else attempt(self._make)
 
     def undo(self) -> None:
         """Stop the workers."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.patches import Patches
 
 
@@ -27,7 +27,7 @@ class Onlookers:
         self._patches = Patches()
 
     def __enter__(self) -> "Onlookers":
-        self._patches.hang(self._hang)
+        self._patches.apply(self._hang)
         return self
 
     def __exit__(
@@ -40,7 +40,7 @@ class Onlookers:
         if self._seen != self._number():
             self._seen = self._number()
             self.looks += 1
-            asked(self._put_back)
+            attempt(self._put_back)
 
     def _hang(self, patches: Patches) -> None:
         torch = sys.modules["torch"]

@@ -98,7 +98,7 @@ class Probing:
         if self._windows is not None and not is_holding:
             self._windows.step_cut()
 
-    def rest(self) -> None:
+    def quiet(self) -> None:
         """A probe wants to be told of every step."""
 
     def when_outside(self, work: Callable[[], None]) -> bool:

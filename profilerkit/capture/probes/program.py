@@ -24,7 +24,7 @@ from itertools import pairwise
 from time import perf_counter_ns
 from typing import Protocol, TypeVar
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.place import Place, joined
 from profilerkit.capture.probes.agreement import Agreement, LostError, agreement
 from profilerkit.capture.probes.feed import Feed, ahead
@@ -302,7 +302,7 @@ class Program:
 
     def _agreed(self, about: str, work: Callable[[], _R]) -> _R:
         """The result of ``work``, where it can be had on all ranks. Raises ``UnprobedError`` where not."""
-        done = asked(lambda: _tried(work)) or UnprobedError("it failed on this rank")
+        done = attempt(lambda: _tried(work)) or UnprobedError("it failed on this rank")
         # The other ranks wait for this one's answer, whatever it fails by.
         reason = str(done) if isinstance(done, UnprobedError) else ""
         told = self._agreement.ask(reason, f"{about}, step {self.number}")
@@ -330,7 +330,7 @@ class _Run:
 
     def try_to(self, change: Callable[[], None]) -> None:
         """Make the change; what it fails by is kept: the other ranks count on the steps, which go on."""
-        done = asked(_tried, change)
+        done = attempt(_tried, change)
         if not isinstance(done, tuple):
             self.flaw = self.flaw or str(done or "it failed on this rank")
 

@@ -11,13 +11,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any
 
-from profilerkit.capture.cgroup import Cgroup
-from profilerkit.capture.guard import asked
+from profilerkit.capture.cgroup import FreeMemory
+from profilerkit.capture.guard import attempt
 from profilerkit.capture.probes.found import Found, UnprobedError
-from profilerkit.capture.proc_files import ProcFiles, field
+from profilerkit.capture.proc_files import ProcFiles
 from profilerkit.units import format_bytes
 
 #: Of the memory that is free, copies may take this much (a choice: the rest of the step needs some too).
@@ -156,13 +155,10 @@ def _has_room(torch: Any, device: Any, size: int) -> bool:
 def free_host_bytes() -> int | None:
     """Memory that this process may still take: the host's, or what its control group allows, if that is less."""
     files = ProcFiles(Path("/"))
-    available = field(files.once("proc/meminfo"), "MemAvailable:")
-    group = Cgroup(files).read(perf_counter_ns())
-    files.close()
-    free = [] if available is None else [available * 1024]
-    if group.memory_max_bytes is not None and group.memory_bytes is not None:
-        free.append(group.memory_max_bytes - group.memory_bytes)
-    return min(free, default=None)
+    try:
+        return FreeMemory(files).now_bytes()
+    finally:
+        files.close()
 
 
 def _generators(torch: Any, tensors: Iterable[Any], others: Iterable[Any]) -> list[Callable[[], None]]:
@@ -173,7 +169,7 @@ def _generators(torch: Any, tensors: Iterable[Any], others: Iterable[Any]) -> li
     if numpy is not None:
         state = numpy.get_state()
         restore.append(lambda: numpy.set_state(state))
-    restore += [put_back for one in others if (put_back := asked(_put_back, one)) is not None]
+    restore += [put_back for one in others if (put_back := attempt(_put_back, one)) is not None]
     for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
         restore.append(_on_device(torch, device))
     return restore

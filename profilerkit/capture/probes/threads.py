@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from profilerkit.capture.loader_claims import ITERABLE_KIND
+from profilerkit.capture.loader_info import ITERABLE_KIND
 from profilerkit.capture.probes.found import UnprobedError
 
 #: What holds its batches already, and iterators of that.

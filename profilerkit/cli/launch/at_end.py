@@ -8,7 +8,7 @@ from pathlib import Path
 
 from profilerkit.capture import handoff
 from profilerkit.capture.environment import NOTEBOOK
-from profilerkit.capture.order import Order, read_order
+from profilerkit.capture.settings import RunOptions, read_options
 from profilerkit.cli.console import Console
 from profilerkit.rundir.claim import candidates
 from profilerkit.rundir.files import read_document
@@ -22,7 +22,7 @@ _REPORT_SECONDS = 30.0
 
 def tell() -> None:
     """Say it at the end of the command's own process, whose order is left, unless a child may have recorded."""
-    order = read_order(os.environ)
+    order = read_options(os.environ)
     if order is None or os.environ.get("RANK", "0") != "0":
         return
     console = Console(quiet=order.quiet)
@@ -37,7 +37,7 @@ def tell() -> None:
     console.note(f"profilerkit: nothing was recorded: {seen}")
 
 
-def _notebooks(order: Order) -> Iterator[Path]:
+def _notebooks(order: RunOptions) -> Iterator[Path]:
     """The runs that kernels below the command recorded, to be analysed at the kernel's end."""
     for run in takewhile(lambda path: (path / LAUNCH).exists(), candidates(order.run_directory(NOTEBOOK))):
         try:

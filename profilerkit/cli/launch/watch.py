@@ -8,9 +8,9 @@ from typing import Any
 
 from profilerkit.capture.environment import in_kernel
 from profilerkit.capture.guard import Guard, announce
-from profilerkit.capture.order import read_order
 from profilerkit.capture.patches import uncounted
 from profilerkit.capture.profiler import profile
+from profilerkit.capture.settings import read_options
 from profilerkit.capture.start_up import Imports, note
 from profilerkit.cli.console import Console
 from profilerkit.errors import ProfilerkitError
@@ -75,7 +75,7 @@ def watch(imports: Imports) -> None:
 
 def _record() -> None:
     """Record from here to the end of the program, unless a profile block does, or this is a worker of a DataLoader."""
-    order = read_order(os.environ)
+    order = read_options(os.environ)
     if order is None or sys.modules["torch.utils.data"].get_worker_info() is not None:
         return
     recording = profile()

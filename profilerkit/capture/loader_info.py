@@ -1,15 +1,110 @@
-"""Counts in some batches the tokens that only fill sequences up to a length."""
+"""Ask loaders and batches what they are: settings, lengths, padding; and note in iterators that they mark steps."""
 
 import sys
+import weakref
 from collections import Counter, UserDict
 from collections.abc import Callable
 from itertools import islice
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
-from profilerkit.capture.guard import asked
+from profilerkit.capture.environment import whole
+from profilerkit.capture.guard import attempt
+from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import EventKind, padding_value
 from profilerkit.rundir.writer import Record
+
+#: The attribute of a torch iterator that holds its ``Claim``.
+CLAIM = "_profilerkit_claim"
+#: Whose samplers draw nothing when they are asked for their length.
+_SAMPLERS = ("torch", "torchdata", "accelerate")
+#: ``torch.utils.data._DatasetKind.Iterable``
+ITERABLE_KIND = 1
+
+
+class Source:
+    """Stands for a loader."""
+
+
+class Claim(NamedTuple):
+    """What an iterator whose fetches mark steps carries: whose timer, of which loader, of how many batches."""
+
+    timer: weakref.ref[Any]
+    source: object
+    length: int
+
+
+def sampler_of(iterator: Any) -> object:
+    """What the iterators of one torch loader share."""
+    return getattr(iterator, "_index_sampler", iterator)
+
+
+def length(source: object) -> int:
+    """Batches in one iteration of ``source``; -1 when that is not known for sure.
+
+    ``len()`` of a DataLoader over an iterable dataset is never called: torch remembers it and warns about mismatches.
+    """
+    known = attempt(_asked_length, source)
+    return -1 if known is None else known
+
+
+def _asked_length(source: object) -> int | None:
+    if isinstance(source, (list, tuple, range)):
+        return len(source)
+    sampler = getattr(source, "_index_sampler", None)
+    if sampler is None or getattr(source, "_dataset_kind", 0) == ITERABLE_KIND or not _only_counts(sampler):
+        return None
+    return len(sampler)
+
+
+def _only_counts(sampler: object) -> bool:
+    """Whether the ``len()`` of a sampler is known to draw nothing: one of the user's may use up its random numbers."""
+    while sampler is not None:
+        if type(sampler).__module__.partition(".")[0] not in _SAMPLERS:
+            return False
+        within = vars(sampler)
+        sampler = within.get("batch_sampler", within.get("sampler"))
+    return True
+
+
+#: What makes iterators of these types (torch 2.13, torchdata 0.11).
+_LOADER_OF = {
+    "_SingleProcessDataLoaderIter": "DataLoader",
+    "_MultiProcessingDataLoaderIter": "DataLoader",
+    "_StatefulSingleProcessDataLoaderIter": "StatefulDataLoader",
+    "_StatefulMultiProcessingDataLoaderIter": "StatefulDataLoader",
+}
+#: By torch's number for the kind of a loader's dataset: nothing is known of other loaders.
+_IS_ITERABLE: dict[int | None, bool] = {0: False, ITERABLE_KIND: True}
+
+
+def loader_settings(loader: Any) -> Loader:
+    """Settings of the loader that feeds the steps, from itself or from its iterator, which keeps what it was told.
+
+    The length of a stream is not asked for: nobody else does, and it may be found out by reading it.
+    """
+
+    def said(name: str) -> Any:
+        own = attempt(getattr, loader, name, None)
+        return attempt(getattr, loader, f"_{name}", None) if own is None else own
+
+    is_iterable = _IS_ITERABLE.get(whole(said("_dataset_kind")))
+    named = type(loader).__name__
+    return Loader(
+        kind=_LOADER_OF.get(named, named),
+        num_workers=whole(said("num_workers")),
+        batch_size=whole(said("batch_size")) or whole(attempt(getattr, said("_index_sampler"), "batch_size", None)),
+        pin_memory=_flag(said("pin_memory")),
+        prefetch_factor=whole(said("prefetch_factor")),
+        persistent_workers=_flag(said("persistent_workers")),
+        dataset_len=None if is_iterable else attempt(len, said("dataset")),
+        is_iterable=is_iterable,
+    )
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
 
 _PADDING = int(EventKind.PADDING)
 #: A look is followed by so many times what it took, so that looks take a thousandth; and by 1 s once there were a few.
@@ -38,7 +133,7 @@ class PaddingLooks:
         start_ns = perf_counter_ns()
         if start_ns < self._due_ns:
             return
-        found = asked(_padding, batch)
+        found = attempt(_padding, batch)
         took_ns = perf_counter_ns() - start_ns
         self._looks += 1
         self._due_ns = start_ns + max(_REST * took_ns, _SECOND_NS if self._looks > _SOON else 0)
