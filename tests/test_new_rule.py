@@ -20,7 +20,8 @@ def copy(tmp_path_factory):
     root = tmp_path_factory.mktemp("repository")
     for name in ("profilerkit", "scripts", "tests"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", root)
+    for path in (ROOT / "pyproject.toml", *ROOT.glob("*.md")):
+        shutil.copy(path, root)
     for letters, folder in FAMILIES.items():
         made = new_rule(root, f"{letters}901", f"cold_{folder}_cache", CLAIM)
         assert made.returncode == 0, made.stderr
