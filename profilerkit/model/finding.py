@@ -23,7 +23,7 @@ STEP_LENGTHS = "step"
 
 
 class CodeLine(msgspec.Struct, frozen=True):
-    """A line of the user's program: the last parts of its file, its number, and the function it is in. Hostile text."""
+    """Hold a line of the user's program: end of its path, number, and function. Hostile text."""
 
     file: str
     line: int

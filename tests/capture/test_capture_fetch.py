@@ -110,4 +110,5 @@ def test_where_hardly_any_time_is_waited_clocks_are_read_less_often(hardly_waits
     for _ in wrapped(range(1000), timer):
         pass
     was_read = [value >= 0 for kind, *_, value in records if kind == EventKind.WAIT]
-    assert sum(was_read[200:]) == pytest.approx(800 / every, abs=2)
+    # A wait that the machine makes long is read as well.
+    assert 800 / every - 2 <= sum(was_read[200:]) < 1.9 * 800 / every

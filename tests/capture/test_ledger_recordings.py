@@ -96,9 +96,9 @@ def test_the_windows_export_is_its_cost_and_not_the_steps(toy, deep, recorded):
                 toy.train(batch)
     found = entries(ledger_of(prof.directory))
     run = recorded(prof.directory)
-    (window,) = run.of(EventKind.WINDOW)
-    ((status, _),) = run.rank.windows
-    assert found["profiler"].count == 1
+    window, *_ = run.of(EventKind.WINDOW)  # a busy machine makes slow steps, which open another one
+    (status, _), *_ = run.rank.windows
+    assert found["profiler"].count == len(run.rank.windows)
     assert found["profiler"].time_ns >= window.start_ns + window.dur_ns - status.end_perf_ns > 0
 
 

@@ -87,7 +87,7 @@ def test_timers_tell_a_first_batch_that_came_late(tmp_path):
 def test_the_report_shows_it_beside_the_window(tmp_path):
     trace = slow_start()
     trace.op(50_000, 100_000, name="_compile.compile_inner (dynamo_timed)")
-    text = analyze(trace.write(tmp_path / "trace.json")).to_html()
+    text = analyze(trace.write(tmp_path / "trace.json")).to_html().replace("\N{NO-BREAK SPACE}", " ")
     assert "1 step of warm-up took 51.0 ms, 50.0 ms more than steady ones: compilation" in text
 
 
