@@ -21,6 +21,8 @@ _RECORD = "profilerkit run -- train.py"
 #: From this share on it is said that other programs hold the processors.
 _NOTED_SHARE = 0.05
 _BUSY_HOST = "contended_host"
+#: A longer reason stands with the evidence: the first screen has 90 words and numbers at most.
+_MOST_WORDS = 18
 #: Rules whose fixes leave more memory free.
 _CURES = ("growing_memory", "fragmented_memory", "oversized_step", "near_capacity")
 
@@ -89,8 +91,9 @@ def _because(report: Report, fix: Finding) -> str:
     """Why the first fix helps, without what the headline says, and the user's own line."""
     found, verdict = with_fixes(report.outcomes)[0], report.verdict
     is_own = (found.bound, found.detail) == (verdict.bound, verdict.detail)
-    said = f"{first_sentence(fix.why).partition('; ')[0] if is_own else fix.title}."
-    return f"{said} Where: {fix.where}." if fix.where else said
+    said = first_sentence(fix.why).partition("; ")[0] if is_own else fix.title
+    where = f"Where: {fix.where}." if fix.where else ""
+    return " ".join(filter(None, (f"{said}." if len(said.split()) <= _MOST_WORDS else "", where)))
 
 
 def _measure(report: Report) -> str:
