@@ -12,6 +12,7 @@ from profilerkit import plugin
 from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.errors import UsageError
+from profilerkit.formats import registry
 from profilerkit.guide import page
 from profilerkit.plugins import installed_rules, project_rules
 from profilerkit.rules import RULES
@@ -41,6 +42,13 @@ def number(report):
 def failing(report):
     raise ValueError("no words")
 """
+
+
+@pytest.fixture(autouse=True)
+def _readers_of_this_test():
+    registry.installed_readers.cache_clear()
+    yield
+    registry.installed_readers.cache_clear()
 
 
 @pytest.fixture

@@ -60,7 +60,8 @@ def named_as_traces(directory: Path) -> list[Path]:
 
 def traces_named(names: Iterable[str], also: Iterable[str] = ()) -> set[str]:
     """Which of the names of files in a directory may be of traces; ``also`` are names that are, whatever they say."""
-    found = {name for name in names if name.endswith(suffixes("trace"))} | set(also)
+    endings = suffixes("trace")
+    found = {name for name in names if name.endswith(endings)} | set(also)
     profiles = {match[1] for name in found if (match := _MESSAGE.fullmatch(name))}
     copies = {f"{profile}.trace.json.gz" for profile in profiles} | ({_PERFETTO_COPY} if profiles else set())
     return {name for name in found - copies - _NO_TRACES if not name.endswith(REPORT_JSON)}

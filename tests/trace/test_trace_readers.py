@@ -14,6 +14,13 @@ from profilerkit.formats.directories import named_as_traces
 from profilerkit.formats.registry import read_trace
 
 
+@pytest.fixture(autouse=True)
+def _readers_of_this_test():
+    registry.installed_readers.cache_clear()
+    yield
+    registry.installed_readers.cache_clear()
+
+
 class PlainTextReader:
     """A reader as a third party would register it."""
 
