@@ -247,6 +247,7 @@ def _told(
     facts = run_facts(
         ranks,
         run=record,
+        ending=ending,
         device=reading.device,
         world_size=record.manifest.world_size if record and record.manifest else recording.world_size,
         recorded=recording.distinct,

@@ -32,7 +32,7 @@ from profilerkit.model.communication import Communication
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Trust
 from profilerkit.model.step import Rank
-from profilerkit.rundir.ending import ending_of
+from profilerkit.rundir.ending import Ending
 from profilerkit.rundir.layout import NoKernels
 from profilerkit.rundir.reader import RunRecord
 from profilerkit.trace.columns import ANOTHER_FOLLOWS
@@ -51,6 +51,7 @@ def run_facts(
     ranks: Sequence[RankFacts],
     *,
     run: RunRecord | None = None,
+    ending: Ending | None = None,
     device: str | None = None,
     world_size: int | None = None,
     recorded: int | None = None,
@@ -62,6 +63,7 @@ def run_facts(
     Args:
         ranks: as they were read.
         run: what the whole run left behind; ``None`` where only traces were given.
+        ending: how it ended; ``None`` where that is not known.
         device: a device name that overrides the one in the trace.
         world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
         recorded: how many different ranks there are; ``None`` takes each of ``ranks`` for one.
@@ -74,7 +76,6 @@ def run_facts(
     judged = _judged(job, timed, told)
     chosen, trace = ranks[judged], ranks[judged].trace
     meta = chosen.record.meta if chosen.record else None
-    ending = ending_of(run) if run else None
     doubts = tuple(_doubts(chosen, no_trace := without_trace(ranks)))
     facts = Facts(
         **fields_of(chosen, *_OF_RANK),
