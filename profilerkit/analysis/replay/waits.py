@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
 from profilerkit.analysis.intervals import I64, Spans
 from profilerkit.analysis.replay.device_side import Device, Scope
@@ -147,7 +148,7 @@ def _copies(columns: TraceColumns, device: Device, scope: Scope) -> Iterator[_Ca
 
 
 def _syncs(columns: TraceColumns, names: HostNames, device: Device, issue: Issue, scope: Scope) -> Iterator[_Call]:
-    frees, whole = _matching(columns, _FREES), _matching(columns, _WHOLE_DEVICE)
+    frees, whole = (matching(columns, in_use(columns), pattern) for pattern in (_FREES, _WHOLE_DEVICE))
     wanted = (names.sync_call | frees)[columns.name] & (columns.category == Category.RUNTIME)
     rows = np.flatnonzero(wanted & (columns.ts_ns >= scope.start_ns) & (columns.end_ns <= scope.end_ns))
     rows = rows[~np.isin(rows, device.call[device.held])]
@@ -177,17 +178,11 @@ def _told_by_copies(columns: TraceColumns, device: Device, rows: I64) -> Bools:
     return told
 
 
-def _matching(columns: TraceColumns, pattern: re.Pattern[str]) -> Bools:
-    """``(n_strings,)`` which names of runtime calls a pattern begins."""
-    used = np.flatnonzero(np.bincount(columns.name[columns.category == Category.RUNTIME]))
-    mask = np.zeros(len(columns.strings), dtype=np.bool_)
-    mask[used] = [pattern.match(columns.strings[name]) is not None for name in used.tolist()]
-    return mask
-
-
 def _calls(columns: TraceColumns, scope: Scope, pattern: re.Pattern[str]) -> I64:
     """Runtime calls of a name within the steps, by time."""
-    rows = np.flatnonzero((columns.category == Category.RUNTIME) & _matching(columns, pattern)[columns.name])
+    rows = np.flatnonzero(
+        (columns.category == Category.RUNTIME) & matching(columns, in_use(columns), pattern)[columns.name]
+    )
     rows = rows[(columns.ts_ns[rows] >= scope.start_ns) & (columns.end_ns[rows] <= scope.end_ns)]
     return rows[np.argsort(columns.ts_ns[rows], kind="stable")]
 
