@@ -215,6 +215,13 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     worker_pages: WorkerPages | None = None
     pool_queue_ratio: float | None = None
 
+    @property
+    def process_own_bytes(self) -> int | None:
+        """Return the resident memory of the process without pages of files; ``None`` where one was not sampled."""
+        if self.process_rss_bytes is None or self.process_file_bytes is None:
+            return None
+        return self.process_rss_bytes - self.process_file_bytes
+
 
 class AllocatorSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What torch's CUDA allocator says of one device; ``None`` where this torch does not say.

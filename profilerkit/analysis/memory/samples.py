@@ -136,8 +136,7 @@ def _process(samples: Sequence[Sample], *, with_files: bool = True) -> _Sampled:
     seen = [(sample.t_ns, host) for sample in samples if (host := sample.host)]
     resident = [(t_ns, value) for t_ns, host in seen if (value := host.process_rss_bytes) is not None]
     if not with_files and any(host.process_file_bytes is not None for _, host in seen):
-        known = [(t_ns, host.process_rss_bytes, host.process_file_bytes) for t_ns, host in seen]
-        resident = [(t_ns, value - of) for t_ns, value, of in known if value is not None and of is not None]
+        resident = [(t_ns, value) for t_ns, host in seen if (value := host.process_own_bytes) is not None]
     capacity = max((total for _, host in seen if (total := host.memory_total_bytes) is not None), default=None)
     most = max((used for _, host in seen if (used := host.memory_used_bytes) is not None), default=None)
     left = max(capacity - most, 0) if capacity is not None and most is not None else None

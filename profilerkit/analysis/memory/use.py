@@ -1,7 +1,7 @@
 """What memory costs beside its size: the allocator, page faults, copied pages; ``None`` means not measured."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -127,7 +127,7 @@ class MemoryUse(msgspec.Struct, frozen=True):
     copied: CopiedPages | None = None
 
 
-#: Share of the samples, those with most allocated, that stand for the peaks of the steps: a sample each second falls
+#: Share of the samples, those with most allocated, that represent the peaks of the steps: a sample each second falls
 #: anywhere in a step (a choice).
 NEAR_THE_PEAK = 0.25
 
@@ -217,7 +217,7 @@ def counted_pages(samples: Sequence[Sample], workers: Collection[int]) -> list[t
 def copied_pages(samples: Sequence[Sample], log: StepLog, workers: Collection[int]) -> CopiedPages | None:
     """What a worker copied since it was forked, or else since the first count; ``None`` where only one is known."""
     counted = counted_pages(samples, workers)
-    seen = [*_at_the_fork(samples, counted), *counted]
+    seen = counted if (begun := _at_the_fork(samples, counted)) is None else [begun, *counted]
     if len(seen) < 2:
         return None
     private = np.array([pages.private_bytes for _, pages in seen], dtype=np.int64)
@@ -239,15 +239,14 @@ def copied_pages(samples: Sequence[Sample], log: StepLog, workers: Collection[in
 
 def _at_the_fork(
     samples: Sequence[Sample], counted: Sequence[tuple[int, WorkerPages]]
-) -> Iterator[tuple[int, WorkerPages]]:
-    """The worker's pages as it began: those of the training process, all shared.
+) -> tuple[int, WorkerPages] | None:
+    """Return the worker's pages as it began: those of the training process, all shared; ``None`` where not known.
 
     A worker that still shares most of its pages at the first count was forked; of another nobody can tell.
     """
-    for t_ns, pages in counted[:1]:
-        before = [(sample.t_ns, sample.host) for sample in samples if sample.t_ns < t_ns and sample.host]
-        at_ns, host = before[-1] if before else (t_ns, None)
-        if host is None or host.process_rss_bytes is None or host.process_file_bytes is None:
-            return
-        if pages.private_bytes < pages.anonymous_bytes / 2:
-            yield at_ns, WorkerPages(pages.pid, host.process_rss_bytes - host.process_file_bytes, 0)
+    if not counted or counted[0][1].private_bytes >= counted[0][1].anonymous_bytes / 2:
+        return None
+    t_ns, first = counted[0]
+    before = [(sample.t_ns, sample.host.process_own_bytes) for sample in samples if sample.host and sample.t_ns < t_ns]
+    at_ns, own = before[-1] if before else (t_ns, None)
+    return None if own is None else (at_ns, WorkerPages(first.pid, own, 0))
