@@ -5,6 +5,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -112,11 +113,10 @@ def _rules_in(file: Path) -> "list[Rule]":
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their module up by its name.
     sys.modules[name] = module
-    try:
+    with ExitStack() as failed:
+        failed.callback(sys.modules.pop, name)
         spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+        failed.pop_all()
     classes = [found for found in vars(module).values() if inspect.isclass(found) and found.__module__ == name]
     return [found() for found in classes if issubclass(found, Rule) and found.check is not Rule.check]
 

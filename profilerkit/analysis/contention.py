@@ -188,7 +188,7 @@ def peak_memory(facts: Facts) -> int | None:
 def room(facts: Facts) -> float | None:
     """How many times as large the batch may be for ``MEMORY_IN_USE``; ``None`` where memory was not measured.
 
-    What was alive before the recording, parameters and state, stays; all else grows with the batch.
+    Parameters and state, alive before the recording, keep their size; the rest grows with the batch.
     """
     peak, capacity = peak_memory(facts), facts.memory.capacity_bytes
     if not peak or not capacity:

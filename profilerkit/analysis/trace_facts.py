@@ -246,12 +246,12 @@ def _memory_use(view: TraceView) -> MemoryUse:
 
 
 def _of_host(view: TraceView) -> dict[str, Any]:
-    """What only a run whose main thread stands for the device has."""
+    """Return what only a run has whose main thread is treated as the device."""
     return {"held": held_by(view), "tables": host_tables(view)}
 
 
 def _of_device(view: TraceView, properties: DeviceProperties | None) -> dict[str, Any]:
-    """What only a device has."""
+    """Return what only a device has."""
     columns, kinds, launches, judged = view.columns, view.kinds, view.launches, view.judged
     issuing = view.steps.by_host.steady
     work = Judged(columns, kinds, launches, view.roof, np.flatnonzero(judged[view.roof.rows]), view.window, issuing)

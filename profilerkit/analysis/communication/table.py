@@ -136,7 +136,7 @@ class CommFacts(msgspec.Struct, frozen=True):
 
 #: Below this a collective runs at the latency floor of the link, not at its bandwidth.
 SMALL_COLLECTIVE_BYTES = 1_000_000
-#: A collective that takes longer than this multiple of its like's median has probably waited for a rank.
+#: A collective that takes longer than this multiple of the median of its kind has probably waited for a rank.
 UNUSUAL = 1.5
 #: The leaves of exposed communication.
 EXPOSED = tuple(leaf(name) for name in ("comm.bw", "comm.lat", "comm.skew", "comm.other"))

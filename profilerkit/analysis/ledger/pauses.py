@@ -32,7 +32,7 @@ class Pause(msgspec.Struct, frozen=True):
         steps_apart: from one to the next, the median; ``None`` for a single one.
         batches: that an evaluation reads from loaders, on average; ``None`` where it reads none.
         records_graphs: autograd records the operators of evaluations, which nothing needs.
-        inferred: nobody named all of them; evaluation is also told by passes that train nothing.
+        inferred: nobody named all of them; passes that train nothing show evaluation as well.
         line: of the user's that holds most of them; ``None`` where sampled stacks do not tell.
     """
 

@@ -16,7 +16,7 @@ from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category
 
 #: The unmodified replay must meet the traced time of the steps within this, and every step within the second.
-#: dPRO's replay missed by 14 % in the mean where dependencies between streams were lost; its authors saw less than 5 %.
+#: dPRO's replay missed by 14 % on average where it lost dependencies between streams; its authors saw less than 5 %.
 LARGEST_ERROR, LARGEST_STEP_ERROR = 0.05, 0.10
 #: Share of the steps in transfers between two ranks from which a change shows in the trace of the other first (a
 #: choice: what the whole prediction may be off).
