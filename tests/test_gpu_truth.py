@@ -18,7 +18,7 @@ from gpu_truth_parts import clock, device, fixtures, nvml, peaks, runner  # noqa
 from gpu_truth_parts.checks import Check  # noqa: E402
 from gpu_truth_parts.device import Device  # noqa: E402
 from gpu_truth_parts.page import NOT_YET, render  # noqa: E402
-from gpu_truth_parts.scenarios import SCENARIOS  # noqa: E402
+from gpu_truth_parts.scenarios import HEALTHY, SCENARIOS  # noqa: E402
 
 from profilerkit.rules import RULES  # noqa: E402
 from tests import programs  # noqa: E402
@@ -214,7 +214,7 @@ def test_a_part_that_does_not_run_stays_in_the_report(tmp_path):
     assert runner.document(tmp_path / "parts", tmp_path / "none.json")["parts"][0]["device"] is None
 
 
-@pytest.mark.parametrize("part", ["micro", "peaks", "graphs", "nvml", "overhead", "oom", "shared"])
+@pytest.mark.parametrize("part", ["micro", "peaks", "graphs", "nvml", "models", "overhead", "oom", "shared"])
 def test_what_needs_a_gpu_says_so_on_a_cpu(tmp_path, part):
     (check,) = runner.measure(part, Device("cpu"), tmp_path, time.monotonic() + 60).checks
     assert (check.value, check.passed, check.why) == (None, None, "skipped: needs a GPU")
@@ -223,8 +223,8 @@ def test_what_needs_a_gpu_says_so_on_a_cpu(tmp_path, part):
 def test_every_fault_has_a_rule_and_every_fix_changes_the_loop():
     codes = {rule.code for rule in RULES}
     for name, scenario in SCENARIOS.items():
-        assert scenario.is_healthy == name.startswith("healthy_")
-        assert scenario.is_healthy != bool(scenario.rules)
+        assert (scenario.bounds == HEALTHY) == name.startswith("healthy_")
+        assert (scenario.bounds == HEALTHY) != bool(scenario.rules)
         assert set(scenario.rules) <= codes
         assert scenario.fix != scenario.fault
 

@@ -1,6 +1,7 @@
 """Whole steps captured as CUDA graphs, ``torch.compile``'s graphs, and forked workers: recording may break none."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpu_truth_parts.checks import Check
@@ -19,9 +20,10 @@ _RUNS: dict[str, tuple[object, ...]] = {
 
 def checks(_device: Device, place: Path) -> Iterator[Check]:
     """For each program how it ended, and which features the recording had to switch off."""
-    for name, (program, *arguments) in _RUNS.items():
-        path = place / "runs" / f"graphs_{name.replace(' ', '_')}"
-        done = run(str(program), path, *arguments)
+    paths = [place / "runs" / f"graphs_{name.replace(' ', '_')}" for name in _RUNS]
+    with ThreadPoolExecutor() as pool:  # only how they end is judged
+        ended = pool.map(lambda path, asked: run(str(asked[0]), path, *asked[1:]), paths, _RUNS.values())
+    for name, path, done in zip(_RUNS, paths, ended, strict=True):
         meta = read_run(path).ranks[0].meta if path.exists() else None
         off = {key: feature.reason for key, feature in (meta.features if meta else {}).items() if not feature.on}
         passed = done.returncode == 0 and "device_clock" not in off

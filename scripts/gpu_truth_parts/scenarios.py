@@ -22,7 +22,7 @@ _MARGIN = 0.03
 #: Of the time of a step on a CPU: below it the savings below keep their margin.
 _MOST_QUEUED = 0.02
 _DISTURBED = "not judged: other programs took the processors"
-_HEALTHY = ("compute-bound", "balanced", "memory-bound")
+HEALTHY = ("compute-bound", "balanced", "memory-bound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,9 @@ class Scenario:
 
     fault: Loop
     fix: Loop | None = None
-    bounds: tuple[str, ...] = _HEALTHY
+    bounds: tuple[str, ...] = HEALTHY
     rules: tuple[str, ...] = ()
     needs_gpu: bool = False
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether nothing is to be changed."""
-        return self.bounds == _HEALTHY
 
 
 def _eight_pieces(*, read: bool) -> Callable[[Device], None]:
@@ -189,15 +184,12 @@ def checks(device: Device, place: Path) -> Iterator[Check]:
             for tier in ("traced", "light")
         )
         found = [
-            _said(f"{name}: trace", traced, scenario, scenario.rules),
-            _said(f"{name}: light tier", light, scenario),
+            said(f"{name}: trace", traced, scenario.bounds, scenario.rules),
+            said(f"{name}: light tier", light, (*scenario.bounds, "inconclusive")),
             near(f"{name}: step by the light tier, ms", mean_step_ms(light), light_ms, MOST_REPORT_RATIO),
         ]
         if fixed_s is not None:
-            measured, saving = 1 - fixed_s / fault_s, traced.verdict.saving
-            predicted = None if saving is None else [saving.low, saving.expected, saving.high]
-            passed = saving is not None and saving.low - _MARGIN <= measured <= saving.high + _MARGIN
-            found.append(Check(name=f"{name}: saving", value=predicted, reference=measured, passed=passed))
+            found.append(saved(name, traced, 1 - fixed_s / fault_s))
         # On a CPU what other programs take is a fault of its own, and rightly named.
         is_disturbed = device.name != "cuda" and max(map(_queued_ratio, (traced, light))) > _MOST_QUEUED
         for check in found:
@@ -217,14 +209,21 @@ def _timed(scenario: Scenario, device: Device) -> tuple[float, float | None]:
     return medians[0], medians[1] if scenario.fix else None
 
 
-def _said(name: str, report: Report, scenario: Scenario, rules: tuple[str, ...] = ()) -> Check:
-    """The verdict beside the cause; ``rules`` are those of which one has to fire. A trace has to name the cause."""
+def said(name: str, report: Report, bounds: tuple[str, ...], rules: tuple[str, ...] = ()) -> Check:
+    """The verdict beside the right ones; ``rules`` are those of which one has to fire."""
     verdict, fired = report.verdict, findings(report)
-    bounds = scenario.bounds if name.endswith("trace") else (*scenario.bounds, "inconclusive")
     advice = max((found.saving.expected for each in fired.values() for found in each if found.saving), default=0.0)
     # Advice on a healthy run is the worst error there is.
-    right = advice < _MOST_ADVICE if scenario.is_healthy else not rules or any(rule in fired for rule in rules)
+    right = advice < _MOST_ADVICE if bounds[: len(HEALTHY)] == HEALTHY else not rules or any(r in fired for r in rules)
     value: dict[str, object] = {"verdict": verdict.bound, "confidence": verdict.confidence, "says": verdict.headline}
     value |= {"rules": " ".join(sorted(fired)), "largest saving": advice}
     reference = "; ".join(filter(None, (" or ".join(bounds), " or ".join(rules))))
     return Check(name=name, value=value, reference=reference, passed=right and verdict.bound in bounds)
+
+
+def saved(name: str, report: Report, measured: float) -> Check:
+    """The predicted saving beside the measured one, both shares of a step."""
+    saving = report.verdict.saving
+    predicted = None if saving is None else [saving.low, saving.expected, saving.high]
+    passed = saving is not None and saving.low - _MARGIN <= measured <= saving.high + _MARGIN
+    return Check(name=f"{name}: saving", value=predicted, reference=measured, passed=passed)

@@ -1,0 +1,215 @@
+"""Ordinary training programs whose fault is known, as people write them; ``--fixed`` trains with the fix.
+
+    python -m gpu_truth_parts.networks NAME [--fixed] [--steps N]
+
+Each prints the mean milliseconds of a step as its last line, the device waited for before the first and after the last.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+from torchvision.models import resnet18, resnet50
+
+_WARM_STEPS = 12
+
+
+class Block(nn.Module):
+    """A layer of a GPT."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend and think, each added to ``x`` of shape ``(rows, length, width)``."""
+        rows, length, width = x.shape
+        heads = self.qkv(self.before(x)).view(rows, length, 3, width // 64, 64).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(*heads.unbind(), is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(rows, length, width))
+        return x + self.mlp(self.between(x))
+
+
+class GPT(nn.Module):
+    """A small GPT over 8,192 tokens."""
+
+    def __init__(self, layers: int = 8, width: int = 768, length: int = 512) -> None:
+        super().__init__()
+        self.token, self.place = nn.Embedding(8192, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(layers)))
+        self.head = nn.Linear(width, 8192, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits of shape ``(rows, length, 8192)``."""
+        x = self.token(tokens) + self.place.weight[: tokens.shape[1]]
+        return self.head(self.blocks(x))
+
+
+class Text(Dataset):
+    """Random rows of tokens."""
+
+    def __init__(self, count: int, length: int = 512) -> None:
+        self.rows = torch.randint(8192, (count, length + 1))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.rows[index]
+
+
+class Pictures(Dataset):
+    """Pictures that are made as slowly as a JPEG of this size is read: some 8 ms of a core each."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        made = torch.randn(3, 400, 400, generator=torch.Generator().manual_seed(index))
+        return functional.interpolate(made[None], (224, 224), mode="bicubic")[0], index % 10
+
+
+def gpt(steps: Iterable[torch.Tensor], *, amp: bool, fused: bool, compiled: bool = False, norms: str = "") -> Iterator:
+    """Train a GPT; ``norms`` is how the norms of its gradients are logged."""
+    model: nn.Module = GPT().cuda()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=3e-4, fused=fused)
+    run = torch.compile(model) if compiled else model
+    for number, loaded in enumerate(steps):
+        rows = loaded.cuda(non_blocking=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=amp):
+            logits = run(rows[:, :-1])
+            loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        loss.backward()
+        if norms == "each":
+            sum(parameter.grad.norm().item() for parameter in parameters)
+        elif norms == "together":
+            torch.stack(torch._foreach_norm([parameter.grad for parameter in parameters])).tolist()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if number % 20 == 0:
+            loss.item()
+        yield
+
+
+def _texts(steps: int, rows: int) -> DataLoader:
+    return DataLoader(Text(min(steps * rows, 4096)), batch_size=rows, num_workers=2, pin_memory=True, drop_last=True)
+
+
+def _again(loader: Iterable) -> Iterator:
+    while True:
+        yield from loader
+
+
+def gpt_fp32(steps: int, fixed: bool) -> Iterator:
+    """Matrix products in FP32 without tensor cores; the fix is bf16."""
+    return gpt(_again(_texts(steps, 16)), amp=fixed, fused=True)
+
+
+def gpt_eager(steps: int, fixed: bool) -> Iterator:
+    """bf16 with one kernel per operator; the fix is torch.compile."""
+    return gpt(_again(_texts(steps, 32)), amp=True, fused=True, compiled=fixed)
+
+
+def gpt_norms(steps: int, fixed: bool) -> Iterator:
+    """A small batch whose gradients' norms are logged one by one; the fix reads them together."""
+    return gpt(_again(_texts(steps, 4)), amp=True, fused=True, norms="together" if fixed else "each")
+
+
+def pictures(steps: int, fixed: bool) -> Iterator:
+    """A convolutional network that waits for pictures; the fix is twelve workers."""
+    model = resnet18(num_classes=10).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    workers = {"num_workers": 12, "persistent_workers": True} if fixed else {}
+    loader = DataLoader(Pictures(64 * steps), batch_size=64, pin_memory=True, **workers)
+    for batch in loader:
+        images, labels = (part.cuda(non_blocking=True) for part in batch)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield
+
+
+class Cells(nn.Module):
+    """An LSTM written as a loop over time."""
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.width, self.cell, self.head = width, nn.LSTMCell(width, width), nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Classes of ``x`` of shape ``(times, rows, width)``."""
+        hidden = cell = x.new_zeros(x.shape[1], self.width)
+        for row in x:
+            hidden, cell = self.cell(row, (hidden, cell))
+        return self.head(hidden)
+
+
+def small_kernels(_steps: int, fixed: bool) -> Iterator:
+    """A network of small kernels, launched one by one; the fix is a CUDA graph of its forward and backward pass."""
+    model: nn.Module = Cells().cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    inputs, labels = torch.randn(64, 64, 256, device="cuda"), torch.randint(10, (64,), device="cuda")
+    run = torch.cuda.make_graphed_callables(model, (inputs,)) if fixed else model
+    while True:
+        loss = functional.cross_entropy(run(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield
+
+
+def images_amp(_steps: int, _fixed: bool) -> Iterator:
+    """A convolutional network in FP16 with a scaler, its batch on the device: nothing is wrong with it."""
+    model = torch.compile(resnet50().cuda().to(memory_format=torch.channels_last))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    scaler = torch.amp.GradScaler("cuda")
+    images = torch.randn(128, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    labels = torch.randint(1000, (128,), device="cuda")
+    while True:
+        with torch.autocast("cuda", torch.float16):
+            loss = functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        yield
+
+
+PROGRAMS: dict[str, Callable[[int, bool], Iterator]] = {
+    program.__name__: program for program in (gpt_fp32, gpt_eager, gpt_norms, pictures, small_kernels, images_amp)
+}
+
+
+def main() -> None:
+    """Train, and print the milliseconds of a step."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("name", choices=PROGRAMS)
+    parser.add_argument("--fixed", action="store_true")
+    parser.add_argument("--steps", type=int, default=60)
+    arguments = parser.parse_args()
+    run = PROGRAMS[arguments.name](arguments.steps + _WARM_STEPS, arguments.fixed)
+    for _ in range(_WARM_STEPS):
+        next(run)
+    torch.cuda.synchronize()
+    began_s = time.perf_counter()
+    for _ in range(arguments.steps):
+        next(run)
+    torch.cuda.synchronize()
+    print(1e3 * (time.perf_counter() - began_s) / arguments.steps)
+
+
+if __name__ == "__main__":
+    main()
