@@ -225,7 +225,11 @@ def _parts_by_log(
     )
     # Without a trace only the device's clock shows how much of a wait the device worked through.
     vague = trace is None and _used_a_device(record)
-    known = {} if log.device is None else {UNSPLIT: log.device.work_ns is not None, wait_part: log.device.saw_waits}
+    device = log.device
+    known = {
+        UNSPLIT: (device is not None and device.work_ns is not None) or len(_utilization(log, record)) > 0,
+        wait_part: device is not None and device.saw_waits,
+    }
     sources: dict[str, Source] = {
         name: "derived" if known.get(name) else "estimated" for name in (UNSPLIT, *waits) if vague
     }
@@ -251,7 +255,7 @@ def _at_work(log: StepLog, record: RankRecord | None, step_ns: float) -> dict[st
     """
     at_most = log.device.work_ns if log.device is not None else None
     busy = _utilization(log, record) if _used_a_device(record) else _NO_SAMPLES
-    known = [median(busy) * step_ns] if len(busy) >= _FEWEST_SAMPLES else []
+    known = [median(busy) * step_ns] if len(busy) else []
     if at_most is not None:
         return {UNSPLIT: min([at_most, *known])}
     if _used_a_device(record):
@@ -265,12 +269,16 @@ _NO_SAMPLES = np.empty(0)
 
 
 def _utilization(log: StepLog | None, record: RankRecord | None) -> Numbers:
-    """Return the shares of time in which the device ran kernels, of samples taken wholly in judged steps."""
+    """Return the shares of time in which the device ran kernels, of samples taken wholly in judged steps.
+
+    Too few of them are none.
+    """
     if record is None or log is None:
         return _NO_SAMPLES
     low, high = log.window
     inside = [sample for sample in record.samples if low + SAMPLE_NS <= sample.t_ns <= high]
-    return next((found.values for found in signals(inside) if found.name == "gpu.utilization"), _NO_SAMPLES)
+    found = next((found.values for found in signals(inside) if found.name == "gpu.utilization"), _NO_SAMPLES)
+    return found if len(found) >= _FEWEST_SAMPLES else _NO_SAMPLES
 
 
 def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:

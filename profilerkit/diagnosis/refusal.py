@@ -170,9 +170,14 @@ def _unexplained(facts: Facts) -> str:
 
 
 def idle_without_trace(facts: Facts) -> tuple[str, str]:
-    """Return how long the device is idle for no reason that timers show, and what would show it."""
-    idle, step = format_ns(facts.time_ns("idle.unknown")), format_ns(facts.mean_step_ns or 0.0)
-    return f"{who(facts)} is idle for {idle} of {each(facts, step)}; the timers do not show why", what_to_record(facts)
+    """Return how long the device is idle for no reason that timers show, and what would show it.
+
+    Where nothing measured the device's work, what the timers do not show may be that work.
+    """
+    held, step = format_ns(facts.time_ns("idle.unknown")), format_ns(facts.mean_step_ns or 0.0)
+    if any(part.part == UNSPLIT and part.source == "estimated" for part in facts.parts):
+        return f"Without a trace, {held} of {each(facts, step)} cannot be explained", what_to_record(facts)
+    return f"{who(facts)} is idle for {held} of {each(facts, step)}; the timers do not show why", what_to_record(facts)
 
 
 def what_to_record(facts: Facts) -> str:

@@ -71,7 +71,8 @@ def device_time(events: Events, index: I64, start: I64, stop: I64, *, has_clock:
         stop: ``(n_steps,)`` ends of the steps on the host, with what lies behind them, ns.
         has_clock: it was on, so that any number is enough, even none: the device had not ended the others.
 
-    What lies between two steps belongs to the one before, as on the host: a record of no step is added to it.
+    What lies between two steps belongs to the one before, as on the host: a record of no step is added to it. What lies
+    behind the last one does not: a loop that just stops leaves a step there that never ended.
     """
     rows = events[events["kind"] == EventKind.DEVICE]
     # A record that is much longer than the run is no step's of it.
@@ -83,7 +84,7 @@ def device_time(events: Events, index: I64, start: I64, stop: I64, *, has_clock:
     if not (of >= 0).any():
         unknown = np.full(len(index), -1, dtype=np.int64)
         return DeviceTime(unknown, stop - start, unknown, stop, unknown)
-    waits, gaps = rows[is_starved], rows[~is_starved & (rows["name"] == 0)]
+    waits, gaps = rows[is_starved], rows[~is_starved & (rows["name"] == 0) & (rows["value"] < index[-1])]
     starved, marked = _added_up(index, waits["value"] + 1, waits["dur"])
     more = starved + _added_up(index, gaps["value"], gaps["dur"])[0]
     behind = (of >= 0) & ((spans["flags"][of] & EventFlag.CAUGHT_UP) == 0)

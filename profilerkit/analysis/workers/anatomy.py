@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.events import EVENT_DTYPE
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.intervals import I64, Spans, time_within, union
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.workers.batches import (
@@ -69,7 +69,7 @@ def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:
         cpu_ns=round(float(cpu.mean())),
         parts=_parts(samples, collate, handover, float(producer.mean())),
         stages=(_stage("samples", samples), _stage("collate", collate), _stage("handover", handover)),
-        busy_ratio=_busy(rows, samples.wall + collate.wall, sending),
+        busy_ratio=_busy(rows, union(log.start[log.steady], log.stop[log.steady]), samples.wall + collate.wall, sending),
         cpu_cores=float(cpu.mean()) * fetches.count / steady_ns if steady_ns else None,
         variation_ratio=float(producer.std() / max(producer.mean(), 1.0)) if len(producer) > 1 else None,
         p99_ns=round(float(np.quantile(producer, 0.99))) if len(producer) >= _BATCHES_FOR_P99 else None,
@@ -139,15 +139,17 @@ def _stage(name: str, times: StageTimes) -> WorkerStage:
     )
 
 
-def _busy(rows: npt.NDArray[np.void], making: I64, sending: I64) -> float | None:
+def _busy(rows: npt.NDArray[np.void], judged: Spans, making: I64, sending: I64) -> float | None:
     """Share of the workers' time with a batch to make: on the thread that makes it, or that sends it if that is more.
 
-    A worker that made 6 ms and then waited 2 ms for its next task, twice, was busy for 0.75 of its time.
+    A worker that made 6 ms and then waited 2 ms for its next task, twice, was busy for 0.75 of its time. It waits as
+    well while a trace is written: only what it waits in ``judged`` steps counts.
     """
     known = rows["idle"] != UNKNOWN_US
     if not known.any():
         return None
-    idle = float(rows["idle"][known].astype(np.int64).sum()) * 1000
+    start, waited = rows["start"][known], rows["idle"][known].astype(np.int64) * 1000
+    idle = float(time_within(judged, start - waited, start).sum())
     made = float(making[known].sum())
     whole = idle + made
     return min(max(made, float(sending[known].sum())) / whole, 1.0) if whole else None

@@ -156,7 +156,16 @@ def test_a_wait_after_each_drain_costs_what_the_device_stood_still(tmp_path):
 def test_a_wait_of_a_device_that_is_busy_meanwhile_costs_the_rest_of_the_step(tmp_path):
     facts = facts_of(tmp_path, loop(wait=30), utilization=0.625)
     assert shares(facts) == {"compute.unsplit": 0.625, "input.wait": 0.375}
-    assert {part.source for part in facts.parts} == {"estimated"}
+    assert [part.source for part in facts.parts] == ["derived", "estimated"]
+
+
+def test_a_device_that_nothing_measured_is_not_called_idle(tmp_path):
+    """The loop reads a value in each step, so that its device has always caught up, and no sample was taken."""
+    log = loop(item_every=1)
+    log.record(EventKind.SYNC, 3_200_000, 100, name=log.name("synchronize"))
+    report = analyze(write_run(tmp_path / "run", [log], device_name="H100"))
+    assert report.verdict.bound == "inconclusive"
+    assert "idle" not in report.verdict.headline
 
 
 def test_a_drained_queue_is_no_part_of_a_checkpoint(tmp_path):
@@ -176,7 +185,7 @@ def test_what_lies_between_two_steps_is_added_to_the_one_before():
     for number in range(1, 6):
         log.record(EventKind.DEVICE, number * 1_000, 900, number, name=1)
         log.record(EventKind.DEVICE, number * 1_000, 100, number)
-    assert read_log(log.data, log.names).time[1:].tolist() == [1 * MS] * 5
+    assert read_log(log.data, log.names).time[1:].tolist() == [1 * MS] * 4 + [900_000]
 
 
 def drifting(ratio):
