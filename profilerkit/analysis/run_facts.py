@@ -1,6 +1,9 @@
 """Everything that was read of a run to one Facts: which rank to judge, what is missing, how far to trust it."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from profilerkit.analysis.communication.parallelism import (
     distributed_models,
@@ -8,6 +11,7 @@ from profilerkit.analysis.communication.parallelism import (
     parallelism_by_ddp,
 )
 from profilerkit.analysis.communication.table import CommFacts
+from profilerkit.analysis.device.records import DeviceFacts
 from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.samples import with_samples
@@ -41,7 +45,7 @@ from profilerkit.trace.columns import ANOTHER_FOLLOWS
 ONE_SWITCH = 8
 #: What the facts take of the judged rank's trace as it is.
 _OF_TRACE = (
-    *("device", "copies", "pinned", "small_copies", "syncs", "allocator", "math", "chains", "cold", "kernels"),
+    *("copies", "pinned", "small_copies", "syncs", "allocator", "math", "chains", "cold", "kernels"),
     *("compute", "host_copies", "launches", "kernel_losses", "collective_work", "replay"),
 )
 _OF_RANK = ("mode", "steps", "step_error_ns", "parts", "input", "workers", "stalls", "samples")
@@ -104,7 +108,7 @@ def run_facts(
         step_series=_series(chosen),
     )
     facts = with_records(facts, ranks, run)
-    return _with_trace(facts, trace, ranks) if trace else facts
+    return revise(_with_trace(facts, trace, ranks), device=_device(chosen)) if trace else facts
 
 
 def _series(chosen: RankFacts) -> tuple[StepSeries, ...]:
@@ -122,9 +126,13 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
     """The facts with what only a trace tells."""
     # Of a file that is cut off the device's events may be what is missing; the whole file of another rank tells.
     on_host = any(r.trace and r.mode == "cpu" and not r.trace.device_events_missing for r in ranks)
+    losses = trace.kernel_losses
+    of_kernels = _times([trace.math, trace.chains, losses], _of_run(facts, trace))
+    if losses is not None:  # what the host takes is in these
+        of_kernels[2] = revise(of_kernels[2], **fields_of(losses, "optimizer", "searches"))
     return revise(
         facts,
-        **fields_of(trace, *_OF_TRACE),
+        **{**fields_of(trace, *_OF_TRACE), **dict(zip(("math", "chains", "kernel_losses"), of_kernels, strict=True))},
         **fields_of(trace.meta, "framework", "recorder", "unprofiled"),
         comm=_with_links(trace.comm, facts.spec) if trace.comm else None,
         device_events_missing=trace.device_events_missing and not (trace.damage.truncated and on_host),
@@ -132,6 +140,29 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
         hidden=trace.shares(trace.partition.hidden),
         median_step=median_step(trace.lanes, trace.steps, trace.partition, facts.rank.rank) if trace.lanes else None,
     )
+
+
+def _device(rank: RankFacts) -> DeviceFacts | None:
+    """Return the device in the run's steps: it works in each as long as in a traced one."""
+    device, ratio = rank.trace.device if rank.trace else None, rank.inflation_ratio
+    return device and revise(device, busy_ratio=min(device.busy_ratio * (ratio or 1.0), 1.0))
+
+
+def _of_run(facts: Facts, trace: TraceFacts) -> float:
+    """Return what a share of kernels in the traced window is of the run's step: tracing slows the host, not them."""
+    traced = trace.shares(trace.partition.per_step)
+    kernels = sum(share for name, share in traced.items() if name.startswith("compute."))
+    return facts.share("compute.") / kernels if facts.mode == "gpu" and kernels else 1.0
+
+
+def _times(value: Any, ratio: float, name: str = "") -> Any:
+    """The value with every share in it ``ratio`` times as large."""
+    if isinstance(value, msgspec.Struct):
+        fields = value.__struct_fields__
+        return revise(value, **{field: _times(getattr(value, field), ratio, field) for field in fields})
+    if isinstance(value, (list, tuple)):
+        return type(value)(_times(each, ratio) for each in value)
+    return ratio * value if value is not None and name.endswith("share") else value
 
 
 def _memory(chosen: RankFacts) -> Memory:
@@ -253,13 +284,14 @@ def _all_ranks(job: Job) -> tuple[Rank, ...]:
 
 def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank:
     trace, ledger, matching = rank.trace, job.ledger, job.matching
+    device = _device(rank)
     meta = rank.record.meta if rank.record else None
     known = ledger if ledger is not None and ledger.of[position] else None
     return Rank(
         rank=rank.rank,
         origin=rank.origin,
         breakdown=rank.parts,
-        busy_ratio=trace.device.busy_ratio if trace and trace.device else None,
+        busy_ratio=device.busy_ratio if device else None,
         step_ns=rank.steps.time_ns.median if rank.steps.time_ns else None,
         device=trace.properties.name if trace and trace.properties else meta.device_name if meta else None,
         timed_ns=None if timed is None else round(timed),

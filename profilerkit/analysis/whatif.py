@@ -307,7 +307,8 @@ def _training_cpu(facts: Facts, consumer: float, computing: float, *, within: fl
 
     Other threads' is what the process was sampled to use beyond a core, and beyond a core in pauses. Loading that
     computes finds the cores that they compute or spin on taken, loading that is blocked does not: OpenMP's threads spin
-    through waits of some ms. A thread that waits for a device or sleeps uses less than a core.
+    through waits of some ms. A thread that waits for a device or sleeps uses less than a core. Where a device trains,
+    only loading has operators for them: they leave with it, as a worker has no threads of its own.
 
     Args:
         facts: of the run.
@@ -320,6 +321,8 @@ def _training_cpu(facts: Facts, consumer: float, computing: float, *, within: fl
         return consumer
     own = used.mean * (facts.mean_step_ns or 0.0) - within
     others = own - consumer - _paused_ns(facts, facts.mean_step_ns or 0.0)
+    if within and facts.on_device:
+        others *= consumer / (facts.mean_step_ns or consumer)
     return min(consumer, own) + max(others, 0.0) * min(computing, 1.0)
 
 

@@ -133,8 +133,11 @@ _MATH_OPERATOR = re.compile(
     r"^aten::(?:(?:mm|addmm|bmm|baddbmm|matmul|linear|conv\d?d?|addmv|addr|dot|einsum)$|.*convolution|mkldnn_|thnn_conv"
     r"|slow_conv|_scaled_dot_product|_flash_attention|lstm|gru)|^mkldnn::|^onednn::",
 )
-_POINTWISE = re.compile(
-    r"^(?!triton).*(?:elementwise|vectorized|unrolled|dropout|norm|softmax|relu|gelu|silu)", re.IGNORECASE | re.DOTALL
+#: What torch.compile writes itself and so fuses with its neighbours: pointwise kernels, reductions and concatenations.
+_FUSIBLE = re.compile(
+    r"^(?!triton).*(?:elementwise|vectorized|unrolled|dropout|norm|softmax|relu|gelu|silu|reduce_kernel|CatArray"
+    r"|nll_loss|GammaBeta)",
+    re.IGNORECASE | re.DOTALL,
 )
 #: PyTorch's kernels over tensors of one common shape; those that gather by an index or count are none.
 _ELEMENTWISE = re.compile(r"(?<!index_)elementwise_kernel(?!_with_index)")
@@ -225,7 +228,7 @@ class KernelNames(msgspec.Struct, frozen=True):
             communication=communication,
             math=kernel_math | matching(columns, used, _MATH_OPERATOR),
             bandwidth=matching(columns, used, _BANDWIDTH) & ~kernel_math,
-            pointwise=matching(columns, used, _POINTWISE) & ~kernel_math,
+            pointwise=matching(columns, used, _FUSIBLE) & ~kernel_math,
             elementwise=matching(columns, used, _ELEMENTWISE),
             tensor_core=tensor_core,
             math_type=math_type,

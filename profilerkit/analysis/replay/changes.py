@@ -144,14 +144,17 @@ class Kernels(msgspec.Struct, frozen=True):
     kind: str = ""
 
     def __call__(self, graph: Graph) -> Graph:
-        """Shorter kernels; on a host that computes itself shorter operators."""
+        """Shorter kernels; on a host that computes itself shorter operators, and of fused ones fewer launches."""
         leaves = tuple(leaf(name) for name in self.leaves)
         chosen: Bools = np.isin(graph.leaf, leaves)
         if self.kind:
             chosen &= graph.fp32 if self.kind == "fp32" else graph.chained
         least = np.minimum(graph.least_ns, graph.dur_ns) if self.kind != "chained" else 0.0
         faster = np.maximum(graph.dur_ns / self.speed_up, least)
-        shorter = _host_time(graph, _pieces(graph, leaves), 1.0 / self.speed_up) if not self.kind else graph
+        pieces = _pieces(graph, leaves) if not self.kind else np.zeros(len(graph.piece_ns), dtype=np.bool_)
+        if self.kind == "chained":
+            pieces = _pieces(graph, _ISSUING) & (graph.piece_ns <= BETWEEN_OPERATORS_NS) & _leads_to(graph, chosen)
+        shorter = _host_time(graph, pieces, 1.0 / self.speed_up)
         return revise(shorter, dur_ns=np.where(chosen, faster, graph.dur_ns))
 
 
@@ -294,6 +297,17 @@ def _launching(graph: Graph) -> tuple[I64, I64]:
     np.minimum.at(first, step, points)
     np.maximum.at(last, step, points)
     return np.where(last >= 0, first, -1), last
+
+
+def _leads_to(graph: Graph, chosen: Bools) -> Bools:
+    """``(n_pieces,)`` whether the next launch after a piece of host time is one of the chosen device events."""
+    launched = np.flatnonzero(graph.issue_ns > NEVER)
+    launched = launched[np.argsort(graph.shape.point[launched], kind="stable")]
+    following = np.searchsorted(graph.shape.point[launched], graph.piece_point)
+    inside = following < len(launched)
+    found = np.zeros(len(graph.piece_point), dtype=np.bool_)
+    found[inside] = chosen[launched[following[inside]]]
+    return found
 
 
 def _pieces(graph: Graph, leaves: tuple[int, ...]) -> Bools:

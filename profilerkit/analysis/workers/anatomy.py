@@ -52,6 +52,7 @@ def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:
     # What the hand-over is blocked is room that the training has not made yet, no work on the batch.
     sending = handover.wall - handover.blocked
     producer = samples.wall + collate.wall + sending
+    judged = union(log.start[log.steady], log.stop[log.steady])
     steady_ns = int(log.time[log.steady].sum())
     cpu = samples.cpu + collate.cpu + handover.cpu
     sent = sent_at(records, pids)
@@ -69,7 +70,7 @@ def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:
         cpu_ns=round(float(cpu.mean())),
         parts=_parts(samples, collate, handover, float(producer.mean())),
         stages=(_stage("samples", samples), _stage("collate", collate), _stage("handover", handover)),
-        busy_ratio=_busy(rows, union(log.start[log.steady], log.stop[log.steady]), samples.wall + collate.wall, sending),
+        busy_ratio=_busy(rows, judged, samples.wall + collate.wall, sending),
         cpu_cores=float(cpu.mean()) * fetches.count / steady_ns if steady_ns else None,
         variation_ratio=float(producer.std() / max(producer.mean(), 1.0)) if len(producer) > 1 else None,
         p99_ns=round(float(np.quantile(producer, 0.99))) if len(producer) >= _BATCHES_FOR_P99 else None,

@@ -6,7 +6,7 @@ from profilerkit.units import format_ratio, format_value
 
 
 class PointwiseChain(Rule, frozen=True):
-    """Find chains of three or more pointwise kernels that take {smallest_share} of the step.
+    """Find chains of three or more pointwise kernels and reductions that take {smallest_share} of the step.
 
     Why it costs: Each kernel reads and writes the whole tensor. One fused kernel reads and writes it once.
 
@@ -19,9 +19,9 @@ class PointwiseChain(Rule, frozen=True):
         def fused(x):
             return F.gelu(x * 2.0 + 1.0) * x
 
-    How it is measured: Fusible kernels of 10 µs and more in a row on one stream make a chain. Where shapes are known
-        they must move bytes at {bandwidth_ratio} of the memory's rate. The saving is {reached_ratio} of share × (1 - 2
-        / (length + 1)), a guess.
+    How it is measured: Kernels of 10 µs and more that torch.compile fuses, in a row on one stream, make a chain. Where
+        shapes are known they must move bytes at {bandwidth_ratio} of the memory's rate. The saving is {reached_ratio}
+        of share × (1 - 2 / (length + 1)), a guess: compiling a GPT in bf16 on an H200 saved 21 %, the bound was 24 %.
 
     When it is wrong: Dynamic shapes and graph breaks end a chain early. The first compiled step can take minutes.
         Confidence is low without shapes.
