@@ -73,6 +73,7 @@ class DeepWindows:
         self._look_at = self._schedule.look_at
         self._used_bytes = self._largest_bytes = 0
         self._usable = False
+        self._was_blind = False  # a window saw nothing of the device, and another was to be opened for it
         self._why_not = ""
         chosen = traced_ranks(place.world_size)
         self.traces = place.rank in chosen
@@ -314,8 +315,10 @@ class DeepWindows:
             if not self._alone:
                 path = window_directory(self._writer.path, window.first_step) / FLIGHT
                 self._flights.call(distributed.dump, path, self._since_unix_ns)
-        if window.may_try_again:
+        blind = window.may_try_again and not window.reason
+        if window.may_try_again and not (blind and self._was_blind):
             self._schedule.missed(window.plan)
+        self._was_blind |= blind
         self._schedule.closed(window.last_step + 1)
         self._look_at = self._schedule.look_at
         if self._heard:
