@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
-from profilerkit.analysis.device.records import ColdFacts, SyncFacts
+from profilerkit.analysis.device.records import ColdFacts, LaunchFacts, SyncFacts
 from profilerkit.analysis.host.host_facts import (
     CollectionFacts,
     CompileFacts,
@@ -227,6 +227,14 @@ def test_short_gaps_between_operators_are_not_the_users_python():
     assert (saving.expected, saving.high) == (pytest.approx(0.15), pytest.approx(0.3))
     assert ended("OV005", python(0.3, between=0.9)) is Passed
     assert ended("OV001", python(0.3, between=0.9)) is Fired
+
+
+def test_a_step_that_launches_graphs_is_not_told_to_use_the_mode_that_makes_them():
+    def fix(launches):
+        return finding("OV001", facts({"over.dispatch": 0.3}, launches=launches)).fix.text
+
+    assert "reduce-overhead" in fix(LaunchFacts(events=100, unlinked=0, in_graphs=0, graph_launches=0))
+    assert "Capture the whole step" in fix(LaunchFacts(events=100, unlinked=0, in_graphs=80, graph_launches=2))
 
 
 def test_on_a_host_without_device_python_is_what_no_operator_does():

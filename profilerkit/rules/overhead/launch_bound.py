@@ -134,14 +134,7 @@ class LaunchBound(Rule, frozen=True):
         else:
             title = f"The device idles {time} in {step} while the host issues work"
             why = _queue_words(facts)
-            # The read-back of a loss stands outside of the model; more syncs stand within what would be the graph.
-            syncs = facts.syncs.per_step if facts.syncs is not None else 0.0
-            first = f" Remove the {format_count(syncs)} host syncs in {step} first." if syncs > 1 else ""
-            fix = Fix(
-                text="Launch the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch."
-                f"{first}",
-                code='model = torch.compile(model, mode="reduce-overhead")',
-            )
+            fix = _one_graph(facts, step)
         return fired(
             facts,
             bound="overhead-bound",
@@ -156,6 +149,20 @@ class LaunchBound(Rule, frozen=True):
             if known
             else "Time some steps without the profiler: the difference shows how much of this it caused.",
         )
+
+
+def _one_graph(facts: Facts, step: str) -> Fix:
+    """Return how the step becomes one graph; where graphs are launched already, with what is still outside of them."""
+    # The read-back of a loss stands outside of the model; more syncs stand within what would be the graph.
+    syncs = facts.syncs.per_step if facts.syncs is not None else 0.0
+    first = f" Remove the {format_count(syncs)} host syncs in {step} first." if syncs > 1 else ""
+    if facts.launches is not None and facts.launches.graph_launches:
+        text = "Capture the whole step as one CUDA graph, the optimizer with capturable=True, or enlarge the batch."
+        return Fix(text=text + first, code="with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):\n    train_step()")
+    return Fix(
+        text=f"Launch the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch.{first}",
+        code='model = torch.compile(model, mode="reduce-overhead")',
+    )
 
 
 def _queue_words(facts: Facts) -> str:
