@@ -87,12 +87,23 @@ def test_out_of_memory_is_the_headline_with_what_cures_it(bound):
     assert bool(said) is (bound != "inconclusive")
 
 
-def test_what_ended_a_run_without_steps_is_the_headline():
+@pytest.mark.parametrize(
+    ("ending", "word"),
+    [
+        ("failed", "FAILED"),
+        ("killed", "FAILED"),
+        ("running", "RUNNING"),
+        ("unknown", "INCONCLUSIVE"),
+        (None, "INCONCLUSIVE"),
+    ],
+)
+def test_a_run_is_called_failed_by_the_kind_of_its_end_alone(ending, word):
     report = samples.inconclusive()
-    report = replace(
-        report,
-        run=replace(report.run, ended="ValueError: x", failure="The run failed before its first step: ValueError: x."),
-    )
+    said = "What became of it, in words."
+    report = replace(report, run=replace(report.run, ended="some words", ending=ending, failure=said))
     made = first(report)
-    assert (made.word, made.headline) == ("FAILED", report.run.failure)
-    assert made.lines[0] == f"{report.verdict.headline}."
+    assert made.word == word
+    assert (made.headline == said) is (word != "INCONCLUSIVE")
+    assert (f"{report.verdict.headline}." in made.lines) is (word != "INCONCLUSIVE")
+    assert (said in made.lines) is (word == "INCONCLUSIVE")
+    assert ("analyze the run again" in made.advice) is (word == "RUNNING")

@@ -6,6 +6,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Outcome, in_order, with_fixes
 from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.report import Report
+from profilerkit.model.run import EndKind
 from profilerkit.model.step import taken_share
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.blocks import Bar, Finding, First
@@ -18,6 +19,13 @@ from profilerkit.units import format_count, format_ratio
 
 #: The command that records what an analysis of logs, dumps or too few steps lacks.
 _RECORD = "profilerkit run -- train.py"
+#: Ends that say more than a verdict that settles nothing, each with its word and what helps; none is what the verdict
+#: asks for. A run of which nobody can tell whether it still runs is not called failed.
+_ENDS: dict[EndKind, tuple[str, str]] = {
+    "failed": ("FAILED", ""),
+    "killed": ("FAILED", ""),
+    "running": ("RUNNING", "Wait for more steps, and analyze the run again."),
+}
 #: From this share on it is said that other programs hold the processors.
 _NOTED_SHARE = 0.05
 _BUSY_HOST = "contended_host"
@@ -45,9 +53,10 @@ def first_of(report: Report, findings: Findings) -> First:
     failure = inert(report.run.failure or "", SENTENCE_LIMIT)
     if report.oom:
         return _out_of_memory(first, report, report.oom, findings)
-    if verdict.bound == "inconclusive" and failure and report.run.ended:
-        lines, helps = (f"{first.headline}.", *first.lines), inert(verdict.refuted_by)
-        return revise(first, word="FAILED", headline=failure, advice=helps, command=_RECORD, lines=lines)
+    if verdict.bound == "inconclusive" and failure and report.run.ending in _ENDS:
+        word, helps = _ENDS[report.run.ending]
+        helps, lines = helps or inert(verdict.refuted_by), (f"{first.headline}.", *first.lines)
+        return revise(first, word=word, headline=failure, advice=helps, lines=lines)
     first = revise(first, lines=(failure, *first.lines) if failure else first.lines)
     if findings.fixes and report.trust.mode != "logs":
         because = _because(report, findings.fixes[0])
