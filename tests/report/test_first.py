@@ -1,10 +1,15 @@
 """The first screen: what is its headline, and the user's own line."""
 
+import argparse
+import shlex
+
 import pytest
 from msgspec.structs import replace
 
+from profilerkit.cli import run
 from profilerkit.model.finding import CodeLine
 from profilerkit.model.oom import LiveBytes, OutOfMemory
+from profilerkit.model.verdict import RECORD, RECORD_MORE
 from profilerkit.report import html, markdown, sections, terminal
 from tests.report import samples
 from tests.report.samples import input_bound
@@ -48,21 +53,49 @@ def test_the_headline_is_not_said_again_below_the_fix():
 
 def test_what_an_inconclusive_recording_needs_is_its_headline():
     report = samples.inconclusive()
-    report = replace(report, verdict=replace(report.verdict, refuted_by="Record 10 steps. Then more."))
+    report = replace(
+        report, verdict=replace(report.verdict, refuted_by="Record 10 steps. Then more.", command="record more")
+    )
     made = first(report)
     assert (made.word, made.headline, made.because) == ("INCONCLUSIVE", "Record 10 steps", "Then more.")
     assert made.advice == f"{report.verdict.headline}."
-    assert made.command
+    assert made.command == "record more"
+
+
+def test_no_command_is_shown_where_none_helps():
+    report = samples.inconclusive()
+    report = replace(report, verdict=replace(report.verdict, refuted_by="Call prof.step().", command=""))
+    assert (first(report).headline, first(report).command) == ("Call prof.step()", "")
+
+
+@pytest.mark.parametrize(
+    ("detail", "advice", "command"), [("likely", "Record more.", RECORD_MORE), ("prep", "No fix is proposed here.", "")]
+)
+def test_a_bound_without_a_fix_shows_what_would_settle_it(detail, advice, command):
+    report = replace(input_bound(), outcomes=())
+    verdict = replace(report.verdict, detail=detail, refuted_by="Record more. In a script, too.", command=command)
+    made = first(replace(report, verdict=verdict))
+    assert (made.advice, made.command) == (advice, command)
+
+
+@pytest.mark.parametrize("command", [RECORD, RECORD_MORE])
+def test_every_command_that_helps_is_one_that_profilerkit_takes(command):
+    name, *words = shlex.split(command)
+    assert (name, words[-1]) == ("profilerkit", "train.py")
+    taken = argparse.ArgumentParser(exit_on_error=False)
+    run.add_arguments(taken)
+    assert words[0] == "run"
+    taken.parse_args(words[1 : words.index("--")])
 
 
 @pytest.mark.parametrize("mode", ["logs", "dumps"])
 def test_logs_and_snapshots_begin_with_the_command_that_helps(mode):
     report = samples.balanced()
     report = replace(report, trust=replace(report.trust, mode=mode), outcomes=())
-    report = replace(report, verdict=replace(report.verdict, bound="memory-bound"))
+    report = replace(report, verdict=replace(report.verdict, bound="memory-bound", command=RECORD))
     made = first(report)
     assert made.headline.startswith("Record the steps")
-    assert made.command.startswith("profilerkit run")
+    assert made.command == RECORD
 
 
 @pytest.mark.parametrize("bound", ["inconclusive", "input-bound"])

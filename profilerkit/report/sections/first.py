@@ -17,8 +17,6 @@ from profilerkit.report.sections.memory import oom_advice, oom_headline, oom_hel
 from profilerkit.report.wording import SHAPES, listed, marks_none, plural, verdict_tone
 from profilerkit.units import format_count, format_ratio
 
-#: The command that records what an analysis of logs, dumps or too few steps lacks.
-_RECORD = "profilerkit run -- train.py"
 #: Ends that say more than a verdict that settles nothing, each with its word and what helps; none is what the verdict
 #: asks for. A run of which nobody can tell whether it still runs is not called failed.
 _ENDS: dict[EndKind, tuple[str, str]] = {
@@ -56,7 +54,7 @@ def first_of(report: Report, findings: Findings) -> First:
     if verdict.bound == "inconclusive" and failure and report.run.ending in _ENDS:
         word, helps = _ENDS[report.run.ending]
         helps, lines = helps or inert(verdict.refuted_by), (f"{first.headline}.", *first.lines)
-        return revise(first, word=word, headline=failure, advice=helps, lines=lines)
+        return revise(first, word=word, headline=failure, advice=helps, command=verdict.command, lines=lines)
     first = revise(first, lines=(failure, *first.lines) if failure else first.lines)
     if findings.fixes and report.trust.mode != "logs":
         because = _because(report, findings.fixes[0])
@@ -85,15 +83,16 @@ def _out_of_memory(first: First, report: Report, oom: OutOfMemory, findings: Fin
 
 
 def _blind(first: First, report: Report) -> First:
-    """The command that helps as the headline, where the recording cannot say what to change."""
-    helps = inert(report.verdict.refuted_by, SENTENCE_LIMIT)
+    """What helps as the headline, with its command if one fits, where the recording cannot say what to change."""
+    verdict, helps = report.verdict, inert(report.verdict.refuted_by, SENTENCE_LIMIT)
     is_log = report.trust.mode in ("logs", "dumps")
-    if report.verdict.bound != "inconclusive" and not is_log:
-        return revise(first, advice="Record the run again to learn what to change.", command=_RECORD)
+    if verdict.bound != "inconclusive" and not is_log:
+        said = f"{first_sentence(helps)}." if verdict.detail == "likely" and helps else "No fix is proposed here."
+        return revise(first, advice=said, command=verdict.command)
     headline = "Record the steps of the run to learn what to change"
     if not is_log and helps:
         headline, helps = first_sentence(helps), helps.partition(". ")[2]
-    return revise(first, headline=headline, advice=f"{first.headline}.", because=helps, command=_RECORD)
+    return revise(first, headline=headline, advice=f"{first.headline}.", because=helps, command=verdict.command)
 
 
 def _because(report: Report, fix: Finding) -> str:
