@@ -9,9 +9,12 @@ from msgspec.structs import replace
 from profilerkit.cli import run
 from profilerkit.model.finding import CodeLine
 from profilerkit.model.oom import LiveBytes, OutOfMemory
+from profilerkit.model.step import QUEUE
 from profilerkit.model.verdict import RECORD, RECORD_MORE
 from profilerkit.report import html, markdown, sections, terminal
+from tests.comparisons import MS, parts_of
 from tests.report import samples
+from tests.report.pages import Page, spaces
 from tests.report.samples import input_bound
 
 
@@ -118,6 +121,59 @@ def test_out_of_memory_is_the_headline_with_what_cures_it(bound):
     assert "activations, 6.00 GiB" in made.because
     said = [line for line in made.lines if report.verdict.headline in line]
     assert bool(said) is (bound != "inconclusive")
+
+
+BUSY_NS, OWN_NS = 16 * MS, 84 * MS
+
+
+def beside_others():
+    """The report of a step of which other programs took 16 %; the input takes 75 % of the rest."""
+    parts = parts_of({"input.prep": 0.63, "compute.math": 0.21, QUEUE: 0.16}, BUSY_NS + OWN_NS)
+    report = input_bound()
+    times = replace(report.steps.time_ns, mean=BUSY_NS + OWN_NS)
+    return replace(report, breakdown=parts, steps=replace(report.steps, time_ns=times))
+
+
+def test_the_bar_shows_the_step_that_was_judged_and_beside_it_what_other_programs_took():
+    *own, taken = first(beside_others()).bars[0].segments
+    assert [(piece.label, round(piece.ratio, 4), piece.beside) for piece in own] == [
+        ("Input", 0.75, False),
+        ("Compute", 0.25, False),
+    ]
+    assert sum(piece.ratio for piece in own) == pytest.approx(1.0)
+    assert (taken.label, taken.time.number, taken.beside) == ("Other programs", BUSY_NS, True)
+    assert taken.ratio == pytest.approx(BUSY_NS / OWN_NS), "to the scale of the other pieces"
+
+
+@pytest.mark.parametrize("output", [html.render, html.render_verdict, markdown.render, terminal.render])
+def test_no_output_gives_the_part_of_the_step_a_second_share(output):
+    text = spaces(output(beside_others()))
+    assert "75 %" in text
+    assert "63 %" not in text
+    assert "Other programs 16.0 ms" in text
+    assert "left out above" in text
+
+
+def test_the_table_of_parts_has_the_shares_of_the_bar():
+    steps = next(one for one in sections.document(beside_others()).sections if one.id == "steps")
+    shares = {row[0]: row[3] for row in steps.blocks[0].rows}
+    assert shares["Input wait: preparing samples"].number == pytest.approx(0.75)
+    assert shares["Waiting for a processor"] == "left out"
+    assert "other programs took" in steps.blocks[0].caption
+
+
+def test_a_bar_of_pieces_beside_each_other_fills_the_width():
+    lines = terminal.render(beside_others(), width=80, ascii_only=True).splitlines()
+    bar = next(line for line in lines if line.startswith("#"))
+    assert (len(bar), bar.count("-")) == (80, 13)
+
+
+@pytest.mark.parametrize("output", [html.render, html.render_verdict, markdown.render, terminal.render])
+@pytest.mark.parametrize(("detail", "kind"), [("prep", "preparing samples"), ("likely", ""), ("", "")])
+def test_the_kind_stands_beside_the_verdict(output, detail, kind):
+    report = input_bound()
+    text = output(replace(report, verdict=replace(report.verdict, detail=detail)))
+    assert ("INPUT-BOUND · preparing samples" in spaces(Page(text).text if "<div" in text else text)) is bool(kind)
 
 
 @pytest.mark.parametrize(

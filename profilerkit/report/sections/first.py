@@ -14,7 +14,7 @@ from profilerkit.report.breakdown import bar_caption, bar_of, parts_missing
 from profilerkit.report.findings import Findings, first_sentence
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.sections.memory import oom_advice, oom_headline, oom_held
-from profilerkit.report.wording import SHAPES, listed, marks_none, plural, verdict_tone
+from profilerkit.report.wording import SHAPES, kind_words, listed, marks_none, plural, verdict_tone
 from profilerkit.units import format_count, format_ratio
 
 #: Ends that say more than a verdict that settles nothing, each with its word and what helps; none is what the verdict
@@ -43,6 +43,7 @@ def first_of(report: Report, findings: Findings) -> First:
         tone=tone,
         shape=SHAPES[tone],
         word=verdict.bound.upper(),
+        kind=kind_words(verdict.detail),
         headline=inert(verdict.headline, 200),
         confidence=verdict.confidence,
         bars=(_bar(report),) if has_bar else (),
@@ -73,6 +74,7 @@ def _out_of_memory(first: First, report: Report, oom: OutOfMemory, findings: Fin
         tone="high",
         shape=SHAPES["high"],
         word="FAILED",
+        kind="",
         headline=oom_headline(oom, report),
         confidence="high",
         fixes=cures,
@@ -120,7 +122,7 @@ def _bar(report: Report) -> Bar:
     """The step by family; the family that bounds it first."""
     bar = bar_of(report.breakdown, caption=bar_caption(report))
     first = BOUND_FAMILY.get(report.verdict.bound)
-    segments = sorted(bar.segments, key=lambda segment: (segment.family != first, -segment.ratio))
+    segments = sorted(bar.segments, key=lambda piece: (piece.beside, piece.family != first, -piece.ratio))
     return Bar(bar.label, tuple(segments), bar.caption)
 
 
@@ -142,9 +144,12 @@ def _machine(report: Report) -> list[str]:
     found = next((finding for outcome, finding in in_order(report.outcomes) if outcome.name == _BUSY_HOST), None)
     share = taken_share(report.breakdown)
     if found is not None and report.verdict.detail != "contention":
-        return [f"This machine was busy. {inert(found.title, SENTENCE_LIMIT)}."]
+        left_out = " The times above leave that out." if share else ""
+        return [f"This machine was busy. {inert(found.title, SENTENCE_LIMIT)}.{left_out}"]
     if share >= _NOTED_SHARE and found is None:
-        return [f"Busy machine: other programs held its processors for {format_ratio(share)} of the step."]
+        return [
+            f"Busy machine: other programs held its processors for {format_ratio(share)} of the step, left out above."
+        ]
     return []
 
 
