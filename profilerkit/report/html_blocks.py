@@ -16,6 +16,8 @@ _NAME = 90
 _LONGEST = 4_000
 #: From this share on a piece of a bar has its number, and from the other one its name.
 _NUMBERED, _NAMED = 0.055, 0.17
+#: One beside the whole has its name from here on, and its time only where there is room for both.
+_NAMED_BESIDE = 0.12
 _TALL_ROWS = 12
 #: Lines against the headline on the first screen; the others stand in the sections.
 _LINES = 2
@@ -54,9 +56,7 @@ def bar(block: b.Bar, *, is_small: bool = False) -> Markup:
     for segment in block.segments:
         ratio = segment.ratio / whole * block.width
         share = "" if segment.beside else share_text(segment.ratio).replace(" ", "\u00a0")
-        number = share or value_text(segment.time)
-        name = f"{segment.label} " if ratio >= _NAMED else ""
-        shown = "" if is_small or ratio < _NUMBERED else Markup('<span class="name">{}</span>{}').format(name, number)
+        shown = "" if is_small else _shown(segment, ratio, share)
         hover = ", ".join(piece for piece in (segment.detail, value_text(segment.time), share, segment.source) if piece)
         fills.append(
             Markup('<span class="fill {}{}" style="flex-grow:{:.4f}" title="{}: {}">{}</span>').format(
@@ -72,6 +72,15 @@ def bar(block: b.Bar, *, is_small: bool = False) -> Markup:
     return Markup('<div class="bar{}" style="width:{:.2f}%" role="img" aria-label="{}">{}</div>').format(
         " small" if is_small else "", 100 * block.width, label, Markup("").join(fills)
     )
+
+
+def _shown(segment: b.Segment, ratio: float, share: str) -> Markup:
+    """What is read on a piece of a bar: of one beside the whole its name comes before its time."""
+    is_named = ratio >= (_NAMED_BESIDE if segment.beside else _NAMED)
+    number = share if ratio >= _NUMBERED else ""
+    if segment.beside:
+        number = value_text(segment.time) if ratio >= _NAMED else ""
+    return Markup('<span class="name">{}</span>{}').format(f"{segment.label} " if is_named else "", number)
 
 
 def _names(block: b.Bar) -> Markup:

@@ -144,8 +144,8 @@ def _machine(report: Report) -> list[str]:
     found = next((finding for outcome, finding in in_order(report.outcomes) if outcome.name == _BUSY_HOST), None)
     share = taken_share(report.breakdown)
     if found is not None and report.verdict.detail != "contention":
-        left_out = " The times above leave that out." if share else ""
-        return [f"This machine was busy. {inert(found.title, SENTENCE_LIMIT)}.{left_out}"]
+        said = "Busy machine, left out above." if share else "This machine was busy."
+        return [f"{said} {inert(found.title, SENTENCE_LIMIT)}."]
     if share >= _NOTED_SHARE and found is None:
         return [
             f"Busy machine: other programs held its processors for {format_ratio(share)} of the step, left out above."
