@@ -471,6 +471,11 @@ def test_timers_alone_ask_for_a_trace():
     assert (found.bound, found.refuted_by) == ("inconclusive", "Record a trace of some steps.")
 
 
+@pytest.mark.parametrize(("count", "command"), [(15, ""), (16, RECORD)])
+def test_only_a_loop_that_is_long_enough_for_a_trace_is_to_be_recorded_again(count, command):
+    assert verdict_of(timers_only({"idle.unknown": 1.0}, steps=steps(14, count=count))).command == command
+
+
 def test_why_there_is_no_trace_is_said_where_it_is_known():
     known = timers_only({"idle.unknown": 1.0})
     missing = Signal(name="operator trace", state="missing", reason="no window was open", hint="deep=True")

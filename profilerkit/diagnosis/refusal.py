@@ -31,6 +31,8 @@ _ON_HOST: dict[Bound, str] = {
     "memory-bound": "Allocating memory takes",
     "overhead-bound": "Issuing work takes",
 }
+#: Steps from which on a loop is traced by default: 5 of warm-up, one of the profiler's own, 10 traced (profilerkit run).
+_TRACED_FROM = 16
 #: More of the time than this waiting for a processor, and a recording on a quieter host tells more than a longer one.
 BUSY_HOST = 0.10
 
@@ -204,7 +206,9 @@ def what_to_record(facts: Facts) -> tuple[str, str]:
     if facts.trace_read:
         return f"Record more steps, with every stream and the host: {_WITH_DEVICE}.", RECORD
     why = next((signal.reason for signal in facts.trust.signals if signal.name == OPERATOR_TRACE), "")
-    return f"Record a trace of some steps{f'; this run has none: {why}' if why else ''}.", ""
+    # A shorter loop is not traced by the same command either.
+    command = RECORD if facts.steps.count >= _TRACED_FROM else ""
+    return f"Record a trace of some steps{f'; this run has none: {why}' if why else ''}.", command
 
 
 def unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
