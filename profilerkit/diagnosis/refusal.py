@@ -31,7 +31,7 @@ _ON_HOST: dict[Bound, str] = {
     "memory-bound": "Allocating memory takes",
     "overhead-bound": "Issuing work takes",
 }
-#: Steps from which on a loop is traced by default: 5 of warm-up, one of the profiler's own, 10 traced (profilerkit run).
+#: Steps from which on run traces a loop by default: 5 of warm-up, one of the profiler's own, 10 traced (its help).
 _TRACED_FROM = 16
 #: More of the time than this waiting for a processor, and a recording on a quieter host tells more than a longer one.
 BUSY_HOST = 0.10

@@ -15,7 +15,7 @@ from profilerkit.report.wording import cell_text, segment_text, share_text, valu
 _NAME = 90
 _LONGEST = 4_000
 #: From this share on a piece of a bar has its number, and from the other one its name.
-_NUMBERED, _NAMED = 0.055, 0.17
+_NUMBERED, _NAMED = 0.1, 0.17
 #: One beside the whole has its name from here on, and its time only where there is room for both.
 _NAMED_BESIDE = 0.12
 _TALL_ROWS = 12

@@ -151,7 +151,7 @@ def test_no_output_gives_the_part_of_the_step_a_second_share(output):
     assert "75 %" in text
     assert "63 %" not in text
     assert "Other programs 16.0 ms" in text
-    assert "left out above" in text
+    assert "Times above exclude it" in text
 
 
 def test_the_table_of_parts_has_the_shares_of_the_bar():

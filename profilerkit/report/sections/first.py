@@ -144,12 +144,11 @@ def _machine(report: Report) -> list[str]:
     found = next((finding for outcome, finding in in_order(report.outcomes) if outcome.name == _BUSY_HOST), None)
     share = taken_share(report.breakdown)
     if found is not None and report.verdict.detail != "contention":
-        said = "Busy machine, left out above." if share else "This machine was busy."
+        said = "Busy machine: times above exclude it." if share else "Busy machine."
         return [f"{said} {inert(found.title, SENTENCE_LIMIT)}."]
     if share >= _NOTED_SHARE and found is None:
-        return [
-            f"Busy machine: other programs held its processors for {format_ratio(share)} of the step, left out above."
-        ]
+        held = f"other programs held its processors for {format_ratio(share)} of the step"
+        return [f"Busy machine: {held}. Times above exclude it."]
     return []
 
 
