@@ -27,6 +27,7 @@ def describe(places: Sequence[Path], recording: Recording, ending: Ending | None
         ranks=tuple(entry.rank for entry in ranks if entry.rank is not None),
         missing_ranks=facts.missing_ranks,
         ended=ending.word if ending else None,
+        ending=ending.kind if ending else None,
         failure=facts.failure,
         command=" ".join((Path(manifest.argv[0]).name, *manifest.argv[1:])) if manifest and manifest.argv else None,
         devices=tuple(dict.fromkeys(entry.device for entry in facts.ranks if entry.device)),

@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from profilerkit.api import analyze
 from profilerkit.compare import compare
 from profilerkit.compare.bootstrap import resampled_mean
-from profilerkit.compare.fixes import proposals
 from profilerkit.compare.gates import judge_budget, parse_budget, parse_limit
 from profilerkit.compare.host import foreign_ratio
 from profilerkit.compare.steps import FEWEST_STEPS, SMALLEST_RATIO, step_change, timed_steps
 from profilerkit.compare.verdict import headline, judgement
 from profilerkit.errors import UsageError
 from profilerkit.model.diff import Range
-from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.model.finding import Evidence, Finding, Fix, Saving, SettingChange
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader
 from profilerkit.model.verdict import RuledOut
@@ -28,7 +27,7 @@ from profilerkit.report.diff_document import document_of_diff
 from tests.comparisons import MS, STEP_MS, host_samples, parts_of, report_of, times_of, verdict_of
 from tests.recipes import Log, write_run
 
-MODULES = ("bootstrap", "findings", "fixes", "metrics", "parts")
+MODULES = ("bootstrap", "findings", "metrics", "parts")
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -38,7 +37,12 @@ def test_examples_hold(module):
     assert result.failed == 0
 
 
-def finding(severity="high", expected=0.2, fix="", bound="input-bound", **fields):
+WORKERS = "More workers, and keep them."
+#: The settings of fixes by their texts, which say nothing of them: words may change.
+SETTINGS = {WORKERS: (SettingChange("num_workers", 0, 4),)}
+
+
+def finding(severity="high", expected=0.2, fix="", bound="input-bound", changes=(), **fields):
     evidence = Evidence(label="wait", value=1.0, unit="ns", source="measured", origin="x")
     saving = Saving(low=expected - 0.05, expected=expected, high=expected + 0.05, method="analytic")
     return Finding(
@@ -49,7 +53,7 @@ def finding(severity="high", expected=0.2, fix="", bound="input-bound", **fields
         why="x",
         evidence=(evidence,),
         saving=saving,
-        fix=Fix(text=fix) if fix else None,
+        fix=Fix(text=fix, changes=changes or SETTINGS.get(fix, ())) if fix else None,
         **fields,
     )
 
@@ -533,8 +537,6 @@ def test_a_finding_whose_rule_could_not_run_says_so():
 
 # Fixes.
 
-WORKERS = "Raise `num_workers` 0 → 4, and keep the workers."
-
 
 def loader(workers):
     return Loader(kind="DataLoader", num_workers=workers, batch_size=32)
@@ -606,7 +608,7 @@ def test_a_finding_that_went_while_its_time_is_still_there_was_not_fixed():
 
 
 def test_a_setting_that_is_named_as_another_way_does_not_tell_whether_the_fix_was_applied():
-    text = "Free the cores. Where that cannot be, `num_workers` 0 → 4 may take more."
+    text = "Free the cores. Where that cannot be, num_workers 0 → 4 may take more."
     (fix,) = fixes({"IN005": (finding(fix=text),)}, {"IN005": "passed"})
     assert (fix.how, fix.holds) == ("the finding is gone", True)
 
@@ -669,7 +671,10 @@ def test_what_was_to_save_little_beside_a_fix_does_not_keep_it_from_being_judged
 
 
 def test_a_setting_of_another_value_says_so_beside_a_larger_fix():
-    other = replace(finding(fix="`prefetch_factor` 2 → 4.", bound="memory-bound"), saving=saved(0.01))
+    other = replace(
+        finding(fix="More.", changes=(SettingChange("prefetch_factor", 2, 4),), bound="memory-bound"),
+        saving=saved(0.01),
+    )
     before = report_of(
         [30 * MS] * 240, findings={"IN001": (finding(fix=WORKERS),), "ME001": (other,)}, loader=loader(0)
     )
@@ -761,11 +766,25 @@ def test_noise_alone_confirms_no_promise():
     assert fix.holds is None
 
 
-def test_settings_in_the_text_of_a_fix():
-    assert proposals("pin_memory False → True, and copy; bucket_cap_mb 25 → 12.5.") == [
-        ("pin_memory", "False", "True"),
-        ("bucket_cap_mb", "25", "12.5"),
-    ]
+@pytest.mark.parametrize("text", ["num_workers 0 → 4.", "Raise num_workers from 0 to 4.", "More of them."])
+def test_no_word_of_a_fix_decides_whether_it_was_applied(text):
+    change = SettingChange("num_workers", 0, 4)
+    (fix,) = fixes({"IN001": (finding(fix=text, changes=(change,)),)}, {"IN001": "passed"}, workers=4)
+    assert (fix.how, fix.holds) == ("the setting is as proposed", True)
+    (fix,) = fixes({"IN001": (finding(fix=text),)}, {"IN001": "passed"}, workers=4)
+    assert (fix.how, fix.holds) == ("the finding is gone", True)
+
+
+@pytest.mark.parametrize(("now", "proposed"), [(False, True), (25, 12.5), ("eager", "sdpa")])
+def test_a_proposed_value_of_any_kind_is_found_in_the_settings(now, proposed):
+    found = {"CO001": (finding(fix="Change it.", changes=(SettingChange("setting", now, proposed),)),)}
+
+    def side(value, ms, findings):
+        report = report_of([ms * MS] * 240, findings=findings)
+        return replace(report, run=replace(report.run, settings={"setting": str(value)}))
+
+    (fix,) = compare(side(now, 30, found), side(proposed, 24, {"CO001": "passed"})).fixes
+    assert (fix.how, fix.holds) == ("the setting is as proposed", True)
 
 
 # Gates.

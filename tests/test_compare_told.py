@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from profilerkit.api import analyze
 from profilerkit.compare import compare
 from profilerkit.compare.bootstrap import resampled_median
-from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.model.finding import Evidence, Finding, Fix, Saving, SettingChange
 from profilerkit.model.report import MOST_KERNELS, Compute, Kernel
 from profilerkit.model.run import Loader
 from profilerkit.model.step import JobSteps, Rank, StepTimes, Stretches
@@ -247,7 +247,7 @@ def test_the_time_of_a_kernel_is_per_judged_step(tmp_path):
 # Fixes.
 
 
-def advised(text, *, low=0.3, high=0.4):
+def advised(changes, *, low=0.3, high=0.4):
     evidence = Evidence(label="wait", value=1.0, unit="ns", source="measured", origin="x")
     found = Finding(
         title="It is slow",
@@ -257,32 +257,33 @@ def advised(text, *, low=0.3, high=0.4):
         why="x",
         evidence=(evidence,),
         saving=Saving(low=low, expected=(low + high) / 2, high=high, method="analytic"),
-        fix=Fix(text=text),
+        fix=Fix(text="Do that.", changes=changes),
     )
     return {"IN001": (found,)}
 
 
-def outcome_of(text, workers):
+def outcome_of(proposed, workers):
     def side(ms, number, findings):
         loader = Loader(kind="DataLoader", num_workers=number, batch_size=32)
         return report_of([ms * MS] * 240, findings=findings, loader=loader)
 
-    diff = compare(side(30, 0, advised(text)), side(28, workers, {"IN001": "passed"}))
+    changes = () if proposed is None else (SettingChange("num_workers", 0, proposed),)
+    diff = compare(side(30, 0, advised(changes)), side(28, workers, {"IN001": "passed"}))
     return [(fix.holds, fix.note) for fix in diff.fixes]
 
 
 @pytest.mark.parametrize(
-    ("text", "workers", "expected"),
+    ("proposed", "workers", "expected"),
     [
-        ("num_workers 0 → 4.", 4, (False, "")),
-        ("num_workers 0 → 4.", 0, (None, "not judged: num_workers is still 0, so another change saved this")),
-        ("num_workers 0 → 4.", 2, (None, "not judged: num_workers is 2 now, and the prediction is for 4")),
-        ("Do that.", 4, (None, "not judged: no setting of this fix is known to have changed")),
-        ("num_workers 0 → 0.", 0, (None, "not judged: num_workers is still 0, so another change saved this")),
+        (4, 4, (False, "")),
+        (4, 0, (None, "not judged: num_workers is still 0, so another change saved this")),
+        (4, 2, (None, "not judged: num_workers is 2 now, and the prediction is for 4")),
+        (None, 4, (None, "not judged: no setting of this fix is known to have changed")),
+        (0, 0, (None, "not judged: num_workers is still 0, so another change saved this")),
     ],
 )
-def test_a_prediction_misses_only_where_the_setting_of_its_fix_changed(text, workers, expected):
-    assert outcome_of(text, workers) == [expected]
+def test_a_prediction_misses_only_where_the_setting_of_its_fix_changed(proposed, workers, expected):
+    assert outcome_of(proposed, workers) == [expected]
 
 
 # Jobs.

@@ -12,8 +12,9 @@ from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
 from profilerkit.model.probe import Probed
-from profilerkit.model.run import RIVAL, Loader, Signal, Trust
+from profilerkit.model.run import RIVAL, STEP_TIMERS, Loader, Signal, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps
+from profilerkit.model.verdict import RECORD, RECORD_MORE
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
 from tests.recipes import INPUT, MS, STEP_NS, facts, parts, replace, steps, training
@@ -382,7 +383,11 @@ def test_waiting_for_a_processor_is_no_time_that_nothing_explains():
     )
     quiet = on_host({"input.prep": 0.4, "idle.unknown": 0.35}, steps=steps(queued_ratio=0.09))
     assert (verdict_of(quiet).bound, verdict_of(quiet).confidence) == ("input-bound", "low")
-    assert "Record more" in verdict_of(quiet).refuted_by or "Record a trace" in verdict_of(quiet).refuted_by
+    assert verdict_of(quiet).refuted_by.startswith("Record more steps, with every stream and the host")
+    assert (verdict_of(quiet).command, found.command) == (RECORD, "")
+    timed = replace(quiet, trust=revise(quiet.trust, signals=(Signal(name=STEP_TIMERS, state="measured"),)))
+    assert verdict_of(timed).refuted_by.startswith("Record more steps, with the names of functions.")
+    assert verdict_of(timed).command == RECORD_MORE
     for other in (replace(busy, mode="gpu"), replace(busy, world_size=2)):
         assert verdict_of(other).confidence == "low"
 
@@ -464,6 +469,11 @@ def test_what_nothing_explains_on_a_host_may_be_anything():
 def test_timers_alone_ask_for_a_trace():
     found = verdict_of(timers_only({"idle.unknown": 0.91, "input.wait": 0.09}))
     assert (found.bound, found.refuted_by) == ("inconclusive", "Record a trace of some steps.")
+
+
+@pytest.mark.parametrize(("count", "command"), [(15, ""), (16, RECORD)])
+def test_only_a_loop_that_is_long_enough_for_a_trace_is_to_be_recorded_again(count, command):
+    assert verdict_of(timers_only({"idle.unknown": 1.0}, steps=steps(14, count=count))).command == command
 
 
 def test_why_there_is_no_trace_is_said_where_it_is_known():

@@ -1,19 +1,16 @@
 """Fixes that were proposed before and are in force after: what was predicted beside what was measured."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from profilerkit.compare.differences import loader_settings
 from profilerkit.model.change import revise
 from profilerkit.model.diff import AppliedFix, FindingChange, PartChange, Range, StepChange
-from profilerkit.model.finding import Bound, Finding, in_order
+from profilerkit.model.finding import Bound, Finding, SettingChange, in_order
 from profilerkit.model.report import Report
 from profilerkit.rules.parts import PARTS_OF_RULE
 
-#: ``num_workers 2 → 6`` in the text of a fix; backticks around names are mark-up.
-_PROPOSED = re.compile(r"\b([A-Za-z]\w*) (\S+) → ([^\s,;]+)")
 #: Parts that take so much of what they took are still there (a choice).
 _STILL_THERE = 0.95
 #: Rules about other programs, which end without a fix: what they took is taken out of the steps, or in the doubt.
@@ -32,31 +29,15 @@ _TOO_LITTLE = "not judged: too small next to the fix above"
 _How = Literal["the setting is as proposed", "the finding is gone", "the finding is smaller"]
 
 
-class Proposal(NamedTuple):
-    """A setting, its value before and the one proposed, as the text of a fix names them."""
-
-    name: str
-    current: str
-    proposed: str
-
-
-def proposals(text: str) -> list[Proposal]:
-    """The settings that a fix names with both values.
-
-    >>> proposals("`num_workers` 0 → 4, and keep them.")
-    [Proposal(name='num_workers', current='0', proposed='4')]
-    >>> proposals("persistent_workers False → True: the same workers go on.")
-    [Proposal(name='persistent_workers', current='False', proposed='True')]
-    """
-    found = _PROPOSED.findall(text.replace("`", ""))
-    return [Proposal(name, current, proposed.rstrip(".:")) for name, current, proposed in found]
-
-
 class _Settled(NamedTuple):
-    """A fix that is in force, or whose finding went, and the bound that its finding argues for."""
+    """A fix that is in force, or whose finding went, the bound that its finding argues for, and the setting it changes.
+
+    The setting is ``None`` where the fix changes none that is recorded.
+    """
 
     fix: AppliedFix
     bound: Bound | None
+    setting: str | None = None
 
     @property
     def counts(self) -> bool:
@@ -93,13 +74,13 @@ def applied_fixes(
     for outcome, finding in in_order(before.outcomes):
         if finding.fix is None or outcome.rule in _OF_OTHERS:
             continue
-        named = _now(finding.fix.text, before, after)
+        named = _now(finding.fix.changes, before, after)
         how = how_settled(outcome.rule, finding)
-        if named and all(now == proposal.proposed != proposal.current for proposal, now in named):
+        if named and all(now == str(change.proposed) != str(change.now) for change, now in named):
             fix = _fix(outcome.rule, finding, "the setting is as proposed", measured)
-            set_now.append(_Settled(fix, finding.bound))
+            set_now.append(_Settled(fix, finding.bound, named[0][0].setting))
         elif how is not None:
-            still = _still(finding.fix.text, named)
+            still = _still(named)
             fix = _fix(outcome.rule, finding, how, measured, still or _otherwise(named))
             (left if still else went).append(_Settled(fix, finding.bound))
     told = _of_settings(set_now, went, left) if set_now else _of_findings(went, left)
@@ -112,7 +93,7 @@ def _of_settings(set_now: Sequence[_Settled], went: Sequence[_Settled], left: Se
     others = [entry for entry in (*went, *left) if entry.counts and entry.bound not in bounds]
     if not _is_minor(others, set_now):
         return [_noted(entry.fix, _OPEN) for entry in (*set_now, *went)]
-    alone = len({proposals(entry.fix.text)[0].name for entry in set_now}) == 1
+    alone = len({entry.setting for entry in set_now}) == 1
     judged = [_held(entry.fix) if alone else _noted(entry.fix, _OPEN) for entry in set_now]
     return [*judged, *(_noted(entry.fix, _TOO_LITTLE if entry in others else _BESIDE) for entry in went)]
 
@@ -204,30 +185,28 @@ def _fix(rule: str, finding: Finding, how: _How, measured: Range | None, note: s
     return AppliedFix(rule=rule, text=text, how=how, predicted=finding.saving, measured=measured, holds=None, note=note)
 
 
-def _still(text: str, named: Sequence[tuple[Proposal, str]]) -> str:
-    """That the settings that the fix names first are what they were; later sentences may name other ways."""
-    first = proposals(text.partition(". ")[0])
-    found = [(proposal, now) for proposal, now in named if proposal in first]
-    if not found or any(now != proposal.current for proposal, now in found):
+def _still(named: Sequence[tuple[SettingChange, str]]) -> str:
+    """That the settings of the fix are what they were; empty where one is not, or the fix has none."""
+    if not named or any(now != str(change.now) for change, now in named):
         return ""
-    proposal, now = found[0]
-    return f"not judged: {proposal.name} is still {now}, so another change saved this"
+    change, now = named[0]
+    return f"not judged: {change.setting} is still {now}, so another change saved this"
 
 
-def _otherwise(named: Sequence[tuple[Proposal, str]]) -> str:
+def _otherwise(named: Sequence[tuple[SettingChange, str]]) -> str:
     """That a setting was changed to another value than the fix proposes; empty where none was."""
-    for proposal, now in named:
-        if now not in (proposal.proposed, proposal.current):
-            return f"not judged: {proposal.name} is {now} now, and the prediction is for {proposal.proposed}"
+    for change, now in named:
+        if now not in (str(change.proposed), str(change.now)):
+            return f"not judged: {change.setting} is {now} now, and the prediction is for {change.proposed}"
     return ""
 
 
-def _now(text: str, before: Report, after: Report) -> list[tuple[Proposal, str]]:
-    """The settings that the fix names, with their values now; none where one was not what the fix says before."""
+def _now(changes: Sequence[SettingChange], before: Report, after: Report) -> list[tuple[SettingChange, str]]:
+    """The settings of a fix, with their values now; none where one was not what the fix says before."""
     first, second = _settings(before), _settings(after)
-    named = [proposal for proposal in proposals(text) if proposal.name in first and proposal.name in second]
-    is_of_it = all(first[proposal.name] == proposal.current for proposal in named)
-    return [(proposal, second[proposal.name]) for proposal in named] if is_of_it else []
+    named = [change for change in changes if change.setting in first and change.setting in second]
+    is_of_it = all(first[change.setting] == str(change.now) for change in named)
+    return [(change, second[change.setting]) for change in named] if is_of_it else []
 
 
 def _settings(report: Report) -> dict[str, str]:

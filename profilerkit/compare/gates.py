@@ -163,7 +163,8 @@ def judge_budget(limit: Limit, report: Report) -> Gate:
             return _gate(FINDINGS, asked, "none", "passed")
         return _gate(FINDINGS, asked, f"{len(found)}", "failed", _named(found))
     metric, value = limit.metric, limit.metric.read(report)
-    asked = f"at {'least' if metric.more_is_better else 'most'} {metric.text(limit.amount)}"
+    limited = metric.text(limit.amount)
+    asked = f"at {'least' if metric.more_is_better else 'most'} {limited}"
     if value is None:
         return _gate(metric.name, asked, "not measured", "not judged", f"{metric.name} was not measured")
     shown = _of(metric.text(value), metric.kind(report))
@@ -171,7 +172,7 @@ def judge_budget(limit: Limit, report: Report) -> Gate:
     if within:
         return _gate(metric.name, asked, shown, "passed")
     over = f" ({format_change(value / limit.amount - 1)})" if metric.unit != "ratio" and limit.amount else ""
-    return _gate(metric.name, asked, shown, "failed", f"{metric.name} is {shown}, not {asked}{over}")
+    return _gate(metric.name, asked, shown, "failed", f"{metric.name} is {shown}; the limit is {limited}{over}")
 
 
 def _of(value: str, kind: str) -> str:

@@ -8,7 +8,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound
 from profilerkit.model.run import OPERATOR_TRACE, STEP_TIMERS
 from profilerkit.model.step import PARTS, WHOLE_TRACE, family_of
-from profilerkit.model.verdict import BOUND_FAMILY, FAMILY_BOUND, Verdict
+from profilerkit.model.verdict import BOUND_FAMILY, FAMILY_BOUND, RECORD, RECORD_MORE, Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide
 from profilerkit.rules.comm.whom import late_rank, who, whose
 from profilerkit.rules.rule import ENOUGH_STEPS, SHOW_KERNELS, each, judged, record_enough
@@ -31,16 +31,18 @@ _ON_HOST: dict[Bound, str] = {
     "memory-bound": "Allocating memory takes",
     "overhead-bound": "Issuing work takes",
 }
+#: Steps from which on run traces a loop by default: 5 of warm-up, one of the profiler's own, 10 traced (its help).
+_TRACED_FROM = 16
 #: More of the time than this waiting for a processor, and a recording on a quieter host tells more than a longer one.
 BUSY_HOST = 0.10
 
 
-def inconclusive(headline: str, refuted_by: str) -> Verdict:
-    """No verdict; ``refuted_by`` says what would give one."""
-    return Verdict(bound="inconclusive", confidence="low", headline=headline, refuted_by=refuted_by)
+def inconclusive(headline: str, refuted_by: str, command: str = "") -> Verdict:
+    """No verdict; ``refuted_by`` says what would give one, and ``command`` records it, if one does."""
+    return Verdict(bound="inconclusive", confidence="low", headline=headline, refuted_by=refuted_by, command=command)
 
 
-def likely(facts: Facts, bound: Bound, headline: str, refuted_by: str) -> Verdict:
+def likely(facts: Facts, bound: Bound, headline: str, refuted_by: str, command: str = "") -> Verdict:
     """Return the leading bound of a recording that cannot settle one; ``refuted_by`` says what would."""
     return Verdict(
         bound=bound,
@@ -49,6 +51,7 @@ def likely(facts: Facts, bound: Bound, headline: str, refuted_by: str) -> Verdic
         headline=headline,
         share=facts.family(BOUND_FAMILY[bound]),
         refuted_by=refuted_by,
+        command=command,
     )
 
 
@@ -66,7 +69,8 @@ def refusal(facts: Facts) -> Verdict | None:
     if facts.unprofiled and facts.steps.time_ns is None:
         return inconclusive(
             "This file holds no events of a profiler",
-            f"Record some steps with profilerkit run -- train.py, or with torch.profiler: {facts.unprofiled}.",
+            f"Record some steps with {RECORD}, or with torch.profiler: {facts.unprofiled}.",
+            RECORD,
         )
     if facts.steps.time_ns is None and facts.steps.count and facts.mode == "steps":
         return inconclusive(
@@ -113,7 +117,7 @@ def _too_little(facts: Facts) -> Verdict | None:
         said = said if count else "No device event was recorded"
     else:
         return None
-    return inconclusive(said, "Record while steps run: profilerkit run -- train.py.")
+    return inconclusive(said, f"Record while steps run: {RECORD}.", RECORD)
 
 
 def _without_device(facts: Facts) -> Verdict:
@@ -152,8 +156,8 @@ def _shows_host(facts: Facts) -> bool:
 def unexplained_verdict(facts: Facts) -> Verdict:
     """Return the verdict where the unexplained time is more than any saving."""
     if shows_idle_device(facts):
-        return likely(facts, "overhead-bound", _unexplained(facts), what_to_record(facts))
-    return inconclusive(_unexplained(facts), what_to_record(facts))
+        return likely(facts, "overhead-bound", _unexplained(facts), *what_to_record(facts))
+    return inconclusive(_unexplained(facts), *what_to_record(facts))
 
 
 def _unexplained(facts: Facts) -> str:
@@ -171,39 +175,42 @@ def _unexplained(facts: Facts) -> str:
     return f"{share} of {judged(facts)} cannot be explained"
 
 
-def idle_without_trace(facts: Facts) -> tuple[str, str]:
-    """Return how long the device is idle for no reason that timers show, and what would show it.
+def idle_without_trace(facts: Facts) -> tuple[str, str, str]:
+    """Return how long the device is idle for no reason that timers show, what would show it, and the command for that.
 
     Where nothing measured the device's work, what the timers do not show may be that work.
     """
     held, step = format_ns(facts.time_ns("idle.unknown")), format_ns(facts.mean_step_ns or 0.0)
     if any(part.part == UNSPLIT and part.source == "estimated" for part in facts.parts):
-        return f"Without a trace, {held} of {each(facts, step)} cannot be explained", what_to_record(facts)
-    return f"{who(facts)} is idle for {held} of {each(facts, step)}; the timers do not show why", what_to_record(facts)
+        return f"Without a trace, {held} of {each(facts, step)} cannot be explained", *what_to_record(facts)
+    return f"{who(facts)} is idle for {held} of {each(facts, step)}; the timers do not show why", *what_to_record(facts)
 
 
-def what_to_record(facts: Facts) -> str:
-    """Return how the next recording would explain more."""
+def what_to_record(facts: Facts) -> tuple[str, str]:
+    """Return how the next recording would explain more, and the command for it: empty where none fits."""
     if facts.trust.has_rival:
-        return "Switch the other profiler off, or let it trace some steps only, and record again."
+        return "Switch the other profiler off, or let it trace some steps only, and record again.", ""
     if facts.framework:
-        return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto."
+        return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto.", ""
     if facts.kernels_unseen is not None:
         remedy = SHOW_KERNELS[facts.kernels_unseen]
-        return f"{remedy[0].upper()}{remedy[1:]}."
+        return f"{remedy[0].upper()}{remedy[1:]}.", ""
     if (queued := max(queued_share(facts), facts.taken)) >= BUSY_HOST:
         waited = f"the training thread waited {format_ratio(queued)} of the time for a processor"
-        return f"Record it again while nothing else runs on this host: {waited}."
+        return f"Record it again while nothing else runs on this host: {waited}.", ""
     if facts.mode == "gpu" and not _shows_host(facts):
-        return f"Record what the host does as well: {fitting('ProfilerActivity.CPU', facts.recorder)}."
+        return f"Record what the host does as well: {fitting('ProfilerActivity.CPU', facts.recorder)}.", ""
     if facts.trace_read and facts.measured(STEP_TIMERS):
-        return "Record more steps, with the names of functions: profile(..., trace_steps=30, with_stack=True)."
+        said = "Record more steps, with the names of functions."
+        return f"{said} In a script: profile(..., trace_steps=30, with_stack=True).", RECORD_MORE
     if facts.recorder == "nsys":
-        return f"The host did something that was not recorded. {SHOW_HOST}"
+        return f"The host did something that was not recorded. {SHOW_HOST}", ""
     if facts.trace_read:
-        return f"Record more steps, with every stream and the host: {_WITH_DEVICE}."
+        return f"Record more steps, with every stream and the host: {_WITH_DEVICE}.", RECORD
     why = next((signal.reason for signal in facts.trust.signals if signal.name == OPERATOR_TRACE), "")
-    return f"Record a trace of some steps; this run has none: {why}." if why else "Record a trace of some steps."
+    # A shorter loop is not traced by the same command either.
+    command = RECORD if facts.steps.count >= _TRACED_FROM else ""
+    return f"Record a trace of some steps{f'; this run has none: {why}' if why else ''}.", command
 
 
 def unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:

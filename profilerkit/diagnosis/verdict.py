@@ -76,7 +76,7 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     unexplained = unexplained_share(facts)
     if not facts.trace_read and facts.steps.steady < FEWEST_TIMED and held < MOST_OF_THE_STEP:
         few = f"{facts.steps.steady} timed step{'s' if facts.steps.steady > 1 else ''}"
-        return _with_scope(facts, outcomes, inconclusive(f"{few} cannot settle a bound", what_to_record(facts)), best)
+        return _with_scope(facts, outcomes, inconclusive(f"{few} cannot settle a bound", *what_to_record(facts)), best)
     # Without a trace most of a step is bound to be unexplained; what the timers measured stands all the same.
     hidden = unexplained >= LARGEST_UNPRICED and (facts.trace_read or most < NAMED_SAVING)
     if hidden and (unexplained > most if shows_idle_device(facts) else most < NAMED_SAVING):
@@ -85,7 +85,8 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
         own = best.get(known[0].bound)
         verdict = _named(facts, known[0], known[1:], best)
         if hidden:
-            verdict = revise(verdict, confidence="low", refuted_by=what_to_record(facts))
+            helps, command = what_to_record(facts)
+            verdict = revise(verdict, confidence="low", refuted_by=helps, command=command)
         if is_contradicted(outcomes):
             verdict = revise(verdict, confidence=weakest(verdict.confidence, "medium"))
         return _with_scope(facts, outcomes, revise(verdict, saving=best_fix(outcomes, own) if own else None), best)

@@ -10,19 +10,19 @@ from profilerkit.diagnosis.refusal import inconclusive
 from profilerkit.model.finding import Bound, Confidence, Outcome, in_order
 from profilerkit.model.run import Series
 from profilerkit.model.snapshot import MemorySnapshot
-from profilerkit.model.verdict import Verdict
+from profilerkit.model.verdict import RECORD, Verdict
 from profilerkit.units import format_bytes, format_count, format_ratio, format_value
 
-_RECORD = "Record the steps: profilerkit run -- train.py, or a trace of torch.profiler"
+_STEPS = f"Record the steps: {RECORD}, or a trace of torch.profiler"
 #: What would settle each verdict.
 _FAILED = "Make the changes in their order; profilerkit diff BEFORE.pickle AFTER.pickle compares the peaks."
 _PEAK = (
     "Nothing but memory was recorded. Record how full the device is, nvidia-smi --query-gpu=timestamp,memory.used,"
-    "memory.total --format=csv -l 1, and the steps, profilerkit run -- train.py."
+    f"memory.total --format=csv -l 1, and the steps, {RECORD}."
 )
-_BUSY = "A sampler sees that kernels run, not which. Record what they compute: profilerkit run -- train.py."
-_IDLE = "A sampler does not see what the host does meanwhile. Record it: profilerkit run -- train.py."
-_WHY = "Record the late rank's steps to learn why: profilerkit run -- train.py, or a trace of torch.profiler."
+_BUSY = f"A sampler sees that kernels run, not which. Record what they compute: {RECORD}."
+_IDLE = f"A sampler does not see what the host does meanwhile. Record it: {RECORD}."
+_WHY = f"Record the late rank's steps to learn why: {RECORD}, or a trace of torch.profiler."
 #: Mean utilisation from which a device is said to be the bound, not the host (a choice: the rest would save at most as
 #: much).
 BUSY = 0.8
@@ -47,16 +47,18 @@ def verdict_on_logs(logs: LogFacts, facts: Facts, outcomes: Sequence[Outcome]) -
         bound: Bound = "compute-bound" if is_busy else "overhead-bound"
         return _likely(bound, "low", found or _devices(logs), _BUSY if is_busy else _IDLE)
     if sum(logs.devices):
-        return inconclusive(found or _devices(logs), f"{_RECORD} beside the logs.")
+        return inconclusive(found or _devices(logs), f"{_STEPS} beside the logs.", RECORD)
     if logs.snapshots:
         return _likely("memory-bound", "low", found or _memory(logs.snapshots), _PEAK)
-    return inconclusive(found or "The logs hold no samples", f"{_RECORD} beside the logs.")
+    return inconclusive(found or "The logs hold no samples", f"{_STEPS} beside the logs.", RECORD)
 
 
 def _likely(bound: Bound, sure: Confidence, headline: str, refuted_by: str) -> Verdict:
     """Return a verdict without shares; of memory it is about how much there is."""
     detail = "capacity" if bound == "memory-bound" else ""
-    return Verdict(bound=bound, detail=detail, confidence=sure, headline=headline, refuted_by=refuted_by)
+    return Verdict(
+        bound=bound, detail=detail, confidence=sure, headline=headline, refuted_by=refuted_by, command=RECORD
+    )
 
 
 def _devices(logs: LogFacts) -> str:
@@ -114,7 +116,11 @@ def _memory(snapshots: Sequence[MemorySnapshot]) -> str:
 def verdict_on_dumps(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     """No bound: dumps hold when collectives were issued, and nothing of what the time between them went into."""
     fired = next((finding.title for _, finding in in_order(outcomes)), None)
-    return inconclusive(fired, _WHY) if fired is not None else inconclusive(_seen(facts), f"{_RECORD} of every rank.")
+    return (
+        inconclusive(fired, _WHY, RECORD)
+        if fired is not None
+        else inconclusive(_seen(facts), f"{_STEPS} of every rank.", RECORD)
+    )
 
 
 def _seen(facts: Facts) -> str:

@@ -50,12 +50,18 @@ _NOW_NS = 2_000_000_000
 def named_as_traces(directory: Path) -> list[Path]:
     """The files that may be traces by their names, and profiles by their content; sorted.
 
-    Never a document of a run directory, a report of ours, or the JSON of a profile that is there itself.
+    Never a document of a run directory, a report of ours, or the JSON of a profile that is there itself. Beside run
+    directories files count only if one of them is a trace by its content: settings and results lie there as well.
     """
     files = [path for path in directory.iterdir() if path.is_file()]
     shared = suffixes("trace", "shared_suffixes")
     known = {path.name for path in files if path.name.endswith(shared) and reader_of(path, "trace")}
-    return [directory / name for name in sorted(traces_named((path.name for path in files), known))]
+    found = [directory / name for name in sorted(traces_named((path.name for path in files), known))]
+    return found if not found or not _holds_runs(directory) or any(reader_of(path, "trace") for path in found) else []
+
+
+def _holds_runs(directory: Path) -> bool:
+    return any(is_run_directory(path) for path in directory.iterdir() if path.is_dir())
 
 
 def traces_named(names: Iterable[str], also: Iterable[str] = ()) -> set[str]:

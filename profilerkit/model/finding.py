@@ -113,11 +113,33 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     calibration: str = "uncalibrated"
 
 
+class SettingChange(msgspec.Struct, frozen=True):
+    """Hold a setting by its name in a report's run, with the value that it has and the one that a fix proposes.
+
+    >>> SettingChange("num_workers", 2, 6).text
+    'num_workers 2 → 6'
+    """
+
+    setting: str
+    now: bool | int | float | str
+    proposed: bool | int | float | str
+
+    @property
+    def text(self) -> str:
+        """Return the change as a fix words it."""
+        return f"{self.setting} {self.now} → {self.proposed}"
+
+
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold what to change: one sentence with the current and proposed value, and code to paste (may be empty)."""
+    """Hold what to change: one sentence with the current and proposed value, and code to paste (may be empty).
+
+    ``changes`` are the settings that the fix consists of, as values: a comparison reads from them whether the fix is in
+    force. Empty where the fix is in code, or its setting is not recorded.
+    """
 
     text: str
     code: str = ""
+    changes: tuple[SettingChange, ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

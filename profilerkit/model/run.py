@@ -33,6 +33,10 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
+#: How a run ended: as planned; by an exception or an exit code; by Ctrl-C; without an end record by a process that is
+#: gone; not at all yet; one of the last two, where nothing shows which; or before the disk took any record.
+EndKind = Literal["finished", "failed", "interrupted", "killed", "running", "unknown", "refused"]
+
 #: The signal of a run in which the fetches of batches were seen.
 INPUT_WAIT = "input wait"
 #: The signal of a trace that shows which operators ran.
@@ -151,6 +155,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         ranks: global ranks that were read.
         missing_ranks: how many ranks of the job were not read; ``None`` when unknown.
         ended: how the recording ended, for example ``finished`` or ``KeyError: 'x'``; ``None`` when unknown.
+        ending: the kind of its end; ``None`` when unknown, as of a trace alone.
         failure: which rank failed first and which left no word of its end, in whole sentences; ``None`` when every rank
             ended as planned, or it is not known.
         devices: distinct device names.
@@ -177,6 +182,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     missing_ranks: int | None = None
     ended: str | None = None
+    ending: EndKind | None = None
     failure: str | None = None
     command: str | None = None
     devices: tuple[str, ...] = ()

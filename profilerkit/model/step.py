@@ -1,6 +1,7 @@
 """Where the time of a step goes: parts, steps, ranks."""
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -97,7 +98,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
 
 
-def taken_share(parts: tuple[Part, ...]) -> float:
+def taken_share(parts: Sequence[Part]) -> float:
     """Share of the step in the queue for processors that other programs hold: no fix of the program takes it off."""
     return sum(part.share for part in parts if part.part == QUEUE)
 

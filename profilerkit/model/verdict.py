@@ -7,6 +7,11 @@ import msgspec
 from profilerkit.model.finding import Bound, Confidence, Saving
 from profilerkit.model.step import Family
 
+#: The command that records a program of which only files or logs are here.
+RECORD = "profilerkit run -- train.py"
+#: The command that shows more than a first recording does: three times the default of steps, and Python's functions.
+RECORD_MORE = "profilerkit run --trace-steps 30 --with-stack -- train.py"
+
 #: The family of parts each bound is about; ``balanced`` and ``inconclusive`` are about none.
 BOUND_FAMILY: dict[Bound, Family] = {
     "input-bound": "input",
@@ -61,6 +66,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             recorder slowed the host and kernels take as much of the step as the best fix saves.
         ruled_out: the rest, with the number that rules each out.
         refuted_by: what would change this verdict.
+        command: the command that records what would; empty where none fits.
         consequence: scope in one line: savings, rules fired and not run, weak data.
     """
 
@@ -74,4 +80,5 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     contenders: tuple[Bound, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
     refuted_by: str = ""
+    command: str = ""
     consequence: str = ""

@@ -10,6 +10,15 @@ from profilerkit.model.finding import Source
 #: core, joining the samples to a batch, handing it to the training process.
 WorkerPartName = Literal["fetch", "prep", "core", "collate", "handover"]
 
+#: The words for each.
+WORKER_PARTS: dict[WorkerPartName, str] = {
+    "fetch": "Blocked while the samples are read",
+    "prep": "Computing the samples",
+    "core": "Waiting for a core",
+    "collate": "Joining the samples to a batch",
+    "handover": "Handing the batch over",
+}
+
 
 class WorkerPart(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of time in making a batch, mean per batch. The parts sum to ``Workers.producer_ns``.

@@ -32,7 +32,10 @@ class Name(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """One piece of a bar in a family's colour; ``ratio`` is its share of the bar, 0 to 1."""
+    """One piece of a bar in a family's colour; ``ratio`` is its share of the whole that the bar shows, 0 to 1.
+
+    A piece ``beside`` that whole is drawn after it, to the same scale, and named with its time instead of a share.
+    """
 
     family: Family
     label: str
@@ -40,6 +43,7 @@ class Segment(msgspec.Struct, frozen=True):
     time: Value
     detail: str = ""
     source: str = ""
+    beside: bool = False
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -281,7 +285,7 @@ class First(msgspec.Struct, frozen=True):
         lead: what is read before the verdict; may be empty.
         made: the day.
         tone: the verdict's, and ``shape`` its sign, each enough by itself.
-        word: the verdict: ``INPUT-BOUND``.
+        word: the verdict: ``INPUT-BOUND``, and ``kind`` its sub-cause in words; may be empty.
         headline: one sentence.
         bar: of the mean step; ``None`` where it was not split, and ``missing`` says why.
         lines: what stands against the headline: damage, failures, a busy machine.
@@ -299,6 +303,7 @@ class First(msgspec.Struct, frozen=True):
     word: str
     headline: str
     confidence: str
+    kind: str = ""
     lead: str = ""
     bars: tuple[Bar, ...] = ()
     missing: str = ""

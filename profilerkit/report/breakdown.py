@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 from profilerkit.model.report import Report
-from profilerkit.model.step import Family, Part
+from profilerkit.model.step import QUEUE, Family, Part, taken_share
 from profilerkit.report.blocks import Bar, Segment, Value
 from profilerkit.report.inert import inert
 from profilerkit.report.wording import FAMILY_LABELS, judged_steps, marks_none, part_label, plural, weakest
 
+#: The piece of a bar that is the machine's.
+TAKEN = "Other programs"
 #: A table of more ranks than this is no longer read row by row.
 RANK_ROWS = 128
 
@@ -21,11 +23,16 @@ def families_of(parts: Sequence[Part]) -> dict[Family, list[Part]]:
     return {family: sorted(own, key=lambda part: -part.time_ns) for family, own in grouped.items() if own}
 
 
+def own_share(part: Part, parts: Sequence[Part]) -> float | None:
+    """Share of the step that verdict and savings are about; ``None`` for the time that other programs took of it."""
+    return None if part.part == QUEUE else part.share / max(1.0 - taken_share(parts), part.share, 1e-9)
+
+
 def bar_of(parts: Sequence[Part], label: str = "Shares of the step", caption: str = "") -> Bar:
-    """One segment per family, named by its largest part."""
-    grouped = families_of(parts)
+    """One segment per family, named by its largest part, and beside them the time that other programs took."""
+    grouped = families_of([part for part in parts if part.part != QUEUE])
     total_ns = sum(part.time_ns for own in grouped.values() for part in own)
-    segments = (
+    segments = [
         Segment(
             family=family,
             label=FAMILY_LABELS[family],
@@ -35,7 +42,11 @@ def bar_of(parts: Sequence[Part], label: str = "Shares of the step", caption: st
             source=weakest(part.source for part in own),
         )
         for family, own in grouped.items()
-    )
+    ]
+    for part in parts:
+        if part.part == QUEUE and part.time_ns > 0:
+            time, ratio = Value(part.time_ns, "ns"), part.time_ns / (total_ns or part.time_ns)
+            segments.append(Segment(part.family, TAKEN, ratio, time, part_label(QUEUE), part.source, beside=True))
     return Bar(label, tuple(segments), caption)
 
 

@@ -20,7 +20,7 @@ from profilerkit.report.diff_tables import (
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.paths import short_paths
 from profilerkit.report.sections.logs import KINDS
-from profilerkit.report.wording import DETAIL_WORDS, FAMILY_LABELS, plural
+from profilerkit.report.wording import FAMILY_LABELS, kind_words, plural
 from profilerkit.units import format_bytes, format_change, format_decimal, format_ns
 
 _TONES: dict[Judgement, Tone] = {
@@ -157,7 +157,7 @@ def _memory(side: Side) -> str:
 
 
 def _bound(side: Side) -> str:
-    detail = DETAIL_WORDS.get(side.detail, inert(side.detail, 40))
+    detail = kind_words(side.detail)
     return f"{side.bound} ({detail})" if detail else side.bound
 
 

@@ -9,13 +9,15 @@ from markupsafe import Markup
 from profilerkit.report import blocks as b
 from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import code_spans, inert
-from profilerkit.report.wording import cell_text, share_text, value_text
+from profilerkit.report.wording import cell_text, segment_text, share_text, value_text
 
 #: Characters of a kernel's name that are shown; its whole is on hover.
 _NAME = 90
 _LONGEST = 4_000
 #: From this share on a piece of a bar has its number, and from the other one its name.
-_NUMBERED, _NAMED = 0.055, 0.17
+_NUMBERED, _NAMED = 0.1, 0.17
+#: One beside the whole has its name from here on, and its time only where there is room for both.
+_NAMED_BESIDE = 0.12
 _TALL_ROWS = 12
 #: Lines against the headline on the first screen; the others stand in the sections.
 _LINES = 2
@@ -50,21 +52,46 @@ def _inline(piece: b.Cell) -> Markup:
 def bar(block: b.Bar, *, is_small: bool = False) -> Markup:
     """Segments side by side; narrow ones are named on hover and for listeners."""
     fills = []
+    whole = max(sum(segment.ratio for segment in block.segments), 1.0)
     for segment in block.segments:
-        ratio = segment.ratio * block.width
-        share = share_text(segment.ratio).replace(" ", "\u00a0")
-        name = f"{segment.label} " if ratio >= _NAMED else ""
-        shown = "" if is_small or ratio < _NUMBERED else Markup('<span class="name">{}</span>{}').format(name, share)
+        ratio = segment.ratio / whole * block.width
+        share = "" if segment.beside else share_text(segment.ratio).replace(" ", "\u00a0")
+        shown = "" if is_small else _shown(segment, ratio, share)
         hover = ", ".join(piece for piece in (segment.detail, value_text(segment.time), share, segment.source) if piece)
         fills.append(
             Markup('<span class="fill {}{}" style="flex-grow:{:.4f}" title="{}: {}">{}</span>').format(
-                segment.family, " tight" if ratio < 0.14 else "", segment.ratio, segment.label, hover, shown
+                "beside" if segment.beside else segment.family,
+                " tight" if ratio < 0.14 else "",
+                segment.ratio,
+                segment.label,
+                hover,
+                shown,
             )
         )
     label = f"{block.label}: {cell_text(block)}"
     return Markup('<div class="bar{}" style="width:{:.2f}%" role="img" aria-label="{}">{}</div>').format(
         " small" if is_small else "", 100 * block.width, label, Markup("").join(fills)
     )
+
+
+def _shown(segment: b.Segment, ratio: float, share: str) -> Markup:
+    """What is read on a piece of a bar: of one beside the whole its name comes before its time."""
+    is_named = ratio >= (_NAMED_BESIDE if segment.beside else _NAMED)
+    number = share if ratio >= _NUMBERED else ""
+    if segment.beside:
+        number = value_text(segment.time) if ratio >= _NAMED else ""
+    return Markup('<span class="name">{}</span>{}').format(f"{segment.label} " if is_named else "", number)
+
+
+def _names(block: b.Bar) -> Markup:
+    """The pieces of a bar by name, for screens on which they are too narrow for their names."""
+    rows = (
+        Markup('<li><span class="swatch {}"></span>{}</li>').format(
+            "beside" if segment.beside else segment.family, segment_text(segment)
+        )
+        for segment in block.segments
+    )
+    return Markup('<ul class="legend names" aria-hidden="true">{}</ul>').format(Markup("").join(rows))
 
 
 def _bar_block(block: b.Bar) -> Markup:
@@ -286,8 +313,11 @@ def first_screen(first: b.First, *, is_page: bool = True) -> Markup:
     parts = [
         Markup('<div class="top"><span>{}</span><span>{}</span></div>').format(first.about, first.made),
         Markup('<div class="lead">{}</div>').format(words(first.lead)) if first.lead else "",
-        Markup('<div class="word tone-{}"><span aria-hidden="true">{}</span> {}</div>').format(
-            first.tone, first.shape, first.word
+        Markup('<div class="word tone-{}"><span aria-hidden="true">{}</span> {}{}</div>').format(
+            first.tone,
+            first.shape,
+            first.word,
+            Markup('<span class="kind"> · {}</span>').format(first.kind) if first.kind else "",
         ),
         Markup('<{0}{1} class="headline">{2}</{0}>').format(
             lead,
@@ -300,6 +330,7 @@ def first_screen(first: b.First, *, is_page: bool = True) -> Markup:
             )
             for one in first.bars
         ),
+        *(_names(one) for one in first.bars[-1:] if is_page),
         Markup('<div class="missing">{}</div>').format(first.missing) if first.missing else "",
         _first_fix(first, is_page=is_page),
         Markup("").join(Markup('<div class="limit">{}</div>').format(words(line)) for line in first.lines[:_LINES]),

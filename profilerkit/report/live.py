@@ -6,10 +6,10 @@ from textwrap import wrap
 
 from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
 from profilerkit.model.report import Report
-from profilerkit.report.breakdown import bar_caption, bar_of, families_of
+from profilerkit.report.breakdown import bar_caption, bar_of, families_of, own_share
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.page import NARROW, STYLES, Page, bar
-from profilerkit.report.wording import DETAIL_WORDS, SHAPES, part_label, plural, share_text, verdict_tone
+from profilerkit.report.wording import SHAPES, kind_words, part_label, plural, share_text, verdict_tone
 from profilerkit.units import format_bytes, format_count, format_long_ns, format_ns, format_ratio, format_value
 
 #: Judged steps from which a verdict is told: what every report asks for, "at least 10 steps after the first 5".
@@ -135,7 +135,7 @@ def _sure(report: Report) -> str:
     """The detail of the verdict and how sure it is."""
     verdict = report.verdict
     rank = "" if verdict.rank is None else f"rank {verdict.rank}"
-    detail = " on ".join(piece for piece in (DETAIL_WORDS.get(verdict.detail, inert(verdict.detail)), rank) if piece)
+    detail = " on ".join(piece for piece in (kind_words(verdict.detail), rank) if piece)
     return "".join(f" · {piece}" for piece in (detail, f"confidence {verdict.confidence}") if piece)
 
 
@@ -321,7 +321,15 @@ def _parts(out: Page, report: Report) -> None:
     fills = out.fills
     rows = [part for own in families_of(report.breakdown).values() for part in own]
     shown = rows[:_MOST_PARTS]
-    told = [(f"{fills[p.family]} {part_label(p.part)}", format_ns(p.time_ns), share_text(p.share)) for p in shown]
+    shares = [own_share(p, report.breakdown) for p in shown]
+    told = [
+        (
+            f"{fills[p.family]} {part_label(p.part)}",
+            format_ns(p.time_ns),
+            "left out" if share is None else share_text(share),
+        )
+        for p, share in zip(shown, shares, strict=True)
+    ]
     if out.width < NARROW:
         for label, time, share in told:
             out.line((f"{label} ", ""), (f"{time} · {share}", "dim"))

@@ -13,7 +13,7 @@ from profilerkit.report.diff_tables import gate_table
 from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import clip, code_spans
 from profilerkit.report.sections import document
-from profilerkit.report.wording import cell_text, share_text
+from profilerkit.report.wording import cell_text, segment_text
 
 #: Size that a comment may take.
 LIMIT_BYTES = 6_000
@@ -95,10 +95,11 @@ def _fence(code: b.Code | None) -> list[str]:
 def _first(first: b.First) -> list[str]:
     sure = f" · confidence {first.confidence}" if first.confidence else ""
     lines = [plain(clip(first.lead, _LINE)), ""] if first.lead else []
-    lines += [f"### {first.shape} {first.word}{sure}", "", f"**{prose(first.headline, _SHORT)}**", ""]
+    kind = f" · {plain(first.kind)}" if first.kind else ""
+    lines += [f"### {first.shape} {first.word}{kind}{sure}", "", f"**{prose(first.headline, _SHORT)}**", ""]
     for bar in first.bars:
         before = f"{plain(bar.caption)}: " if len(first.bars) > 1 else ""
-        names = " · ".join(f"{segment.label} {share_text(segment.ratio)}" for segment in bar.segments)
+        names = " · ".join(map(segment_text, bar.segments))
         lines.append(f"{before}{_bar(bar)} {names}")
         lines.append("")
     lines += [f"{plain(clip(line, _LINE))}\n" for line in first.lines[:2]]

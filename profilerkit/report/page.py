@@ -43,6 +43,8 @@ _ASCII_FILLS: dict[Family, str] = {
     "overhead": "o",
     "other": ".",
 }
+#: The fill of a piece beside the whole.
+_BESIDE_FILL, _ASCII_BESIDE_FILL = "╌", "-"
 
 
 class Page:
@@ -71,6 +73,12 @@ class Page:
     def fills(self) -> dict[Family, str]:
         """The character of each family."""
         return _ASCII_FILLS if self.ascii_only else _FILLS
+
+    def fill(self, segment: Segment) -> str:
+        """The character of a piece of a bar."""
+        if segment.beside:
+            return _ASCII_BESIDE_FILL if self.ascii_only else _BESIDE_FILL
+        return self.fills[segment.family]
 
     def clean(self, text: str) -> str:
         """The text in the character set of the stream."""
@@ -131,7 +139,7 @@ def cells(ratios: Sequence[float], width: int) -> list[int]:
 
 def bar(page: Page, segments: Sequence[Segment], width: int | None = None) -> None:
     """Segments side by side over ``width`` columns, those of the page without it."""
-    fills = page.fills
     segments = [segment for segment in segments if segment.ratio]
-    counts = cells([segment.ratio for segment in segments], page.width if width is None else width)
-    page.line(*((fills[s.family] * n, _FILL_STYLES[s.family]) for s, n in zip(segments, counts, strict=True)))
+    whole = max(sum(segment.ratio for segment in segments), 1.0)
+    counts = cells([segment.ratio / whole for segment in segments], page.width if width is None else width)
+    page.line(*((page.fill(s) * n, _FILL_STYLES[s.family]) for s, n in zip(segments, counts, strict=True)))

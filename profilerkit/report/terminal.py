@@ -12,7 +12,7 @@ from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import clip
 from profilerkit.report.page import NARROW, STYLES, Page, bar
 from profilerkit.report.sections import document
-from profilerkit.report.wording import cell_text, share_text
+from profilerkit.report.wording import cell_text, segment_text
 
 #: Fixes on the first screen, the lines of code of each, and the lines against the headline.
 _FIXES, _CODE_LINES, _LIMITS = 3, 2, 2
@@ -86,14 +86,15 @@ def _first(page: Page, first: b.First) -> None:
     if first.lead:
         page.line((_plain(first.lead), ""))
     sure = f" · confidence {first.confidence}" if first.confidence else ""
-    page.line((f"{first.shape} {first.word}", STYLES[first.tone]), (sure, ""))
+    kind = f" · {first.kind}" if first.kind else ""
+    page.line((f"{first.shape} {first.word}", STYLES[first.tone]), (f"{kind}{sure}", ""))
     page.line((_plain(first.headline, _TITLE), "bold"))
     for one in first.bars:
         if len(first.bars) > 1:
             page.line((one.caption, ""))
         bar(page, one.segments, max(round(page.width * one.width), 1))
     for one in first.bars[-1:]:
-        names = [f"{page.fills[s.family]} {s.label} {share_text(s.ratio)}" for s in one.segments]
+        names = [f"{page.fill(s)} {segment_text(s)}" for s in one.segments]
         page.line((" · ".join(names), "dim"))
     if first.missing:
         page.line((first.missing, "dim"))

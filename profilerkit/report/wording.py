@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Saving, Severity, Source, Status, Throughput
 from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, WHOLE_TRACE, Family, taken_share
-from profilerkit.report.blocks import Bar, Cell, Name, Tone, Value
+from profilerkit.report.blocks import Bar, Cell, Name, Segment, Tone, Value
 from profilerkit.report.inert import NAME_LIMIT, inert
 from profilerkit.units import format_count, format_gain, format_long_ns, format_ratio, format_ratio_range, format_value
 
@@ -57,7 +57,26 @@ DETAIL_WORDS = {
     "rollout": "rollouts",
     "read": "reading values one by one",
     "layout": "layout conversions",
+    "padding": "padding",
+    "batch": "a small batch",
+    "bubble": "the pipeline's idle stages",
+    "engine": "copy engines",
+    "debug": "debugging checks",
+    "growing": "growing memory",
 }
+
+#: Verdicts' details that are no sub-cause.
+_NO_KINDS = ("", "likely")
+
+
+def kind_words(detail: str) -> str:
+    """The sub-cause of a verdict in words; empty where it names none.
+
+    >>> kind_words("prep"), kind_words("math"), kind_words("likely")
+    ('preparing samples', 'math', '')
+    """
+    return "" if detail in _NO_KINDS else DETAIL_WORDS.get(detail, inert(detail, 40))
+
 
 METHOD_WORDS = {
     "bound": "upper bound",
@@ -186,6 +205,11 @@ def value_text(value: Value) -> str:
     return text.replace(" ", "\u00a0")
 
 
+def segment_text(segment: Segment) -> str:
+    """A piece of a bar by its name and share, and one beside the whole by its time."""
+    return f"{segment.label} {value_text(segment.time) if segment.beside else share_text(segment.ratio)}"
+
+
 def cell_text(cell: Cell, limit: int = NAME_LIMIT) -> str:
     """A cell of a table, or a piece of a paragraph, as one line of plain text."""
     if isinstance(cell, Value):
@@ -193,6 +217,6 @@ def cell_text(cell: Cell, limit: int = NAME_LIMIT) -> str:
     if isinstance(cell, Name):
         return inert(cell.text, limit)
     if isinstance(cell, Bar):
-        return ", ".join(f"{segment.label} {share_text(segment.ratio)}" for segment in cell.segments)
+        return ", ".join(map(segment_text, cell.segments))
     # The blanks at its ends stand between it and its neighbours.
     return f"{cell[:1] if cell[:1] == ' ' else ''}{inert(cell, _LONGEST)}{' ' if cell[-1:] == ' ' else ''}"

@@ -4,7 +4,17 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.model.change import revise
-from profilerkit.model.finding import STEP_LENGTHS, Bound, Confidence, Evidence, Finding, Fix, Saving, Source
+from profilerkit.model.finding import (
+    STEP_LENGTHS,
+    Bound,
+    Confidence,
+    Evidence,
+    Finding,
+    Fix,
+    Saving,
+    SettingChange,
+    Source,
+)
 from profilerkit.rules.rule import (
     SMALLEST_SAVING,
     STEPS_FOR_HIGH,
@@ -44,6 +54,7 @@ __all__ = [
     "Result",
     "Rule",
     "Saving",
+    "SettingChange",
     "Source",
     "at_most",
     "each",

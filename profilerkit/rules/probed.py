@@ -1,6 +1,5 @@
 """Findings beside what the probes of the run measured: whether they agree."""
 
-import re
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
@@ -76,7 +75,7 @@ def _is_of(finding: Finding, probe: Probed) -> bool:
     """Return whether the fix proposes just the number of workers that the probe tried."""
     if finding.fix is None or probe.name != "workers" or not probe.change:
         return False
-    return re.search(rf"(?<!\w){re.escape(probe.change)}(?!\w)", finding.fix.text.replace("`", "")) is not None
+    return any(change.text == probe.change for change in finding.fix.changes)
 
 
 def _measured(probe: Probed, *, is_fix: bool) -> Saving:

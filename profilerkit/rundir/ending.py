@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.run import EndKind
 from profilerkit.rundir.layout import EVENT, FLUSH_SECONDS, SAMPLE_SECONDS, EventKind, RankEnd
 from profilerkit.rundir.process import oom_kills_since, still_runs
 from profilerkit.rundir.reader import REFUSED, RankRecord, RunRecord, named_ranks
@@ -41,14 +42,30 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
             exception, ``interrupted (Ctrl-C)``, ``sys.exit(3)`` or ``os._exit(3)``.
         failure: who failed first, who left no word, and who recorded less than there was, in whole sentences; ``None``
             when every rank came to its end as planned.
-        raised: whether a failure ended a rank that told so; without one the run may still be under way.
-        refused: no rank recorded anything, because the disk took nothing: it was full, or the host went down.
+        kind: the same as a value, which decisions are made by.
     """
 
     word: str
+    kind: EndKind
     failure: str | None = None
-    raised: bool = False
-    refused: bool = False
+
+    @property
+    def raised(self) -> bool:
+        """Whether a failure ended a rank that recorded it; without one the run may still be under way."""
+        return self.kind in ("failed", "interrupted")
+
+    @property
+    def refused(self) -> bool:
+        """Whether no rank recorded anything, because the disk took nothing: it was full, or the host went down."""
+        return self.kind == "refused"
+
+
+#: What each kind of end is called that left no end record.
+_SILENT_WORDS: dict[EndKind, str] = {
+    "killed": "killed",
+    "running": "still running",
+    "unknown": "killed, or still running",
+}
 
 
 class _Last(msgspec.Struct, frozen=True):
@@ -56,9 +73,10 @@ class _Last(msgspec.Struct, frozen=True):
 
     Times are ns since the epoch, ``None`` where its clock is not known: ``ended_ns`` is its end's and ``heard_ns`` that
     of its last record or sample, which may lie ``unheard_ns`` before its last sign of life. ``told`` is whether it left
-    an end, ``steps`` what that counts or its records do, ``failure`` is ``None`` for one that did not fail and
-    ``raised`` says whether that was an exception. ``runs`` is whether it still runs, ``None`` where nobody can tell,
-    ``likely`` what may have killed it. ``refused`` is whether the disk took nothing from the start.
+    an end, ``steps`` what that counts or its records do, ``failure`` is ``None`` for one that did not fail,
+    ``raised`` says whether that was an exception and ``interrupted`` whether it was Ctrl-C. ``runs`` is whether it
+    still runs, ``None`` where nobody can tell, ``likely`` what may have killed it. ``refused`` is whether the disk took
+    nothing from the start.
     """
 
     rank: int
@@ -70,6 +88,7 @@ class _Last(msgspec.Struct, frozen=True):
     steps: int
     failure: str | None
     raised: bool
+    interrupted: bool
     runs: bool | None
     likely: str
     refused: bool
@@ -93,11 +112,13 @@ def ending_of(run: RunRecord) -> Ending | None:
         words = [f"{entry.failure} (rank {entry.rank})" if len(last) > 1 else f"{entry.failure}" for entry in told]
         killed = [entry.rank for entry in silent if entry.runs is False]
         words += [f"{named_ranks(killed).lower()} killed"] if killed else []
-        return Ending(word="; ".join(words), failure=said, raised=True)
+        return Ending(word="; ".join(words), kind="interrupted" if failed[0].interrupted else "failed", failure=said)
     if silent:
-        return Ending(word=_word(silent), failure=said, refused=all(entry.refused for entry in last))
+        kind = _silent_kind(silent, last)
+        recorded = [entry for entry in silent if not entry.refused]
+        return Ending(word=_SILENT_WORDS[kind] if recorded else "not recorded", kind=kind, failure=said)
     word = next((entry.end.left_by or entry.end.reason for entry in run.ranks if entry.end is not None), None)
-    return None if word is None else Ending(word=word, failure=said)
+    return None if word is None else Ending(word=word, kind="finished", failure=said)
 
 
 def dossier_of(run: RunRecord) -> OutOfMemory | None:
@@ -107,14 +128,14 @@ def dossier_of(run: RunRecord) -> OutOfMemory | None:
     return None if first is None else msgspec.structs.replace(first[2], rank=first[1])
 
 
-def _word(silent: Sequence[_Last]) -> str:
-    """What became of ranks that left no word."""
-    if all(entry.refused for entry in silent):
-        return "not recorded"
-    states = {entry.runs for entry in silent}
+def _silent_kind(silent: Sequence[_Last], last: Sequence[_Last]) -> EndKind:
+    """What became of ranks that left no end record."""
+    if all(entry.refused for entry in last):
+        return "refused"
+    states = {entry.runs for entry in silent if not entry.refused}
     if False in states:
         return "killed"
-    return "still running" if states == {True} else "killed, or still running"
+    return "running" if states == {True} else "unknown"
 
 
 def _last(entry: RankRecord) -> _Last:
@@ -140,6 +161,7 @@ def _last(entry: RankRecord) -> _Last:
         steps=end.steps if end else _steps(entry.events),
         failure=_failed_by(end) if end else None,
         raised=end is not None and end.exception is not None and end.reason != "interrupted",
+        interrupted=end is not None and end.reason == "interrupted",
         runs=runs,
         likely="" if end is not None or runs else _likely(entry, heard_ns),
         refused=end is None and entry.refused,

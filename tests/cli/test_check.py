@@ -46,7 +46,7 @@ def test_an_exceeded_budget_is_exit_code_one_and_is_named(run, capsys):
     assert main(["check", "report.json"]) == 1
     shown = capsys.readouterr()
     assert shown.out.count("FAILED") == 1
-    assert "step_time is 30.0 ms, not at most 29.0 ms (+3.4 %)" in " ".join(shown.out.split())
+    assert "step_time is 30.0 ms; the limit is 29.0 ms (+3.4 %)" in " ".join(shown.out.split())
     assert shown.err == ""
 
 
@@ -56,7 +56,7 @@ def test_where_a_document_is_printed_the_gates_that_did_not_pass_are_noted(run, 
     shown = capsys.readouterr()
     assert ElementTree.fromstring(shown.out).tag == "testsuites"
     assert shown.err == (
-        "failed: step_time, at most 29.0 ms: step_time is 30.0 ms, not at most 29.0 ms (+3.4 %)\n"
+        "failed: step_time, at most 29.0 ms: step_time is 30.0 ms; the limit is 29.0 ms (+3.4 %)\n"
         "not judged: busy, at least 80 %: busy was not measured\n"
     )
 
@@ -105,7 +105,7 @@ def test_the_peak_memory_is_of_the_process_where_no_device_is_known(run, capsys,
     assert main(["check", "report.json"]) == code
     shown = " ".join(capsys.readouterr().out.split())
     assert "2.00 GiB (of the process)" in shown
-    assert ("peak_memory is 2.00 GiB (of the process), not at most 1.00 GiB" in shown) == bool(code)
+    assert ("peak_memory is 2.00 GiB (of the process); the limit is 1.00 GiB" in shown) == bool(code)
 
 
 def test_documents_for_continuous_integration(run, capsys, tmp_path, monkeypatch):

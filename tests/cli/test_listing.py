@@ -92,6 +92,24 @@ def test_what_is_about_one_report_is_refused(runs, capsys, options):
     assert hint == f"hint:  profilerkit analyze {runs / 'traced'}"
 
 
+def test_settings_beside_the_runs_do_not_keep_them_from_being_listed(runs, capsys):
+    (runs / "config.json").write_text('{"lr": 0.1}')
+    assert [row["run"] for row in json.loads(listed(runs, capsys, "-f", "json").out)] == ["traced", "stale", "reported"]
+
+
+def test_settings_beside_one_run_do_not_hide_it(tmp_path, capsys):
+    write_run(tmp_path / "only", [Log().steps(30, 1_000, wait=600)])
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    assert main(["analyze", str(tmp_path)]) == 2
+    assert f"analyze the run directory {tmp_path / 'only'}" in capsys.readouterr().err
+
+
+def test_a_trace_beside_run_directories_is_analyzed_with_what_lies_there(runs, tmp_path, capsys):
+    training(12).write(runs / "trace.json")
+    assert main(["analyze", str(runs), "-f", "json", "-o", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"]["files"] == ["trace.json"]
+
+
 def test_the_traces_of_one_directory_are_still_the_ranks_of_a_job(tmp_path, capsys):
     for rank in range(2):
         training(12, rank=rank, world_size=2).write(tmp_path / f"rank{rank}.json")

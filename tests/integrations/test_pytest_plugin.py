@@ -66,7 +66,7 @@ def test_a_budget_that_is_exceeded_fails_and_says_by_how_much_and_what_to_change
             train(loader())
     """)
     assert code == 1, shown
-    assert re.search(r"^step_time is \S+ ms, not at most 1\.00 ms \(\+\d+ %\)$", shown, re.MULTILINE)
+    assert re.search(r"^step_time is \S+ ms; the limit is 1\.00 ms \(\+\d+ %\)$", shown, re.MULTILINE)
     assert "input-bound: " in shown
     assert re.search(r"first fix \(saves .+ %\): .*num_workers 0 → ", shown)
     reports = set(re.findall(r"report: (\S+)", shown))  # where CI is set, pytest's summary has it again

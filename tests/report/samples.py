@@ -20,7 +20,7 @@ from profilerkit.model.step import (
     StepTimes,
     Warmup,
 )
-from profilerkit.model.verdict import RuledOut, Verdict
+from profilerkit.model.verdict import RECORD, RuledOut, Verdict
 
 MS = 1_000_000
 MIB = 1 << 20
@@ -543,6 +543,7 @@ def inconclusive():
             bound="inconclusive",
             confidence="low",
             headline="Only 2 steps were recorded; record at least 20 with --steps 20",
+            command=RECORD,
         ),
         steps=Steps(count=2, steady=0, dropped={"warmup": 2}, found_by="ProfilerStep", inferred=False, time_ns=None),
         breakdown=(),
@@ -559,7 +560,7 @@ def inconclusive():
 def empty():
     """Nothing at all, not even a rule."""
     return Report(
-        verdict=Verdict(bound="inconclusive", confidence="low", headline="The file holds no step"),
+        verdict=Verdict(bound="inconclusive", confidence="low", headline="The file holds no step", command=RECORD),
         steps=Steps(count=0, steady=0, dropped={}, found_by="", inferred=True, time_ns=None),
         breakdown=(),
         ranks=(),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.report.charts.chart import Scale, below, decades, numbers_of, point, polyline, rectangle
+from profilerkit.report.charts.chart import Scale, below, decades, numbers_of, point, polyline, rectangle, step_axis
 
 
 def test_linear_ticks_are_round_and_within_the_axis():
@@ -29,6 +29,19 @@ def test_every_axis_has_two_to_seven_ticks(high):
 )
 def test_below_a_box_there_are_as_many_ticks_as_have_room_and_two_at_least(scale, unit, ticks):
     assert [tick.label for tick in scale.across("", lambda value: f"{value:g}{unit}").ticks] == ticks
+
+
+@pytest.mark.parametrize(
+    ("indexes", "labels"),
+    [
+        ([16, 41], ["16 to 41"]),
+        ([7], ["7"]),
+        (list(range(30)), ["0", "29"]),
+        ([10_000, 10_001, 10_002], ["10,000 to 10,002"]),
+    ],
+)
+def test_numbers_of_steps_that_have_no_room_beside_each_other_share_a_label(indexes, labels):
+    assert [tick.label for tick in step_axis(indexes).ticks] == labels
 
 
 def test_decades_hold_the_values_and_name_powers():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
+from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving, SettingChange
 from profilerkit.model.probe import Probed
 from profilerkit.report.findings import probed_words
 from profilerkit.rules import RULES
@@ -10,7 +10,7 @@ from profilerkit.rules.probed import PROBES_OF, with_probes
 from tests.recipes import STEP_NS, facts
 
 
-def outcome(rule, low=0.2, high=0.3, *, bound=None, fix="load faster"):
+def outcome(rule, low=0.2, high=0.3, *, bound=None, workers=None):
     finding = Finding(
         title="it waits",
         bound="input-bound",
@@ -18,7 +18,7 @@ def outcome(rule, low=0.2, high=0.3, *, bound=None, fix="load faster"):
         why="because",
         evidence=(Evidence(label="wait", value=0.3, unit="ratio", source="measured", origin="timers"),),
         saving=Saving(low=low, expected=(low + high) / 2, high=high, method="analytic", bound=bound),
-        fix=Fix(text=fix),
+        fix=Fix(text="load faster", changes=() if workers is None else (SettingChange("num_workers", *workers),)),
     )
     return Outcome(rule=rule, name="x", summary="x", status="fired", findings=(finding,))
 
@@ -83,28 +83,28 @@ def test_steps_that_are_not_like_those_of_the_run_check_nothing():
 
 
 def test_saving_is_within_the_step_whatever_the_record_says():
-    saving = joined("IN003", probe("workers", 9.5, change="num_workers 1 → 2"), fix="num_workers 1 → 2.").saving
+    saving = joined("IN003", probe("workers", 9.5, change="num_workers 1 → 2"), workers=(1, 2)).saving
     assert saving.low <= saving.expected <= saving.high == 1.0
 
 
 def test_only_a_number_of_workers_is_taken_for_a_fix():
-    found = joined("IN004", probe(share=0.6, change="epochs"), fix="Keep the workers between epochs.")
+    found = joined("IN004", probe(share=0.6, change="epochs"))
     assert found.predicted is None
 
 
 def test_probe_of_the_very_fix_is_right_in_both_directions():
-    more = joined("IN003", probe("workers", 0.6, change="num_workers 1 → 2"), fix="num_workers 1 → 2, and keep them.")
+    more = joined("IN003", probe("workers", 0.6, change="num_workers 1 → 2"), workers=(1, 2))
     assert more.probed.agreement == "above"
     assert more.saving.expected == 0.6
     assert more.predicted.expected == 0.25
     assert probed_words(more).endswith("gained more than predicted, so the saving is what was measured.")
-    less = joined("IN003", probe("workers", 0.1, change="num_workers 1 → 2"), fix="`num_workers` 1 → 2.")
+    less = joined("IN003", probe("workers", 0.1, change="num_workers 1 → 2"), workers=(1, 2))
     assert less.saving.expected == 0.1
 
 
 def test_probe_of_another_number_of_workers_is_no_check_of_the_fix():
     for share in (0.05, 0.25, 0.6):
-        found = joined("IN003", probe("workers", share, change="num_workers 1 → 2"), fix="num_workers 1 → 24.")
+        found = joined("IN003", probe("workers", share, change="num_workers 1 → 2"), workers=(1, 24))
         assert found.probed.agreement == "other"
         assert found.predicted is None
         assert probed_words(found).endswith("so this does not check its prediction.")
@@ -113,13 +113,13 @@ def test_probe_of_another_number_of_workers_is_no_check_of_the_fix():
 def test_fix_itself_comes_before_its_bound_and_that_before_other_values():
     halved = probe("workers", -0.3, change="num_workers 2 → 1")
     doubled, none = probe("workers", 0.2, change="num_workers 2 → 4"), probe("input", 0.5)
-    same, other = "num_workers 2 → 4, and keep them.", "num_workers 2 → 3, and keep them."
-    assert joined("IN003", halved, none, doubled, fix=same).probed.share == 0.2
-    assert joined("IN003", halved, none, doubled, fix=other).probed.name == "input"
-    assert joined("IN003", halved, doubled, fix=other).probed.share == 0.2
+    same, other = (2, 4), (2, 3)
+    assert joined("IN003", halved, none, doubled, workers=same).probed.share == 0.2
+    assert joined("IN003", halved, none, doubled, workers=other).probed.name == "input"
+    assert joined("IN003", halved, doubled, workers=other).probed.share == 0.2
     missing = unmade("workers", "its data set is iterable")
-    assert joined("IN003", missing, none, fix=same).probed.name == "input"
-    assert joined("IN003", missing, fix=same).probed == missing
+    assert joined("IN003", missing, none, workers=same).probed.name == "input"
+    assert joined("IN003", missing, workers=same).probed == missing
 
 
 def test_finding_without_a_probe_of_its_kind_stays_as_it_is():

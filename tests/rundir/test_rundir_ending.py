@@ -169,15 +169,15 @@ def end_with(run, rank, **fields):
 def test_an_exit_is_a_failure_by_its_code(tmp_path):
     run = run_of(tmp_path, ["finished"])
     ending = end_with(run, 0, left_by="sys.exit(3)", exit_code=3)
-    assert (ending.word, ending.raised) == ("sys.exit(3)", True)
+    assert (ending.word, ending.kind, ending.raised) == ("sys.exit(3)", "failed", True)
     assert ending.failure == "The run ended after 10 steps: sys.exit(3)"
     ending = end_with(run, 0, left_by="os._exit(0)", exit_code=0)
-    assert (ending.word, ending.failure, ending.raised) == ("os._exit(0)", None, False)
+    assert (ending.word, ending.kind, ending.failure, ending.raised) == ("os._exit(0)", "finished", None, False)
 
 
 def test_an_interruption_is_told_in_words(tmp_path):
     ending = end_with(run_of(tmp_path, ["finished"]), 0, reason="interrupted", exception="KeyboardInterrupt")
-    assert ending.word == "interrupted (Ctrl-C)"
+    assert (ending.word, ending.kind) == ("interrupted (Ctrl-C)", "interrupted")
     assert ending.failure == "The run ended after 10 steps: interrupted (Ctrl-C)"
 
 
@@ -203,6 +203,7 @@ def test_a_rank_whose_disk_took_nothing_is_not_called_killed(tmp_path, full, wor
     ending = ending_of(read_run(tmp_path))
     said = failure.format("the disk took nothing: it was full, or the host went down.", "killed, or still running.")
     assert (ending.word, ending.failure, ending.refused) == (word, said, len(full) == 2)
+    assert ending.kind == ("refused" if len(full) == 2 else "unknown")
 
 
 @pytest.fixture
@@ -220,13 +221,13 @@ def test_a_rank_that_runs_is_told_from_one_that_was_killed(tmp_path, runs):
     run = run_of(tmp_path, [None, None, None])
     runs(rank0=True, rank1=False, rank2=None)
     ending = ending_of(run)
-    assert ending.word == "killed"
+    assert (ending.word, ending.kind) == ("killed", "killed")
     assert ending.failure == (
         "Rank 1 left no word of its end: killed. Rank 2 left no word of its end: killed, or still running. "
         "Rank 0 still runs."
     )
     runs(rank0=True, rank1=True, rank2=True)
-    assert ending_of(run).word == "still running"
+    assert (ending_of(run).word, ending_of(run).kind) == ("still running", "running")
     assert ending_of(run).failure == "Ranks 0, 1 and 2 still run."
 
 

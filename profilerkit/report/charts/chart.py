@@ -13,10 +13,14 @@ LEAST_COLUMNS = 30
 
 
 def step_axis(indexes: Sequence[int]) -> Axis:
-    """The axis of columns, one for each step, with the first and the last by number."""
+    """The axis of columns, one for each step, with the first and the last by number: in one label if they are close."""
     wide = 100.0 / max(len(indexes), LEAST_COLUMNS)
     ends = {0: indexes[0], len(indexes) - 1: indexes[-1]}
-    return Axis("Step", tuple(Tick((number + 0.4) * wide, f"{index:,}") for number, index in ends.items()))
+    ticks = tuple(Tick((number + 0.4) * wide, f"{index:,}") for number, index in ends.items())
+    if not _have_room(ticks):
+        middle = (ticks[0].at + ticks[-1].at) / 2
+        ticks = (Tick(middle, f"{ticks[0].label} to {ticks[-1].label}"),)
+    return Axis("Step", ticks)
 
 
 def rectangle(left: float, top: float, right: float, bottom: float) -> str:

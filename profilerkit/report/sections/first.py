@@ -6,6 +6,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Outcome, in_order, with_fixes
 from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.report import Report
+from profilerkit.model.run import EndKind
 from profilerkit.model.step import taken_share
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.blocks import Bar, Finding, First
@@ -13,11 +14,16 @@ from profilerkit.report.breakdown import bar_caption, bar_of, parts_missing
 from profilerkit.report.findings import Findings, first_sentence
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.sections.memory import oom_advice, oom_headline, oom_held
-from profilerkit.report.wording import SHAPES, listed, marks_none, plural, verdict_tone
+from profilerkit.report.wording import SHAPES, kind_words, listed, marks_none, plural, verdict_tone
 from profilerkit.units import format_count, format_ratio
 
-#: The command that records what an analysis of logs, dumps or too few steps lacks.
-_RECORD = "profilerkit run -- train.py"
+#: Ends that say more than a verdict that settles nothing, each with its word and what helps; none is what the verdict
+#: asks for. A run of which nobody can tell whether it still runs is not called failed.
+_ENDS: dict[EndKind, tuple[str, str]] = {
+    "failed": ("FAILED", ""),
+    "killed": ("FAILED", ""),
+    "running": ("RUNNING", "Wait for more steps, and analyze the run again."),
+}
 #: From this share on it is said that other programs hold the processors.
 _NOTED_SHARE = 0.05
 _BUSY_HOST = "contended_host"
@@ -37,6 +43,7 @@ def first_of(report: Report, findings: Findings) -> First:
         tone=tone,
         shape=SHAPES[tone],
         word=verdict.bound.upper(),
+        kind=kind_words(verdict.detail),
         headline=inert(verdict.headline, 200),
         confidence=verdict.confidence,
         bars=(_bar(report),) if has_bar else (),
@@ -45,9 +52,10 @@ def first_of(report: Report, findings: Findings) -> First:
     failure = inert(report.run.failure or "", SENTENCE_LIMIT)
     if report.oom:
         return _out_of_memory(first, report, report.oom, findings)
-    if verdict.bound == "inconclusive" and failure and report.run.ended:
-        lines, helps = (f"{first.headline}.", *first.lines), inert(verdict.refuted_by)
-        return revise(first, word="FAILED", headline=failure, advice=helps, command=_RECORD, lines=lines)
+    if verdict.bound == "inconclusive" and failure and report.run.ending in _ENDS:
+        word, helps = _ENDS[report.run.ending]
+        helps, lines = helps or inert(verdict.refuted_by), (f"{first.headline}.", *first.lines)
+        return revise(first, word=word, headline=failure, advice=helps, command=verdict.command, lines=lines)
     first = revise(first, lines=(failure, *first.lines) if failure else first.lines)
     if findings.fixes and report.trust.mode != "logs":
         because = _because(report, findings.fixes[0])
@@ -66,6 +74,7 @@ def _out_of_memory(first: First, report: Report, oom: OutOfMemory, findings: Fin
         tone="high",
         shape=SHAPES["high"],
         word="FAILED",
+        kind="",
         headline=oom_headline(oom, report),
         confidence="high",
         fixes=cures,
@@ -76,15 +85,16 @@ def _out_of_memory(first: First, report: Report, oom: OutOfMemory, findings: Fin
 
 
 def _blind(first: First, report: Report) -> First:
-    """The command that helps as the headline, where the recording cannot say what to change."""
-    helps = inert(report.verdict.refuted_by, SENTENCE_LIMIT)
+    """What helps as the headline, with its command if one fits, where the recording cannot say what to change."""
+    verdict, helps = report.verdict, inert(report.verdict.refuted_by, SENTENCE_LIMIT)
     is_log = report.trust.mode in ("logs", "dumps")
-    if report.verdict.bound != "inconclusive" and not is_log:
-        return revise(first, advice="Record the run again to learn what to change.", command=_RECORD)
+    if verdict.bound != "inconclusive" and not is_log:
+        said = f"{first_sentence(helps)}." if verdict.detail == "likely" and helps else "No fix is proposed here."
+        return revise(first, advice=said, command=verdict.command)
     headline = "Record the steps of the run to learn what to change"
     if not is_log and helps:
         headline, helps = first_sentence(helps), helps.partition(". ")[2]
-    return revise(first, headline=headline, advice=f"{first.headline}.", because=helps, command=_RECORD)
+    return revise(first, headline=headline, advice=f"{first.headline}.", because=helps, command=verdict.command)
 
 
 def _because(report: Report, fix: Finding) -> str:
@@ -112,7 +122,7 @@ def _bar(report: Report) -> Bar:
     """The step by family; the family that bounds it first."""
     bar = bar_of(report.breakdown, caption=bar_caption(report))
     first = BOUND_FAMILY.get(report.verdict.bound)
-    segments = sorted(bar.segments, key=lambda segment: (segment.family != first, -segment.ratio))
+    segments = sorted(bar.segments, key=lambda piece: (piece.beside, piece.family != first, -piece.ratio))
     return Bar(bar.label, tuple(segments), bar.caption)
 
 
@@ -134,9 +144,11 @@ def _machine(report: Report) -> list[str]:
     found = next((finding for outcome, finding in in_order(report.outcomes) if outcome.name == _BUSY_HOST), None)
     share = taken_share(report.breakdown)
     if found is not None and report.verdict.detail != "contention":
-        return [f"This machine was busy. {inert(found.title, SENTENCE_LIMIT)}."]
+        said = "Busy machine: times above exclude it." if share else "Busy machine."
+        return [f"{said} {inert(found.title, SENTENCE_LIMIT)}."]
     if share >= _NOTED_SHARE and found is None:
-        return [f"Busy machine: other programs held its processors for {format_ratio(share)} of the step."]
+        held = f"other programs held its processors for {format_ratio(share)} of the step"
+        return [f"Busy machine: {held}. Times above exclude it."]
     return []
 
 

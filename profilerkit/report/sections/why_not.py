@@ -5,6 +5,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import Family
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.blocks import Block, Cell, Section, Table, Text, Value
+from profilerkit.report.breakdown import own_share
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.wording import listed, saving_range
 from profilerkit.units import format_ratio
@@ -15,7 +16,7 @@ def section(report: Report) -> Section | None:
     verdict, rows = report.verdict, []
     shares: dict[Family, float] = {}
     for part in report.breakdown:
-        shares[part.family] = shares.get(part.family, 0.0) + part.share
+        shares[part.family] = shares.get(part.family, 0.0) + (own_share(part, report.breakdown) or 0.0)
     for bound in verdict.contenders:
         best, family = _best(report, bound), BOUND_FAMILY.get(bound)
         beyond = best is not None and family is not None and best.expected > shares.get(family, 1.0)

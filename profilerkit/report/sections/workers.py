@@ -3,18 +3,11 @@
 from collections.abc import Iterator
 
 from profilerkit.model.report import Report
-from profilerkit.model.workers import WorkerPartName, Workers
+from profilerkit.model.workers import WORKER_PARTS, Workers
 from profilerkit.report.blocks import Block, Fact, Facts, Section, Table
 from profilerkit.report.wording import plural, share_text
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio, format_value
 
-_PARTS: dict[WorkerPartName, str] = {
-    "fetch": "Blocked while the samples are read",
-    "prep": "Computing the samples",
-    "core": "Waiting for a core",
-    "collate": "Joining the samples to a batch",
-    "handover": "Handing the batch over",
-}
 _STAGES = {"samples": "Getting the samples", "collate": "Joining them to a batch", "handover": "Handing it over"}
 _AWAITED = {
     "not begun": "not begun",
@@ -79,7 +72,8 @@ def _sizes(workers: Workers) -> Iterator[Fact]:
 
 def _parts(workers: Workers) -> Table:
     rows = tuple(
-        (_PARTS[part.part], format_ns(part.time_ns), share_text(part.share), part.source) for part in workers.parts
+        (WORKER_PARTS[part.part], format_ns(part.time_ns), share_text(part.share), part.source)
+        for part in workers.parts
     )
     return Table("Work on one batch, mean; the parts sum to it.", ("Part", "Time", "Share", "Source"), rows, 1)
 

@@ -11,7 +11,7 @@ from profilerkit.analysis.whatif import (
     waited_share,
     workers_now,
 )
-from profilerkit.rules.api import WAITS, Facts, Fix
+from profilerkit.rules.api import WAITS, Facts, Fix, SettingChange
 
 #: Share of a wait for batches that others make which goes once enough of them are made at a time. Measured on the U-Net
 #: of a course: 8 workers for 2 took 0.94 of it, 16 for 2 0.92, batches made on the device 0.88.
@@ -49,9 +49,11 @@ def more_at_a_time(facts: Facts) -> Fix:
 
 def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
     """Return the proposal of more workers."""
-    kept = f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs."
+    change = SettingChange("num_workers", fix.current, fix.workers)
+    kept = f"{change.text}, and keep the workers between epochs."
     text = kept + _parts_of_data(facts, fix) + limits(facts, fix)
-    return Fix(text=text, code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)")
+    code = f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)"
+    return Fix(text=text, code=code, changes=(change,))
 
 
 def _parts_of_data(facts: Facts, fix: LoaderFix) -> str:

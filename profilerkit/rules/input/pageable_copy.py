@@ -1,9 +1,10 @@
 """IN009: batches are copied from pageable memory."""
 
-from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, each, fired, no_device, saving
+from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, SettingChange, each, fired, no_device, saving
 from profilerkit.units import format_ns, format_ratio
 
 _ORIGIN = "Memcpy HtoD (Pageable -> Device)"
+_PIN = SettingChange("pin_memory", False, True)
 
 
 class PageableCopy(Rule, frozen=True):
@@ -88,8 +89,9 @@ class PageableCopy(Rule, frozen=True):
             detail="h2d",
             saving=saving(expected, bound),
             fix=Fix(
-                text="pin_memory False → True, and copy with non_blocking=True.",
+                text=f"{_PIN.text}, and copy with non_blocking=True.",
                 code='DataLoader(..., pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
+                changes=(_PIN,),
             ),
             confirm="The copies must read Memcpy HtoD (Pinned -> Device) in the next trace.",
         )

@@ -2,7 +2,7 @@
 
 from profilerkit.analysis.whatif import at_most, saving, workers_now
 from profilerkit.analysis.workers.loading import EpochFacts
-from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.finding import Evidence, Finding, Fix, SettingChange
 from profilerkit.rules.api import (
     SMALLEST_SAVING,
     Facts,
@@ -16,6 +16,8 @@ from profilerkit.rules.api import (
     record_longer,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
+
+_PERSIST = SettingChange("persistent_workers", False, True)
 
 
 class RestartedWorkers(Rule, frozen=True):
@@ -99,8 +101,9 @@ def _finding(facts: Facts, epochs: EpochFacts, lost_ns: float, expected: float, 
         detail="wait",
         saving=saving(expected, bound) if seen else at_most(bound, expected),
         fix=Fix(
-            text="persistent_workers False → True: the same workers go on with the next epoch.",
+            text=f"{_PERSIST.text}: the same workers go on with the next epoch.",
             code="DataLoader(..., persistent_workers=True)",
+            changes=(_PERSIST,),
         ),
         confirm="The first step of an epoch must get shorter; the first batch is all that is left to wait for.",
     )

@@ -4,7 +4,7 @@ from profilerkit.analysis.whatif import waited_share
 from profilerkit.analysis.workers.capacity import PREFETCH, batch_room
 from profilerkit.analysis.workers.loading import QueueFacts
 from profilerkit.model.workers import Workers
-from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, fired, saving
+from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, SettingChange, fired, saving
 from profilerkit.rules.input.worker_evidence import measured, part_evidence, recorded_workers, wait_detail
 from profilerkit.units import format_ns, format_ratio
 
@@ -80,7 +80,8 @@ class ShallowPrefetch(Rule, frozen=True):
 def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth: int, expected: float) -> Result:
     held = workers.count * depth
     keep = "1 worker then keeps" if workers.count == 1 else f"{workers.count} workers then keep"
-    text = f"prefetch_factor {now} → {depth}: {keep} {held} batches under way."
+    change = SettingChange("prefetch_factor", now, depth)
+    text = f"{change.text}: {keep} {held} batches under way."
     if queue.out_of_order >= expected:
         text += (
             f" in_order=False saves {format_ratio(min(queue.out_of_order, facts.share(*WAITS)))} without more memory, "
@@ -112,6 +113,6 @@ def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth:
         at_most="high",
         detail=wait_detail(facts, workers),
         saving=saving(expected, facts.share(*WAITS), method="replay"),
-        fix=Fix(text=text, code=f"DataLoader(..., prefetch_factor={depth})"),
+        fix=Fix(text=text, code=f"DataLoader(..., prefetch_factor={depth})", changes=(change,)),
         confirm="Train again: fewer fetches must find the queue empty. If the wait stays, the mean rate is the limit.",
     )

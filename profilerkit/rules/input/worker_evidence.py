@@ -2,7 +2,7 @@
 
 from profilerkit.analysis.whatif import workers_now
 from profilerkit.analysis.workers.anatomy import named_wait
-from profilerkit.model.workers import WorkerPartName, Workers
+from profilerkit.model.workers import WORKER_PARTS, WorkerPartName, Workers
 from profilerkit.rules.api import WAITS, Evidence, Facts, MissingData, NotApplicable, Passed, Result
 from profilerkit.rules.lines import line_evidence
 from profilerkit.units import format_ratio
@@ -11,14 +11,6 @@ from profilerkit.units import format_ratio
 ORIGIN = "timers in the worker processes"
 #: Share of the step below which a wait is not worth dividing.
 SMALLEST_WAIT = 0.03
-
-_LABELS: dict[WorkerPartName, str] = {
-    "fetch": "Blocked while the samples are read",
-    "prep": "Computing the samples",
-    "core": "Waiting for a core",
-    "collate": "Joining the samples to a batch",
-    "handover": "Handing the batch over",
-}
 
 
 def recorded_workers(facts: Facts) -> Workers | Result:
@@ -45,7 +37,7 @@ def part_evidence(facts: Facts, workers: Workers, *parts: WorkerPartName) -> tup
         facts.share_evidence("Input wait, share of the step", *WAITS),
         measured(facts, workers, "Work on one batch", float(workers.producer_ns), "ns"),
         *(
-            measured(facts, workers, f"{_LABELS[entry.part]}, share of it", entry.share, "ratio")
+            measured(facts, workers, f"{WORKER_PARTS[entry.part]}, share of it", entry.share, "ratio")
             for entry in workers.parts
             if entry.part in parts
         ),
