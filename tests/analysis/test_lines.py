@@ -38,23 +38,14 @@ def test_a_line_is_named_once_chance_leaves_it_above_a_third(there, elsewhere, n
     assert (hot_line([*at(GET, count=there), *others]) is not None) is named
 
 
-def test_looks_at_which_the_thread_gave_up_the_interpreter_itself_count_for_its_callers():
-    assert hot_line(at(GET, count=20, held_ns=2 * MS)) is None
-    assert hot_line(at(GET, DECODE, count=20, held_ns=2 * MS)).frames == (GET,)
-    forced = hot_line([*at(GET, count=12, held_ns=6 * MS), *at(JOIN, count=8, held_ns=2 * MS)])
-    assert forced.frames == (GET,)
-    assert forced.share == 0.6
-
-
 def test_the_loop_itself_is_named_for_a_line_of_it_only():
     def loop(line, **fields):
-        return at(f"train.py({line}): main", held_ns=6 * MS, **fields)
+        return at(f"train.py({line}): main", **fields)
 
     spread = [sample for line in range(20) for sample in loop(line)]
     assert hot_line(spread).share == 1.0
     assert hot_line(spread, of_loop=True) is None
     assert hot_line([*spread, *loop(50, count=30)], of_loop=True).frames == ("train.py(50): main",)
-    assert hot_line(at("train.py(50): main", GET, count=30, held_ns=2 * MS), of_loop=True) is None
 
 
 def test_torchs_lines_that_a_late_look_found_are_left_out():
@@ -77,9 +68,9 @@ def recorded(stacks, *, log=None, workers=()):
 def test_places_are_told_apart():
     stacks = [
         *at(GET, count=30, start=100 * MS, place="input"),
-        *at(LOOP, "log.py(3): confusion", count=20, start=200 * MS, held_ns=6 * MS),
+        *at(LOOP, "log.py(3): confusion", count=20, start=200 * MS, held_ns=MS),
         *at("hooks.py(7): histogram", count=10, start=300 * MS, place="hook"),
-        *at(LOOP, count=40, start=400 * MS, in_torch=True, held_ns=6 * MS),
+        *at(LOOP, count=40, start=400 * MS, in_torch=True, held_ns=MS),
     ]
     worker = WorkerRecord(
         pid=7,
@@ -100,6 +91,13 @@ def test_places_are_told_apart():
         "hook": "hooks.py(7): histogram",
     }
     assert (lines["hook"].share, lines["workers"].share) == (0.1, 0.75)
+
+
+def test_a_wait_in_the_users_line_counts_as_python_and_an_operator_does_not():
+    waits = at(LOOP, "client.py(7): get", count=20, start=200 * MS, waits=True)
+    computes = at(LOOP, "model.py(3): forward", count=60, start=400 * MS)
+    assert lines_of(*recorded([*waits, *computes]))["python"].frames[-1] == "client.py(7): get"
+    assert "python" not in lines_of(*recorded(computes))
 
 
 def test_what_lies_outside_of_the_judged_steps_is_not_looked_at():

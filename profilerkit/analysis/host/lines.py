@@ -24,11 +24,8 @@ _FEWEST = 5
 #: With fewer in the judged steps those of the warm-up count as well: what is slow is so in the same lines (a choice).
 _FEW = 100
 _Z95 = 1.96
-#: A look that waited longer for the interpreter found the thread where it gave that up, not where it was when it was
-#: looked for (ten times what waking up takes) …
+#: A look that waited longer for the interpreter took it from the thread, which ran Python (``capture/stacks.py``).
 _HELD_NS = 500_000
-#: … unless it was made to: CPython takes it away after 5 ms (``sys.getswitchinterval``), wherever the thread is.
-_TAKEN_AWAY_NS = 5_000_000
 #: A look that waited longer for a processor is late (a choice: a sample of a batch takes about as long).
 _QUEUED_NS = 2_000_000
 
@@ -36,15 +33,14 @@ _QUEUED_NS = 2_000_000
 def hot_line(samples: Sequence[StackSample], *, of_loop: bool = False) -> HotLine | None:
     """Return the line that holds most of the samples; ``None`` where none holds enough, or hardly any were taken.
 
-    Looks that found the thread somewhere else than it was count for its callers only, which it seldom left. Those that
-    found it between two calls of the user's, long after they were due, are left out: on a busy host a look gets a
-    processor where the thread gives up its own, as torch does there. Samples ``of_loop`` are of no single call of it:
-    their common caller is the loop itself, which is no answer, unless one line of it is.
+    Looks that found the thread between two calls of the user's, long after they were due, are left out: on a busy host
+    a look gets a processor where the thread gives up its own, as torch does there. Samples ``of_loop`` are of no single
+    call of it: their common caller is the loop itself, which is no answer, unless one line of it is.
     """
     samples = [sample for sample in samples if not _is_between(sample)]
     if len(samples) < _FEWEST:
         return None
-    chains = [chain for sample in samples if (chain := _chain(sample)) and (chain == sample.lines or not of_loop)]
+    chains = [sample.lines for sample in samples if sample.lines]
     counts = Counter(function for chain in chains for function in {_function(line) for line in chain})
     enough = {name for name, count in counts.items() if interval(count, len(samples))[0] > _ENOUGH_RATIO}
     if not enough:
@@ -80,7 +76,7 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
     """Return the hot lines of a rank by place, as far as they are known.
 
     They are ``input``, of the training thread in the loader; ``workers``, of the loader's, and of that ``fetch`` and
-    ``collate``; ``python``, which keeps the interpreter outside of loader and torch; ``hook``, in the backward pass;
+    ``collate``; ``python``, Python and waits outside of loader and torch; ``hook``, in the backward pass;
     ``forward_hook``, which modules call; and ``unnamed``, what makes steps longer that recur. Steps with an evaluation
     or another named phase are left out.
     """
@@ -173,18 +169,14 @@ def _chosen(samples: Sequence[StackSample], mask: npt.NDArray[np.bool_]) -> list
     return [samples[row] for row in np.flatnonzero(mask).tolist()]
 
 
-def _chain(sample: StackSample) -> tuple[str, ...]:
-    """The calls that a look tells of: the innermost is not sure where the thread had gone on to it meanwhile."""
-    return sample.lines[:-1] if _HELD_NS < sample.held_ns < _TAKEN_AWAY_NS else sample.lines
-
-
 def _is_between(sample: StackSample) -> bool:
     return sample.place in ("input", "collate") and sample.in_torch and sample.queued_ns > _QUEUED_NS
 
 
 def _is_python(sample: StackSample) -> bool:
-    """Whether the thread kept the interpreter outside of the loader, in no code of torch's."""
-    return sample.held_ns > _HELD_NS and not sample.in_torch and sample.place in ("step", "hook", "forward_hook")
+    """Whether the thread ran Python or waited, outside of the loader and in no code of torch's."""
+    is_seen = sample.waits or sample.held_ns > _HELD_NS
+    return is_seen and not sample.in_torch and sample.place in ("step", "hook", "forward_hook")
 
 
 def _function(line: str) -> str:
