@@ -320,6 +320,8 @@ def _kind_of_torch(file: str, function: str) -> str:
         return "input"
     if file in ("autograd/__init__.py", "autograd/graph.py") and function in _BACKWARD:
         return "backward"
+    if file.startswith("utils/tensorboard/"):
+        return _LIBRARY
     if file.startswith("optim/"):
         return "optimizer"
     if file == "serialization.py" or file.startswith("distributed/checkpoint/"):

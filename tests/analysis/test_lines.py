@@ -132,6 +132,43 @@ def test_an_unnamed_stop_is_the_line_that_other_steps_do_not_have():
     assert "unnamed" not in lines_of(*recorded(everywhere, log=log))
 
 
+def stopping(*lines, **fields):
+    """Every tenth of 200 steps is longer by 190 ms, in which 9 looks find ``lines``; all steps run a model."""
+    log = Log()
+    for number in range(200):
+        log.step(200_000 if number % 10 == 9 else 10_000)
+    trains = {"count": 1, "in_torch": True}
+    stacks = [
+        sample
+        for n in range(2, 18)
+        for start in (n * 290 + 20, n * 290 + 50, n * 290 + 92)
+        for sample in at(LOOP, start=start * MS, **trains)
+    ]
+    stacks += [
+        sample
+        for n in range(2, 18)
+        for sample in at(LOOP, *lines, count=9, start=(n * 290 + 105) * MS, apart=20 * MS, **fields)
+    ]
+    return lines_of(*recorded(stacks, log=log))
+
+
+def test_a_stop_that_asks_a_model_is_told_from_one_that_does_not():
+    assert stopping("train.py(40): save_all")["unnamed"].frames[-1] == "train.py(40): save_all"
+    assert "model" not in stopping("train.py(40): save_all")
+    assert stopping("ppo.py(40): collect", in_torch=True)["model"].share > 0.9
+    assert stopping("ppo.py(40): collect", "ppo.py(7): forward")["model"].share > 0.9
+
+
+def test_a_phase_that_the_program_names_has_the_line_of_its_own_time():
+    log, stacks = Log(), []
+    for number in range(100):
+        upload = number % 5 == 4
+        start = log.step(20_000 if upload else 10_000, phase=("upload artifacts", 10_000) if upload else None)
+        stacks += at(LOOP, "up.py(4): upload", start=start * 1_000 + MS) if upload else at(LOOP, start=start * 1_000)
+    lines = lines_of(*recorded(stacks, log=log))
+    assert lines["phase: upload artifacts"].frames[-1] == "up.py(4): upload"
+
+
 def test_a_stop_has_the_line_of_its_own_time():
     stacks = [*at(GET, count=10), *at(JOIN, count=10, start=100 * MS)]
     span = Spans(*(np.array([edge * MS]) for edge in (100, 200)))

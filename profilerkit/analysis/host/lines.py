@@ -8,11 +8,13 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.events import EVENT_DTYPE, timed
 from profilerkit.analysis.host.host_facts import HotLine
-from profilerkit.analysis.intervals import I64, Spans, covered
+from profilerkit.analysis.intervals import I64, Spans, covered, union
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.stalls import Stall
+from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import StackPlace, StackSample
 
@@ -77,8 +79,9 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
 
     They are ``input``, of the training thread in the loader; ``workers``, of the loader's, and of that ``fetch`` and
     ``collate``; ``python``, Python and waits outside of loader and torch; ``hook``, in the backward pass;
-    ``forward_hook``, which modules call; and ``unnamed``, what makes steps longer that recur. Steps with an evaluation
-    or another named phase are left out.
+    ``forward_hook``, which modules call; ``unnamed``, what makes steps longer that recur, and ``model``, what runs a
+    model in these. Steps with an evaluation or another named phase are left out, and phases that make steps longer are
+    places of their own.
     """
     if not len(log.index):
         return {}
@@ -95,7 +98,8 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
         "python": hot_line([sample for sample in here if _is_python(sample)], of_loop=True),
         "hook": _share_of_step(here, "hook"),
         "forward_hook": _share_of_step(here, "forward_hook"),
-        "unnamed": _of_stalls(record.stacks, step, log),
+        **_of_stalls(record.stacks, step, log),
+        **_of_phases(record, log),
     }
     return {place: line for place, line in found.items() if line is not None}
 
@@ -117,18 +121,52 @@ def _share_of_step(samples: Sequence[StackSample], place: StackPlace) -> HotLine
     return HotLine(line.frames, count / len(samples), low, high, len(samples))
 
 
-def _of_stalls(stacks: Sequence[StackSample], step: I64, log: StepLog) -> HotLine | None:
-    """The line that holds more of longer steps that recur than of others."""
+def phase_place(name: str) -> str:
+    """Return the place of a phase that the program names."""
+    return f"phase: {name}"
+
+
+def _of_phases(record: RankRecord, log: StepLog) -> dict[str, HotLine | None]:
+    """The lines of the phases that make steps longer."""
+    events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
+    named = {stall.kind for stall in log.stalls if stall.part is not None}
+    found: dict[str, HotLine | None] = {}
+    for name in named & set(record.names.values()):
+        numbers = [number for number, text in record.names.items() if text == name]
+        spans = timed(events[(events["kind"] == EventKind.PHASE) & np.isin(events["name"], numbers)])
+        found[phase_place(name)] = line_within(record.stacks, union(spans.start, spans.end))
+    return found
+
+
+def _of_stalls(stacks: Sequence[StackSample], step: I64, log: StepLog) -> dict[str, HotLine | None]:
+    """The line that holds more of longer steps that recur than of others, and what runs a model in what they add."""
     stall = next((stall for stall in log.stalls if stall.part is None), None)
     if stall is None:
-        return None
+        return {}
     is_long = _long(stall, log)
-    long, others = (
-        _chosen(stacks, (step >= 0) & kept[np.maximum(step, 0)]) for kept in (is_long, log.steady & ~is_long)
-    )
+    is_usual = log.steady & ~is_long
+    long, others = (_chosen(stacks, (step >= 0) & kept[np.maximum(step, 0)]) for kept in (is_long, is_usual))
     line = hot_line(long)
     usual = sum(bool(line) and line.frames[-1] in sample.lines for sample in others) if line else 0
-    return line if line and (not others or line.low > interval(usual, len(others))[1]) else None
+    is_theirs = line and (not others or line.low > interval(usual, len(others))[1])
+    # Of as many usual steps as these: what they look like without what makes them longer.
+    times = int(is_long.sum()) / max(int(is_usual.sum()), 1)
+    added = len(long) - times * len(others)
+    runs = [sample for sample in long if _runs_model(sample)]
+    more = len(runs) - times * sum(map(_runs_model, others))
+    model = hot_line(runs)
+    share = min(more / added, 1.0) if added > 0 else 0.0
+    low, high = interval(round(share * len(long)), len(long)) if share > 0 else (0.0, 0.0)
+    return {
+        "unnamed": line if is_theirs else None,
+        "model": HotLine(model.frames, share, low, high, len(long)) if model is not None and share > 0 else None,
+    }
+
+
+def _runs_model(sample: StackSample) -> bool:
+    """Whether the thread ran a module outside of loader, backward pass and optimizer, or what torch adds in Python."""
+    in_forward = any(line.endswith("): forward") for line in sample.lines)
+    return sample.place in ("step", "forward_hook") and (sample.in_torch or in_forward)
 
 
 def _long(stall: Stall, log: StepLog) -> npt.NDArray[np.bool_]:
