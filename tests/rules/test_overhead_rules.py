@@ -221,6 +221,14 @@ def test_the_recordings_own_python_is_not_the_users():
     assert ended("OV005", python(frames=("my_profilerkit/capture.py(1): run", "capture/deep.py(1): done"))) is Fired
 
 
+def test_the_users_function_is_named_where_a_built_in_holds_the_time():
+    frames = ("p/iterable_in_main.py(5): tokenize", "p/iterable_in_main.py(5): <listcomp>", "<built-in function sum>")
+    found = finding("OV005", python(frames=frames))
+    assert found.fix.text.startswith("Move tokenize (p/iterable_in_main.py:5) off the loop")
+    assert "spent in tokenize (p/iterable_in_main.py:5)." in found.why
+    assert (found.line.file, found.line.line, found.line.function) == ("p/iterable_in_main.py", 5, "tokenize")
+
+
 def test_short_gaps_between_operators_are_not_the_users_python():
     known = python(0.3, between=0.5)
     saving = finding("OV005", known).saving
@@ -320,6 +328,11 @@ def test_a_recording_with_stacks_is_doubted_only_without_untraced_steps():
 def test_the_weight_of_the_profiler_is_told_by_what_is_known_of_it():
     assert finding("OV007", traced()).title == "Traced steps took 1.30 × the time of the others"
     assert "own work takes 5.0 %" in finding("OV007", traced(None, 0.05)).title
+
+
+def test_the_profilers_own_work_is_not_called_0_where_no_event_shows_it():
+    assert [row.label for row in finding("OV007", traced()).evidence] == ["Traced step over untraced step"]
+    assert len(finding("OV007", traced(1.3, 0.05)).evidence) == 2
 
 
 # OV008
