@@ -16,10 +16,10 @@ from profilerkit.analysis.ledger.account import Account, account
 from profilerkit.analysis.parts import NAMED_PAUSES, UNSPLIT, WAITS, leaf_times
 from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import Numbers, median, median_error
-from profilerkit.analysis.steps.find import FEWEST_STEPS
+from profilerkit.analysis.steps.find import FEWEST_STEPS, TraceSteps
 from profilerkit.analysis.steps.log import StepLog, log_of
 from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.stalls import STALL_KINDS, Stall, unnamed_stalls
+from profilerkit.analysis.steps.stalls import OUTLIER_RATIO, STALL_KINDS, Stall, unnamed_stalls
 from profilerkit.analysis.steps.table import NO_STEPS, log_series, log_steps, trace_series, trace_steps
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.whatif import BLOCKED_RATIO
@@ -282,22 +282,51 @@ def _utilization(log: StepLog | None, record: RankRecord | None) -> Numbers:
 
 
 def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:
-    """Leaf to mean time per traced step, ns, without what the timers measure themselves."""
-    count = max(trace.n_steady, 1)
-    times = {name: value / count for name, value in leaf_times(trace.totals).items()}
+    """Leaf to mean time per traced step, ns, without what the timers measure themselves, and without stops.
+
+    A stop is in the timers' steps. What a trace shows of it would be counted a second time, under another name.
+    """
+    judged = trace.steps.judged
+    weight, stopped = _weights(log, trace.steps)
+    count = max(len(weight), 1)
+    totals = np.rint(weight @ trace.partition.per_step[judged]).astype(np.int64)
+    times = {name: value / count for name, value in leaf_times(totals).items()}
     leave_out = (*LOGGED, *(WAITS if log.waits_seen else ()))
     traced = {name: value for name, value in times.items() if name not in leave_out}
     # A trace has no event of a checkpoint, nor the timers' name for a compilation: it shows both as something else.
-    judged = [state == "steady" for state in trace.steps.state]
-    here = np.isin(log.index, trace.steps.index[judged])
-    timed = sum((float(spent[here].sum()) for spent in log.phases.values()), 0.0) / count
-    unmarked = timed - sum(times.get(name, 0.0) for name in log.phases)
+    unmarked = float(weight @ stopped) / count - sum(times.get(name, 0.0) for name in log.phases)
     for name in _UNMARKED_PHASES:
         taken = min(max(unmarked, 0.0), traced.get(name, 0.0))
         if taken:
             traced[name] -= taken
             unmarked -= taken
     return traced
+
+
+def _weights(log: StepLog, steps: TraceSteps) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """``(n_judged,)`` how often each judged step of a trace counts, and how long it stops, ns.
+
+    Steps in which nothing stops stand for the others of their kind, with or without an optimizer step. Where each of a
+    kind stops they count as they are.
+    """
+    index, time = steps.index[steps.judged], (steps.end - steps.start)[steps.judged]
+    stopped = np.zeros(len(index))
+    _, at, here = np.intersect1d(log.index, index, return_indices=True)
+    stopped[here] = sum((spent[at] for spent in log.phases.values()), np.zeros(len(at)))
+    for stall in log.stalls:
+        if stall.part is None and stall.period:
+            stopped[(index - stall.steps[0]) % stall.period == 0] += stall.excess_ns
+    weight = np.ones(len(index))
+    shortest = min((stall.excess_ns for stall in log.stalls), default=np.inf)
+    for is_kind in (steps.optimizes[steps.judged], ~steps.optimizes[steps.judged]):
+        usual = time[is_kind].min(initial=np.iinfo(np.int64).max)
+        # A device, and stalls at a distance that is regular to one step, may stop in the step beside.
+        is_long = time > max(OUTLIER_RATIO * usual, usual + shortest / 2)
+        plain = is_kind & (stopped == 0) & ~is_long
+        if plain.any():
+            weight[is_kind] = 0.0
+            weight[plain] = np.count_nonzero(is_kind) / np.count_nonzero(plain)
+    return weight, stopped
 
 
 def _source(name: str, source: Source, log: StepLog) -> Source:
