@@ -237,6 +237,17 @@ def test_short_gaps_between_operators_are_not_the_users_python():
     assert ended("OV001", python(0.3, between=0.9)) is Fired
 
 
+def test_the_line_that_calls_most_operators_is_named_and_compiling_advised_where_it_reaches_it():
+    def fix(frames, share):
+        line = HotLine(frames, share, share - 0.1, share + 0.1, 40)
+        return finding("OV001", facts({"over.dispatch": 0.4}, **ON_HOST, lines={"calls": line})).fix
+
+    logs, forward = (("train.py(20): main", f"train.py(9): {name}") for name in ("log_norms", "forward"))
+    assert (fix(logs, 0.5).text[:31], fix(logs, 0.5).code) == ("Vectorise log_norms (train.py:9", "")
+    assert "torch.compile" in fix(forward, 0.5).code
+    assert fix(logs, 0.2).text.startswith("Fewer, larger operators: ")
+
+
 def test_a_step_that_launches_graphs_is_not_told_to_use_the_mode_that_makes_them():
     def fix(launches):
         return finding("OV001", facts({"over.dispatch": 0.3}, launches=launches)).fix.text

@@ -78,7 +78,8 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
     """Return the hot lines of a rank by place, as far as they are known.
 
     They are ``input``, of the training thread in the loader; ``workers``, of the loader's, and of that ``fetch`` and
-    ``collate``; ``python``, Python and waits outside of loader and torch; ``hook``, in the backward pass;
+    ``collate``; ``python``, Python and waits outside of loader and torch; ``calls``, that as well as calls of
+    torch, without backward pass and optimizer; ``hook``, in the backward pass;
     ``forward_hook``, which modules call; ``unnamed``, what makes steps longer that recur, and ``model``, what runs a
     model in these. Steps with an evaluation or another named phase are left out, and phases that make steps longer are
     places of their own.
@@ -96,6 +97,7 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
         "fetch": hot_line([sample for sample in workers if sample.place == "input"]),
         "collate": hot_line([sample for sample in workers if sample.place == "collate"]),
         "python": hot_line([sample for sample in here if _is_python(sample)], of_loop=True),
+        "calls": _share_of_step(here, "step", of_loop=True),
         "hook": _share_of_step(here, "hook"),
         "forward_hook": _share_of_step(here, "forward_hook"),
         **_of_stalls(record.stacks, step, log),
@@ -110,10 +112,10 @@ def line_within(stacks: Sequence[StackSample], spans: Spans) -> HotLine | None:
     return hot_line(_chosen(stacks, covered(spans, at))) if len(stacks) and len(spans) else None
 
 
-def _share_of_step(samples: Sequence[StackSample], place: StackPlace) -> HotLine | None:
-    """The hot line of hooks, with its share of the step."""
+def _share_of_step(samples: Sequence[StackSample], place: StackPlace, *, of_loop: bool = False) -> HotLine | None:
+    """The hot line of a place, with its share of the step."""
     hooks = [sample for sample in samples if sample.place == place]
-    line = hot_line(hooks)
+    line = hot_line(hooks, of_loop=of_loop)
     if line is None:
         return None
     count = round(line.share * len(hooks))
