@@ -347,7 +347,7 @@ def test_a_saving_is_ordered_below_its_bound_and_below_the_step(known, share):
         ("CP002", "50257 → 50304"),
         ("CP003", "54 → 108 blocks on 108 multiprocessors"),
         ("CP005", "one fused call"),
-        ("CP006", "foreach=False → fused=True"),
+        ("CP006", "One tensor at a time → all at once: fused=True"),
         ("CP007", "contiguous (NCHW) → channels_last"),
         ("CP009", "1050 → 1400 MHz"),
         ("CP010", "cudnn.benchmark True → False"),
@@ -538,8 +538,8 @@ def test_attention_that_computes_most_of_its_time_is_left_alone():
 @pytest.mark.parametrize(
     ("name", "style", "text"),
     [
-        ("SGD", "foreach", "foreach=True → fused=True"),
-        ("RMSprop", "single", "foreach=False → foreach=True"),
+        ("SGD", "foreach", "One list of tensors at a time → all at once: fused=True"),
+        ("RMSprop", "single", "One tensor at a time → lists of tensors: foreach=True"),
         ("Lion", "single", "`torch._foreach_` functions"),
     ],
 )
@@ -730,7 +730,7 @@ def test_on_a_processor_a_fused_adam_saves_most_of_its_time_and_others_are_only_
     adam = finding("CP006", by_processor(0.3))
     assert adam.bound == "overhead-bound"
     assert adam.saving.expected == pytest.approx(0.21)
-    assert adam.fix.text == "foreach=False → fused=True."
+    assert adam.fix.text == "One tensor at a time → all at once: fused=True."
     named = finding("CP006", by_processor(0.3, name="SGD"))
     assert (named.saving, named.fix, named.bound) == (None, None, None)
     assert finding("CP006", by_processor(0.3, style="fused")).bound is None

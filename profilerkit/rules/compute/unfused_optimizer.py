@@ -184,16 +184,15 @@ def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Result
 
 
 def _fix(name: str, style: str | None) -> Fix:
-    now = "foreach=True" if style == "foreach" else "foreach=False"
+    now = "One list of tensors at a time" if style == "foreach" else "One tensor at a time"
     if not name:
         return Fix(
             text=f"{now} → fused=True, which {', '.join(_FUSED[:-1])} and {_FUSED[-1]} have; others foreach=True.",
-            code="optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
+            code="optimizer = torch.optim.AdamW(..., fused=True)",
         )
     if name in _FUSED:
-        code = f"optimizer = torch.optim.{name}(model.parameters(), fused=True)"
-        return Fix(text=f"{now} → fused=True.", code=code)
+        return Fix(text=f"{now} → all at once: fused=True.", code=f"optimizer = torch.optim.{name}(..., fused=True)")
     if name in _BY_LIST:
-        code = f"optimizer = torch.optim.{name}(model.parameters(), foreach=True)"
-        return Fix(text=f"{now} → foreach=True.", code=code)
+        text = f"{now} → lists of tensors: foreach=True."
+        return Fix(text=text, code=f"optimizer = torch.optim.{name}(..., foreach=True)")
     return Fix(text="One tensor at a time → the `torch._foreach_` functions, or torch.compile of the optimizer step.")

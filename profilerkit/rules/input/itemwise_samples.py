@@ -187,9 +187,8 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
         saving=saving(expected, facts.share(*WAITS)),
         fix=Fix(
             text=f"Fetch all {format_count(round(batch.samples))} samples of a batch in one call.",
-            code="def __getitems__(self, indices):\n"
-            "    rows = self.data[torch.as_tensor(indices)]\n"
-            "    ...  # and a collate_fn that takes the batch as it is",
+            code="def __getitems__(self, indices):  # of the data set; collate_fn=lambda batch: batch\n"
+            "    return self.data[torch.as_tensor(indices)]",
         ),
         confirm="Time dataset.__getitems__ of one batch against its samples one by one.",
     )

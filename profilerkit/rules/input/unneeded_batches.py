@@ -12,7 +12,8 @@ _TO_THE_LONGEST = Fix(
 )
 _BY_LENGTH = Fix(
     text="Put sequences of similar length into a batch: sample by length, or pack several into one row.",
-    code="TrainingArguments(..., group_by_length=True)",
+    code="order = sorted(range(len(dataset)), key=lambda index: len(dataset[index]))\n"
+    "batches = [order[at : at + 32] for at in range(0, len(order), 32)]  # shuffled: batch_sampler=batches",
 )
 _START_THERE = Fix(
     text="Start the sampler where the run ended: StatefulDataLoader, or accelerate's skip_first_batches.",
