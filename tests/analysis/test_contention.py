@@ -12,6 +12,7 @@ from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
 from tests.recipes import INPUT, STEP_NS, facts, made, replace, steps
 from tests.rules.test_rules import on_host
+from tests.test_diagnosis import outcome
 
 #: A replay of the queue, whatever is in it.
 LOADING = LoadingFacts(queue=QueueFacts(20, 0.0, {}, {}, 0.0, 0.0))
@@ -121,6 +122,9 @@ def test_unexplained_time_in_which_the_pool_queues_is_the_machines(pool, left):
     known = on_host(parts, steps=steps(queued_ratio=0.1), usable_cores=4.0, world_size=1, samples=(*cores(0.4), *queue))
     assert contended(known).share("idle.unknown") == pytest.approx(left)
     assert contended(known).share("compute.math") == pytest.approx(0.5)
+    bound = judged(known).bound
+    assert bound == ("inconclusive" if pool is None else bound)
+    assert bound == ("compute-bound" if pool == 0.9 else bound)
 
 
 def test_a_queue_beyond_what_is_unexplained_is_in_all_else_alike():
@@ -136,9 +140,6 @@ def test_on_a_busy_machine_a_small_saving_does_not_decide_whether_kernels_own_th
     known = on_host({"compute.math": 0.8, "over.python": 0.2}, taken=taken)
     found = diagnose(known, [outcome("overhead-bound", 0.07)])
     assert (found.bound, found.contenders) == (bound, ("overhead-bound",))
-    bound = judged(known).bound
-    assert bound == ("inconclusive" if pool is None else bound)
-    assert bound == ("compute-bound" if pool == 0.9 else bound)
 
 
 @pytest.mark.parametrize("seen", [None, 0.1])

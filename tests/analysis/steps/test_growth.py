@@ -125,10 +125,9 @@ def looks(log, line, share):
     out = []
     for start, stop, number in zip(log.start, log.stop, log.index, strict=True):
         inside = random.random() < share(int(number))
-        lines = (
-            "train.py(9): main",
-            line.replace("{number % 3}", str(number % 3)) if inside else f"net.py(7): layer_{number % 30}",
-        )
+        caller = f"train.py({9 if inside else 20 + number % 30}): main"
+        place = line.replace("{number % 3}", str(number % 3)) if inside else f"net.py(7): layer_{number % 30}"
+        lines = (caller, place)
         out.append(StackSample(t_ns=int(start + stop) // 2, lines=lines, held_ns=6_000_000, place="step"))
     return tuple(out)
 
