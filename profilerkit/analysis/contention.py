@@ -16,6 +16,8 @@ from profilerkit.model.workers import Workers
 UNKNOWN = "idle.unknown"
 #: Less of a step in the queue for a processor is what every host takes (a choice: no rule speaks below it either).
 _LEAST = 0.02
+#: Share of the step in that queue from which growth, or a small saving, may be the machine's (a choice, as RU005's).
+BUSY = 0.1
 #: Less of the work on a batch in that queue leaves the replay of the loader as it is (a choice).
 _LEAST_OF_A_BATCH = 0.1
 #: More than this of what a thread does is not its queue: that of its waits was missed, and all parts bear it alike.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from profilerkit.analysis.contention import BUSY
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import UNSPLIT
 from profilerkit.analysis.whatif import relative_error, unnamed_pauses
@@ -160,7 +161,8 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
     is_doubted = share >= NOTED_UNPRICED or facts.mode != "gpu" or is_contradicted(outcomes)
     sure: Confidence = "medium" if is_doubted else "high"
     of_kernels = all(bound in _OF_KERNELS and _lost(facts, bound) < CONTENDER_SAVING for bound in contenders)
-    if of_kernels and facts.share("compute.") >= MOST_OF_THE_STEP:
+    # On a busy machine such a saving comes and goes from one recording to the next.
+    if (of_kernels or facts.taken >= BUSY) and facts.share("compute.") >= MOST_OF_THE_STEP:
         own = _kernels_own_it(facts, confidence(facts, sure))
         left = tuple(bound for bound in contenders if bound != own.bound)
         return revise(own, contenders=left, saving=ranked[0].saving if contenders else None)

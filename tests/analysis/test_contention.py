@@ -12,6 +12,7 @@ from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
 from tests.recipes import INPUT, STEP_NS, facts, made, replace, steps
 from tests.rules.test_rules import on_host
+from tests.test_diagnosis import outcome
 
 #: A replay of the queue, whatever is in it.
 LOADING = LoadingFacts(queue=QueueFacts(20, 0.0, {}, {}, 0.0, 0.0))
@@ -106,9 +107,12 @@ def test_a_thread_that_waits_for_a_processor_is_not_blocked_on_reading():
     assert ready_ratio(0.9, 0.6) == 1.0
 
 
-@pytest.mark.parametrize(("pool", "left"), [(None, 0.45), (0.2, 0.27), (0.9, 0.025)])
+@pytest.mark.parametrize(("pool", "left"), [(None, 0.4), (0.2, 0.22), (0.9, 0.025)])
 def test_unexplained_time_in_which_the_pool_queues_is_the_machines(pool, left):
-    """The calm traced steps explain the rest: the training thread spins until a thread of the pool is on a core."""
+    """The calm traced steps explain the rest: what queues makes other steps longer.
+
+    The training thread spins until a thread of the pool is on a core.
+    """
     queue = (
         ()
         if pool is None
@@ -117,10 +121,25 @@ def test_unexplained_time_in_which_the_pool_queues_is_the_machines(pool, left):
     parts = {"compute.math": 0.5, "idle.unknown": 0.5}
     known = on_host(parts, steps=steps(queued_ratio=0.1), usable_cores=4.0, world_size=1, samples=(*cores(0.4), *queue))
     assert contended(known).share("idle.unknown") == pytest.approx(left)
-    assert contended(known).share("compute.math") == pytest.approx(0.45)
+    assert contended(known).share("compute.math") == pytest.approx(0.5)
     bound = judged(known).bound
     assert bound == ("inconclusive" if pool is None else bound)
     assert bound == ("compute-bound" if pool == 0.9 else bound)
+
+
+def test_a_queue_beyond_what_is_unexplained_is_in_all_else_alike():
+    parts = {"compute.math": 0.6, "over.python": 0.3, "idle.unknown": 0.1}
+    known = contended(on_host(parts, steps=steps(queued_ratio=0.32), usable_cores=4.0, samples=cores(0.4)))
+    assert known.share("idle.unknown") == pytest.approx(0.005)
+    assert known.share("compute.math") / known.share("over.python") == pytest.approx(2.0)
+    assert known.share(QUEUE) == pytest.approx(0.32)
+
+
+@pytest.mark.parametrize(("taken", "bound"), [(0.0, "balanced"), (0.099, "balanced"), (0.1, "compute-bound")])
+def test_on_a_busy_machine_a_small_saving_does_not_decide_whether_kernels_own_the_step(taken, bound):
+    known = on_host({"compute.math": 0.8, "over.python": 0.2}, taken=taken)
+    found = diagnose(known, [outcome("overhead-bound", 0.07)])
+    assert (found.bound, found.contenders) == (bound, ("overhead-bound",))
 
 
 @pytest.mark.parametrize("seen", [None, 0.1])

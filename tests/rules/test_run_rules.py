@@ -54,15 +54,25 @@ def busier(sampled, traced):
     return facts(samples=(ratio("gpu.utilization", sampled),), device=replace(DEVICE, busy_ratio=traced))
 
 
-def growing(last=2.0, *, count=60, part=None, shape=None, **changes):
-    """Steps of 100 ms at first and ``last`` times that at last; ``part`` holds all of the growth."""
+def growing(last=2.0, *, count=60, part=None, stages=None, shape=None, **changes):
+    """Steps of 100 ms at first and ``last`` times that at last; ``part`` holds all of the growth.
+
+    ``stages`` hold these shares of it.
+    """
     line = np.linspace(0.0, 1.0, count) if shape is None else shape(np.linspace(0.0, 1.0, count))
     more = np.rint(line * (last - 1.0) * 100 * MS).astype(np.int64)
     time = 100 * MS + more
     of_all = np.ones(count, dtype=bool)
     split = {part: more, "compute.math": time - more} if part else {}
-    series = StepSeries(np.arange(count), time, of_all, of_all, split)
+    staged = {name: np.rint(share * more).astype(np.int64) for name, share in (stages or {}).items()}
+    series = StepSeries(np.arange(count), time, of_all, of_all, split, stages=staged)
     return facts(steps=steps(count, mean_ns=int(time.mean())), step_series=(series,), **changes)
+
+
+GROWS = MemoryGrowth(
+    of="process", bytes_per_step=1e6, low_bytes_per_step=9e5, high_bytes_per_step=1.1e6, n=40, first_step=0,
+    last_step=59, grows=True,
+)  # fmt: skip
 
 
 def crowded(last, *, computed, queue=0.5):
@@ -574,7 +584,6 @@ def test_idle_time_is_told_as_it_comes():
 @pytest.mark.parametrize(
     ("part", "bound", "word"),
     [
-        (None, "compute-bound", "graph kept over steps"),
         ("compute.other", "compute-bound", "graph kept over steps"),
         ("input.fetch", "input-bound", "data set"),
         ("over.gc", "overhead-bound", "collects objects"),
@@ -589,21 +598,71 @@ def test_growing_steps_bound_the_run_by_the_part_that_grows(part, bound, word):
     assert found.saving.expected == pytest.approx(1 - 107 / 250, abs=0.03)
     verdict = diagnose(known, run_rules(known, RULES))
     assert (verdict.bound, verdict.detail) == (bound, "growing")
-    assert ("in one part" in found.why) is (part is not None)
+    assert "in one part" in found.why
+
+
+@pytest.mark.parametrize(
+    ("stages", "bound", "where", "word"),
+    [
+        (
+            {"after": 0.9},
+            "overhead-bound",
+            "90 % of the growth is between the optimizer step and the next batch",
+            "metric",
+        ),
+        ({"forward": 0.9}, None, "from the batch to the backward pass", "forward pass"),
+        ({"loop": 0.9}, None, "outside of backward pass and optimizer step", "metric"),
+        ({"optimizer": 0.9}, "compute-bound", "in the optimizer step", "parameters"),
+        ({"backward": 0.65, "forward": 0.35}, "compute-bound", "in the backward pass", "sequences"),
+        ({"backward": 0.5, "forward": 0.5}, None, "No part that was timed", "sequences"),
+        ({}, None, "No part that was timed", "sequences"),
+    ],
+)
+def test_the_stage_that_grows_bounds_the_run_and_without_one_nothing_does(stages, bound, where, word):
+    found = finding("RU009", growing(4.0, stages=stages, mode="cpu"))
+    assert (found.bound, found.detail) == (bound, "growing")
+    assert where in found.why
+    assert word in found.fix.text
+    assert found.fix.code == ""  # nothing says that a graph is kept
+
+
+def test_a_graph_is_kept_where_the_backward_pass_grows_alone_or_memory_with_it():
+    limit = 5 / 6
+    assert "detach" in finding("RU009", growing(4.0, stages={"backward": limit + JUST}, mode="cpu")).fix.code
+    assert finding("RU009", growing(4.0, stages={"backward": limit - JUST}, mode="cpu")).fix.code == ""
+    kept = growing(4.0, stages={"backward": 0.7}, memory=Memory(growth=(GROWS,)), mode="cpu")
+    assert "detach" in finding("RU009", kept).fix.code
+    metric = growing(4.0, stages={"after": 0.9}, memory=Memory(growth=(GROWS,)), mode="cpu")
+    assert finding("RU009", metric).fix.code == ""
+
+
+def test_where_a_device_works_the_hosts_stages_tell_nothing():
+    found = finding("RU009", growing(4.0, stages={"after": 0.9}))
+    assert (found.bound, "No part that was timed" in found.why) == (None, True)
+
+
+def test_steps_that_take_longer_from_one_step_on_are_shown_without_a_fix():
+    found = finding("RU009", growing(2.0, shape=lambda x: np.where(x < 0.4, 0.0, 1.0)))
+    assert found.title == "Steps take longer from step 24 on: 100 ms before, 200 ms after"
+    assert (found.bound, found.fix, found.saving, found.detail) == (None, None, None, "jump")
+
+
+def test_the_line_that_grows_is_named():
+    line = HotLine(("train.py(9): main", "train.py(4): metric"), 0.8, 0.7, 0.9, 40)
+    found = finding("RU009", replace(growing(4.0), lines={"growing": line}))
+    assert found.title.startswith("Steps get longer in metric (train.py:4): ")
+    assert found.fix.text.startswith("Look first in metric (train.py:4). ")
+    assert found.line.line == 4
 
 
 def test_where_memory_grows_with_the_steps_a_graph_is_kept():
-    grows = MemoryGrowth(
-        of="process", bytes_per_step=1e6, low_bytes_per_step=9e5, high_bytes_per_step=1.1e6, n=40, first_step=0,
-        last_step=59, grows=True,
-    )  # fmt: skip
-    assert "retain_graph" in finding("RU009", growing(4.0, memory=Memory(growth=(grows,)))).fix.text
+    assert "retain_graph" in finding("RU009", growing(4.0, memory=Memory(growth=(GROWS,)))).fix.text
 
 
 @pytest.mark.parametrize(
     "shape",
-    [lambda x: np.where(x < 0.4, 0.0, 1.0), lambda x: np.minimum(3 * x, 1.0), lambda x: np.sin(40 * x)],
-    ids=["a jump", "it settles", "it wanders"],
+    [lambda x: np.minimum(3 * x, 1.0), lambda x: np.sin(40 * x)],
+    ids=["it settles", "it wanders"],
 )
 def test_steps_that_stopped_growing_are_not_called_growing(shape):
     assert ended("RU009", growing(2.0, shape=shape)) is Passed
@@ -611,7 +670,15 @@ def test_steps_that_stopped_growing_are_not_called_growing(shape):
 
 def test_a_machine_that_gets_busier_makes_no_growing_steps():
     assert ended("RU009", growing(1.5, taken=0.6)) is Passed
+    assert ended("RU009", growing(2.4, taken=0.6)) is Passed  # a queue of 60 % makes a step 2.5 times as long
     assert ended("RU009", growing(3.0, taken=0.6)) is Fired
+
+
+def test_growth_on_a_busy_machine_has_low_confidence():
+    assert finding("RU009", growing(4.0, taken=0.1)).confidence == "low"
+    assert finding("RU009", growing(4.0, taken=0.1 - JUST)).confidence == "medium"
+    jump = {"shape": lambda x: np.where(x < 0.4, 0.0, 1.0)}
+    assert [finding("RU009", growing(4.0, taken=taken, **jump)).confidence for taken in (0.1, 0.0)] == ["low", "medium"]
 
 
 # RU009 on a machine that gets busier

@@ -26,10 +26,17 @@ def growing_line(record: RankRecord, log: StepLog) -> HotLine | None:
     line = hot_line(last, of_loop=True)
     if line is None or not first or now <= before:
         return None
-    seen = sum(line.frames[-1] in sample.lines for sample in first)
-    more = now * line.share - before * seen / len(first)
-    is_more = now * line.low > before * interval(seen, len(first))[1]
+    function = _function(line.frames[-1])
+    seen, still = (sum(function in map(_function, sample.lines) for sample in looks) for looks in (first, last))
+    more = now * still / len(last) - before * seen / len(first)
+    is_more = now * interval(still, len(last))[0] > before * interval(seen, len(first))[1]
     return line if is_more and more >= LEAST_COVERAGE * (now - before) else None
+
+
+def _function(frame: str) -> str:
+    """A frame without its line number: a function is not always found in the same line."""
+    file, _, rest = frame.rpartition("(")
+    return f"{file}{rest.partition(')')[2]}"
 
 
 def _looks(record: RankRecord, log: StepLog, rows: I64) -> list[StackSample]:

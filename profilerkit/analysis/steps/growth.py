@@ -36,7 +36,7 @@ class StepGrowth(msgspec.Struct, frozen=True):
             at most 1; ``None`` where not known.
         crowding: share of the last third in which the training thread waits for a processor, less that of the first;
             0 where it is not known.
-        queue_ns: how much of a last step may be that wait, where samples do not tell when it was.
+        ratio: of the quicker steps, of which a busy machine holds up few, the last ones over the first ones.
         steps: first and last judged step.
         jump: number of the step from which all are longer, where most of the growth is there; else ``None``.
     """
@@ -51,27 +51,22 @@ class StepGrowth(msgspec.Struct, frozen=True):
     stage: Grown | None
     computed_ratio: float | None
     crowding: float
-    queue_ns: float
+    ratio: float
     steps: tuple[int, int]
     jump: int | None = None
-
-    @property
-    def ratio(self) -> float:
-        """Last step over first step, as far as it is not the wait for a processor."""
-        return (self.last_ns - self.queue_ns) / self.first_ns
 
 
 def step_growth(series: StepSeries) -> StepGrowth | None:
     """The growth of the judged steps; ``None`` where they are few, do not grow for certain, or stopped growing.
 
-    Waiting for a processor is left out where it is known: a machine that gets busier is no growth of the program. Where
-    the run is too short for samples to tell when it was, all of it may have been at the end.
+    Waiting for a processor is left out where samples tell when it was: a machine that gets busier is no growth of the
+    program.
     """
     rows = np.flatnonzero(series.steady)
     if len(rows) < FEWEST_TO_GROW:
         return None
-    recorded, queue_ns = series, _untold_queue(series, rows)
-    series = series if queue_ns else series.unqueued()
+    recorded, is_told = series, int(series.time[rows].sum()) >= 3 * _TOLD_NS
+    series = series.unqueued() if is_told else series
     index, time = series.index[rows], series.time[rows]
     slope = theil_sen(index, time)
     if slope is None:
@@ -94,9 +89,9 @@ def step_growth(series: StepSeries) -> StepGrowth | None:
         mean_ns=float(time.mean()),
         part=what_grew(recorded, last, first),
         stage=what_grew(revise(recorded, parts=series.stages), last, first),
-        computed_ratio=None if queue_ns else _computed_ratio(series, early, late),
-        crowding=0.0 if queue_ns else _crowding(recorded, early, late),
-        queue_ns=queue_ns,
+        computed_ratio=_computed_ratio(series, early, late) if is_told else None,
+        crowding=_crowding(recorded, early, late) if is_told else 0.0,
+        ratio=_quick(time[at:]) / _quick(time[:at]) if is_jump else _quick(time[-tenth:]) / _quick(time[:tenth]),
         steps=(int(index[0]), int(index[-1])),
         jump=int(index[at]) if is_jump else None,
     )
@@ -134,25 +129,19 @@ def _is_clear(time: I64, at: int) -> bool:
 
 
 def _goes_on(time: I64) -> bool:
-    first, middle, last = (median(third) for third in np.array_split(time, 3))
+    first, middle, last = (_quick(third) for third in np.array_split(time, 3))
     return last - middle >= _GOES_ON * (middle - first) > 0
+
+
+def _quick(time: I64) -> float:
+    """The lower quartile: a queue for a processor makes some steps longer, of which the others know nothing."""
+    return quantile(time, 0.25)
 
 
 def _mask(series: StepSeries, rows: I64) -> Mask:
     chosen = np.zeros(len(series.time), dtype=bool)
     chosen[rows] = True
     return chosen
-
-
-def _untold_queue(series: StepSeries, rows: I64) -> float:
-    """Wait for a processor of a step of the last third if all of it was there, ns; 0 where samples tell when it was.
-
-    It is 0 as well where that wait is not known.
-    """
-    queued = series.queued
-    if queued is None or (queued[rows] < 0).any() or series.time[rows].sum() >= 3 * _TOLD_NS:
-        return 0.0
-    return 3.0 * float(queued[rows].mean())
 
 
 def _computed_ratio(series: StepSeries, early: I64, late: I64) -> float | None:

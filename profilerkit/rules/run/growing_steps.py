@@ -2,6 +2,7 @@
 
 import msgspec
 
+from profilerkit.analysis.contention import BUSY
 from profilerkit.analysis.steps.growth import FEWEST_TO_GROW, StepGrowth, step_growth
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
@@ -55,8 +56,6 @@ _PLACES: dict[str, _Place] = {
         Fix(text="Look in your loop for what goes over all steps so far: a metric over all batches, a list, a cache."),
     ),
 }
-#: Share of the step in the queue for a processor from which growth may be the machine's (a choice, as RU005's).
-BUSY = 0.1
 #: Share of the growth in the backward pass from which a graph is kept. Of larger batches the forward pass has a third
 #: (Kaplan et al. 2020: the backward pass computes twice as much), of a kept graph none: this is midway.
 GRAPH_SHARE = 5 / 6
@@ -107,7 +106,7 @@ class GrowingSteps(Rule, frozen=True):
             return Passed("the steps do not grow for good")
         grown = _of_program(facts, found)
         # Waiting for a processor adds so much to the rest of a step.
-        queue_ratio = facts.taken / max(1.0 - facts.taken, facts.taken / found.ratio)
+        queue_ratio = facts.taken / (1.0 - facts.taken)
         if grown < max(self.smallest_growth, queue_ratio):
             busy = " while other programs take the processors" if facts.taken or grown < found.ratio - 1.0 else ""
             return Passed(f"the last steps take {format_ratio(max(found.ratio - 1.0, 0.0))} more than the first{busy}")
@@ -194,14 +193,14 @@ def _of_program(facts: Facts, found: StepGrowth) -> float:
     """By how much the last steps take longer than the first ones as far as that is not the machine's doing.
 
     Where other programs take the processors, threads and workers that the training waits for queue as well: what the
-    program does more takes CPU time, and of workers that is not known. Of a short run the queue is taken off whole.
+    program does more takes CPU time, and of workers that is not known.
     """
     grown = found.ratio - 1.0
-    if facts.on_device or found.queue_ns or max(facts.taken, found.crowding) < BUSY:
+    if facts.on_device or max(facts.taken, found.crowding) < BUSY:
         return grown
-    if found.computed_ratio is None or (found.part is not None and found.part.part in WAITS):
+    if found.part is not None and found.part.part in WAITS:
         return 0.0
-    return grown * found.computed_ratio
+    return grown if found.computed_ratio is None else grown * found.computed_ratio
 
 
 def _memory_grows(facts: Facts) -> bool:
