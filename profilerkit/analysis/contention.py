@@ -109,9 +109,13 @@ def _taken(facts: Facts) -> Mapping[str, float]:
     left = opening + _left_to_wait(facts, ran * (1.0 - in_rest) + collectives, usual * (1.0 - in_waits))
     kept = dict.fromkeys(WAITS, max(left / waits, 1.0 - _MOST) if waits else 1.0)
     kept |= {part.part: 1.0 for part in facts.parts if part.family == "communication"}
-    taken = {part.part: part.share * (1.0 - kept.get(part.part, 1.0 - in_rest)) for part in facts.parts}
-    if unexplained := facts.share(UNKNOWN):
-        taken[UNKNOWN] += min(_queue_of_pool(facts, whole), max(_MOST * unexplained - taken[UNKNOWN], 0.0))
+    rest, unexplained = sum(part.share for part in facts.parts if part.part not in kept), facts.share(UNKNOWN)
+    # Nobody knows which steps queued. A queue makes steps longer than the typical one, which is all that explains.
+    first = min(in_rest * rest, _MOST * unexplained)
+    in_known = (in_rest * rest - first) / (rest - unexplained) if rest > unexplained else 0.0
+    taken = {part.part: part.share * (1.0 - kept.get(part.part, 1.0 - in_known)) for part in facts.parts}
+    if unexplained:
+        taken[UNKNOWN] = first + min(_queue_of_pool(facts, whole), _MOST * unexplained - first)
     return taken
 
 

@@ -13,13 +13,13 @@ from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.host.input import InputFacts
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ledger.account import Account, account
-from profilerkit.analysis.parts import NAMED_PAUSES, UNSPLIT, WAITS, leaf_times
+from profilerkit.analysis.parts import NAMED_PAUSES, UNSPLIT, WAITS, leaf, leaf_times
 from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import Numbers, median, median_error
-from profilerkit.analysis.steps.find import FEWEST_STEPS
+from profilerkit.analysis.steps.find import FEWEST_STEPS, TraceSteps
 from profilerkit.analysis.steps.log import StepLog, log_of
 from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.stalls import STALL_KINDS, Stall, unnamed_stalls
+from profilerkit.analysis.steps.stalls import OUTLIER_RATIO, STALL_KINDS, Stall, unnamed_stalls
 from profilerkit.analysis.steps.table import NO_STEPS, log_series, log_steps, trace_series, trace_steps
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.whatif import BLOCKED_RATIO
@@ -31,11 +31,15 @@ from profilerkit.model.step import PARTS, Part, Steps
 from profilerkit.model.workers import Workers
 from profilerkit.rundir.reader import RankRecord
 
+Floats = npt.NDArray[np.float64]
+
 #: Above this share of CPU time the loading thread computes.
 COMPUTING_RATIO = 0.7
 
 #: Leaves the timers measure themselves: of these a trace's composition is not used where there are timers.
 LOGGED = (*NAMED_PAUSES, "over.gc")
+#: Longer than any step.
+_LONGEST_NS = int(np.iinfo(np.int64).max)
 #: Utilisation is of the second before its sample, about (NVML: of the last sample period, at most a second).
 SAMPLE_NS = 1_000_000_000
 #: What a trace shows instead of a phase that only the timers know, the likeliest first.
@@ -282,22 +286,53 @@ def _utilization(log: StepLog | None, record: RankRecord | None) -> Numbers:
 
 
 def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:
-    """Leaf to mean time per traced step, ns, without what the timers measure themselves."""
-    count = max(trace.n_steady, 1)
-    times = {name: value / count for name, value in leaf_times(trace.totals).items()}
-    leave_out = (*LOGGED, *(WAITS if log.waits_seen else ()))
-    traced = {name: value for name, value in times.items() if name not in leave_out}
+    """Leaf to mean time per typical traced step, ns, without what the timers measure themselves, and without stops.
+
+    A stop is in the timers' steps. What a trace shows of it would be counted a second time, under another name.
+    """
+    per_step = trace.partition.per_step[trace.steps.judged]
+    left_out = [leaf(name) for name in (*LOGGED, *(WAITS if log.waits_seen else ()))]
+    weight, stopped = _weights(log, trace.steps, per_step.sum(axis=1) - per_step[:, left_out].sum(axis=1))
+    count = max(len(weight), 1)
+    times = {name: value / count for name, value in leaf_times(np.rint(weight @ per_step).astype(np.int64)).items()}
+    traced = {name: value for name, value in times.items() if leaf(name) not in left_out}
     # A trace has no event of a checkpoint, nor the timers' name for a compilation: it shows both as something else.
-    judged = [state == "steady" for state in trace.steps.state]
-    here = np.isin(log.index, trace.steps.index[judged])
-    timed = sum((float(spent[here].sum()) for spent in log.phases.values()), 0.0) / count
-    unmarked = timed - sum(times.get(name, 0.0) for name in log.phases)
+    unmarked = float(weight @ stopped) / count - sum(times.get(name, 0.0) for name in log.phases)
     for name in _UNMARKED_PHASES:
         taken = min(max(unmarked, 0.0), traced.get(name, 0.0))
         if taken:
             traced[name] -= taken
             unmarked -= taken
     return traced
+
+
+def _weights(log: StepLog, steps: TraceSteps, time: I64) -> tuple[Floats, Floats]:
+    """``(n_judged,)`` how often each judged step of a trace counts, and how long it stops, ns.
+
+    Steps in which nothing stops, and that are not much longer than the typical one, stand for the others of their kind,
+    with or without an optimizer step. Where each of a kind stops they count as they are.
+
+    Args:
+        log: of the timers.
+        steps: of the trace.
+        time: ``(n_judged,)`` what they take without what the timers measure, ns.
+    """
+    index = steps.index[steps.judged]
+    stopped, weight = np.zeros(len(index)), np.ones(len(index))
+    named = sum(log.phases.values(), np.zeros_like(log.time))
+    _, at, here = np.intersect1d(log.index, index, return_indices=True)
+    stopped[here] = named[at]
+    for stall in log.stalls:
+        if stall.part is None and stall.period:
+            stopped[(index - stall.steps[0]) % stall.period == 0] += stall.excess_ns
+    typical = median((log.time - log.wait - named)[log.steady])
+    for is_kind in (steps.optimizes[steps.judged], ~steps.optimizes[steps.judged]):
+        calm = is_kind & (stopped == 0)
+        plain = calm & (time <= OUTLIER_RATIO * max(time[calm].min(initial=_LONGEST_NS), typical))
+        if plain.any():
+            weight[is_kind] = 0.0
+            weight[plain] = np.count_nonzero(is_kind) / np.count_nonzero(plain)
+    return weight, stopped
 
 
 def _source(name: str, source: Source, log: StepLog) -> Source:

@@ -8,6 +8,7 @@ import numpy as np
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.compiles import compiles_of_log
+from profilerkit.analysis.host.growing import growing_line
 from profilerkit.analysis.host.host_facts import CollectionFacts, HostFacts, HotLine, PythonFacts
 from profilerkit.analysis.host.input import InputFacts, between_ratio
 from profilerkit.analysis.host.lines import lines_of
@@ -142,7 +143,8 @@ def with_records(facts: Facts, ranks: Sequence[RankFacts], run: RunRecord | None
     )
     if record is None or log is None:
         return known
-    lines = lines_of(record, log)
+    growing = growing_line(record, log)
+    lines = {**lines_of(record, log), **({"growing": growing} if growing else {})}
     return revise(
         known,
         memory_use=revise(

@@ -251,7 +251,13 @@ def handover_share(facts: Facts) -> float:
     """Share of the step that handing a batch over would take; 0 where there are workers, which do so already."""
     step = facts.mean_step_ns
     without = made_in_line(facts) or workers_now(facts) == 0
-    return HANDOVER_NS / step if without and step else 0.0
+    return batches_per_step(facts) * HANDOVER_NS / step if without and step else 0.0
+
+
+def batches_per_step(facts: Facts) -> float:
+    """Batches that a step takes from its loader, as timers counted them; 1 where they did not."""
+    counted = facts.input is not None and facts.input.source == "measured" and facts.steps.steady
+    return max(facts.input.fetches / facts.steps.steady, 1.0) if counted and facts.input is not None else 1.0
 
 
 def host_is_full(facts: Facts) -> bool:

@@ -70,7 +70,7 @@ class DeepWindow:
         first_step: the first step traced, or planned.
         last_step: the last whole step traced.
         size_bytes: of the export, as torch wrote it.
-        may_try_again: nothing was traced because another profiler needed the session.
+        may_try_again: nothing of use was traced, and the next window may do better.
     """
 
     def __init__(
@@ -242,9 +242,13 @@ class DeepWindow:
         self._stopped()  # last: what it reads of the device may fail, and the trace is there
         export = examine(part)
         self.size_bytes = export.size_bytes
-        self.may_try_again = self.last_step < self.first_step
-        self.reason = "no whole step was traced" if self.may_try_again else export.flaw
-        self._writer.finish_window(self.first_step, self._status(export, end_ns))
+        untraced = self.last_step < self.first_step
+        self.reason = "no whole step was traced" if untraced else export.flaw
+        status = self._status(export, end_ns)
+        # Kineto loses all kernels of a session that begins while an earlier one's CUPTI goes down (pytorch/kineto#1554;
+        # seen on an H200 with torch 2.11 after three sessions of the program's own).
+        self.may_try_again = untraced or status.no_kernels == "unknown"
+        self._writer.finish_window(self.first_step, status)
         if self._asks_device:
             # torch 2.13 keeps what CUDA sessions took until then (pytorch#193348); it takes 0.2 s.
             gc.collect()

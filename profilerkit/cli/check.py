@@ -49,6 +49,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Judge the budgets, print, write; return the exit code."""
     from profilerkit.compare.gates import judge_budget, parse_budget
 
+    if not arguments.path.exists():
+        raise UsageError(f"{arguments.path} does not exist", hint="check the path; profilerkit run records one")
     settings = results.project_settings([arguments.path], console)
     budgets = dict(settings.budgets) | dict(_budget(text) for text in arguments.budget)
     if not budgets:

@@ -75,6 +75,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             cause="each of its tests is a gate, and --fail-if was not given",
             hint="add --fail-if step_time:+5%, or check AFTER against budgets: profilerkit check",
         )
+    if len({str(place) for place in places}) < len(places):
+        console.note("a recording is named twice: what is compared with itself shows no change")
     from profilerkit import api
     from profilerkit.compare.gates import parse_limit
 

@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Print the list of topics, or one page."""
     found = TOPICS if arguments.topic is None else _find(arguments.topic.lower())
+    if arguments.topic is not None and arguments.topic.lower() not in TOPICS:
+        console.note(f"No page is called {arguments.topic}; that word is in a heading of {', '.join(found)}.")
     if arguments.topic is None or len(found) > 1:
         width = max(map(len, found))
         console.out("\n".join(f"{topic:<{width}}  {summary(topic)}" for topic in found))

@@ -33,6 +33,8 @@ starts at the first DataLoader iteration, backward pass or optimizer step, and
 ends with the program. A profile block in the script joins the recording."""
 
 _WITH_VALUE = ("-o", "--output", "--trace-steps", "--warmup-steps", "--trace-every", "--probe", "--color")
+#: What Python runs; ``""`` is of a script without a suffix.
+_SCRIPTS = ("", ".py", ".pyc", ".pyw", ".pyz", ".zip")
 _OFF = {
     "deep": "do not trace a window of steps",
     "nvml": "do not sample the GPU",
@@ -140,6 +142,8 @@ def _command(words: Sequence[str]) -> list[str]:
     if path.suffix == ".py" or path.is_dir() or (path.is_file() and not os.access(path, os.X_OK)):
         if not path.exists():
             raise UsageError(f"no such script: {first}", cause=f"searched in {Path.cwd()}", hint="check the path")
+        if path.suffix not in _SCRIPTS and path.is_file():
+            raise UsageError(f"{first} is no Python script", hint=f"to read a recording: profilerkit analyze {first}")
         return [sys.executable, *_python_options(), *words]
     if shutil.which(first) is None:
         raise UsageError(

@@ -76,6 +76,8 @@ def refusal(facts: Facts) -> Verdict | None:
         return inconclusive(
             "No step's time is known: the device had finished none when the recording ended", "Let more steps pass."
         )
+    if facts.steps.time_ns is None and facts.steps.count and facts.trust.truncated:
+        return inconclusive("The file is cut off before a step ends", "Record fewer steps, or save the trace again.")
     if facts.steps.time_ns is None or not facts.mean_step_ns:
         return inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
     if facts.device_events_missing:

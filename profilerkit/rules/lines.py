@@ -1,6 +1,7 @@
 """The lines of the user's that rules name: how they are written, and the evidence for them."""
 
 import re
+from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import HotLine
@@ -9,6 +10,8 @@ from profilerkit.units import format_ratio
 
 #: Where a frame's file and line stand in its name.
 PLACE = re.compile(r"^(?P<file>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
+#: What runs inside these is a function's own work, and told under it.
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _BUILTIN = re.compile(r"^<(?:built-in )?(?:function|method) (?P<function>[^ >]*)", re.DOTALL)
 
 
@@ -28,6 +31,17 @@ def code_line(frame: str | None) -> CodeLine | None:
     """Return the file, line and function of a frame; ``None`` where it has no place in a file."""
     place = PLACE.match(frame or "")
     return CodeLine("/".join(place["file"].split("/")[-2:]), int(place["line"]), place["function"]) if place else None
+
+
+def placed(frames: Sequence[str]) -> str:
+    """Return the innermost frame that is a function in a file, else the innermost: a built-in is in no file.
+
+    >>> placed(["a.py(3): main", "a.py(5): tokenize", "a.py(5): <listcomp>", "<built-in function sum>"])
+    'a.py(5): tokenize'
+    """
+    places = ((frame, PLACE.match(frame)) for frame in reversed(frames))
+    named = (frame for frame, place in places if place and place["function"] not in _COMPREHENSIONS)
+    return next(named, frames[-1])
 
 
 def line_text(line: HotLine) -> str:

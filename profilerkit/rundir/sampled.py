@@ -266,6 +266,7 @@ class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
         lines: ``file.py(12): function`` of the user's frames in that place, outer first; a library's, or torch's, where
             the user has none there.
         in_torch: the last of them had called torch's own Python; in the loader, they are torch's.
+        waits: it slept, and not for the interpreter; False as well where that is not known.
     """
 
     t_ns: TimeNs
@@ -274,3 +275,4 @@ class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     queued_ns: TimeNs = 0
     lines: tuple[str, ...] = ()
     in_torch: bool = False
+    waits: bool = False

@@ -17,6 +17,8 @@ _MOST_US = 15.0
 #: that a queue holds.
 _QUEUED_S, _BEFORE_WINDOW_S, _INSIDE_S = 1.0, 0.4, 0.1
 _SESSIONS = 3
+#: Categories of calls that launch kernels; cuBLAS launches by the driver's own.
+_LAUNCHES = ("cuda_runtime", "cuda_driver")
 
 
 def checks(device: Device, _place: Path) -> Iterator[Check]:
@@ -72,7 +74,7 @@ def _session(device: Device, number: int) -> Check:
     found["launched inside"] = launched
     found["stop_trace, ms"] = _cost_us(profiler.stop_trace, 1) / 1e3
     events = exported(profiler)
-    linked = {event["args"].get("correlation") for event in events if event.get("cat") == "cuda_runtime"}
+    linked = {event["args"].get("correlation") for event in events if event.get("cat") in _LAUNCHES}
     kernels = [event["args"].get("correlation") for event in events if event.get("cat") == "kernel"]
     found |= {"kernels": len(kernels), "without a launch": sum(number not in linked for number in kernels)}
     passed = len(kernels) >= launched

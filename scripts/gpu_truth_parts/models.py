@@ -21,10 +21,10 @@ _OVERHEAD, _COMPUTE = ("overhead-bound",), ("compute-bound", "memory-bound")
 _CAUSES = {
     "gpt_fp32": (_COMPUTE, ("CP001",)),
     "gpt_eager": (_COMPUTE, ("CP004", "CP005")),
-    "gpt_norms": (_OVERHEAD, ("OV002",)),
-    "pictures": (("input-bound",), ("IN001", "IN002", "IN003")),
+    "gpt_norms": (_OVERHEAD, ()),
+    "pictures": (("input-bound",), ("IN002", "IN001")),
     "small_kernels": (_OVERHEAD, ("OV001",)),
-    "images_amp": (HEALTHY, ()),
+    "images_amp": ((*_OVERHEAD, *HEALTHY), ("OV001",)),
 }
 
 
@@ -45,7 +45,7 @@ def checks(device: Device, place: Path) -> Iterator[Check]:
         yield Check(name=f"{name}: mean step recorded and bare, ms", value=[_step_ms(recorded), fault_ms])
         yield near(f"{name}: step, ms", report.steps.time_ns.median / 1e6, fault_ms, _MOST_RATIO)
         if rules:
-            yield saved(name, report, 1 - _step_ms(_run(*program, "--fixed")) / fault_ms)
+            yield saved(name, report, rules, 1 - _step_ms(_run(*program, "--fixed")) / fault_ms)
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:

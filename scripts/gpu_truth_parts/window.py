@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity
 
-from gpu_truth_parts.checks import Check, between, near
+from gpu_truth_parts.checks import Check, between
 from gpu_truth_parts.device import MS, Device
 from gpu_truth_parts.loop import Loop, mean_step_ms, record
 from profilerkit.rundir.reader import read_run
@@ -38,7 +38,9 @@ def checks(device: Device, place: Path) -> Iterator[Check]:
             continue
         yield between(f"{name}: busy", report.ranks[0].busy_ratio, _LEAST_BUSY, 1.0)
         found = [kernels / steps for kernels, steps, _ in held if kernels and steps > 0]
-        yield near(f"{name}: kernels per step", found[0] if found else None, _launched(loop, device), 0.02)
+        # A host that runs ahead has kernels in the queue as the window opens: they are recorded as well.
+        launched = _launched(loop, device)
+        yield between(f"{name}: kernels per step", found[-1] if found else None, 0.98 * launched, 1.2 * launched)
 
 
 def _launched(loop: Loop, device: Device, steps: int = 10) -> float:

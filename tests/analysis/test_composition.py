@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from profilerkit.analysis import composition
 from profilerkit.analysis.composition import Measured, compose
 from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import read_run
 from tests.recipes import Log, Trace, write_run
 
@@ -163,21 +164,93 @@ def test_a_longer_wait_never_has_a_smaller_part(wait, more, kernels):
     assert part(wait) <= part(wait + more)
 
 
+def shares_of(tmp_path, trace, log):
+    (record,) = read_run(write_run(tmp_path / "run", [log], traces={0: trace})).ranks
+    return {part.part: part.share for part in rank_facts("rank_00000", trace.facts(), record).parts}
+
+
+def stopping(steps=8, *, stops=lambda number: number % 10 == 4, stop=4_000, on_gpu=False, optimizes=False):
+    """A traced loop of 1 ms steps, 900 µs of it computing, that stands still in some; on a GPU it copies meanwhile."""
+    trace, at = Trace(), 1_000
+    for number in range(steps):
+        began, at = at, at + 100
+        for _ in range(3 if optimizes and number % 4 == 3 else 1):
+            if on_gpu:
+                trace.op(at - 20, at - 2)
+                trace.kernel(at, at + 900, launch=(at - 10, at - 4))
+            else:
+                trace.op(at, at + 900, name="aten::mm")
+            at += 900
+        if optimizes and number % 4 == 3:
+            trace.optimizer(at - 100, at)
+        if stops(number):
+            if on_gpu:
+                trace.copy(at, at + stop, kind="DtoH", memory="Device -> Pageable", launch=(at - 5, at + stop))
+            at += stop
+        trace.step(number, began, at)
+    return trace
+
+
 def test_a_checkpoint_in_the_traced_window_is_told_once(tmp_path):
     """No event of a trace names it: it looks like Python there."""
-    trace, at = Trace(), 1_000
-    for number in range(8):
-        began, at = at, at + (4_100 if number == 4 else 100)
-        trace.op(at, at + 900, name="aten::mm")
-        at += 900
-        trace.step(number, began, at)
     log = Log()
     for number in range(80):
         saved = number % 10 == 4
         log.step(5_000 if saved else 1_000, phase=("checkpoint", 4_000) if saved else None)
     log.window(0, 12_000, 0)
-    (record,) = read_run(write_run(tmp_path / "run", [log], traces={0: trace})).ranks
-    found = {part.part: part.share for part in rank_facts("rank_00000", trace.facts(), record).parts}
+    found = shares_of(tmp_path, stopping(), log)
     assert found["other.ckpt"] == pytest.approx(400 / 1_400, rel=0.02)
     assert found["over.python"] == pytest.approx(100 / 1_400, rel=0.05)
     assert found["compute.math"] == pytest.approx(900 / 1_400, rel=0.05)
+
+
+def test_copies_of_a_checkpoint_are_the_checkpoint(tmp_path):
+    log = Log()
+    for number in range(80):
+        saved = number % 10 == 4
+        log.step(5_000 if saved else 1_000, phase=("checkpoint", 4_000) if saved else None)
+    log.window(0, 12_000, 0)
+    found = shares_of(tmp_path, stopping(on_gpu=True), log)
+    assert "sync.d2h" not in found
+    assert found["other.ckpt"] == pytest.approx(400 / 1_400, rel=0.02)
+    assert found["compute.math"] == pytest.approx(900 / 1_400, rel=0.05)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("shift", [0, 1], ids=["in its step", "in the step beside"])
+def test_a_stall_in_the_traced_window_is_told_once(tmp_path, shift, on_gpu):
+    log = Log()
+    for number in range(80):
+        log.step(5_000 if number % 10 == 4 else 1_000)
+    log.window(0, 12_000, 0)
+    trace = stopping(stops=lambda number: number % 10 == 4 + shift, on_gpu=on_gpu)
+    found = shares_of(tmp_path, trace, log)
+    assert found["other.stall"] == pytest.approx(400 / 1_400, rel=0.03)
+    assert found["compute.math"] == pytest.approx(900 / 1_400, rel=0.05)
+    assert sum(found.values()) == pytest.approx(1.0)
+
+
+def test_a_window_of_nothing_but_a_stall_has_it_taken_off(tmp_path):
+    log = Log()
+    for number in range(80):
+        log.step(5_000 if number % 10 == 4 else 1_000)
+    log.window(4_000, 9_000, 4)
+    trace = Trace()
+    trace.op(1_100, 2_000, name="aten::mm")
+    trace.step(4, 1_000, 6_000)
+    found = shares_of(tmp_path, trace, log)
+    assert found["compute.math"] == pytest.approx(900 / 1_400, rel=0.1)
+
+
+def test_steps_with_an_optimizer_step_keep_their_weight_where_they_stop(tmp_path):
+    """One step of four optimizes and computes three times as long; one of these also stops."""
+    log = Log()
+    for number in range(80):
+        optimizes, saved = number % 4 == 3, number % 20 == 3
+        if optimizes:
+            log.record(EventKind.OPTIMIZER, log.at + 2_700, 100)
+        log.step((2_800 if optimizes else 1_000) + 4_000 * saved, phase=("checkpoint", 4_000) if saved else None)
+    log.window(0, 21_000, 0)
+    trace = stopping(13, stops=lambda number: number == 3, optimizes=True)
+    found = shares_of(tmp_path, trace, log)
+    assert found["compute.math"] / found["over.python"] == pytest.approx(1_350 / 100, rel=0.05)

@@ -38,23 +38,14 @@ def test_a_line_is_named_once_chance_leaves_it_above_a_third(there, elsewhere, n
     assert (hot_line([*at(GET, count=there), *others]) is not None) is named
 
 
-def test_looks_at_which_the_thread_gave_up_the_interpreter_itself_count_for_its_callers():
-    assert hot_line(at(GET, count=20, held_ns=2 * MS)) is None
-    assert hot_line(at(GET, DECODE, count=20, held_ns=2 * MS)).frames == (GET,)
-    forced = hot_line([*at(GET, count=12, held_ns=6 * MS), *at(JOIN, count=8, held_ns=2 * MS)])
-    assert forced.frames == (GET,)
-    assert forced.share == 0.6
-
-
 def test_the_loop_itself_is_named_for_a_line_of_it_only():
     def loop(line, **fields):
-        return at(f"train.py({line}): main", held_ns=6 * MS, **fields)
+        return at(f"train.py({line}): main", **fields)
 
     spread = [sample for line in range(20) for sample in loop(line)]
     assert hot_line(spread).share == 1.0
     assert hot_line(spread, of_loop=True) is None
     assert hot_line([*spread, *loop(50, count=30)], of_loop=True).frames == ("train.py(50): main",)
-    assert hot_line(at("train.py(50): main", GET, count=30, held_ns=2 * MS), of_loop=True) is None
 
 
 def test_torchs_lines_that_a_late_look_found_are_left_out():
@@ -77,9 +68,9 @@ def recorded(stacks, *, log=None, workers=()):
 def test_places_are_told_apart():
     stacks = [
         *at(GET, count=30, start=100 * MS, place="input"),
-        *at(LOOP, "log.py(3): confusion", count=20, start=200 * MS, held_ns=6 * MS),
+        *at(LOOP, "log.py(3): confusion", count=20, start=200 * MS, held_ns=MS),
         *at("hooks.py(7): histogram", count=10, start=300 * MS, place="hook"),
-        *at(LOOP, count=40, start=400 * MS, in_torch=True, held_ns=6 * MS),
+        *at(LOOP, count=40, start=400 * MS, in_torch=True, held_ns=MS),
     ]
     worker = WorkerRecord(
         pid=7,
@@ -100,6 +91,13 @@ def test_places_are_told_apart():
         "hook": "hooks.py(7): histogram",
     }
     assert (lines["hook"].share, lines["workers"].share) == (0.1, 0.75)
+
+
+def test_a_wait_in_the_users_line_counts_as_python_and_an_operator_does_not():
+    waits = at(LOOP, "client.py(7): get", count=20, start=200 * MS, waits=True)
+    computes = at(LOOP, "model.py(3): forward", count=60, start=400 * MS)
+    assert lines_of(*recorded([*waits, *computes]))["python"].frames[-1] == "client.py(7): get"
+    assert "python" not in lines_of(*recorded(computes))
 
 
 def test_what_lies_outside_of_the_judged_steps_is_not_looked_at():
@@ -132,6 +130,43 @@ def test_an_unnamed_stop_is_the_line_that_other_steps_do_not_have():
     assert lines["unnamed"].frames[-1] == "train.py(40): sweep"
     everywhere = [sample for n in range(2, 18) for sample in at(LOOP, count=14, start=n * step * MS, apart=20 * MS)]
     assert "unnamed" not in lines_of(*recorded(everywhere, log=log))
+
+
+def stopping(*lines, **fields):
+    """Every tenth of 200 steps is longer by 190 ms, in which 9 looks find ``lines``; all steps run a model."""
+    log = Log()
+    for number in range(200):
+        log.step(200_000 if number % 10 == 9 else 10_000)
+    trains = {"count": 1, "in_torch": True}
+    stacks = [
+        sample
+        for n in range(2, 18)
+        for start in (n * 290 + 20, n * 290 + 50, n * 290 + 92)
+        for sample in at(LOOP, start=start * MS, **trains)
+    ]
+    stacks += [
+        sample
+        for n in range(2, 18)
+        for sample in at(LOOP, *lines, count=9, start=(n * 290 + 105) * MS, apart=20 * MS, **fields)
+    ]
+    return lines_of(*recorded(stacks, log=log))
+
+
+def test_a_stop_that_asks_a_model_is_told_from_one_that_does_not():
+    assert stopping("train.py(40): save_all")["unnamed"].frames[-1] == "train.py(40): save_all"
+    assert stopping("train.py(40): save_all")["model"].share < 0.1
+    assert stopping("ppo.py(40): collect", in_torch=True)["model"].share > 0.9
+    assert stopping("ppo.py(40): collect", "ppo.py(7): forward")["model"].share > 0.9
+
+
+def test_a_phase_that_the_program_names_has_the_line_of_its_own_time():
+    log, stacks = Log(), []
+    for number in range(100):
+        upload = number % 5 == 4
+        start = log.step(20_000 if upload else 10_000, phase=("upload artifacts", 10_000) if upload else None)
+        stacks += at(LOOP, "up.py(4): upload", start=start * 1_000 + MS) if upload else at(LOOP, start=start * 1_000)
+    lines = lines_of(*recorded(stacks, log=log))
+    assert lines["phase: upload artifacts"].frames[-1] == "up.py(4): upload"
 
 
 def test_a_stop_has_the_line_of_its_own_time():

@@ -72,6 +72,13 @@ def test_a_main_process_that_loads_half_of_the_step_is_replaced_by_workers():
     assert fix.expected == pytest.approx(0.5 - HANDOVER_NS / STEP_NS)
 
 
+def test_each_batch_of_a_step_is_handed_over_by_itself():
+    """Four micro-batches of 1.6 ms each, in a process beside the loop, were 9 and 43 % slower on two cores."""
+    known = loading(0.5, workers=0)
+    four = replace(known, input=replace(known.input, fetches=4 * known.steps.steady, source="measured"))
+    assert loader_fix(four).expected == pytest.approx(max(0.5 - 4 * HANDOVER_NS / STEP_NS, 0.0))
+
+
 @pytest.mark.parametrize(("count", "workers"), [(5, 5), (6, 1)])
 def test_workers_are_sized_on_the_usual_step_and_not_on_pauses_that_nothing_names(count, workers):
     # Of a mean of 100 ms the step takes 10 and the batch 40; a few steps take the rest.

@@ -1,14 +1,17 @@
 """Where threads are found: the user's lines, by place, at a cost that has a bound."""
 
 import functools
+import os
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FunctionType
 
 import pytest
 
 from profilerkit.analysis.host.lines import hot_line
+from profilerkit.capture import stacks
 from profilerkit.capture.stacks import PERIOD_SECONDS, StackSource
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import StackSample
@@ -193,6 +196,85 @@ def test_looks_take_at_most_three_in_a_thousand_of_the_time(tmp_path):
     assert cpu_ns <= 0.003 * wall_ns + 5_000_000
 
 
+def looks_at(tmp_path, work, count=20):
+    """What so many looks find of a thread that does ``work`` again and again."""
+    done = threading.Event()
+
+    def run():
+        while not done.is_set():
+            work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    source = StackSource(tmp_path / "stacks.jsonl", lambda: thread.ident)
+    source.open()
+    source._written_ns = 1 << 62  # the looks are read here
+    for _ in range(count):
+        time.sleep(0.02)
+        source.read()
+    done.set()
+    thread.join()
+    return source._samples
+
+
+def compute(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def rest(seconds):
+    time.sleep(seconds)
+
+
+def test_python_that_never_reaches_the_switch_interval_is_found(tmp_path):
+    def work():
+        compute(0.003)
+        rest(0.0003)
+
+    found = looks_at(tmp_path, work, 40)
+    inside = [sample for sample in found if functions(sample)[-1:] == ["compute"]]
+    assert len(inside) >= 10  # most of them, where a busy host lets neither thread wait for a processor
+    assert sum(sample.held_ns > 500_000 for sample in inside) > len(inside) / 2
+    assert not any(sample.waits for sample in inside)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="states of threads are Linux's")
+def test_a_call_that_sleeps_is_known_to_wait(tmp_path):
+    found = looks_at(tmp_path, functools.partial(rest, 0.01))
+    inside = [sample for sample in found if functions(sample)[-1:] == ["rest"]]
+    assert sum(sample.waits for sample in inside) > len(inside) / 2
+
+
+def test_the_switch_interval_is_as_it_was_after_a_look_and_in_a_child_forked_amid_it(monkeypatch):
+    usual = sys.getswitchinterval()
+    stacks._pause_sharply(0.001)
+    assert sys.getswitchinterval() == usual
+
+    def fork(_seconds):
+        assert sys.getswitchinterval() < usual
+        child = os.fork()
+        if not child:
+            os._exit(0 if sys.getswitchinterval() == usual else 1)
+        seen.append(os.waitpid(child, 0)[1])
+
+    seen = []
+    monkeypatch.setattr(stacks.time, "sleep", fork)
+    stacks._pause_sharply(0.001)
+    assert seen == [0]
+    assert sys.getswitchinterval() == usual
+
+
+def test_a_switch_interval_that_the_program_sets_amid_a_look_stays(monkeypatch):
+    usual = sys.getswitchinterval()
+    monkeypatch.setattr(stacks.time, "sleep", lambda _: sys.setswitchinterval(0.02))
+    try:
+        stacks._pause_sharply(0.001)
+        assert sys.getswitchinterval() == pytest.approx(0.02)
+    finally:
+        sys.setswitchinterval(usual)
+
+
 def test_the_training_threads_lines_are_recorded_and_its_sampler_ends(toy, light):
     def prepare(_):
         end = time.perf_counter() + 0.02
@@ -220,7 +302,7 @@ def test_workers_tell_where_they_collate(toy, light):
         return toy.torch.tensor(samples)
 
     with light() as prof:
-        for _ in prof.wrap(toy.torch.utils.data.DataLoader(range(80), batch_size=1, collate_fn=join, num_workers=1)):
+        for _ in prof.wrap(toy.torch.utils.data.DataLoader(range(120), batch_size=1, collate_fn=join, num_workers=1)):
             pass
     (worker,) = read_run(prof.directory).ranks[0].workers
     inside = [sample for sample in worker.stacks if sample.place == "collate"]

@@ -278,6 +278,17 @@ def test_a_device_that_left_no_kernel_is_said_loudly_and_the_trace_kept(loop):
     assert (found.writer.path / "windows" / "000002" / "trace.json").is_file()
 
 
+def test_a_window_that_lost_its_kernels_for_no_known_reason_is_tried_once_more(loop, monkeypatch):
+    monkeypatch.setattr("profilerkit.capture.deep.why_no_kernels", lambda: "unknown")
+    with_device = type("Activities", (list,), {"__len__": lambda _: 2})  # this torch has none for a device
+    monkeypatch.setattr(
+        "profilerkit.capture.deep.activities_in_use", lambda torch: with_device([torch.profiler.ProfilerActivity.CPU])
+    )
+    found = loop()
+    found.steps(60)
+    assert [status.no_kernels for status in found.statuses] == ["unknown"] * 2
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3, 6])
 def test_no_profiler_starts_or_stops_while_a_graph_is_captured(loop, monkeypatch, steps):
     """At the step that opens, the first traced, one between, and the one that closes."""
@@ -448,6 +459,7 @@ def test_a_worker_forked_inside_the_window_records_nothing_and_the_window_goes_o
 
     grown = []
     with deep(warmup_steps=0, trace_steps=6) as prof:
+        list(torch.utils.data.DataLoader(range(2)))  # a loader is seen: without one a window has few steps
         for _ in range(6):
             toy.train(toy.batch())
             prof.step()

@@ -11,6 +11,7 @@ from profilerkit.report.json import render as to_json
 from profilerkit.report.markdown import render as markdown
 from profilerkit.report.sections import whole_run
 from profilerkit.report.terminal import render as terminal
+from profilerkit.rundir.reader import read_run
 
 STEPS = 40
 WAIT_S = 0.004
@@ -111,6 +112,36 @@ def test_a_window_tells_get_batch_by_its_name(toy, deep):
     # The timers still saw no fetch: in the ledger of all steps it is told together with forward.
     assert not report.ledger.loader_seen
     assert SAID not in terminal(report)
+
+
+def windows_of(deep, work, **settings):
+    """The statuses of the windows of a loop without a loader."""
+    with deep(trace_steps=6, **settings) as prof:
+        for _ in range(STEPS):
+            work()
+    return [status for status, _ in read_run(prof.directory).ranks[0].windows]
+
+
+def test_names_that_nobody_asked_for_are_traced_in_a_few_steps(toy, deep):
+    def work():
+        toy.train(get_batch(toy))
+
+    (few,) = windows_of(deep, work)
+    (asked,) = windows_of(deep, work, with_stack=True)
+    assert few.ok
+    assert few.last_step - few.first_step + 1 <= 3
+    assert asked.last_step - asked.first_step + 1 == 6
+
+
+def test_names_that_slow_a_step_down_are_traced_in_that_one_alone(toy, deep):
+    def tokenize():
+        for number in range(30_000):
+            abs(number)
+        toy.train(toy.batch())
+
+    (status,) = windows_of(deep, tokenize)
+    assert status.ok
+    assert status.last_step == status.first_step
 
 
 def test_a_wrapped_generator_is_measured(toy, light):

@@ -121,6 +121,11 @@ def test_documents_for_continuous_integration(run, capsys, tmp_path, monkeypatch
     assert (tmp_path / "check.md").read_text("utf-8") == (tmp_path / "summary.md").read_text("utf-8")
 
 
+def test_a_path_that_is_not_there_is_said_before_budgets_are(tmp_path, capsys):
+    assert main(["check", str(tmp_path / "missing")]) == 2
+    assert "missing does not exist" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [

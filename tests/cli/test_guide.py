@@ -23,7 +23,9 @@ def test_a_page_is_plain_markdown_where_nobody_watches(capsys):
 )
 def test_a_word_of_a_heading_finds_its_page(word, topic, capsys):
     assert main(["guide", word]) == 0
-    assert capsys.readouterr().out.strip() == page(topic).strip()
+    said = capsys.readouterr()
+    assert said.out.strip() == page(topic).strip()
+    assert f"No page is called {word}" in said.err
 
 
 def test_a_word_of_several_pages_lists_them(capsys):

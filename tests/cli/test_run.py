@@ -452,6 +452,7 @@ def test_a_program_gets_back_the_signals_python_ignores(start):
         (["--"], "there is no command to run", "profilerkit run train.py"),
         (["missing.py"], "no such script: missing.py", "check the path"),
         (["pkg.train"], "no such script or program: pkg.train", "a module needs -m"),
+        ([str(HOME / "pyproject.toml")], "is no Python script", "profilerkit analyze"),
         (["-m"], "-m names no module", "-m package.train"),
         (["python train.py"], "no such script or program: python train.py", "profilerkit run python train.py"),
         (["--trace-steps", "0", "x.py"], "--trace-steps is 0", "--no-deep"),

@@ -6,7 +6,7 @@ import pytest
 
 from profilerkit.analysis.contention import room, throughput
 from profilerkit.analysis.device.records import MathFacts
-from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts
+from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts, RecordingFacts
 from profilerkit.analysis.kernel_losses.records import (
     Alignment,
     Grid,
@@ -714,11 +714,24 @@ def test_a_hot_device_is_an_observation_that_tells_more_power_where_there_is():
     assert finding("CP012", beside(60.0, watts=390.0)).title == "GPU 1 runs 22 °C hotter than the 7 others"
 
 
+def test_on_a_processor_the_optimizers_share_is_of_an_untraced_step():
+    def traced(ratio, events):
+        known = by_processor(0.2, name="SGD")
+        seen = RecordingFacts(options=(), events=events, waited_ns=0.0, hidden_ns=0.0)
+        trust = replace(known.trust, inflation_ratio=ratio)
+        return replace(known, host=replace(known.host, recording=seen), trust=trust)
+
+    assert finding("CP006", traced(1.0, 150.0)).evidence[0].value == 0.2
+    assert finding("CP006", traced(1.5, 600.0)).evidence[0].value == pytest.approx(0.3 - 0.125)
+    assert isinstance(check("CP006", traced(1.5, 150.0)), Passed)  # 150 of its operators are all that was recorded
+
+
 def test_on_a_processor_a_fused_adam_saves_most_of_its_time_and_others_are_only_named():
     adam = finding("CP006", by_processor(0.3))
     assert adam.bound == "overhead-bound"
     assert adam.saving.expected == pytest.approx(0.21)
     assert adam.fix.text == "foreach=False → fused=True."
-    assert finding("CP006", by_processor(0.3, name="SGD")).saving is None
+    named = finding("CP006", by_processor(0.3, name="SGD"))
+    assert (named.saving, named.fix, named.bound) == (None, None, None)
     assert finding("CP006", by_processor(0.3, style="fused")).bound is None
     assert isinstance(check("CP006", by_processor(0.02)), Passed)

@@ -4,7 +4,7 @@ import pytest
 
 from profilerkit.analysis.device.records import CopyFacts
 from profilerkit.analysis.events import SkippedBatches
-from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts
+from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts, HotLine
 from profilerkit.analysis.whatif import cheaper_batch, loader_fix, opening_share
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, PaddingFacts, QueueFacts
 from profilerkit.model.change import revise
@@ -78,6 +78,15 @@ def itemwise(each=100_000, *, samples=64.0, share=0.4, computing=1.0, size=None,
     step = {"batches_per_step": STEP_NS / (each * samples)}
     known = {"workers": revise(workers, **step), "loading": LoadingFacts(items=samples), "loader": FOUR}
     return facts({"input.prep": share}, **{**known, **changes})
+
+
+GET = "data.py(31): __getitem__"
+
+
+def decoding(share, *frames, each=100_000):
+    """The same, with ``share`` of the fetching in a function that the data set calls."""
+    line = HotLine(frames or (GET, "data.py(40): decode"), share, share, share, 60)
+    return replace(itemwise(each), lines={"fetch": line})
 
 
 def uneven(active=2.0, *, share=0.4, count=4, **changes):
@@ -157,6 +166,8 @@ CASES = Cases(
         ("IN012", "smallest_share"): (cold(2.5 * MS, 0.5 * MS), cold(2.5 * MS - 1, 0.5 * MS)),
         ("IN013", "most_ns"): (itemwise(200_000 - 1), itemwise(200_000)),
         ("IN013", "computing_share"): (itemwise(computing=0.7 + JUST), itemwise(computing=0.7 - JUST)),
+        ("IN013", "own_share"): (decoding(0.5), decoding(0.5 + JUST)),
+        ("IN013", "own_ns"): (decoding(1.0, GET, each=49_999), decoding(1.0, GET, each=50_000)),
         ("IN013", "fewest_samples"): (itemwise(samples=16.0), itemwise(samples=16.0 - JUST)),
         ("IN014", "with_data"): (uneven(3.0 - JUST), uneven(3.0)),
         ("IN015", "smallest_padding"): (padded(0.2), padded(0.2 - JUST)),

@@ -78,6 +78,24 @@ def test_a_stop_without_a_name_is_told_by_its_line():
 
 def test_a_stop_with_a_line_may_be_the_rollout_of_a_loop_without_a_loader():
     unnamed = replace(stalling(0.1, kind="unnamed", part=None, source="derived"), input=None)
-    text = finding("RU002", with_lines(unnamed, unnamed=hot("ppo.py(123): act"))).fix.text
+    lines = {"unnamed": hot("ppo.py(123): act"), "model": hot("ppo.py(123): act")}
+    text = finding("RU002", with_lines(unnamed, **lines)).fix.text
     assert text.startswith("Move act (ppo.py:123) off the loop")
     assert text.endswith("A rollout is training: make it faster instead.")
+
+
+def test_a_stop_that_runs_no_model_is_told_by_its_line_and_as_no_rollout():
+    unnamed = replace(stalling(0.5, kind="unnamed", part=None, source="derived"), input=None)
+    found = finding("RU002", with_lines(unnamed, unnamed=hot("train.py(6): save_all")))
+    assert found.title == "save_all (train.py:6) stops training for 300 ms every 10 steps"
+    assert found.fix.text == "Move save_all (train.py:6) off the loop, or make it rarer."
+
+
+def test_a_phase_that_the_program_names_is_told_by_that_name_and_its_line():
+    known = stalling(0.2, kind="upload artifacts", part="other.phase")
+    plain = finding("RU002", known).fix
+    assert (plain.text, plain.code) == ('Run "upload artifacts" every 10 → 20 steps, or move it off the loop.', "")
+    found = finding("RU002", replace(known, lines={"phase: upload artifacts": hot("up.py(4): upload")}))
+    assert found.fix.text.endswith("or move upload (up.py:4) off the loop.")
+    assert found.line == CodeLine("up.py", 4, "upload")
+    assert found.title.startswith("Upload artifacts stops training")

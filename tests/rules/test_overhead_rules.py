@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
-from profilerkit.analysis.device.records import ColdFacts, SyncFacts
+from profilerkit.analysis.device.records import ColdFacts, LaunchFacts, SyncFacts
 from profilerkit.analysis.host.host_facts import (
     CollectionFacts,
     CompileFacts,
@@ -221,12 +221,39 @@ def test_the_recordings_own_python_is_not_the_users():
     assert ended("OV005", python(frames=("my_profilerkit/capture.py(1): run", "capture/deep.py(1): done"))) is Fired
 
 
+def test_the_users_function_is_named_where_a_built_in_holds_the_time():
+    frames = ("p/iterable_in_main.py(5): tokenize", "p/iterable_in_main.py(5): <listcomp>", "<built-in function sum>")
+    found = finding("OV005", python(frames=frames))
+    assert found.fix.text.startswith("Move tokenize (p/iterable_in_main.py:5) off the loop")
+    assert "spent in tokenize (p/iterable_in_main.py:5)." in found.why
+    assert (found.line.file, found.line.line, found.line.function) == ("p/iterable_in_main.py", 5, "tokenize")
+
+
 def test_short_gaps_between_operators_are_not_the_users_python():
     known = python(0.3, between=0.5)
     saving = finding("OV005", known).saving
     assert (saving.expected, saving.high) == (pytest.approx(0.15), pytest.approx(0.3))
     assert ended("OV005", python(0.3, between=0.9)) is Passed
     assert ended("OV001", python(0.3, between=0.9)) is Fired
+
+
+def test_the_line_that_calls_most_operators_is_named_and_compiling_advised_where_it_reaches_it():
+    def fix(frames, share):
+        line = HotLine(frames, share, share - 0.1, share + 0.1, 40)
+        return finding("OV001", facts({"over.dispatch": 0.4}, **ON_HOST, lines={"calls": line})).fix
+
+    logs, forward = (("train.py(20): main", f"train.py(9): {name}") for name in ("log_norms", "forward"))
+    assert (fix(logs, 0.5).text[:31], fix(logs, 0.5).code) == ("Vectorise log_norms (train.py:9", "")
+    assert "torch.compile" in fix(forward, 0.5).code
+    assert fix(logs, 0.2).text.startswith("Fewer, larger operators: ")
+
+
+def test_a_step_that_launches_graphs_is_not_told_to_use_the_mode_that_makes_them():
+    def fix(launches):
+        return finding("OV001", facts({"over.dispatch": 0.3}, launches=launches)).fix.text
+
+    assert "reduce-overhead" in fix(LaunchFacts(events=100, unlinked=0, in_graphs=0, graph_launches=0))
+    assert "Capture the whole step" in fix(LaunchFacts(events=100, unlinked=0, in_graphs=80, graph_launches=2))
 
 
 def test_on_a_host_without_device_python_is_what_no_operator_does():
@@ -312,6 +339,11 @@ def test_a_recording_with_stacks_is_doubted_only_without_untraced_steps():
 def test_the_weight_of_the_profiler_is_told_by_what_is_known_of_it():
     assert finding("OV007", traced()).title == "Traced steps took 1.30 × the time of the others"
     assert "own work takes 5.0 %" in finding("OV007", traced(None, 0.05)).title
+
+
+def test_the_profilers_own_work_is_not_called_0_where_no_event_shows_it():
+    assert [row.label for row in finding("OV007", traced()).evidence] == ["Traced step over untraced step"]
+    assert len(finding("OV007", traced(1.3, 0.05)).evidence) == 2
 
 
 # OV008

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from profilerkit.analysis.host.host_facts import HotLine
 from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts, Rests
 from profilerkit.analysis.steps.series import StepSeries
@@ -326,14 +327,18 @@ def test_a_stop_of_a_loop_without_a_loader_may_be_the_rollout_that_feeds_it():
 
 
 def test_a_long_stop_that_recurs_in_a_loop_without_a_loader_is_a_rollout():
-    known = replace(stalling(0.5, kind="unnamed", part=None, source="derived"), input=None)
+    model = HotLine(("ppo.py(9): collect",), 0.1, 0.05, 0.2, 60)
+    known = replace(stalling(0.5, kind="unnamed", part=None, source="derived"), input=None, lines={"model": model})
     found = finding("RU002", known)
     assert (found.detail, found.title) == ("rollout", "What is likely a rollout takes 300 ms every 10 steps")
     assert (found.saving.method, found.saving.high) == ("bound", 0.5)
     assert finding("RU002", replace(known, input=INPUT)).detail == "python"
     named = replace(stalling(0.5, kind="evaluation", part="other.eval"), input=None)
     assert finding("RU002", named).detail == "evaluation"
-    assert finding("RU002", replace(stalling(0.15, kind="unnamed", part=None), input=None)).detail == "python"
+    assert finding("RU002", replace(known, stalls=stalling(0.15, kind="unnamed", part=None).stalls)).detail == "python"
+    seldom = HotLine(model.frames, 0.1 - JUST, 0.05, 0.2, 60)
+    assert finding("RU002", replace(known, lines={"model": seldom})).detail == "python"
+    assert finding("RU002", replace(known, lines={})).detail == "python"
 
 
 def test_evaluation_that_nobody_named_is_told_once_and_less_sure():

@@ -267,11 +267,14 @@ def test_training_on_several_cores_leaves_the_workers_fewer():
     known = {"usable_cores": 2.0, "loader": Loader(kind="DataLoader", num_workers=0), "input": alone}
     # Half of each step loads on one core. Where the rest takes both cores, 1.5 steps of a core are left for two.
     one, both = (
-        facts({"input.prep": 0.5}, samples=(series("host.process_cores", used),), **known) for used in (1.0, 1.5)
+        facts({"input.prep": 0.5}, mode="cpu", samples=(series("host.process_cores", used),), **known)
+        for used in (1.0, 1.5)
     )
     assert loader_fix(one).expected == pytest.approx(0.5 - HANDOVER_NS / STEP_NS)
     assert loader_fix(both).expected == pytest.approx(0.25)
     assert loader_fix(both).limited_by == "cores"
+    # Where a device trains, threads beside the loop's are those of loading, which a worker does not have.
+    assert loader_fix(replace(both, mode="gpu")).expected > 0.35
     # Loading that is blocked meets them for as little of its time as it computes: OpenMP spins through such waits.
     asleep = replace(both, input=replace(alone, cpu_ratio=0.0))
     assert loader_fix(asleep).expected == pytest.approx(0.5 - HANDOVER_NS / STEP_NS)

@@ -8,11 +8,13 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.events import EVENT_DTYPE, timed
 from profilerkit.analysis.host.host_facts import HotLine
-from profilerkit.analysis.intervals import I64, Spans, covered
+from profilerkit.analysis.intervals import I64, Spans, covered, union
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.stalls import Stall
+from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import StackPlace, StackSample
 
@@ -24,11 +26,8 @@ _FEWEST = 5
 #: With fewer in the judged steps those of the warm-up count as well: what is slow is so in the same lines (a choice).
 _FEW = 100
 _Z95 = 1.96
-#: A look that waited longer for the interpreter found the thread where it gave that up, not where it was when it was
-#: looked for (ten times what waking up takes) …
+#: A look that waited longer for the interpreter took it from the thread, which ran Python (``capture/stacks.py``).
 _HELD_NS = 500_000
-#: … unless it was made to: CPython takes it away after 5 ms (``sys.getswitchinterval``), wherever the thread is.
-_TAKEN_AWAY_NS = 5_000_000
 #: A look that waited longer for a processor is late (a choice: a sample of a batch takes about as long).
 _QUEUED_NS = 2_000_000
 
@@ -36,15 +35,14 @@ _QUEUED_NS = 2_000_000
 def hot_line(samples: Sequence[StackSample], *, of_loop: bool = False) -> HotLine | None:
     """Return the line that holds most of the samples; ``None`` where none holds enough, or hardly any were taken.
 
-    Looks that found the thread somewhere else than it was count for its callers only, which it seldom left. Those that
-    found it between two calls of the user's, long after they were due, are left out: on a busy host a look gets a
-    processor where the thread gives up its own, as torch does there. Samples ``of_loop`` are of no single call of it:
-    their common caller is the loop itself, which is no answer, unless one line of it is.
+    Looks that found the thread between two calls of the user's, long after they were due, are left out: on a busy host
+    a look gets a processor where the thread gives up its own, as torch does there. Samples ``of_loop`` are of no single
+    call of it: their common caller is the loop itself, which is no answer, unless one line of it is.
     """
     samples = [sample for sample in samples if not _is_between(sample)]
     if len(samples) < _FEWEST:
         return None
-    chains = [chain for sample in samples if (chain := _chain(sample)) and (chain == sample.lines or not of_loop)]
+    chains = [sample.lines for sample in samples if sample.lines]
     counts = Counter(function for chain in chains for function in {_function(line) for line in chain})
     enough = {name for name, count in counts.items() if interval(count, len(samples))[0] > _ENOUGH_RATIO}
     if not enough:
@@ -80,9 +78,11 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
     """Return the hot lines of a rank by place, as far as they are known.
 
     They are ``input``, of the training thread in the loader; ``workers``, of the loader's, and of that ``fetch`` and
-    ``collate``; ``python``, which keeps the interpreter outside of loader and torch; ``hook``, in the backward pass;
-    ``forward_hook``, which modules call; and ``unnamed``, what makes steps longer that recur. Steps with an evaluation
-    or another named phase are left out.
+    ``collate``; ``python``, Python and waits outside of loader and torch; ``calls``, that as well as calls of
+    torch, without backward pass and optimizer; ``hook``, in the backward pass;
+    ``forward_hook``, which modules call; ``unnamed``, what makes steps longer that recur, and ``model``, what runs a
+    model in these. Steps with an evaluation or another named phase are left out, and phases that make steps longer are
+    places of their own.
     """
     if not len(log.index):
         return {}
@@ -97,9 +97,11 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
         "fetch": hot_line([sample for sample in workers if sample.place == "input"]),
         "collate": hot_line([sample for sample in workers if sample.place == "collate"]),
         "python": hot_line([sample for sample in here if _is_python(sample)], of_loop=True),
+        "calls": _share_of_step(here, "step", of_loop=True),
         "hook": _share_of_step(here, "hook"),
         "forward_hook": _share_of_step(here, "forward_hook"),
-        "unnamed": _of_stalls(record.stacks, step, log),
+        **_of_stalls(record.stacks, step, log),
+        **_of_phases(record, log),
     }
     return {place: line for place, line in found.items() if line is not None}
 
@@ -110,10 +112,10 @@ def line_within(stacks: Sequence[StackSample], spans: Spans) -> HotLine | None:
     return hot_line(_chosen(stacks, covered(spans, at))) if len(stacks) and len(spans) else None
 
 
-def _share_of_step(samples: Sequence[StackSample], place: StackPlace) -> HotLine | None:
-    """The hot line of hooks, with its share of the step."""
+def _share_of_step(samples: Sequence[StackSample], place: StackPlace, *, of_loop: bool = False) -> HotLine | None:
+    """The hot line of a place, with its share of the step."""
     hooks = [sample for sample in samples if sample.place == place]
-    line = hot_line(hooks)
+    line = hot_line(hooks, of_loop=of_loop)
     if line is None:
         return None
     count = round(line.share * len(hooks))
@@ -121,18 +123,52 @@ def _share_of_step(samples: Sequence[StackSample], place: StackPlace) -> HotLine
     return HotLine(line.frames, count / len(samples), low, high, len(samples))
 
 
-def _of_stalls(stacks: Sequence[StackSample], step: I64, log: StepLog) -> HotLine | None:
-    """The line that holds more of longer steps that recur than of others."""
+def phase_place(name: str) -> str:
+    """Return the place of a phase that the program names."""
+    return f"phase: {name}"
+
+
+def _of_phases(record: RankRecord, log: StepLog) -> dict[str, HotLine | None]:
+    """The lines of the phases that make steps longer."""
+    events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
+    named = {stall.kind for stall in log.stalls if stall.part is not None}
+    found: dict[str, HotLine | None] = {}
+    for name in named & set(record.names.values()):
+        numbers = [number for number, text in record.names.items() if text == name]
+        spans = timed(events[(events["kind"] == EventKind.PHASE) & np.isin(events["name"], numbers)])
+        found[phase_place(name)] = line_within(record.stacks, union(spans.start, spans.end))
+    return found
+
+
+def _of_stalls(stacks: Sequence[StackSample], step: I64, log: StepLog) -> dict[str, HotLine | None]:
+    """The line that holds more of longer steps that recur than of others, and what runs a model in what they add."""
     stall = next((stall for stall in log.stalls if stall.part is None), None)
     if stall is None:
-        return None
+        return {}
     is_long = _long(stall, log)
-    long, others = (
-        _chosen(stacks, (step >= 0) & kept[np.maximum(step, 0)]) for kept in (is_long, log.steady & ~is_long)
-    )
+    is_usual = log.steady & ~is_long
+    long, others = (_chosen(stacks, (step >= 0) & kept[np.maximum(step, 0)]) for kept in (is_long, is_usual))
     line = hot_line(long)
     usual = sum(bool(line) and line.frames[-1] in sample.lines for sample in others) if line else 0
-    return line if line and (not others or line.low > interval(usual, len(others))[1]) else None
+    is_theirs = line and (not others or line.low > interval(usual, len(others))[1])
+    # Of as many usual steps as these: what they look like without what makes them longer.
+    times = int(is_long.sum()) / max(int(is_usual.sum()), 1)
+    added = len(long) - times * len(others)
+    runs = [sample for sample in long if _runs_model(sample)]
+    more = len(runs) - times * sum(map(_runs_model, others))
+    model = hot_line(runs)
+    share = min(more / added, 1.0) if added > 0 else 0.0
+    low, high = interval(round(share * len(long)), len(long)) if share > 0 else (0.0, 0.0)
+    return {
+        "unnamed": line if is_theirs else None,
+        "model": HotLine(model.frames, share, low, high, len(long)) if model is not None and share > 0 else None,
+    }
+
+
+def _runs_model(sample: StackSample) -> bool:
+    """Whether the thread ran a module outside of loader, backward pass and optimizer, or what torch adds in Python."""
+    in_forward = any(line.endswith("): forward") for line in sample.lines)
+    return sample.place in ("step", "forward_hook") and (sample.in_torch or in_forward)
 
 
 def _long(stall: Stall, log: StepLog) -> npt.NDArray[np.bool_]:
@@ -173,18 +209,14 @@ def _chosen(samples: Sequence[StackSample], mask: npt.NDArray[np.bool_]) -> list
     return [samples[row] for row in np.flatnonzero(mask).tolist()]
 
 
-def _chain(sample: StackSample) -> tuple[str, ...]:
-    """The calls that a look tells of: the innermost is not sure where the thread had gone on to it meanwhile."""
-    return sample.lines[:-1] if _HELD_NS < sample.held_ns < _TAKEN_AWAY_NS else sample.lines
-
-
 def _is_between(sample: StackSample) -> bool:
     return sample.place in ("input", "collate") and sample.in_torch and sample.queued_ns > _QUEUED_NS
 
 
 def _is_python(sample: StackSample) -> bool:
-    """Whether the thread kept the interpreter outside of the loader, in no code of torch's."""
-    return sample.held_ns > _HELD_NS and not sample.in_torch and sample.place in ("step", "hook", "forward_hook")
+    """Whether the thread ran Python or waited, outside of the loader and in no code of torch's."""
+    is_seen = sample.waits or sample.held_ns > _HELD_NS
+    return is_seen and not sample.in_torch and sample.place in ("step", "hook", "forward_hook")
 
 
 def _function(line: str) -> str:

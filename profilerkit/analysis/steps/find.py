@@ -364,8 +364,11 @@ def _states(
         # Kineto writes the device's events after the host's, so these are what such a file lacks.
         fewest = CUT_KERNEL_RATIO * kernels.max()
         state = ["cut" if count < fewest else "steady" for count in kernels.tolist()]
-
     operators = columns.ts_ns[columns.category == Category.CPU_OP]
+    if columns.damage.truncated and not len(work) and len(operators):
+        # The host's events are in the order of time: a step that goes on behind the last one lost its operators.
+        state = ["cut" if end > operators.max() else "steady" for end in marks.end.tolist()]
+
     issuing = np.flatnonzero(kernels if len(work) or marks.inferred else _count_in(operators, marks.start, marks.end))
     if len(issuing):
         # A mark behind all of the work begins what was not recorded.

@@ -15,6 +15,7 @@ from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.device_time import DeviceTime, device_time
 from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step
 from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.analysis.steps.stages import stage_times
 from profilerkit.analysis.steps.stalls import STALL_KINDS, Stall, regular_distance, unnamed_stalls, with_watched
 from profilerkit.analysis.steps.warmup import FEWEST_TO_TELL, warmup_length
 from profilerkit.model.step import StepState
@@ -50,6 +51,7 @@ class StepLog(msgspec.Struct, frozen=True):
             before the training, or long ago, feeds none of its steps.
         fetches: fetches in the steady window.
         stalls: what recurs.
+        stages: stage of the loop to the host's ns per step; empty where not all were timed.
     """
 
     index: I64
@@ -72,6 +74,7 @@ class StepLog(msgspec.Struct, frozen=True):
     waits_seen: bool
     fetches: int
     stalls: tuple[Stall, ...]
+    stages: Mapping[str, I64]
 
     @property
     def steady(self) -> npt.NDArray[np.bool_]:
@@ -87,7 +90,7 @@ class StepLog(msgspec.Struct, frozen=True):
     def series(self, wait_part: str) -> StepSeries:
         """The steps and what the timers split them into; ``wait_part`` is the leaf of the wait."""
         parts = exposed(self.spent(wait_part), self.room)
-        return StepSeries(self.index, self.time, self.steady, self.optimizes, parts)
+        return StepSeries(self.index, self.time, self.steady, self.optimizes, parts, stages=self.stages)
 
     def spent(self, wait_part: str) -> dict[str, I64]:
         """Leaf to the host's time per step in what the timers measured, in the order in which they claim the step.
@@ -181,6 +184,7 @@ def read_log(records: bytes, names: Mapping[int, str], *, has_clock: bool = Fals
         waits_seen=bool(len(in_steady if steady.any() else waits)),
         fetches=len(in_steady),
         stalls=(*_named_stalls(named, names, index, start, stop, steady, time, room - held["input.wait"]), *unnamed),
+        stages=stage_times(events, waited, start, stop, steady),
     )
 
 

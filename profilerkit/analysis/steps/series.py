@@ -31,6 +31,7 @@ class StepSeries(msgspec.Struct, frozen=True, eq=False):
         parts: part to its time, as far as steps are split.
         queued: time in which the training thread waited for a processor, -1 where not known; ``None`` without samples.
         computed: CPU time of the process, likewise.
+        stages: stage of the loop to the host's time in it, which overlaps with parts; empty where not all were timed.
     """
 
     index: I64
@@ -40,6 +41,7 @@ class StepSeries(msgspec.Struct, frozen=True, eq=False):
     parts: Mapping[str, I64]
     queued: I64 | None = None
     computed: I64 | None = None
+    stages: Mapping[str, I64] = {}
 
     def unqueued(self) -> "StepSeries":
         """The steps without their waiting for a processor, where that is known of the judged ones."""

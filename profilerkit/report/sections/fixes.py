@@ -64,7 +64,7 @@ def waterfall_blocks(report: Report) -> tuple[Block, ...]:
 
 def _bar(label: str, step_ns: float, found: Waterfall) -> Bar:
     ratio = min(max(step_ns / found.now_ns, 0.0), 1.0) if found.now_ns else 0.0
-    return Bar(label, (Segment("compute", label, 1.0, Value(step_ns, "ns")),), width=ratio)
+    return Bar(label, (Segment("compute", label, ratio, Value(step_ns, "ns")),))
 
 
 def _basis(found: Waterfall) -> str:

@@ -2,11 +2,12 @@
 
 import msgspec
 
+from profilerkit.analysis.host.host_facts import HotLine
 from profilerkit.analysis.whatif import cheaper_batch, workers_now
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.api import WAITS, Facts, Fired, MissingData, Passed, Result, Rule, finding_for, saving
 from profilerkit.rules.input.worker_evidence import ORIGIN, SMALLEST_WAIT
-from profilerkit.rules.lines import line_evidence, told_line
+from profilerkit.rules.lines import code_line, line_evidence, line_text, told_line
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
 
 
@@ -26,7 +27,8 @@ class ItemwiseSamples(Rule, frozen=True):
         time: tests with rows of 64 numbers saved 76 to 95 %.
 
     When it is wrong: A sample with real computation keeps that cost. A tensor indexed with a list uses several threads,
-        which can be slower.
+        which can be slower. A function of the data set that takes over {own_share} of the fetching is no overhead,
+        ``__getitem__`` itself from {own_ns} of a sample.
 
     Sources:
         https://docs.pytorch.org/docs/stable/data.html
@@ -40,6 +42,10 @@ class ItemwiseSamples(Rule, frozen=True):
     #: Fewer samples are not worth one call for all of them, and a larger one costs more than its Python (choices).
     fewest_samples: int = 16
     most_bytes: float = 16 * 1024
+    #: Share of the fetching in one function of the data set from which that is what costs: one that ``__getitem__``
+    #: calls, or itself from this time of a sample on. To index a row takes 5 to 20 µs (choices).
+    own_share: float = 0.5
+    own_ns: float = 50_000
     #: Share of the CPU time that a fetch of the whole batch saves: the least of five tests.
     batched_ratio: float = 0.75
 
@@ -63,10 +69,23 @@ class ItemwiseSamples(Rule, frozen=True):
         made = next((one for one in facts.host.held or () if one.place == "fetch"), None)
         if made is not None and not batch.by_workers and made.share > share / 2:
             return Passed(f"samples compute {format_ratio(made.share)} of the step, most of it in {made.operator}")
+        line = _line(facts, batch)
+        if line is not None and self._is_own_work(line, each_ns):
+            return Passed(
+                f"{format_ratio(line.share)} of the fetching is spent in {line_text(line)}: it is no overhead"
+            )
         expected = self._expected(facts, batch)
         if not self.worth_saying(facts, expected):
             return Passed(f"samples of {format_ns(each_ns)} cost the step {format_ratio(expected)}")
         return Fired((_finding(facts, batch, each_ns, size, expected),))
+
+    def _is_own_work(self, line: HotLine, each_ns: float) -> bool:
+        """Whether most of the fetching is the data set's own work, which one call for all samples does not save."""
+        if line.share <= self.own_share:
+            return False
+        place = code_line(line.frames[-1])
+        indexes = len(line.frames) == 1 and place is not None and place.function == "__getitem__"
+        return len(line.frames) > 1 or (indexes and line.share * each_ns >= self.own_ns)
 
     def _expected(self, facts: Facts, batch: "_Batch") -> float:
         removed = self.batched_ratio * batch.cpu_ns
@@ -130,8 +149,12 @@ def _batch(facts: Facts) -> _Batch | MissingData:
     )
 
 
+def _line(facts: Facts, batch: _Batch) -> HotLine | None:
+    return facts.lines.get("fetch" if batch.by_workers else "input")
+
+
 def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, expected: float) -> Finding:
-    line = facts.lines.get("fetch" if batch.by_workers else "input")
+    line = _line(facts, batch)
     origin = ORIGIN if batch.by_workers else "step timers"
 
     def evidence(label: str, value: float | None, unit: str) -> Evidence:

@@ -16,7 +16,7 @@ from profilerkit.rules.input.costly_handover import CostlyHandover
 from profilerkit.rules.input.costly_samples import CostlySamples
 from profilerkit.rules.input.loader_fixes import cheaper_input, limits, made_elsewhere, more_at_a_time, worker_fix
 from profilerkit.rules.input.slow_storage import SlowStorage
-from profilerkit.rules.lines import PLACE, code_line, frame_text, in_line, line_evidence, told_line
+from profilerkit.rules.lines import PLACE, code_line, frame_text, in_line, line_evidence, placed, told_line
 from profilerkit.units import format_ns, format_ratio
 
 #: A hidden wait below this share of the step is not worth a line (the share below which no finding is named).
@@ -226,12 +226,8 @@ def in_function(facts: Facts) -> str:
 
 
 def _holder(frames: tuple[str, ...]) -> str:
-    """Return the innermost frame that has a place in a file, else the innermost."""
-    return frame_text(_innermost(frames))
-
-
-def _innermost(frames: tuple[str, ...]) -> str:
-    return next((frame for frame in reversed(frames) if PLACE.match(frame)), frames[-1])
+    """Return the innermost function that is in a file, else the innermost."""
+    return frame_text(placed(frames))
 
 
 def _maker(frames: tuple[str, ...]) -> str:
@@ -255,7 +251,7 @@ def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
             "ratio",
             " → ".join(frame_text(frame) for frame in facts.input.frames),
             n=facts.input.fetches,
-            line=code_line(_innermost(facts.input.frames)),
+            line=code_line(placed(facts.input.frames)),
         ),
     )
 

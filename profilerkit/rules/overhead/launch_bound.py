@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS
+from profilerkit.analysis.host.host_facts import HotLine
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.whatif import saving, slowed
 from profilerkit.model.finding import Confidence, Evidence, Fix, Saving
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise, unsure
+from profilerkit.rules.lines import line_evidence, line_text
 from profilerkit.rules.parts import issuing_share
 from profilerkit.trace.classify import Phase
 from profilerkit.units import format_count, format_ns, format_ratio
 
+#: Share of the step's looks from which a line is what calls the operators (a choice: an optimizer's often have less).
+CALLING_SHARE = 1 / 3
 #: Share of the step from which the waiting for the host in one phase of it is shown (a choice).
 NOTED_PHASE = 0.02
 PHASE_WORDS: dict[Phase, str] = {
@@ -127,21 +131,11 @@ class LaunchBound(Rule, frozen=True):
             title = f"Calling small operators takes {time} of {step}"
             small = f"Operators below {format_ns(SMALL_KERNEL_NS)}, and the gaps between them,"
             why = f"{small} are the price of each call, not of arithmetic."
-            fix = Fix(
-                text="Fewer, larger operators: vectorise loops over tensors, fused=True for the optimizer.",
-                code="model = torch.compile(model)",
-            )
+            fix = _fewer_operators(facts)
         else:
             title = f"The device idles {time} in {step} while the host issues work"
             why = _queue_words(facts)
-            # The read-back of a loss stands outside of the model; more syncs stand within what would be the graph.
-            syncs = facts.syncs.per_step if facts.syncs is not None else 0.0
-            first = f" Remove the {format_count(syncs)} host syncs in {step} first." if syncs > 1 else ""
-            fix = Fix(
-                text="Launch the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch."
-                f"{first}",
-                code='model = torch.compile(model, mode="reduce-overhead")',
-            )
+            fix = _one_graph(facts, step)
         return fired(
             facts,
             bound="overhead-bound",
@@ -156,6 +150,37 @@ class LaunchBound(Rule, frozen=True):
             if known
             else "Time some steps without the profiler: the difference shows how much of this it caused.",
         )
+
+
+def _calling(facts: Facts) -> HotLine | None:
+    """Return the line that calls most of the operators; ``None`` where none holds much of the step."""
+    line = facts.lines.get("calls")
+    return line if line is not None and line.share >= CALLING_SHARE else None
+
+
+def _fewer_operators(facts: Facts) -> Fix:
+    """Return what makes operators fewer on a host; compiling the model reaches only what it calls."""
+    line, code = _calling(facts), "model = torch.compile(model)"
+    if line is None:
+        return Fix(
+            text="Fewer, larger operators: vectorise loops over tensors, fused=True for the optimizer.", code=code
+        )
+    in_model = any(frame.endswith("): forward") for frame in line.frames)
+    return Fix(text=f"Vectorise {line_text(line)}: fewer, larger operators.", code=code if in_model else "")
+
+
+def _one_graph(facts: Facts, step: str) -> Fix:
+    """Return how the step becomes one graph; where graphs are launched already, with what is still outside of them."""
+    # The read-back of a loss stands outside of the model; more syncs stand within what would be the graph.
+    syncs = facts.syncs.per_step if facts.syncs is not None else 0.0
+    first = f" Remove the {format_count(syncs)} host syncs in {step} first." if syncs > 1 else ""
+    if facts.launches is not None and facts.launches.graph_launches:
+        text = "Capture the whole step as one CUDA graph, the optimizer with capturable=True, or enlarge the batch."
+        return Fix(text=text + first, code="with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):\n    train_step()")
+    return Fix(
+        text=f"Launch the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch.{first}",
+        code='model = torch.compile(model, mode="reduce-overhead")',
+    )
 
 
 def _queue_words(facts: Facts) -> str:
@@ -181,7 +206,7 @@ def _evidence(facts: Facts, issuing: float) -> tuple[Evidence, ...]:
     if facts.mode == "gpu":
         return (*entries, *_by_phase(facts), *_of_kernels(facts))
     small = Evidence("Small operators are shorter than", SMALL_KERNEL_NS, "ns", "estimated", "definition of this tool")
-    return (*entries, small)
+    return (*entries, small, *line_evidence(facts, "Step", _calling(facts)))
 
 
 def _by_phase(facts: Facts) -> Iterator[Evidence]:

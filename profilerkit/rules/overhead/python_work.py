@@ -22,7 +22,7 @@ from profilerkit.rules.api import (
     saving,
     unsure,
 )
-from profilerkit.rules.lines import code_line, frame_text, line_evidence, line_text, told_line
+from profilerkit.rules.lines import code_line, frame_text, line_evidence, line_text, placed, told_line
 from profilerkit.rules.parts import own_python_share
 from profilerkit.units import format_ns, format_ratio
 
@@ -94,7 +94,7 @@ def _finding(facts: Facts, value: Saving) -> Result:
     why = "No operator runs on the launching thread in that time: it is Python, or a wait without an event."
     fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
     if python is not None and python.frames:
-        place, held = frame_text(python.frames[-1]), format_ratio(python.frames_ratio or 0.0)
+        place, held = frame_text(placed(python.frames)), format_ratio(python.frames_ratio or 0.0)
         why = f"{held} of these stretches are spent in {place}."
         gets = f" If it gets the batch: {fitting(SHOW_FETCHES, facts.recorder)}." if facts.input is None else ""
         fix = revise(fix, text=f"Move {place} off the loop, vectorise it, or call it less often.{gets}")
@@ -148,8 +148,7 @@ def _stretches(facts: Facts, python: PythonFacts) -> tuple[Evidence, ...]:
         sampled = facts.lines.get("python")
         if sampled is not None and sampled.frames == python.frames:
             return (*out, *line_evidence(facts, "Longer stretches, by samples,", sampled))
-        made = evidence(
-            f"Longer stretches in {frame_text(python.frames[-1])}", python.frames_ratio, "ratio", calls, None
-        )
-        out.append(revise(made, line=code_line(python.frames[-1])))
+        frame = placed(python.frames)
+        made = evidence(f"Longer stretches in {frame_text(frame)}", python.frames_ratio, "ratio", calls, None)
+        out.append(revise(made, line=code_line(frame)))
     return tuple(out)

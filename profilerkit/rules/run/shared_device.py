@@ -74,7 +74,7 @@ class SharedDevice(Rule, frozen=True):
             facts,
             bound=None,
             title=f"{processes} the same device{f' and {format_bytes(held)} of its memory' if held else ''}",
-            why="Kernels of theirs take turns with the run's. NVML does not tell whether they run any.",
+            why="Kernels of theirs take turns with the run's. NVML does not show whether they run any.",
             evidence=(count, memory) if held else (count,),
             at_most="high",
             fix=_FIX,

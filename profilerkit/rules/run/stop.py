@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from profilerkit.analysis.host.host_facts import HotLine
+from profilerkit.analysis.host.lines import phase_place
 from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.rules.api import STEP_LENGTHS, Evidence, Facts, Source
@@ -17,6 +18,9 @@ _ALIKE = 2.0
 #: Less of the time, and what recurs in a loop without a loader may as well be logging (a choice: rollouts of three PPO
 #: programs took 53 to 67 %, pictures for a log 10 %). Of every second optimizer step or rarer.
 _LEAST_ROLLOUT, _FEWEST_APART = 0.2, 2
+#: A rollout asks a model what to do: looks at less of a stop are chance, or a checkpoint that lists a model's tensors
+#: (a choice).
+_LEAST_MODEL = 0.1
 #: What a stop is known by, and how its evidence calls that.
 KnownBy = Literal["name", "passes", "length"]
 _ORIGINS: dict[KnownBy, str] = {
@@ -80,12 +84,14 @@ class Stop(msgspec.Struct, frozen=True):
         return self.steps_apart is None and self.run_count is not None and self.run_count > self.count
 
     def is_rollout(self, facts: Facts) -> bool:
-        """Return whether it likely makes the data to train on: it has no name, recurs, is long, and no loader feeds.
+        """Return whether it likely makes the data to train on: no name, recurs, is long, runs a model, and no loader.
 
-        Batches that the loop makes itself, in each step, do not recur; logging takes less.
+        Batches that the loop makes itself, in each step, do not recur; logging takes less, a checkpoint runs no model.
         """
         recurs = self.kind == "unnamed" and (self.steps_apart or 0.0) >= _FEWEST_APART
-        return recurs and facts.input is None and self.share >= _LEAST_ROLLOUT
+        model = facts.lines.get("model")
+        runs_model = model is not None and model.share >= _LEAST_MODEL
+        return recurs and runs_model and facts.input is None and self.share >= _LEAST_ROLLOUT
 
     def spread(self, facts: Facts) -> str:
         """Its share of the time, as a sentence: of the recorded steps that may be another one than of the judged."""
@@ -205,7 +211,9 @@ def _of_stall(facts: Facts, stall: Stall) -> Stop:
         steps=stall.steps,
         stall=stall,
         beside=tuple((other.kind, other.share) for other in facts.stalls if _comes_with(stall, other)),
-        line=facts.lines.get("unnamed") if stall == first_unnamed else None,
+        line=facts.lines.get("unnamed" if stall.part is None else phase_place(stall.kind))
+        if stall.part is not None or stall == first_unnamed
+        else None,
     )
 
 

@@ -81,7 +81,9 @@ class TrainingPause(Rule, frozen=True):
     def _finding(self, facts: Facts, stop: Stop) -> Finding:
         if stop.is_rollout(facts):
             return _rollout(facts, stop)
-        label = "Something unnamed" if stop.kind == "unnamed" else _label(stop.kind)
+        label = _label(stop.kind)
+        if stop.kind == "unnamed":
+            label = "Something unnamed" if stop.line is None else line_text(stop.line)
         ratio = (
             self.batched_ratio
             if _reads_small_batches(stop, _EMPTY_BATCH_NS / (1.0 - facts.taken))
@@ -97,12 +99,12 @@ class TrainingPause(Rule, frozen=True):
             at_most=surest,
             detail=stop.kind if stop.kind == "evaluation" else "python",
             saving=saving(ratio * stop.lost(facts), stop.lost(facts)),
-            fix=_fix(stop, fed=facts.input is not None),
+            fix=_fix(stop, may_be_rollout=facts.input is None and (stop.line is None or "model" in facts.lines)),
             confirm="The long steps must be gone from the per-step figure.",
         )
 
 
-def _fix(stop: Stop, *, fed: bool) -> Fix:
+def _fix(stop: Stop, *, may_be_rollout: bool) -> Fix:
     rarer = "half as often"
     if stop.steps_apart is not None:
         rarer = f"every {format_about(stop.steps_apart)} → {format_about(2 * stop.steps_apart)} steps"
@@ -113,13 +115,16 @@ def _fix(stop: Stop, *, fed: bool) -> Fix:
             return Fix(text=f"{_cheaper(stop)}Evaluate {rarer}, or on another device.{where}{told}", code=_code(stop))
         case "logging":
             return Fix(text=f"Log {rarer}, or from a background thread{in_line(stop.line)}.")
-        case _:
-            line, fix = stop.line, _UNNAMED
-            if line is not None:
-                fix = Fix(text=f"Move {line_text(line)} off the loop, or make it rarer.")
-            if stop.kind == "unnamed" and not fed:
+        case "unnamed":
+            fix = _UNNAMED
+            if stop.line is not None:
+                fix = Fix(text=f"Move {line_text(stop.line)} off the loop, or make it rarer.")
+            if may_be_rollout:
                 fix = revise(fix, text=f"{fix.text} A rollout is training: make it faster instead.")
             return fix
+        case _:
+            what = "it" if stop.line is None else line_text(stop.line)
+            return Fix(text=f'Run "{_short(stop.kind)}" {rarer}, or move {what} off the loop.')
 
 
 def _cheaper(stop: Stop) -> str:
@@ -179,7 +184,13 @@ def _grown(stop: Stop) -> str:
 
 
 def _label(kind: str) -> str:
-    """Return the name of a phase at the start of a headline, which has room for six words of it."""
+    """Return the name of a phase at the start of a headline."""
+    text = _short(kind)
+    return text[:1].upper() + text[1:]
+
+
+def _short(kind: str) -> str:
+    """Return the name of a phase where there is room for six words of it."""
     words = kind.split()
     text = " ".join(words[:6])[:40].rstrip()
-    return text[:1].upper() + text[1:] + ("" if text == " ".join(words) else "…")
+    return text + ("" if text == " ".join(words) else "…")

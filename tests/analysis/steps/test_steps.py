@@ -380,6 +380,18 @@ def test_of_a_file_that_is_cut_off_one_whole_step_is_enough():
     assert states_of(cut_off(steps_with_kernels(10, 10, 10), 0.6)) == ("steady", "cut", "cut")
 
 
+def test_of_a_file_that_is_cut_off_the_step_that_lost_operators_is_cut():
+    trace = Trace()
+    for number in range(4):
+        trace.step(number, 1_000 * number, 1_000 * number + 1_000)
+        for at in range(1_000 * number, 1_000 * number + 1_000, 100):
+            trace.op(at + 10, at + 90)
+    trace.events.sort(key=lambda event: event["ts"])
+    state = states_of(cut_off(trace, 0.6))
+    assert set(state[:-1]) == {"steady"}
+    assert state[-1] == "cut"
+
+
 def test_a_file_that_is_cut_off_without_marked_steps_is_judged_while_the_device_was_seen():
     trace = Trace()
     for at in range(1_000, 5_000, 50):
