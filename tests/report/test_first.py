@@ -196,3 +196,4 @@ def test_a_run_is_called_failed_by_the_kind_of_its_end_alone(ending, word):
     assert (f"{report.verdict.headline}." in made.lines) is (word != "INCONCLUSIVE")
     assert (said in made.lines) is (word == "INCONCLUSIVE")
     assert ("analyze the run again" in made.advice) is (word == "RUNNING")
+    assert ("what killed the run" in made.advice) is (ending == "killed")

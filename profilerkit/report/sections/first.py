@@ -21,7 +21,7 @@ from profilerkit.units import format_count, format_ratio
 #: asks for. A run of which nobody can tell whether it still runs is not called failed.
 _ENDS: dict[EndKind, tuple[str, str]] = {
     "failed": ("FAILED", ""),
-    "killed": ("FAILED", ""),
+    "killed": ("FAILED", "Find what killed the run, and record again."),
     "running": ("RUNNING", "Wait for more steps, and analyze the run again."),
 }
 #: From this share on it is said that other programs hold the processors.
