@@ -29,7 +29,8 @@ def growing_line(record: RankRecord, log: StepLog) -> HotLine | None:
     function = _function(line.frames[-1])
     seen, still = (sum(function in map(_function, sample.lines) for sample in looks) for looks in (first, last))
     more = now * still / len(last) - before * seen / len(first)
-    is_more = now * interval(still, len(last))[0] > before * interval(seen, len(first))[1]
+    # A line that holds as much of the step as before is the loop itself.
+    is_more = interval(still, len(last))[0] > seen / len(first)
     return line if is_more and more >= LEAST_COVERAGE * (now - before) else None
 
 

@@ -84,7 +84,7 @@ class GrowingSteps(Rule, frozen=True):
             history.append(train_step(batch).item())
 
     How it is measured: The Theil-Sen slope of step times must be above zero with 99 % confidence. Half of the growth
-        must lie on both sides of the largest jump (Pettitt). The last third must gain half as much as the third before
+        must be on both sides of the largest jump (Pettitt). The last third must gain half as much as the third before
         it. Waiting for a processor is left out. The part or stage of the loop that grows decides the fix. Steps that
         take longer from one step on are shown without a fix.
 
