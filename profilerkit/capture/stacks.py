@@ -1,5 +1,6 @@
 """Looks some seven times per second at what a thread runs, and keeps the user's lines that it finds on its stack."""
 
+import ctypes
 import gc
 import os
 import sys
@@ -7,14 +8,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 from profilerkit.capture.background import Sampler
-from profilerkit.capture.clocks import Meter, ThreadClock
+from profilerkit.capture.clocks import Meter, Moment
 from profilerkit.capture.patches import UNCOUNTED
 from profilerkit.capture.proc_files import ProcFile
+from profilerkit.rundir.files import Descriptor
 from profilerkit.rundir.sampled import StackPlace, StackSample
 from profilerkit.rundir.writer import StackFile
 
@@ -36,8 +39,7 @@ _SWITCH_SECONDS, _SHARP_SECONDS = 0.0005, 0.01
 #: States of a thread that sleeps, of the kernel's (proc(5)).
 _ASLEEP = ("S", "D")
 _WRITE_NS = 1_000_000_000
-#: Clocks that are read later than this after a look are read at another moment (a choice: ten times what it takes).
-_AT_ONCE_NS = 1_000_000
+_READ_BYTES = 256
 _MOST_LINES = 4
 _MOST_DEPTH = 300
 _MOST_CODES = 4_096
@@ -60,6 +62,12 @@ _CALLED: dict[str, StackPlace] = {"backward": "backward", "optimizer": "optimize
 #: Capture's own work in which others are called.
 _OWN_FILES = ("capture/deep.py", "capture/windows.py", "capture/torch_profiler.py")
 _FETCH_FILES = ("capture/loader.py", "capture/loader_patches.py", "capture/wrapped.py", "capture/probes/feed.py")
+
+
+#: ``os.pread`` lets go of the interpreter, and getting it back from a thread that computes costs a look 0.1 ms.
+_read = ctypes.PyDLL(None).pread
+_read.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long)
+_read.restype = ctypes.c_ssize_t
 
 
 class _Found(NamedTuple):
@@ -88,11 +96,14 @@ class StackSource:
         self.taken = self._looks = 0
         self._written_ns = 0
         self._state = 0, ProcFile(Path(os.devnull))  # of a thread, by its number
+        self._queue: Descriptor | None = None
+        self._buffer = ctypes.create_string_buffer(_READ_BYTES)
 
     def open(self) -> str:
         """Start the clocks."""
-        self._clock = ThreadClock()
-        self._last = self._began = self._clock.now()
+        with suppress(OSError):
+            self._queue = Descriptor("/proc/thread-self/schedstat", os.O_RDONLY)
+        self._last = self._began = self._now()
         self._written_ns = self._last[0]
         return ""
 
@@ -108,20 +119,18 @@ class StackSource:
         The look waits for the interpreter: how long it did, its own waiting for a processor left out, is how long the
         thread had kept it.
         """
-        thread, due_ns = self._thread(), time.perf_counter_ns()
-        due_ns += _pause_sharply(_SHARP_SECONDS * (self._looks * _GOLDEN % 1))
-        woken_ns = time.perf_counter_ns()
+        thread, before = self._thread(), self._now()
+        due_ns = before[0] + _pause_sharply(_SHARP_SECONDS * (self._looks * _GOLDEN % 1))
+        woken_ns, _, queued_ns = self._now()
         found = self._look(thread) if thread else None  # before any call that would let the thread go on
-        late_ns = woken_ns - due_ns
-        waits = found is not None and late_ns < _SWITCH_SECONDS * 1e9 and self._waits(thread)
-        now = self._clock.now(tries=1)
+        queued = max(queued_ns - before[2], 0)
+        held = max(woken_ns - due_ns - queued, 0)
+        waits = found is not None and held < _SWITCH_SECONDS * 1e9 and self._waits(thread)
+        now = self._now()
         if thread and self.meter.is_open:
-            self.meter.add(time.perf_counter_ns() - woken_ns)
-        # What the clocks tell of a later moment is not what the look waited for.
-        queued = now[2] - self._last[2] if self._last[2] >= 0 and now[0] - woken_ns < _AT_ONCE_NS else 0
+            self.meter.add(now[0] - woken_ns)
         if found is not None:
             self.taken += 1
-            held, queued = max(late_ns - queued, 0), max(queued, 0)
             self._samples.append(
                 StackSample(
                     t_ns=woken_ns,
@@ -147,6 +156,14 @@ class StackSource:
         self._write()
         self._file.close()
         self._state[1].close()
+        if self._queue is not None:
+            self._queue.close()
+
+    def _now(self) -> Moment:
+        """The clocks of the looking thread, ns, read without letting go of the interpreter, as ``os.pread`` would."""
+        size = _read(self._queue.number, self._buffer, len(self._buffer), 0) if self._queue is not None else 0
+        words = self._buffer.raw[: max(size, 0)].split()
+        return time.perf_counter_ns(), time.thread_time_ns(), int(words[1]) if len(words) > 1 else -1
 
     def _waits(self, thread: int) -> bool:
         """Whether a thread that was just looked at sleeps; reading that lets go of the interpreter, and wakes it.
