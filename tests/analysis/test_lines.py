@@ -88,9 +88,10 @@ def test_places_are_told_apart():
         "fetch": GET,
         "collate": JOIN,
         "python": "log.py(3): confusion",
+        "calls": LOOP,
         "hook": "hooks.py(7): histogram",
     }
-    assert (lines["hook"].share, lines["workers"].share) == (0.1, 0.75)
+    assert (lines["hook"].share, lines["calls"].share, lines["workers"].share) == (0.1, 0.4, 0.75)
 
 
 def test_a_wait_in_the_users_line_counts_as_python_and_an_operator_does_not():
