@@ -29,10 +29,10 @@ from profilerkit.units import format_bytes
 _LEAST_FREE_BYTES = 256 << 20
 
 
-#: Steps that are traced with the names of Python's functions where nobody asked for these, or less: up to the first one
-#: that takes so many times as long as the one before the trace (choices). A step of 4 ms that held 64,000 calls took
-#: 18 ms, and 0.4 s to export (a tokenizer, torch 2.13).
-_NAMED_STEPS, _NAMED_RATIO = 3, 2
+#: Where nobody asked for the names of Python's functions, traced steps may be so much longer, all together, than the
+#: one before them (a choice; a busy host adds 20 ms): a step of 4 ms that held 64,000 calls took 14 ms more, and 0.4 s
+#: to export (a tokenizer, torch 2.13).
+_NAMED_NS = 30_000_000
 
 
 class DeepWindows:
@@ -56,8 +56,8 @@ class DeepWindows:
     ) -> None:
         """``loader_seen`` says when a window opens whether a loader feeds the steps.
 
-        Where none does, the names of Python's functions are traced in a few steps: only they tell a ``get_batch`` from
-        other Python.
+        Where none does, the names of Python's functions are traced, as long as that takes little: only they tell a
+        ``get_batch`` from other Python.
         """
         self._guard = Guard("profilerkit's trace window")
         self._guard.on_failure(self.abort)
@@ -67,7 +67,7 @@ class DeepWindows:
         self._writer, self._record = writer, record
         self._settings, self._rank = settings, place.rank
         self._loader_seen = loader_seen
-        self._names_unasked, self._before_ns = False, NEVER  # in the open window; of the step before its trace
+        self._left_ns = self._before_ns = NEVER  # that the open window may still add; of the step before its trace
         self.wake: Callable[[], None] = lambda: None
         self.read_device: Callable[[], None] = lambda: None
         self._alone = place.world_size < 2
@@ -121,7 +121,8 @@ class DeepWindows:
         elif window.state == "recording":
             if self._schedule.is_slow(dur_ns, 1, on_device=False):
                 window.is_slow(number)
-            if self._names_unasked and dur_ns > _NAMED_RATIO * self._before_ns:
+            self._left_ns -= max(dur_ns - self._before_ns, 0)
+            if self._left_ns < 0:
                 window.plan = replace(window.plan, steps=1)
             self._guard.call(self._in_window, window.step_ended, number)
 
@@ -238,15 +239,14 @@ class DeepWindows:
             self._refuse(plan, no_room)
             self._schedule.stop()
             return
-        asked, self._before_ns = self._settings.with_stack, NEVER
-        self._names_unasked = not asked and plan.kind == "scheduled" and not self._loader_seen()
-        if self._names_unasked:
-            plan = replace(plan, steps=min(plan.steps, _NAMED_STEPS))
+        asked = self._settings.with_stack
+        unasked = not asked and plan.kind == "scheduled" and not self._loader_seen()
+        self._left_ns, self._before_ns = _NAMED_NS if unasked else NEVER, NEVER
         window = DeepWindow(
             self._writer,
             self._record,
             plan,
-            with_stack=asked or self._names_unasked,
+            with_stack=asked or unasked,
             give_way=lambda: self._guard.call(self._give_way),
             stopped=self.read_device,
         )

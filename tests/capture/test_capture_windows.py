@@ -459,7 +459,7 @@ def test_a_worker_forked_inside_the_window_records_nothing_and_the_window_goes_o
 
     grown = []
     with deep(warmup_steps=0, trace_steps=6) as prof:
-        list(torch.utils.data.DataLoader(range(2)))  # a loader is seen: without one a window has few steps
+        list(torch.utils.data.DataLoader(range(2)))  # a loader is seen: without one a slowed step ends the window
         for _ in range(6):
             toy.train(toy.batch())
             prof.step()

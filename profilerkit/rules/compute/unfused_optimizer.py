@@ -95,9 +95,10 @@ class UnfusedOptimizer(Rule, frozen=True):
         found = next((one for one in facts.host.held or () if one.place == "optimizer"), None)
         if found is None:
             return no_device(facts, "no optimizer step takes 2 % of the step")
-        name, share = found.operator or "the optimizer", _without_recording(facts, found)
-        expected = share * (0.0 if found.style == "fused" else _FUSED_ON_HOST.get(found.operator, 0.0))
+        name = found.operator or "the optimizer"
+        expected = found.share * (0.0 if found.style == "fused" else _FUSED_ON_HOST.get(found.operator, 0.0))
         gains = self.worth_saying(facts, expected)
+        share = found.share if gains else _without_recording(facts, found)
         if not gains and share < self.smallest_on_host:
             return Passed(f"{name} takes {format_ratio(share)} of the step")
         origin = f"Optimizer.step#{name}"
@@ -120,7 +121,7 @@ class UnfusedOptimizer(Rule, frozen=True):
 
 
 def _without_recording(facts: Facts, found: HeldFacts) -> float:
-    """Return the optimizer's share of an untraced step: each recorded event slowed the traced one by as much.
+    """Return the optimizer's share of an untraced step, at most: each recorded event slowed the traced one by as much.
 
     As it is where no untraced step was timed.
     """
@@ -128,7 +129,7 @@ def _without_recording(facts: Facts, found: HeldFacts) -> float:
     if ratio is None or recording is None or not recording.events:
         return found.share
     added = max(ratio - 1.0, 0.0) * min(found.per_step / recording.events, 1.0)
-    return min(max(found.share * max(ratio, 1.0) - added, 0.0), 1.0)
+    return min(max(found.share * max(ratio, 1.0) - added, 0.0), found.share)
 
 
 def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Result:
