@@ -77,6 +77,8 @@ def quiet(facts: Facts) -> Facts:
         input=seen,
         workers=workers,
         loading=loading,
+        # The traced steps queued as well, and their gaps would be taken for the program's.
+        replay=None if facts.taken >= BUSY else facts.replay,
     )
 
 

@@ -254,3 +254,13 @@ def test_steps_with_an_optimizer_step_keep_their_weight_where_they_stop(tmp_path
     trace = stopping(13, stops=lambda number: number == 3, optimizes=True)
     found = shares_of(tmp_path, trace, log)
     assert found["compute.math"] / found["over.python"] == pytest.approx(1_350 / 100, rel=0.05)
+
+
+def test_traced_steps_that_a_busy_machine_holds_up_do_not_compose_the_typical_one(tmp_path):
+    """Of eight traced steps five wait for a slice of 4 ms, each in another place; of the untraced ones few do."""
+    log = Log()
+    for number in range(80):
+        log.step(5_000 if number in (23, 31, 58, 59, 71) else 1_000)
+    log.window(0, 28_000, 0)
+    found = shares_of(tmp_path, stopping(stops=lambda number: number in (1, 2, 4, 5, 6)), log)
+    assert found["compute.math"] / found["over.python"] == pytest.approx(9, rel=0.05)

@@ -163,3 +163,9 @@ def test_a_wait_that_the_queue_of_the_workers_does_not_explain_stays(core, left)
     known = replace(known, steps=steps(queued_ratio=0.0), input=replace(known.input, cpu_ratio=0.1, queue_ratio=0.5))
     assert contended(known).share("input.prep") == pytest.approx(left)
     assert (quiet(replace(contended(known), loading=LOADING)).loading.queue is None) is (core > 0.1)
+
+
+@pytest.mark.parametrize(("queued", "is_kept"), [(0.0, True), (0.05, True), (0.2, False)])
+def test_a_replay_of_traced_steps_that_queued_tells_nothing_of_the_program(queued, is_kept):
+    known = replace(beside_others(queued), replay=object())
+    assert (quiet(contended(known)).replay is not None) is is_kept
