@@ -166,7 +166,7 @@ CASES = Cases(
         ("IN012", "smallest_share"): (cold(2.5 * MS, 0.5 * MS), cold(2.5 * MS - 1, 0.5 * MS)),
         ("IN013", "most_ns"): (itemwise(200_000 - 1), itemwise(200_000)),
         ("IN013", "computing_share"): (itemwise(computing=0.7 + JUST), itemwise(computing=0.7 - JUST)),
-        ("IN013", "own_share"): (decoding(0.5), decoding(0.5 + JUST)),
+        ("IN013", "own_share"): (decoding(1 / 3), decoding(1 / 3 + JUST)),
         ("IN013", "own_ns"): (decoding(1.0, GET, each=49_999), decoding(1.0, GET, each=50_000)),
         ("IN013", "fewest_samples"): (itemwise(samples=16.0), itemwise(samples=16.0 - JUST)),
         ("IN014", "with_data"): (uneven(3.0 - JUST), uneven(3.0)),
