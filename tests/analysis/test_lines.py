@@ -91,7 +91,8 @@ def test_places_are_told_apart():
         "calls": LOOP,
         "hook": "hooks.py(7): histogram",
     }
-    assert (lines["hook"].share, lines["calls"].share, lines["workers"].share) == (0.1, 0.6, 0.75)  # what a line calls is its own
+    # What a line calls is its own.
+    assert (lines["hook"].share, lines["calls"].share, lines["workers"].share) == (0.1, 0.6, 0.75)
 
 
 def test_a_wait_in_the_users_line_counts_as_python_and_an_operator_does_not():
