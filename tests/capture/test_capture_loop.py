@@ -367,11 +367,13 @@ def test_own_cost_is_that_of_the_calls_of_the_run(toy, light, recorded):
     with light() as prof:
         for batch in prof.wrap(toy.loader()):
             toy.train(batch)
-        timer, hooks = prof._session._timer, prof._session._hooks
-    seen_ns = [meter.median_ns for meter in (timer.meter, *hooks.meters)]
-    assert all(200 < own_ns < 1_000_000 for own_ns in seen_ns)
+        timer, hooks, stacks = prof._session._timer, prof._session._hooks, prof._session._cost._stacks
     steps, own_ns = len(recorded(prof.directory).steps), recorded(prof.directory).rank.meta.self_ns_per_step
-    calls = (timer.fetches, timer.tracker.backwards, steps)
+    seen_ns = [meter.median_ns for meter in (timer.meter, *hooks.meters)]
+    assert all(200 < own_ns < 1_000_000 for own_ns in seen_ns), seen_ns
+    calls = [timer.fetches, timer.tracker.backwards, steps]
+    if stacks is not None and stacks.taken:  # on a busy machine the loop lasts until the first look
+        seen_ns, calls = [*seen_ns, stacks.meter.median_ns], [*calls, stacks.taken]
     unseen_ns = 1_500
     assert own_ns == pytest.approx(sum((ns + unseen_ns) * n for ns, n in zip(seen_ns, calls, strict=True)) / steps)
 
@@ -396,7 +398,8 @@ def test_cpu_time_of_short_waits_is_read_for_some_and_of_long_ones_for_all(light
         list(prof.wrap(slow()))
     values = [wait.value for wait in recorded(prof.directory).waits]
     assert all(value >= 0 for value in values[:16])
-    assert sum(value >= 0 for value in values[16:400]) == 384 // 16
+    # One more is read of each that lasted because other programs had the processor.
+    assert 384 // 16 <= sum(value >= 0 for value in values[16:400]) <= 384 // 8
     assert all(value >= 0 for value in values[402:])
 
 

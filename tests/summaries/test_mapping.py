@@ -83,6 +83,8 @@ def test_a_file_that_kills_its_workers_costs_nobody_else(tmp_path, monkeypatch):
     assert len(found) == 4
 
 
+# CPython 3.11's pool may trip over a process that it starts while it ends the others; nothing is lost by it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_worker_that_is_killed_once_changes_nothing(tmp_path):
     traces = traces_in(tmp_path, 6)
     killed = []
