@@ -1,7 +1,5 @@
 """The first screen: what bounds the run, the first fix, what it saves, how sure that is, and the machine."""
 
-from shlex import quote
-
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Outcome, in_order, with_fixes
 from profilerkit.model.oom import OutOfMemory
@@ -29,6 +27,8 @@ _NOTED_SHARE = 0.05
 _BUSY_HOST = "contended_host"
 #: A longer reason stands with the evidence: the first screen has 90 words and numbers at most.
 _MOST_WORDS = 18
+#: A report does not know where the recording lies for its reader.
+_MEASURE = "profilerkit diff BEFORE AFTER"
 #: Rules whose fixes leave more memory free.
 _CURES = ("growing_memory", "fragmented_memory", "oversized_step", "near_capacity")
 
@@ -59,7 +59,7 @@ def first_of(report: Report, findings: Findings) -> First:
     first = revise(first, lines=(failure, *first.lines) if failure else first.lines)
     if findings.fixes and report.trust.mode != "logs":
         because = _because(report, findings.fixes[0])
-        return revise(first, fixes=findings.fixes, because=because, measure=_measure(report), missing=_missing(report))
+        return revise(first, fixes=findings.fixes, because=because, measure=_MEASURE, missing=_missing(report))
     if not findings.fixes and verdict.bound in ("balanced", "compute-bound"):
         return revise(first, advice="Nothing needs to change.", missing=_missing(report))
     return _blind(first, report)
@@ -104,10 +104,6 @@ def _because(report: Report, fix: Finding) -> str:
     said = first_sentence(fix.why).partition("; ")[0] if is_own else fix.title
     where = f"Where: {fix.where}." if fix.where else ""
     return " ".join(filter(None, (f"{said}." if len(said.split()) <= _MOST_WORDS else "", where)))
-
-
-def _measure(report: Report) -> str:
-    return f"profilerkit diff {quote(inert(report.run.name, 40) or 'before')} AFTER"
 
 
 def _missing(report: Report) -> str:
