@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.host.names import is_feeding_phase
-from profilerkit.analysis.intervals import I64, Mask
+from profilerkit.analysis.intervals import I64, Mask, Spans, union
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
@@ -44,6 +44,12 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 NONE = Timed(*(np.empty(0, dtype=np.int64) for _ in range(3)))
+
+
+def spans_of(events: Events) -> Spans:
+    """When any of the events runs."""
+    start = events["start"].astype(np.int64)
+    return union(start, start + events["dur"])
 
 
 def timed(events: Events) -> Timed:

@@ -309,8 +309,8 @@ def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:
 def _weights(log: StepLog, steps: TraceSteps, time: I64) -> tuple[Floats, Floats]:
     """``(n_judged,)`` how often each judged step of a trace counts, and how long it stops, ns.
 
-    Steps in which nothing stops, and that are not much longer than the typical one, stand for the others of their kind,
-    with or without an optimizer step. Where each of a kind stops they count as they are.
+    Steps in which nothing stops, and that are not much longer than the typical one, represent the others of their
+    kind, with or without an optimizer step. Where each of a kind stops they count as they are.
 
     Args:
         log: of the timers.

@@ -255,9 +255,8 @@ def handover_share(facts: Facts) -> float:
 
 
 def batches_per_step(facts: Facts) -> float:
-    """Batches that a step takes from its loader, as timers counted them; 1 where they did not."""
-    counted = facts.input is not None and facts.input.source == "measured" and facts.steps.steady
-    return max(facts.input.fetches / facts.steps.steady, 1.0) if counted and facts.input is not None else 1.0
+    """Batches that a step takes from its loader; at least 1."""
+    return max(facts.input.fetches / max(facts.steps.steady, 1), 1.0) if facts.input is not None else 1.0
 
 
 def host_is_full(facts: Facts) -> bool:

@@ -9,10 +9,9 @@ from pathlib import Path
 import profilerkit
 from gpu_truth_parts.checks import Check, near
 from gpu_truth_parts.device import Device
-from gpu_truth_parts.program import environment
+from gpu_truth_parts.program import ended
 from gpu_truth_parts.scenarios import HEALTHY, said, saved
 
-_MOST_SECONDS = 120
 _STEPS, _QUICK_STEPS = 150, 60
 #: How far the report's median step may be from the mean of the bare program.
 _MOST_RATIO = 0.05
@@ -49,10 +48,7 @@ def checks(device: Device, place: Path) -> Iterator[Check]:
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=_MOST_SECONDS, check=False
-    )
+    return ended([sys.executable, *arguments])
 
 
 def _step_ms(done: subprocess.CompletedProcess[str]) -> float:

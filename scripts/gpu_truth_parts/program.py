@@ -35,12 +35,15 @@ def command(name: str, *arguments: object) -> list[str]:
 
 
 def run(name: str, *arguments: object, **variables: str | None) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; after four minutes it is ended, with exit code 124."""
-    asked, variables_of = command(name, *arguments), environment(**variables)
+    """Run one of the programs below to its end."""
+    return ended(command(name, *arguments), **variables)
+
+
+def ended(asked: list[str], **variables: str | None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; after four minutes it is ended, with exit code 124."""
+    env = environment(**variables)
     try:
-        return subprocess.run(
-            asked, env=variables_of, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False
-        )
+        return subprocess.run(asked, env=env, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(asked, 124, "", f"took more than {_MOST_SECONDS} s")
 

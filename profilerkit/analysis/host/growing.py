@@ -3,7 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.host.host_facts import HotLine
-from profilerkit.analysis.host.lines import hot_line, interval
+from profilerkit.analysis.host.lines import function_of, hot_line, interval
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.growth import FEWEST_TO_GROW
 from profilerkit.analysis.steps.log import StepLog
@@ -26,18 +26,12 @@ def growing_line(record: RankRecord, log: StepLog) -> HotLine | None:
     line = hot_line(last, of_loop=True)
     if line is None or not first or now <= before:
         return None
-    function = _function(line.frames[-1])
-    seen, still = (sum(function in map(_function, sample.lines) for sample in looks) for looks in (first, last))
+    function = function_of(line.frames[-1])
+    seen, still = (sum(function in map(function_of, sample.lines) for sample in looks) for looks in (first, last))
     more = now * still / len(last) - before * seen / len(first)
     # A line that holds as much of the step as before is the loop itself.
     is_more = interval(still, len(last))[0] > seen / len(first)
     return line if is_more and more >= LEAST_COVERAGE * (now - before) else None
-
-
-def _function(frame: str) -> str:
-    """A frame without its line number: a function is not always found in the same line."""
-    file, _, rest = frame.rpartition("(")
-    return f"{file}{rest.partition(')')[2]}"
 
 
 def _looks(record: RankRecord, log: StepLog, rows: I64) -> list[StackSample]:

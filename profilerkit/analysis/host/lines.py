@@ -43,12 +43,12 @@ def hot_line(samples: Sequence[StackSample], *, of_loop: bool = False) -> HotLin
     if len(samples) < _FEWEST:
         return None
     chains = [sample.lines for sample in samples if sample.lines]
-    counts = Counter(function for chain in chains for function in {_function(line) for line in chain})
+    counts = Counter(function for chain in chains for function in {function_of(line) for line in chain})
     enough = {name for name, count in counts.items() if interval(count, len(samples))[0] > _ENOUGH_RATIO}
     if not enough:
         return None
     function = max(sorted(enough - _callers(chains, enough, counts) or enough), key=lambda name: counts[name])
-    within = Counter(_up_to(chain, function) for chain in chains if function in map(_function, chain))
+    within = Counter(_up_to(chain, function) for chain in chains if function in map(function_of, chain))
     lines = Counter[str]()
     for chain, count in within.items():
         lines[chain[-1]] += count
@@ -219,7 +219,7 @@ def _is_python(sample: StackSample) -> bool:
     return is_seen and not sample.in_torch and sample.place in ("step", "hook", "forward_hook")
 
 
-def _function(line: str) -> str:
+def function_of(line: str) -> str:
     """A frame without its line number."""
     file, _, rest = line.rpartition("(")
     return f"{file}{rest.partition(')')[2]}"
@@ -229,12 +229,12 @@ def _callers(chains: Sequence[tuple[str, ...]], known: Collection[str], counts: 
     """Those of the known functions that another of them is mostly called by."""
     called = Counter[tuple[str, str]]()
     for chain in chains:
-        names = [name for name in map(_function, chain) if name in known]
+        names = [name for name in map(function_of, chain) if name in known]
         called.update(pair for pair in pairwise(names) if pair[0] != pair[1])
     return {caller for (caller, name), count in called.items() if count > counts[name] / 2}
 
 
 def _up_to(chain: tuple[str, ...], function: str) -> tuple[str, ...]:
     """The calls down to the innermost of a function."""
-    last = max(at for at, line in enumerate(chain) if _function(line) == function)
+    last = max(at for at, line in enumerate(chain) if function_of(line) == function)
     return chain[: last + 1]

@@ -408,3 +408,12 @@ def _count_in(instants: I64, start: I64, end: I64) -> I64:
     ordered = np.sort(instants)
     ordered = ordered[np.r_[True, ordered[1:] != ordered[:-1]]] if len(ordered) else ordered
     return np.searchsorted(ordered, end, side="left") - np.searchsorted(ordered, start, side="left")
+
+
+def spent_in(spans: Spans, start: I64, stop: I64) -> I64:
+    """Time of the spans that begin in each step, at most the step."""
+    out = np.zeros(len(start), dtype=np.int64)
+    step = in_step(spans.start, start, stop)
+    np.add.at(out, step[step >= 0], (spans.end - spans.start)[step >= 0])
+    capped: I64 = np.minimum(out, stop - start)
+    return capped

@@ -7,13 +7,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, put_in, skipped_batches
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, put_in, skipped_batches, spans_of
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
-from profilerkit.analysis.intervals import I64, Spans, innermost_owner, subtract, union
+from profilerkit.analysis.intervals import I64, Spans, innermost_owner, subtract
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.device_time import DeviceTime, device_time
-from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step
+from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step, spent_in
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.stages import stage_times
 from profilerkit.analysis.steps.stalls import STALL_KINDS, Stall, regular_distance, unnamed_stalls, with_watched
@@ -150,10 +150,10 @@ def read_log(records: bytes, names: Mapping[int, str], *, has_clock: bool = Fals
     wait = _per_step(waits, start, stop)
     cpu_ns, queue_ns = waits["value"], (waits["name"].astype(np.int64) - 1) * 1000
     # What happens inside something else is counted once: a fetch beats the phase around it, both beat a collection.
-    waited = _spans(waits)
+    waited = spans_of(waits)
     phases = _phases(named, names, waited, start, stop)
-    collections = subtract(_spans(events[events["kind"] == EventKind.GC]), waited)
-    collect = _spent(subtract(collections, _spans(named)), start, stop)
+    collections = subtract(spans_of(events[events["kind"] == EventKind.GC]), waited)
+    collect = spent_in(subtract(collections, spans_of(named)), start, stop)
     state = _states(events, start, stop, time, device)
     steady = np.array([value == "steady" for value in state], dtype=bool)
     held = exposed({"input.wait": starving(wait, device), **phases}, room)
@@ -177,8 +177,8 @@ def read_log(records: bytes, names: Mapping[int, str], *, has_clock: bool = Fals
         phases=phases,
         inferred_phases=_inferred(named, names),
         collect=collect,
-        sync=_spent(_spans(events[events["kind"] == EventKind.SYNC]), start, stop),
-        compiling=_spent(subtract(_spans(events[events["kind"] == EventKind.COMPILE]), waited), start, stop),
+        sync=spent_in(spans_of(events[events["kind"] == EventKind.SYNC]), start, stop),
+        compiling=spent_in(subtract(spans_of(events[events["kind"] == EventKind.COMPILE]), waited), start, stop),
         optimizes=optimizes,
         inferred=bool((steps["flags"] & EventFlag.INFERRED).any()),
         waits_seen=bool(len(in_steady if steady.any() else waits)),
@@ -243,20 +243,6 @@ def _known_per_step(waits: Events, spent: I64, start: I64, stop: I64) -> I64:
     return out
 
 
-def _spans(events: Events) -> Spans:
-    start = events["start"].astype(np.int64)
-    return union(start, start + events["dur"])
-
-
-def _spent(spans: Spans, start: I64, stop: I64) -> I64:
-    """Time of the spans that begin in each step, at most the step."""
-    out = np.zeros(len(start), dtype=np.int64)
-    step = in_step(spans.start, start, stop)
-    np.add.at(out, step[step >= 0], (spans.end - spans.start)[step >= 0])
-    capped: I64 = np.minimum(out, stop - start)
-    return capped
-
-
 def _phases(phases: Events, names: Mapping[int, str], waited: Spans, start: I64, stop: I64) -> dict[str, I64]:
     """Leaf name to ns per step; of nested phases the inner one owns the time."""
     leaves = {int(name_id): phase_leaf(names.get(int(name_id), "phase")) for name_id in np.unique(phases["name"])}
@@ -264,7 +250,7 @@ def _phases(phases: Events, names: Mapping[int, str], waited: Spans, start: I64,
     label = np.array([leaves[int(name_id)] for name_id in phases["name"]], dtype=np.int64)
     owned = innermost_owner(begin, begin + phases["dur"], label)
     return {
-        LEAVES[value]: _spent(subtract(owned.only(value), waited), start, stop)
+        LEAVES[value]: spent_in(subtract(owned.only(value), waited), start, stop)
         for value in sorted(set(leaves.values()))
     }
 

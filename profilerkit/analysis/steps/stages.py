@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from profilerkit.analysis.events import Events, trains
+from profilerkit.analysis.events import Events, spans_of, trains
 from profilerkit.analysis.intervals import I64, Mask, Spans, subtract, union
-from profilerkit.analysis.steps.find import in_step
+from profilerkit.analysis.steps.find import spent_in
 from profilerkit.rundir.layout import EventKind
 
 _WAIT, _BACKWARD, _OPTIMIZER = range(3)
@@ -28,7 +28,7 @@ def stage_times(events: Events, waits: Spans, start: I64, stop: I64, steady: Mas
         steady: the judged steps.
     """
     here = events[trains(events, backward=True)]
-    backward, optimizer = (_spans(here[here["kind"] == kind]) for kind in (EventKind.BACKWARD, EventKind.OPTIMIZER))
+    backward, optimizer = (spans_of(here[here["kind"] == kind]) for kind in (EventKind.BACKWARD, EventKind.OPTIMIZER))
     # A closure runs the backward pass in the optimizer step, and may fetch a batch.
     known = [waits, subtract(backward, waits), subtract(subtract(optimizer, backward), waits)]
     begin, end = (np.concatenate([getattr(spans, edge) for spans in known]) for edge in ("start", "end"))
@@ -42,13 +42,8 @@ def stage_times(events: Events, waits: Spans, start: I64, stop: I64, steady: Mas
         found[name] = Spans(between.start[chosen], between.end[chosen])
         left &= ~chosen
     found[_LOOP] = Spans(between.start[left], between.end[left])
-    times = {name: _per_step(spans, start, stop) for name, spans in found.items()}
+    times = {name: spent_in(spans, start, stop) for name, spans in found.items()}
     return times if (times["backward"][steady] > 0).all() else {}
-
-
-def _spans(events: Events) -> Spans:
-    begun = events["start"].astype(np.int64)
-    return union(begun, begun + events["dur"])
 
 
 def _owner(edges: I64, owner: I64, instants: I64) -> I64:
@@ -59,12 +54,3 @@ def _owner(edges: I64, owner: I64, instants: I64) -> I64:
     at = order[np.minimum(np.searchsorted(edges[order], instants), len(order) - 1)]
     found: I64 = np.where(edges[at] == instants, owner[at], -1)
     return found
-
-
-def _per_step(spans: Spans, start: I64, stop: I64) -> I64:
-    """Time of the spans in the step that each begins in, at most the step."""
-    out = np.zeros(len(start), dtype=np.int64)
-    step = in_step(spans.start, start, stop)
-    np.add.at(out, step[step >= 0], (spans.end - spans.start)[step >= 0])
-    capped: I64 = np.minimum(out, stop - start)
-    return capped

@@ -3,7 +3,7 @@
 import msgspec
 
 from profilerkit.analysis.host.host_facts import HotLine
-from profilerkit.analysis.whatif import cheaper_batch, workers_now
+from profilerkit.analysis.whatif import batches_per_step, cheaper_batch, workers_now
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.api import WAITS, Facts, Fired, MissingData, Passed, Result, Rule, finding_for, saving
 from profilerkit.rules.input.worker_evidence import ORIGIN, SMALLEST_WAIT
@@ -135,7 +135,7 @@ def _batch(facts: Facts) -> _Batch | MissingData:
             "what a sample costs was not recorded",
             "run the loop under profilerkit.profile(...): it times the batches of torch's DataLoader",
         )
-    per_step = max(facts.input.fetches / max(facts.steps.steady, 1), 1.0)
+    per_step = batches_per_step(facts)
     # What the step waits is only what the device does not hide of it.
     held_ns = (facts.input.held_ratio or 0.0) * (facts.mean_step_ns or 0.0)
     time_ns = max(held_ns, facts.time_ns(*WAITS)) / per_step
