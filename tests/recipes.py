@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.analysis.device.compute import compute_leaves
+from profilerkit.analysis.device.device_facts import AllocatorFacts, DeviceFacts, SyncFacts
 from profilerkit.analysis.device.kernels import KernelNames
-from profilerkit.analysis.device.records import AllocatorFacts, DeviceFacts, SyncFacts
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.host.input import InputFacts
+from profilerkit.analysis.host.host_facts import InputFacts
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.partition import judged_device_rows, partition_and_host, ran_on_a_device

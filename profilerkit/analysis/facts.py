@@ -9,21 +9,15 @@ import numpy as np
 from profilerkit.analysis.communication.records import CollectiveWork
 from profilerkit.analysis.communication.table import CommFacts
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
-from profilerkit.analysis.device.records import (
-    AllocatorFacts,
-    ChainFacts,
-    ColdFacts,
-    CopyFacts,
-    DeviceFacts,
-    LaunchFacts,
-    MathFacts,
-    SyncFacts,
-)
+from profilerkit.analysis.device.copies import CopyFacts
+from profilerkit.analysis.device.device_facts import AllocatorFacts, ChainFacts, ColdFacts, DeviceFacts, SyncFacts
+from profilerkit.analysis.device.kernels import LaunchFacts
+from profilerkit.analysis.device.roofline import MathFacts
 from profilerkit.analysis.doubts import Doubt
-from profilerkit.analysis.host.host_facts import HostFacts, HotLine
-from profilerkit.analysis.host.input import InputFacts
+from profilerkit.analysis.host.host_facts import HostFacts, InputFacts
+from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.kernel_losses.records import KernelLosses
+from profilerkit.analysis.kernel_losses.find import KernelLosses
 from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
@@ -31,8 +25,7 @@ from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.stats import ratio_error
 from profilerkit.analysis.steps.series import FEW_STEPS, StepSeries
 from profilerkit.analysis.steps.stalls import Stall
-from profilerkit.analysis.surroundings import Surroundings
-from profilerkit.analysis.throttling import Throttling
+from profilerkit.analysis.surroundings import Surroundings, Throttling
 from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.communication import Communication

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from profilerkit.analysis.composition import Measured, compose
 from profilerkit.analysis.contention import ready_ratio
 from profilerkit.analysis.evaluation import with_evaluation
-from profilerkit.analysis.host.input import InputFacts
+from profilerkit.analysis.host.host_facts import InputFacts
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ledger.account import Account, account
 from profilerkit.analysis.parts import NAMED_PAUSES, UNSPLIT, WAITS, leaf, leaf_times

@@ -5,23 +5,24 @@ from typing import TypeVar
 
 import numpy as np
 
-from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.host.compiles import compiles_of_log
-from profilerkit.analysis.host.growing import growing_line
-from profilerkit.analysis.host.host_facts import CollectionFacts, HostFacts, HotLine, PythonFacts
-from profilerkit.analysis.host.input import InputFacts, between_ratio
-from profilerkit.analysis.host.lines import lines_of
+from profilerkit.analysis.host.host_facts import (
+    HostFacts,
+    InputFacts,
+    PythonFacts,
+    between_ratio,
+    collection_facts,
+    compiles_of_log,
+)
+from profilerkit.analysis.host.lines import HotLine, growing_line, lines_of
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ledger.account import rank_ledger
 from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.memory.use import MemoryUse, allocator_settings, allocator_use, copied_pages, page_faults
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import host_ranks, sibling_cores
-from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.surroundings import surroundings
-from profilerkit.analysis.throttling import throttling
+from profilerkit.analysis.surroundings import surroundings, throttling
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.whatif import workers_now
 from profilerkit.analysis.workers.queue import loading_facts
@@ -29,7 +30,6 @@ from profilerkit.model.change import revise
 from profilerkit.model.ledger import Ledger, RankWall, Stage
 from profilerkit.model.probe import Probed
 from profilerkit.rundir.documents import ProbeRun, ProbesRecord
-from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord, RunRecord
 
 #: Resamples of the steps, and the share of their results that the interval leaves out at each end.
@@ -181,26 +181,6 @@ def _with_frames(known: _Held | None, line: HotLine | None) -> _Held | None:
     if known is None or line is None:
         return known
     return revise(known, frames=line.frames, frames_ratio=line.share)
-
-
-#: Number of the oldest generation: a collection of it looks at every object.
-OLDEST = 2
-
-
-def collection_facts(events: bytes, log: StepLog) -> CollectionFacts:
-    """The collections of at least 50 µs in steady steps; shorter ones are not recorded."""
-    table = np.frombuffer(events, dtype=EVENT_DTYPE)
-    table = table[table["kind"] == EventKind.GC]
-    step = in_step(table["start"].astype(np.int64), log.start, log.stop)
-    table = table[(step >= 0) & log.steady[np.maximum(step, 0)]]
-    if not len(table):
-        return CollectionFacts(per_step=0.0, pause_ns=0.0, longest_ns=0, full=0)
-    return CollectionFacts(
-        per_step=len(table) / max(int(log.steady.sum()), 1),
-        pause_ns=float(table["dur"].mean()),
-        longest_ns=int(table["dur"].max()),
-        full=int((table["value"] >= OLDEST).sum()),
-    )
 
 
 def host_facts(record: RankRecord | None, log: StepLog | None, trace: TraceFacts | None) -> HostFacts:

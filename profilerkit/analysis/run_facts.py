@@ -11,7 +11,7 @@ from profilerkit.analysis.communication.parallelism import (
     parallelism_by_ddp,
 )
 from profilerkit.analysis.communication.table import CommFacts
-from profilerkit.analysis.device.records import DeviceFacts
+from profilerkit.analysis.device.device_facts import DeviceFacts
 from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.samples import with_samples
@@ -24,12 +24,20 @@ from profilerkit.analysis.ranks.late import late_by_clock, late_by_timers, may_b
 from profilerkit.analysis.ranks.steps import job_steps, rank_steps
 from profilerkit.analysis.recorded import with_records
 from profilerkit.analysis.scale.record import Place, side_by_side
-from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank, unread
 from profilerkit.analysis.steps.lanes import median_step
 from profilerkit.analysis.steps.series import StepSeries, weaknesses
 from profilerkit.analysis.steps.table import trace_series
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
-from profilerkit.analysis.trust import budget_notes, capture_cost, damage_notes, record_notes
+from profilerkit.analysis.trust import (
+    SHOW_DEVICE,
+    budget_notes,
+    capture_cost,
+    damage_notes,
+    fitting,
+    record_notes,
+    signals_of_rank,
+    unread,
+)
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import fields_of, revise
 from profilerkit.model.communication import Communication

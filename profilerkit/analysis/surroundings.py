@@ -1,4 +1,4 @@
-"""What the run shares its device with, and how it is linked to the host, from samples; ``None`` means not measured."""
+"""Tell from samples what the run shares its device with, how it is linked, and how far its clock is held down."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,208 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.throttling import HotDevice, hottest
+from profilerkit.model.change import revise
 from profilerkit.rundir.reader import RankRecord
-from profilerkit.rundir.sampled import GpuSample
+from profilerkit.rundir.sampled import GpuSample, Sample
+
+#: Utilisation above which a sample is one of a device at work.
+AT_WORK = 0.5
+#: Bits of ``throttle_reasons`` (nvml.h, nvmlClocksEventReason*): HwSlowdown, SwThermalSlowdown, HwThermalSlowdown,
+#: HwPowerBrakeSlowdown. A power cap by software (0x4) is normal at full load.
+SLOWED = 0x8 | 0x20 | 0x40 | 0x80
+_THERMAL, _BRAKE, _POWER_CAP = 0x20 | 0x40, 0x80, 0x4
+
+
+class Throttling(msgspec.Struct, frozen=True):
+    """The samples of one device at work.
+
+    Attributes:
+        n: samples.
+        slowed_ratio: mean share of their time in which heat, the supply, or the hardware held the clock down.
+        thermal_ratio: of the time, in which heat did.
+        brake_ratio: of the samples, in which the supply did.
+        capped_ratio: mean share of the time in which the power limit held the clock down; ``None`` where not told.
+        clock_mhz: mean clock of the multiprocessors.
+        free_clock_mhz: median clock of the samples in which nothing but the power limit held it down; ``None`` without
+            such samples.
+        max_clock_mhz: the highest the device has; ``None`` where not told.
+        power_mw: mean power; ``None`` where not told.
+        power_limit_mw: limit of the power; ``None`` where not told.
+        power_limit_default_mw: the limit that the device boots with; ``None`` where not told.
+        other_clock_mhz: median of the other ranks' mean clocks at work; ``None`` for a single rank.
+        others_capped_ratio: the most that another rank's power limit held its clock down; ``None`` likewise.
+        device: what a log calls the device; ``None`` for that of the judged rank.
+    """
+
+    n: int
+    slowed_ratio: float
+    thermal_ratio: float
+    brake_ratio: float
+    capped_ratio: float | None
+    clock_mhz: float
+    free_clock_mhz: float | None
+    max_clock_mhz: float | None
+    power_mw: float | None = None
+    power_limit_mw: float | None = None
+    power_limit_default_mw: float | None = None
+    other_clock_mhz: float | None = None
+    others_capped_ratio: float | None = None
+    device: str | None = None
+
+
+def throttling(
+    ranks: Sequence[Sequence[Sample]], judged: int, default_limit_mw: float | None = None
+) -> Throttling | None:
+    """What the samples of the judged rank say, beside those of the others; ``None`` without a clock or its reasons."""
+    found = [_of_one([sample.gpu for sample in samples if sample.gpu is not None]) for samples in ranks]
+    own = found[judged]
+    others = [one for place, one in enumerate(found) if one is not None and place != judged]
+    if own is None:
+        return None
+    own = revise(own, power_limit_default_mw=default_limit_mw)
+    if not others:
+        return own
+    capped = [one.capped_ratio for one in others if one.capped_ratio is not None]
+    return revise(
+        own,
+        other_clock_mhz=float(np.median([one.clock_mhz for one in others])),
+        others_capped_ratio=max(capped) if len(capped) == len(others) else None,
+    )
+
+
+def _of_one(samples: Sequence[GpuSample]) -> Throttling | None:
+    working = [
+        sample
+        for sample in samples
+        if sample.sm_clock_mhz is not None
+        and any(
+            known is not None
+            for known in (
+                sample.throttle_reasons,
+                sample.hw_thermal_throttle_ratio,
+                sample.sw_thermal_throttle_ratio,
+            )
+        )
+        and (sample.utilization_ratio is None or sample.utilization_ratio > AT_WORK)
+    ]
+    if not working:
+        return None
+    clock = np.array([sample.sm_clock_mhz for sample in working], dtype=np.float64)
+    reasons = np.array([sample.throttle_reasons or 0 for sample in working], dtype=np.int64)
+    slowed = np.array([_slowed(sample) for sample in working])
+    capped = [_capped(sample) for sample in working]
+    known = [ratio for ratio in capped if ratio is not None]
+    return Throttling(
+        n=len(working),
+        slowed_ratio=float(slowed.mean()),
+        thermal_ratio=float(np.mean([_thermal(sample) for sample in working])),
+        brake_ratio=float((reasons & _BRAKE > 0).mean()),
+        capped_ratio=float(np.mean(known)) if known else None,
+        clock_mhz=float(clock.mean()),
+        free_clock_mhz=float(np.median(clock[slowed == 0])) if (slowed == 0).any() else None,
+        max_clock_mhz=max((sample.sm_clock_max_mhz for sample in samples if sample.sm_clock_max_mhz), default=None),
+        power_mw=_mean([sample.power_mw for sample in working]),
+        power_limit_mw=max((sample.power_limit_mw for sample in samples if sample.power_limit_mw), default=None),
+    )
+
+
+def _thermal(sample: GpuSample) -> float:
+    """Share of the time since the sample before in which heat held the clock down; the bits say all or nothing."""
+    counted = [ratio for ratio in (sample.sw_thermal_throttle_ratio, sample.hw_thermal_throttle_ratio) if ratio]
+    bit = 1.0 if (sample.throttle_reasons or 0) & _THERMAL else 0.0
+    return min(max(counted, default=bit), 1.0)
+
+
+def _slowed(sample: GpuSample) -> float:
+    return 1.0 if (sample.throttle_reasons or 0) & SLOWED & ~_THERMAL else _thermal(sample)
+
+
+def _capped(sample: GpuSample) -> float | None:
+    if sample.power_throttle_ratio is not None:
+        return min(sample.power_throttle_ratio, 1.0)
+    return None if sample.throttle_reasons is None else float(bool(sample.throttle_reasons & _POWER_CAP))
+
+
+def _mean(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+#: Of two devices nobody knows which is the usual one.
+FEWEST_DEVICES = 3
+
+
+class HotDevice(msgspec.Struct, frozen=True):
+    """The device that is hottest beside the others, at work.
+
+    Attributes:
+        label: how the report calls it: ``GPU 1``, ``the GPU of rank 1``.
+        n: its samples.
+        others: how many devices it is compared with.
+        temperature_c: its mean.
+        others_temperature_c: median of the others' means.
+        power_mw: its mean; ``None`` where not sampled.
+        others_power_mw: median of the others' means; ``None`` likewise.
+    """
+
+    label: str
+    n: int
+    others: int
+    temperature_c: float
+    others_temperature_c: float
+    power_mw: float | None = None
+    others_power_mw: float | None = None
+
+    @property
+    def hotter_c(self) -> float:
+        """By how much it is hotter than the others."""
+        return self.temperature_c - self.others_temperature_c
+
+    @property
+    def more_power_ratio(self) -> float | None:
+        """How much more power it takes than the others, as a ratio of theirs; ``None`` where not sampled."""
+        if self.power_mw is None or not self.others_power_mw:
+            return None
+        return self.power_mw / self.others_power_mw - 1.0
+
+
+def hottest(devices: Sequence[tuple[str, Sequence[Sample]]]) -> HotDevice | None:
+    """The device farthest above the median of the others; ``None`` below three devices at work with a temperature.
+
+    Args:
+        devices: label and samples of each.
+    """
+    found = [(label, *_at_work([sample.gpu for sample in samples if sample.gpu])) for label, samples in devices]
+    known = [(label, n, heat, power) for label, n, heat, power in found if heat is not None]
+    if len(known) < FEWEST_DEVICES:
+        return None
+    told = []
+    for place, (label, n, heat, power) in enumerate(known):
+        others = [entry for index, entry in enumerate(known) if index != place]
+        powers = [entry[3] for entry in others if entry[3] is not None]
+        told.append(
+            HotDevice(
+                label=label,
+                n=n,
+                others=len(others),
+                temperature_c=heat,
+                others_temperature_c=float(np.median([entry[2] for entry in others])),
+                power_mw=power,
+                others_power_mw=float(np.median(powers)) if powers else None,
+            )
+        )
+    return max(told, key=lambda device: device.hotter_c)
+
+
+def _at_work(samples: Sequence[GpuSample]) -> tuple[int, float | None, float | None]:
+    """Samples with a temperature while the device works, their mean temperature in °C and mean power in mW."""
+    working = [
+        sample for sample in samples if sample.temperature_c is not None and (sample.utilization_ratio or 0.0) > AT_WORK
+    ]
+    heat = [sample.temperature_c for sample in working if sample.temperature_c is not None]
+    power = [sample.power_mw for sample in working if sample.power_mw is not None]
+    return len(working), float(np.mean(heat)) if heat else None, float(np.mean(power)) if power else None
+
 
 #: Bytes per second of one PCIe lane in one direction by generation, after encoding (PCI-SIG).
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9, 7: 15.125e9}

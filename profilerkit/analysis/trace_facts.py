@@ -13,7 +13,13 @@ from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.communication.table import EXPOSED, CommFacts, comm_facts
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts, batch_copies, host_copies, small_copies
 from profilerkit.analysis.device.compute import compute_facts, compute_leaves, largest
+from profilerkit.analysis.device.copies import CopyFacts
 from profilerkit.analysis.device.device_facts import (
+    AllocatorFacts,
+    ChainFacts,
+    ColdFacts,
+    DeviceFacts,
+    SyncFacts,
     allocator_facts,
     chain_facts,
     cold_facts,
@@ -21,31 +27,24 @@ from profilerkit.analysis.device.device_facts import (
     device_window,
     sync_facts,
 )
-from profilerkit.analysis.device.kernels import KernelNames, lacks_device_events, launch_facts
-from profilerkit.analysis.device.records import (
-    AllocatorFacts,
-    ChainFacts,
-    ColdFacts,
-    CopyFacts,
-    DeviceFacts,
-    LaunchFacts,
-    MathFacts,
-    SyncFacts,
-)
-from profilerkit.analysis.device.roofline import math_facts
+from profilerkit.analysis.device.kernels import KernelNames, LaunchFacts, lacks_device_events, launch_facts
+from profilerkit.analysis.device.roofline import MathFacts, math_facts
 from profilerkit.analysis.host.activity import NO_ROWS, loading_rows
-from profilerkit.analysis.host.compiles import compiles_of_trace
-from profilerkit.analysis.host.host_facts import CompileFacts, HeldFacts, PhaseFacts, PythonFacts, RecordingFacts
-from profilerkit.analysis.host.input import InputFacts, input_facts, python_facts
+from profilerkit.analysis.host.host_facts import (
+    CompileFacts,
+    InputFacts,
+    PythonFacts,
+    compiles_of_trace,
+    input_facts,
+    python_facts,
+)
 from profilerkit.analysis.host.names import HostNames
-from profilerkit.analysis.host.operators import held_by
+from profilerkit.analysis.host.operators import HeldFacts, held_by
 from profilerkit.analysis.intervals import I64, Spans
-from profilerkit.analysis.kernel_losses.find import host_tables, losses_of_kernels, optimizer_kernels
-from profilerkit.analysis.kernel_losses.records import DenseTables, KernelLosses
-from profilerkit.analysis.kernel_losses.shapes import Judged
+from profilerkit.analysis.kernel_losses.find import KernelLosses, host_tables, losses_of_kernels, optimizer_kernels
+from profilerkit.analysis.kernel_losses.shapes import DenseTables, Judged
 from profilerkit.analysis.memory.allocator import judged_instants, memory_of
-from profilerkit.analysis.memory.use import MemoryUse
-from profilerkit.analysis.memory.zeroing import offloaded, recomputed_bytes, zeroed_gradients
+from profilerkit.analysis.memory.use import MemoryUse, offloaded, recomputed_bytes, zeroed_gradients
 from profilerkit.analysis.partition import (
     Partition,
     busiest_device,
@@ -59,7 +58,7 @@ from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
 from profilerkit.analysis.steps.events import step_events
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
-from profilerkit.analysis.steps.phases import optimizer_rows, phase_facts, recording_facts
+from profilerkit.analysis.steps.phases import PhaseFacts, RecordingFacts, optimizer_rows, phase_facts, recording_facts
 from profilerkit.analysis.steps.warmup import causes, loading_per_step, warmup_cost
 from profilerkit.analysis.trace_view import TraceView
 from profilerkit.hardware.lookup import DeviceSpec, lookup

@@ -6,6 +6,7 @@ import msgspec
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import PAUSES, WAITS
+from profilerkit.analysis.replay.changes import FEWEST_BUCKETS
 from profilerkit.analysis.steps.slow import RARE
 from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, shortage
 from profilerkit.model.change import revise
@@ -32,8 +33,6 @@ BUSY_WORKERS = 0.9
 HANDOVER_NS = 1_600_000
 #: Share of the preparation cost that a cheaper transform is assumed to remove when workers cannot help.
 CHEAPER_TRANSFORM = 0.5
-#: Collectives of a step that is to overlap: a single one has to be divided first.
-FEWEST_BUCKETS = 2
 
 
 def saving(expected: float, bound: float, method: Method = "analytic") -> Saving:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import WAITS
-from profilerkit.analysis.replay.joint import savings
+from profilerkit.analysis.replay.gate import savings
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Outcome
 from profilerkit.rules.parts import PARTS_OF_RULE, shortened

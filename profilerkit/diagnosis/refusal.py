@@ -2,7 +2,7 @@
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import UNSPLIT
-from profilerkit.analysis.signals import fitting
+from profilerkit.analysis.trust import fitting
 from profilerkit.analysis.whatif import unnamed_pauses
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.replay.changes import OnlyKernels, Phases
-from profilerkit.analysis.replay.gate import ReplayFacts
-from profilerkit.analysis.replay.joint import MOST_SHARED, Joint, joint
+from profilerkit.analysis.replay.gate import MOST_SHARED, Joint, ReplayFacts, joint
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Outcome
 from profilerkit.model.waterfall import AfterFix, Replay, Waterfall

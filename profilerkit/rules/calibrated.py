@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import PAUSES
 from profilerkit.analysis.replay.changes import OnlyKernels
-from profilerkit.analysis.replay.joint import savings
+from profilerkit.analysis.replay.gate import savings
 from profilerkit.analysis.steps.series import FEW_STEPS
 from profilerkit.analysis.whatif import handover_share, made_in_line, relative_error
 from profilerkit.model.change import revise

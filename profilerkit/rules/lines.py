@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.host.host_facts import HotLine
+from profilerkit.analysis.host.lines import HotLine
 from profilerkit.model.finding import CodeLine, Evidence
 from profilerkit.units import format_ratio
 

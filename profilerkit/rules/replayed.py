@@ -19,8 +19,7 @@ from profilerkit.analysis.replay.changes import (
     PinnedCopies,
     Syncs,
 )
-from profilerkit.analysis.replay.gate import ReplayFacts
-from profilerkit.analysis.replay.joint import savings
+from profilerkit.analysis.replay.gate import ReplayFacts, savings
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Outcome
 from profilerkit.rules.input.pageable_copy import PageableCopy

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count, pairwise
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.signals import fitting
+from profilerkit.analysis.trust import fitting
 from profilerkit.config import Suppression
 from profilerkit.model.change import revise
 from profilerkit.model.finding import (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from profilerkit import analyze
-from profilerkit.analysis.replay.joint import savings
+from profilerkit.analysis.replay.gate import savings
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from profilerkit.analysis.samples import FEWEST_FOR_SLOPE, MOST_POINTS, summarise
-from profilerkit.analysis.signals import counter_signals
+from profilerkit.analysis.trust import counter_signals
 from profilerkit.api import analyze
 from profilerkit.rundir.layout import Feature
 from profilerkit.rundir.reader import read_run

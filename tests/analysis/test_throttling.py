@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit import analyze
-from profilerkit.analysis.throttling import throttling
+from profilerkit.analysis.surroundings import throttling
 from profilerkit.rundir.sampled import GpuFacts, GpuSample, Sample
 from tests.recipes import Log, write_run
 

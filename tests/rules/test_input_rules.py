@@ -2,9 +2,11 @@
 
 import pytest
 
-from profilerkit.analysis.device.records import CopyFacts
+from profilerkit.analysis.device.copies import CopyFacts
 from profilerkit.analysis.events import SkippedBatches
-from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts, HotLine
+from profilerkit.analysis.host.host_facts import HostFacts
+from profilerkit.analysis.host.lines import HotLine
+from profilerkit.analysis.host.operators import HeldFacts
 from profilerkit.analysis.whatif import cheaper_batch, loader_fix, opening_share
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, PaddingFacts, QueueFacts
 from profilerkit.model.change import revise

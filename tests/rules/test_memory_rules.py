@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.device.records import AllocatorFacts, ColdFacts
+from profilerkit.analysis.device.device_facts import AllocatorFacts, ColdFacts
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import AllocatorUse, MemoryUse, Offload, PageFaults, ZeroedGradients
 from profilerkit.analysis.surroundings import Surroundings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.host.host_facts import HotLine
+from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.model.finding import CodeLine
 from tests.recipes import S, facts, made, replace

@@ -3,16 +3,12 @@
 import pytest
 
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
-from profilerkit.analysis.device.records import ColdFacts, LaunchFacts, SyncFacts
-from profilerkit.analysis.host.host_facts import (
-    CollectionFacts,
-    CompileFacts,
-    HeldFacts,
-    HostFacts,
-    HotLine,
-    PythonFacts,
-    RecordingFacts,
-)
+from profilerkit.analysis.device.device_facts import ColdFacts, SyncFacts
+from profilerkit.analysis.device.kernels import LaunchFacts
+from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts
+from profilerkit.analysis.host.lines import HotLine
+from profilerkit.analysis.host.operators import HeldFacts
+from profilerkit.analysis.steps.phases import RecordingFacts
 from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise

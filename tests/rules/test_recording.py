@@ -2,10 +2,10 @@
 
 import pytest
 
-from profilerkit.analysis.host.host_facts import HostFacts, RecordingFacts
+from profilerkit.analysis.host.host_facts import HostFacts
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
-from profilerkit.analysis.steps.phases import CALL_NS, OPERATOR_NS
+from profilerkit.analysis.steps.phases import CALL_NS, OPERATOR_NS, RecordingFacts
 from profilerkit.analysis.whatif import saving
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.model.change import revise

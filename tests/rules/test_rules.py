@@ -5,18 +5,12 @@ from itertools import pairwise
 import pytest
 
 from profilerkit.analysis.communication.table import CommFacts
-from profilerkit.analysis.device.records import (
-    AllocatorFacts,
-    ChainFacts,
-    ColdFacts,
-    CopyFacts,
-    MathFacts,
-    SyncFacts,
-    WideMath,
-)
+from profilerkit.analysis.device.copies import CopyFacts
+from profilerkit.analysis.device.device_facts import AllocatorFacts, ChainFacts, ColdFacts, SyncFacts
+from profilerkit.analysis.device.roofline import MathFacts, WideMath
 from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.facts import Stall
-from profilerkit.analysis.host.input import GAPS
+from profilerkit.analysis.host.host_facts import GAPS
 from profilerkit.analysis.memory.use import CopiedPages, MemoryUse
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.analysis.whatif import HANDOVER_NS

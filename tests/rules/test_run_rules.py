@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.host.host_facts import HotLine
+from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts, Rests
 from profilerkit.analysis.steps.series import StepSeries

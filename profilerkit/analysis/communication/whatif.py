@@ -11,7 +11,8 @@ from profilerkit.analysis.communication.registry import UNKNOWN
 from profilerkit.analysis.communication.table import TRANSFER
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
-from profilerkit.analysis.whatif import FEWEST_BUCKETS, alone_compute
+from profilerkit.analysis.replay.changes import FEWEST_BUCKETS
+from profilerkit.analysis.whatif import alone_compute
 from profilerkit.model.communication import ParallelName
 
 #: Share of reductions before the backward pass from which all of unknown groups may be of activations (a choice).

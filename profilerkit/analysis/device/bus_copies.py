@@ -6,8 +6,15 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.copies import ELSEWHERE, TO_DEVICE, TO_HOST, are_pageable, busiest_streams, directions
-from profilerkit.analysis.device.records import CopyFacts
+from profilerkit.analysis.device.copies import (
+    ELSEWHERE,
+    TO_DEVICE,
+    TO_HOST,
+    CopyFacts,
+    are_pageable,
+    busiest_streams,
+    directions,
+)
 from profilerkit.analysis.enclosing import launching_operators
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES
 from profilerkit.analysis.intervals import I64, intersect, subtract, union

@@ -1,11 +1,32 @@
 """What the copies of a device carry: batches, results, offloaded state, or bytes within the device."""
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES, HostNames, backward_threads
 from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, union
 from profilerkit.analysis.parts import leaf
 from profilerkit.trace.columns import Category, TraceColumns
+
+
+class CopyFacts(msgspec.Struct, frozen=True):
+    """Copies of batches to the device, at least 64 KiB each, per steady step.
+
+    ``exposed_ns`` is the time in which the device ran nothing else, the host's part of the copies included;
+    ``in_line_ratio`` the share of their time on the stream that computes.
+    """
+
+    per_step: float
+    bytes_per_step: float
+    time_ns: float
+    exposed_ns: float
+    in_line_ratio: float = 1.0
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Achieved rate."""
+        return self.bytes_per_step / (self.time_ns * 1e-9) if self.time_ns else 0.0
+
 
 ELSEWHERE, TO_DEVICE, TO_HOST = 0, 1, 2
 

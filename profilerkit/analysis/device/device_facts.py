@@ -1,20 +1,99 @@
-"""How busy the device is, what could be fused, and the runtime calls that cost it time."""
+"""Measure how busy the device is, what could be fused, and the runtime calls that cost it time."""
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.copies import awaited_copies, waiting_calls
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, device_rows
-from profilerkit.analysis.device.records import AllocatorFacts, ChainFacts, ColdFacts, DeviceFacts, SyncFacts
 from profilerkit.analysis.device.roofline import Roofline, covered_ns
 from profilerkit.analysis.host.activity import captures, loading_rows
 from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
-from profilerkit.analysis.host.input import between_ratio
+from profilerkit.analysis.host.host_facts import between_ratio
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS
 from profilerkit.analysis.intervals import I64, Spans, clip, index_at, intersect, subtract, union
 from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.step import DeviceWindow
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
+
+#: First-use work of this share of the window is what was recorded; below it what is beside can still be named.
+MOST_OF_A_WINDOW = 0.5
+
+
+class DeviceFacts(msgspec.Struct, frozen=True):
+    """What ran on the device, per steady step.
+
+    Attributes:
+        name: ``None`` when the trace does not say.
+        kernels_per_step: count.
+        median_kernel_ns: duration.
+        busy_ratio: time in which any event ran.
+        queue_empty_ratio: share of kernels that started with nothing queued ahead of them; ``None`` without launches.
+        between_ratio: share of the idle Python time that lies in short gaps between operators, not in longer stretches.
+        late_launch_ratio: share of the launch latency that lies in gaps longer than 1 ms, which no launch takes.
+    """
+
+    name: str | None
+    kernels_per_step: float
+    median_kernel_ns: float
+    busy_ratio: float
+    queue_empty_ratio: float | None
+    between_ratio: float
+    late_launch_ratio: float = 0.0
+
+
+class SyncFacts(msgspec.Struct, frozen=True):
+    """Blocking calls per steady step: how many, how long the host waited in them, which names how often.
+
+    ``awaited_ratio`` is the share of the exposed time of copies to the host in those that the host waited for in their
+    own call; 0.0 without any. ``idle_after_ns`` is how long the device stood still once the calls had returned,
+    whatever the host did then: without the call it would have done that while the device worked.
+    """
+
+    per_step: float
+    blocked_ns: float
+    culprits: tuple[tuple[str, int], ...]
+    awaited_ratio: float
+    idle_after_ns: float = 0.0
+
+
+class AllocatorFacts(msgspec.Struct, frozen=True):
+    """cudaMalloc / cudaFree and their kin, per steady step."""
+
+    calls_per_step: float
+
+
+class ChainFacts(msgspec.Struct, frozen=True):
+    """Chains of at least three fusible kernels in a row on one stream, those of the optimizer left out.
+
+    ``mean_length`` is weighted by their time: what fusion saves of a chain grows with its length.
+    ``memory_ratio`` is the rate of their compulsory traffic / the device's memory bandwidth, over those whose traffic
+    is known; ``None`` where that is less than half of their time.
+    """
+
+    share: float
+    chains_per_step: float
+    mean_length: float
+    example: tuple[str, ...]
+    memory_ratio: float | None = None
+
+
+class ColdFacts(msgspec.Struct, frozen=True):
+    """First-use work in a short window.
+
+    ``share`` of the window is idle under such calls and captures of graphs, ``capture_share`` under the latter;
+    ``calls`` are the names with most of that, and their time, ns.
+    """
+
+    share: float
+    calls: tuple[tuple[str, int], ...]
+    capture_share: float = 0.0
+
+    @property
+    def dominates(self) -> bool:
+        """Whether most of the window is first-use work, so that the rest says nothing of later steps."""
+        return self.share >= MOST_OF_A_WINDOW
+
 
 #: Shortest run of fusible kernels that a compiler would turn into one.
 SHORTEST_CHAIN = 3

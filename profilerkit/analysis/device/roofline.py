@@ -10,10 +10,49 @@ import numpy.typing as npt
 from profilerkit.analysis.costs.formulas import FAMILIES
 from profilerkit.analysis.costs.operators import DTYPES, OperatorCosts, operator_costs
 from profilerkit.analysis.device.kernels import MATH_TYPES, NARROW, WIDE, KernelNames
-from profilerkit.analysis.device.records import MathFacts, WideMath
 from profilerkit.analysis.intervals import I64, union
 from profilerkit.hardware.lookup import DeviceSpec, is_by_amd
 from profilerkit.trace.columns import DeviceProperties, TraceColumns
+
+
+class WideMath(msgspec.Struct, frozen=True):
+    """Math of 32 bits on matrix units: ``3xtf32`` or ``tf32``, and how much of its share is of known shapes."""
+
+    type: str
+    share: float
+    priced_share: float
+
+
+class MathFacts(msgspec.Struct, frozen=True):
+    """Matrix, convolution and attention kernels: time shares of the steady step by what names and arguments tell.
+
+    ``fp32_share`` is FP32 on the vector units, ``wide`` what else computes in 32 bits, ``narrow_share`` what does in 16
+    or fewer. ``priced_share`` is that of the FP32 kernels whose shapes are known, ``floor_share`` what the faster type
+    would leave of these and of the priced ``wide`` ones at the rates that real kernels reach: never less than their
+    bytes take. ``fastest_share`` is the same at the very peaks of arithmetic and memory. ``compute_major`` is ``None``
+    also for an unknown device of AMD, where it says nothing of the units.
+    """
+
+    fp32_share: float
+    tensor_core_share: float
+    compute_major: int | None
+    example: str | None
+    priced_share: float = 0.0
+    floor_share: float = 0.0
+    fastest_share: float = 0.0
+    wide: tuple[WideMath, ...] = ()
+    narrow_share: float = 0.0
+
+    @property
+    def is_mostly_vector(self) -> bool:
+        """Whether FP32 on the vector units takes more time than the matrix units do."""
+        return self.fp32_share > self.tensor_core_share
+
+    @property
+    def wide_share(self) -> float:
+        """Share of the step that computes in 32 bits."""
+        return self.fp32_share + sum(found.share for found in self.wide)
+
 
 Bools = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]

@@ -1,10 +1,29 @@
-"""What the training process does on the host besides issuing work: collections, Python, compilations, threads."""
+"""Measure what a training process does on the host besides issuing work: fetches, Python, compilations."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from profilerkit.analysis.kernel_losses.records import DenseTables
+from profilerkit.analysis.events import EVENT_DTYPE
+from profilerkit.analysis.host.feeding import dominant_frames, local_fetches
+from profilerkit.analysis.host.names import QUIET_NS
+from profilerkit.analysis.host.operators import HeldFacts
+from profilerkit.analysis.intervals import I64, Segments, Spans, covered, intersect
+from profilerkit.analysis.kernel_losses.shapes import DenseTables
+from profilerkit.analysis.parts import leaf
+from profilerkit.analysis.stats import median
+from profilerkit.analysis.steps.find import in_step
+from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.steps.phases import PhaseFacts, RecordingFacts
+from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.finding import Source
-from profilerkit.trace.classify import Phase
+from profilerkit.rundir.layout import EventKind
+from profilerkit.trace.columns import TraceColumns
 
 
 class CollectionFacts(msgspec.Struct, frozen=True):
@@ -21,24 +40,6 @@ class CollectionFacts(msgspec.Struct, frozen=True):
     pause_ns: float
     longest_ns: int
     full: int
-
-
-class HotLine(msgspec.Struct, frozen=True):
-    """The innermost function that holds much of a place, and its line with most looks.
-
-    Attributes:
-        frames: ``file.py(12): function`` of its callers in that place and itself, outer first, at most four. Hostile.
-        share: of the looks in that place that found it there: in the line where that holds enough, else the function.
-        low: lower end of the 95 % interval of the share.
-        high: upper end.
-        looks: at the place.
-    """
-
-    frames: tuple[str, ...]
-    share: float
-    low: float
-    high: float
-    looks: int
 
 
 class PythonFacts(msgspec.Struct, frozen=True):
@@ -83,57 +84,6 @@ class CompileFacts(msgspec.Struct, frozen=True):
     guards: tuple[str, ...] = ()
 
 
-class HeldFacts(msgspec.Struct, frozen=True):
-    """What holds part of the steps of a run without a device.
-
-    Attributes:
-        place: ``hook`` of gradients, ``optimizer``, ``read`` of values, ``fetch`` for what computes while the loop gets
-            a batch, or the pass in which an operator runs: ``forward``, which is all beside it, or ``backward``.
-        operator: the one with most time there; of an optimizer its class. Hostile text.
-        per_step: how often a step calls it; of an optimizer all its operators.
-        share: of the step that the place takes, Python included; of a pass what the operator takes.
-        operator_share: of the step that the operator itself takes.
-        line: the line of the user's that calls it, as the profiler names it; ``None`` without stacks.
-        time_ns: the same of the median traced step, ns, without what recording it took; 0 for what fewer steps hold.
-        style: how an optimizer goes over its tensors: ``single``, ``foreach`` or ``fused``; ``None`` for the others.
-    """
-
-    place: str
-    operator: str
-    per_step: float
-    share: float
-    operator_share: float
-    line: str | None = None
-    time_ns: float = 0.0
-    style: str | None = None
-
-
-class RecordingFacts(msgspec.Struct, frozen=True):
-    """Time that recording took of the host in the mean judged step, at least, from the events in the trace.
-
-    Attributes:
-        options: of the recorder, those that slow the host noticeably, or by what no event tells, as they are called.
-        events: operators, Python calls and allocations that were recorded of it.
-        waited_ns: to record those in which the device waited for the host.
-        hidden_ns: to record the others.
-    """
-
-    options: tuple[str, ...]
-    events: float
-    waited_ns: float
-    hidden_ns: float
-
-
-class PhaseFacts(msgspec.Struct, frozen=True):
-    """A phase of the step that torch or the program itself marks, and how long the device waits for the host in it.
-
-    ``idle_ns`` is of the mean judged step.
-    """
-
-    name: Phase
-    idle_ns: float
-
-
 class HostFacts(msgspec.Struct, frozen=True):
     """Each is ``None`` where the recording does not tell.
 
@@ -160,3 +110,239 @@ class HostFacts(msgspec.Struct, frozen=True):
     held: tuple[HeldFacts, ...] | None = None
     tables: DenseTables | None = None
     between_ratio: float = 0.0
+
+
+#: Where a wait for a batch is read from when no event marks it, and the words for it.
+Gap = Literal["before the copy", "between steps"]
+GAPS: dict[Gap, str] = {
+    "before the copy": "the lead-in of the step, up to its batch copy",
+    "between steps": "from the end of a step's own range to the next one",
+}
+
+
+class InputFacts(msgspec.Struct, frozen=True):
+    """The wait for batches.
+
+    Attributes:
+        cpu_ratio: CPU time of the waiting thread / wait; ``None`` when not measured.
+        fetches: how many fetches were seen in the steady window.
+        single_process: the main process loads the data itself; ``None`` when unknown.
+        source: measured by the wrapper's timer, or derived from the trace.
+        origin: event name or timer the wait was read from, or the words for ``gap``.
+        gap: where the wait was inferred from; ``None`` where an event or a timer marks it.
+        longest_ns: start and end of the longest wait, on the recording's clock.
+        held_ratio: share of the steady time in which the thread was getting a batch, hidden by the device or not;
+            ``None`` when that was not seen.
+        frames: of the calls that hold most of the wait the innermost frames, outer first, as the profiler names them;
+            empty without Python stacks. Hostile text.
+        frames_ratio: share of the wait in the innermost of them; ``None`` without.
+        queue_ratio: share of the wait in which the waiting thread was ready to run and got no processor: whatever
+            loads the data would wait for one; ``None`` when not measured.
+    """
+
+    cpu_ratio: float | None
+    fetches: int
+    single_process: bool | None
+    source: Source
+    origin: str
+    gap: Gap | None = None
+    longest_ns: tuple[int, int] | None = None
+    held_ratio: float | None = None
+    frames: tuple[str, ...] = ()
+    frames_ratio: float | None = None
+    queue_ratio: float | None = None
+
+
+def input_facts(view: TraceView) -> InputFacts | None:
+    """Facts of the fetches in the steady steps; ``None`` where neither an event nor a batch copy shows any."""
+    columns, names, parts, steps, main = view.columns, view.names, view.parts, view.steps, view.main
+    window = steps.by_host.steady
+    rows = parts.fed.rows[covered(window, columns.ts_ns[parts.fed.rows])]
+    inferred = covered(window, parts.lead_in.start)
+    if not len(rows) and not inferred.any():
+        return None
+    gap: Gap | None = None
+    if len(rows):
+        # A loader's own events count its fetches; frames around them tell the same again.
+        marked = names.loader[columns.name[rows]]
+        counted = rows[marked] if marked.any() else rows[~_nested(columns, rows)]
+        spans = Spans(columns.ts_ns[counted], columns.ts_ns[counted] + columns.dur_ns[counted])
+        origin = columns.strings[columns.name[counted[(spans.end - spans.start).argmax()]]]
+        segments, alone = parts.fed.segments, local_fetches(columns, names, parts.fed)
+        held = intersect(window, Spans(segments.start, segments.end))
+    else:
+        spans = Spans(parts.lead_in.start[inferred], parts.lead_in.end[inferred])
+        held = alone = intersect(window, spans)
+        outside = intersect(held, steps.between).total_ns if steps.between is not None else 0
+        gap = "between steps" if outside > held.total_ns / 2 else "before the copy"
+        origin = GAPS[gap]
+    remote, local = (bool(mask[columns.name[rows]].any()) for mask in (names.multi_process, names.single_process))
+    longest = int((spans.end - spans.start).argmax())
+    kept = None if remote or local else names.feeds  # of a loader it is known what gets the batch
+    frames, frames_ratio = dominant_frames(columns, main, intersect(window, alone), kept)
+    return InputFacts(
+        cpu_ratio=None,
+        fetches=len(spans),
+        single_process=local if local or remote else None,
+        source="derived",
+        origin=origin,
+        gap=gap,
+        longest_ns=(int(spans.start[longest]), int(spans.end[longest])),
+        held_ratio=min(held.total_ns / max(steps.steady.total_ns, 1), 1.0),
+        frames=frames,
+        frames_ratio=frames_ratio if frames else None,
+    )
+
+
+def _nested(columns: TraceColumns, rows: I64) -> npt.NDArray[np.bool_]:
+    """``(n,)`` which of ``rows``, sorted by start, begin inside an earlier one."""
+    end = np.maximum.accumulate(columns.ts_ns[rows] + columns.dur_ns[rows])
+    nested: npt.NDArray[np.bool_] = np.r_[False, columns.ts_ns[rows][1:] < end[:-1]]
+    return nested
+
+
+def between_ratio(segments: Segments, window: Spans) -> float:
+    """Share of the Python in the steady window that lies in gaps of at most 1 ms; 0 without any."""
+    python = intersect(window, segments.only(leaf("over.python")))
+    length = python.end - python.start
+    return float(length[length <= QUIET_NS].sum()) / python.total_ns if python.total_ns else 0.0
+
+
+def python_facts(view: TraceView) -> PythonFacts | None:
+    """Python that lasts longer than 1 ms at a time in the steady window; ``None`` without any."""
+    columns, window, main, segments = view.columns, view.window, view.main, view.parts.segments
+    python = intersect(window, segments.only(leaf("over.python")))
+    long = python.end - python.start > QUIET_NS
+    if not long.any():
+        return None
+    spans = Spans(python.start[long], python.end[long])
+    longest = int(np.argmax(spans.end - spans.start))
+    frames, ratio = dominant_frames(columns, main, spans)
+    return PythonFacts(
+        per_step=len(spans) / max(len(window), 1),
+        longest_ns=(int(spans.start[longest]), int(spans.end[longest])),
+        frames=frames,
+        frames_ratio=ratio if frames else None,
+    )
+
+
+#: Torch's number of what was compiled, ``2/1``: region and, from 1 on, how often it was compiled again. Its own name
+#: stands before it where the trace shows the region run.
+_NUMBER = re.compile(r"^(?:Torch-Compiled Region: |\[)?(\d{1,9})/(\d{1,9})\b")
+_MOST_NAMED = 5
+#: Steps without a compilation whose median is typical (a choice: it is none of the odd ones).
+_FEWEST_OTHERS = 3
+#: Behind that number, the guard that failed; and the numbers in it, which differ from one failure to the next. Bounded:
+#: names in a run directory may be of any length.
+_GUARD = re.compile(r"^\S{0,40}\d/\d{1,9}\S{0,40} (.{1,200})")
+_VALUES = re.compile(r"-?\d[\d.]*(?:e-?\d+)?")
+
+
+def compiles_of_log(events: bytes, names: Mapping[int, str], log: StepLog) -> CompileFacts | None:
+    """Compilations in the steady steps as the timers saw them; ``None`` where nothing was compiled in the whole run."""
+    table = np.frombuffer(events, dtype=EVENT_DTYPE)
+    table = table[table["kind"] == EventKind.COMPILE]
+    if not len(table):
+        return None
+    step = in_step(table["start"].astype(np.int64), log.start, log.stop)
+    judged = table[(step >= 0) & log.steady[np.maximum(step, 0)]]
+    share, longer = _lost(log.time[log.steady], log.compiling[log.steady])
+    every = [names.get(number, "") for number in np.unique(table["name"]).tolist()]
+    again = [names.get(number, "") for number in np.unique(judged["name"]).tolist()]
+    return CompileFacts(
+        share=share,
+        longer=longer,
+        steps=int((log.compiling[log.steady] > 0).sum()),
+        of=int(log.steady.sum()),
+        regions=_regions(every),
+        recompiled=_recompiled(again),
+        source="measured",
+        guards=_guards([names.get(number, "") for number in judged["name"].tolist()]),
+    )
+
+
+def compiles_of_trace(view: TraceView) -> CompileFacts | None:
+    """Compilations in a trace from its first steady step on; ``None`` where it shows nothing compiled.
+
+    Steps that compile are no steady ones while others are left. Once the steps had settled, they cost all the same.
+    """
+    columns, steps, compiles, per_step = view.columns, view.steps, view.names.compiles, view.parts.per_step
+    used = np.unique(columns.name).tolist()
+    shown = [columns.strings[name] for name in used if columns.strings[name].startswith("Torch-Compiled Region: ")]
+    if not shown and not any(compiles[name] for name in used):
+        return None
+    state = np.array(steps.state)
+    counted = (state == "steady") | (state == "compile")
+    counted[: state.tolist().index("steady") if "steady" in steps.state else 0] = False
+    compiling = per_step[:, leaf("warm.compile")]
+    share, longer = _lost((steps.end - steps.start)[counted], compiling[counted])
+    return CompileFacts(
+        share=share,
+        longer=longer,
+        steps=int((compiling[counted] > 0).sum()),
+        of=int(counted.sum()),
+        regions=_regions(shown),
+        recompiled=_recompiled(shown),
+        source="derived",
+    )
+
+
+def _lost(time: I64, compiling: I64) -> tuple[float, float]:
+    """Share of the steps' time in compilations, and in what steps with one take beyond the typical one without."""
+    total = max(int(time.sum()), 1)
+    share = min(int(compiling.sum()) / total, 1.0)
+    compiles = compiling > 0
+    if (~compiles).sum() < _FEWEST_OTHERS:
+        return share, share
+    longer = time[compiles] - median(time[~compiles])
+    return share, max(float(longer[longer > 0].sum()) / total, share)
+
+
+def _numbers(texts: Iterable[str]) -> set[tuple[int, int]]:
+    found = (_NUMBER.match(text) for text in texts)
+    return {(int(match[1]), int(match[2])) for match in found if match}
+
+
+def _regions(texts: Iterable[str]) -> int | None:
+    """How many regions the names are of; ``None`` where none tells its number.
+
+    >>> _regions(["0/0", "[0/1]", "Torch-Compiled Region: 3/0", "frame"])
+    2
+    """
+    return len({region for region, _ in _numbers(texts)}) or None
+
+
+def _recompiled(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{region}/{again}" for region, again in sorted(_numbers(texts)) if again)[:_MOST_NAMED]
+
+
+def _guards(texts: Iterable[str]) -> tuple[str, ...]:
+    """The guards behind these names, most often first.
+
+    >>> _guards(["0/1 L['w'] == 0.5", "0/2 L['w'] == 1e-05", "0/3", "1/1 len(L['x']) == 3"])
+    ("L['w'] == 0.5", "len(L['x']) == 3")
+    """
+    found = [match[1] for match in map(_GUARD.match, texts) if match]
+    kinds = Counter(_VALUES.sub("", guard) for guard in found)
+    first = {_VALUES.sub("", guard): guard for guard in reversed(found)}
+    return tuple(first[kind] for kind, _ in kinds.most_common(_MOST_NAMED))
+
+
+#: Number of the oldest generation: a collection of it looks at every object.
+OLDEST = 2
+
+
+def collection_facts(events: bytes, log: StepLog) -> CollectionFacts:
+    """The collections of at least 50 µs in steady steps; shorter ones are not recorded."""
+    table = np.frombuffer(events, dtype=EVENT_DTYPE)
+    table = table[table["kind"] == EventKind.GC]
+    step = in_step(table["start"].astype(np.int64), log.start, log.stop)
+    table = table[(step >= 0) & log.steady[np.maximum(step, 0)]]
+    if not len(table):
+        return CollectionFacts(per_step=0.0, pause_ns=0.0, longest_ns=0, full=0)
+    return CollectionFacts(
+        per_step=len(table) / max(int(log.steady.sum()), 1),
+        pause_ns=float(table["dur"].mean()),
+        longest_ns=int(table["dur"].max()),
+        full=int((table["value"] >= OLDEST).sum()),
+    )

@@ -1,22 +1,43 @@
-"""The sampled stacks to the line of the user's that holds most of a place: of loading, of Python, of a stop."""
+"""Find the lines of the user's that hold most of a place, and what grows, by the looks of the stack sampler."""
 
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.events import EVENT_DTYPE, timed
-from profilerkit.analysis.host.host_facts import HotLine
 from profilerkit.analysis.intervals import I64, Spans, covered, union
 from profilerkit.analysis.steps.find import in_step
+from profilerkit.analysis.steps.growth import FEWEST_TO_GROW
 from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.steps.series import LEAST_COVERAGE
 from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import StackPlace, StackSample
+
+
+class HotLine(msgspec.Struct, frozen=True):
+    """The innermost function that holds much of a place, and its line with most looks.
+
+    Attributes:
+        frames: ``file.py(12): function`` of its callers in that place and itself, outer first, at most four. Hostile.
+        share: of the looks in that place that found it there: in the line where that holds enough, else the function.
+        low: lower end of the 95 % interval of the share.
+        high: upper end.
+        looks: at the place.
+    """
+
+    frames: tuple[str, ...]
+    share: float
+    low: float
+    high: float
+    looks: int
+
 
 #: A line is named where its share is above one third, with what chance could make of so many looks: below, all other
 #: lines together hold twice as much, and what is gained there is not known to be much (a choice).
@@ -238,3 +259,30 @@ def _up_to(chain: tuple[str, ...], function: str) -> tuple[str, ...]:
     """The calls down to the innermost of a function."""
     last = max(at for at, line in enumerate(chain) if function_of(line) == function)
     return chain[: last + 1]
+
+
+def growing_line(record: RankRecord, log: StepLog) -> HotLine | None:
+    """Return the line that holds most of what the last third of the judged steps takes more than the first.
+
+    ``None`` where none does, chance in so many looks aside, or where steps do not get longer.
+    """
+    rows = np.flatnonzero(log.steady)
+    if len(rows) < FEWEST_TO_GROW:
+        return None
+    early, _, late = np.array_split(rows, 3)
+    before, now = (float(log.time[third].mean()) for third in (early, late))
+    first, last = (_looks(record, log, third) for third in (early, late))
+    line = hot_line(last, of_loop=True)
+    if line is None or not first or now <= before:
+        return None
+    function = function_of(line.frames[-1])
+    seen, still = (sum(function in map(function_of, sample.lines) for sample in looks) for looks in (first, last))
+    more = now * still / len(last) - before * seen / len(first)
+    # A line that holds as much of the step as before is the loop itself.
+    is_more = interval(still, len(last))[0] > seen / len(first)
+    return line if is_more and more >= LEAST_COVERAGE * (now - before) else None
+
+
+def _looks(record: RankRecord, log: StepLog, rows: I64) -> list[StackSample]:
+    low, high = int(log.start[rows[0]]), int(log.stop[rows[-1]])
+    return [sample for sample in record.stacks if low <= sample.t_ns < high]

@@ -2,11 +2,11 @@
 
 import re
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in_use, matching, self_times
 from profilerkit.analysis.enclosing import call_sites, innermost_at
-from profilerkit.analysis.host.host_facts import HeldFacts
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, index_at, intersect, subtract, time_within, union
 from profilerkit.analysis.stats import median
@@ -21,6 +21,32 @@ from profilerkit.analysis.steps.phases import (
 )
 from profilerkit.analysis.trace_view import TraceView
 from profilerkit.trace.columns import Category, TraceColumns
+
+
+class HeldFacts(msgspec.Struct, frozen=True):
+    """What holds part of the steps of a run without a device.
+
+    Attributes:
+        place: ``hook`` of gradients, ``optimizer``, ``read`` of values, ``fetch`` for what computes while the loop gets
+            a batch, or the pass in which an operator runs: ``forward``, which is all beside it, or ``backward``.
+        operator: the one with most time there; of an optimizer its class. Hostile text.
+        per_step: how often a step calls it; of an optimizer all its operators.
+        share: of the step that the place takes, Python included; of a pass what the operator takes.
+        operator_share: of the step that the operator itself takes.
+        line: the line of the user's that calls it, as the profiler names it; ``None`` without stacks.
+        time_ns: the same of the median traced step, ns, without what recording it took; 0 for what fewer steps hold.
+        style: how an optimizer goes over its tensors: ``single``, ``foreach`` or ``fused``; ``None`` for the others.
+    """
+
+    place: str
+    operator: str
+    per_step: float
+    share: float
+    operator_share: float
+    line: str | None = None
+    time_ns: float = 0.0
+    style: str | None = None
+
 
 _NODE = "autograd::engine::evaluate_function: "
 #: What the engine itself runs between two nodes: it adds the gradients of a tensor that is used more than once, and

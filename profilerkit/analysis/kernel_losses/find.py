@@ -1,4 +1,4 @@
-"""Everything that the kernels of one device lose: attention's scores, whole embedding tables, optimizer steps."""
+"""Find what the device's kernels lose: optimizer style, layouts, searches, small grids, misaligned products."""
 
 import re
 from collections import defaultdict
@@ -15,11 +15,98 @@ from profilerkit.analysis.device.kernels import self_times
 from profilerkit.analysis.device.roofline import MEMORY_RATIO, peak_flops_per_ns
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, subtract, union
-from profilerkit.analysis.kernel_losses.records import DenseTables, KernelLosses, OptimizerWork, Scores
-from profilerkit.analysis.kernel_losses.shapes import Bools, Judged, grids, layout, misaligned, searches
+from profilerkit.analysis.kernel_losses.shapes import (
+    Alignment,
+    Bools,
+    DenseTables,
+    Grid,
+    Judged,
+    Layout,
+    Searches,
+    grids,
+    layout,
+    misaligned,
+    searches,
+)
 from profilerkit.analysis.steps.phases import STYLES, backward_nodes, largest_class, optimizer_rows, without_closures
 from profilerkit.analysis.trace_view import TraceView
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """Attention that writes its scores to memory: products, softmax, mask and dropout over tensors of one shape.
+
+    Attributes:
+        queries: rows of a score matrix.
+        keys: columns of it.
+        matrices: score matrices in one tensor, batch times heads.
+        share: time of all kernels that read or write them.
+        pointwise_share: of it, all but the matrix products.
+        peak_share: the least time of the products' arithmetic at the dense peak; ``None`` where it is not known.
+    """
+
+    queries: int
+    keys: int
+    matrices: int
+    share: float
+    pointwise_share: float
+    peak_share: float | None
+
+
+class OptimizerWork(msgspec.Struct, frozen=True):
+    """What the optimizer steps put on the device.
+
+    Attributes:
+        name: class of the optimizer, empty where a range of the program marks it; hostile text.
+        style: how it goes over its tensors: one at a time, by lists, or by one fused kernel; ``None`` where neither of
+            torch's operators and kernels is seen.
+        kernels_per_step: count.
+        tensors: that one optimizer step changes; ``None`` unless it takes them one at a time, as is the next.
+        kernels_per_tensor: kernels of an optimizer step for each of them.
+        share: device time from the first to the last of its kernels, without communication in between.
+        kernel_share: of it, time in which one of them runs.
+        least_share: time to read and write parameters, gradients and state once; ``None`` without shapes or peaks.
+        parameters: elements that it changes per step; ``None`` without shapes.
+    """
+
+    name: str
+    style: str | None
+    kernels_per_step: float
+    tensors: float | None
+    kernels_per_tensor: float | None
+    share: float
+    kernel_share: float
+    least_share: float | None = None
+    parameters: int | None = None
+
+
+class KernelLosses(msgspec.Struct, frozen=True):
+    """Everything above for one device; ``None`` where the trace cannot say, no entry where there is nothing.
+
+    Attributes:
+        has_shapes: whether any operator says what it was passed.
+        multiprocessors: of the device.
+        alignment: ``None`` where no product is misaligned.
+        grids: largest time first, at most 64; ``None`` where no kernel says its grid.
+        scores: largest time first.
+        optimizer: ``None`` where no optimizer step is marked.
+        layout: of the convolutions.
+        searches: ``None`` where nothing is searched for.
+        has_operators: whether the trace may hold operators, within which is searched.
+        tables: ``None`` where no embedding gets a dense gradient of rows that are not looked up.
+    """
+
+    has_shapes: bool
+    multiprocessors: int | None
+    alignment: Alignment | None
+    grids: tuple[Grid, ...] | None
+    scores: tuple[Scores, ...]
+    optimizer: OptimizerWork | None
+    layout: Layout
+    searches: Searches | None
+    has_operators: bool = True
+    tables: DenseTables | None = None
+
 
 #: Normalise along the last dimension; their first tensor has the shape of the scores.
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_masked_softmax", "aten::_softmax_backward_data")

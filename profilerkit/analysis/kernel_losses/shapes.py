@@ -14,8 +14,102 @@ from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import I64, Spans, index_at, intersect, union
-from profilerkit.analysis.kernel_losses.records import Alignment, Grid, Layout, Searches
 from profilerkit.trace.columns import Category, TraceColumns
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Kernels that change the order of a convolution's dimensions; ``example`` is the one with most time.
+
+    ``is_3d`` is whether a convolution goes over three dimensions; ``None`` where neither shapes nor names tell.
+    """
+
+    conversion_share: float
+    convolution_share: float
+    per_step: float
+    example: str | None
+    is_3d: bool | None = None
+
+
+class Searches(msgspec.Struct, frozen=True):
+    """Operators that time several algorithms for one call before they choose.
+
+    Attributes:
+        share: time of the searches, on host or device.
+        per_step: searches.
+        steps: judged steps in which one happens.
+        trials: timings of the mean search.
+        shapes: distinct inputs that were searched for; ``None`` without recorded shapes.
+        operator: that searches most.
+    """
+
+    share: float
+    per_step: float
+    steps: int
+    trials: float
+    shapes: int | None
+    operator: str
+
+
+class Alignment(msgspec.Struct, frozen=True):
+    """16-bit matrix products of which a dimension is no multiple of eight elements.
+
+    Attributes:
+        share: time of their kernels.
+        lost_share: of it, what is beyond the least time that their shapes allow on the device; ``None`` for a device
+            whose peaks are not known.
+        sizes: (M, N, K) of the call that loses most, or without peaks takes most.
+        operator: that made it.
+        calls_per_step: such calls.
+        others_ratio: what the products of fitting sizes reach of their own least time; ``None`` where they take less
+            than half as long together, so that they are no measure.
+    """
+
+    share: float
+    lost_share: float | None
+    sizes: tuple[int, int, int]
+    operator: str
+    calls_per_step: float
+    others_ratio: float | None = None
+
+
+class Grid(msgspec.Struct, frozen=True):
+    """Math kernels of one name and grid.
+
+    Attributes:
+        kernel: name; hostile text.
+        blocks_per_sm: blocks of the grid for each multiprocessor.
+        share: their time.
+        idle_share: of it, what the least occupied round leaves idle, but no more than what is beyond the least time
+            that shapes allow.
+        per_step: kernels.
+    """
+
+    kernel: str
+    blocks_per_sm: float
+    share: float
+    idle_share: float
+    per_step: float
+
+
+class DenseTables(msgspec.Struct, frozen=True):
+    """Embedding tables with a dense gradient, of which a step looks up few rows.
+
+    Attributes:
+        count: how many.
+        rows: of the one that takes most time.
+        width: elements of each of its rows.
+        looked_up: its rows that a step looks up, at most.
+        share: time of what goes over whole tables: their gradients and the optimizer.
+        unused_share: of it, what rows take that the step does not look up.
+    """
+
+    count: int
+    rows: int
+    width: int
+    looked_up: float
+    share: float
+    unused_share: float
+
 
 Bools = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.events import EVENT_DTYPE, Timed, fetches_here, timed
-from profilerkit.analysis.host.host_facts import HotLine
-from profilerkit.analysis.host.lines import line_within
+from profilerkit.analysis.host.lines import HotLine, line_within
 from profilerkit.analysis.intervals import covered, union
 from profilerkit.analysis.ledger.account import Account
 from profilerkit.analysis.ledger.records import occurrences

@@ -10,8 +10,7 @@ from profilerkit.analysis.logs.joining import JoinedGpu, is_of_the_time, join_lo
 from profilerkit.analysis.logs.log_facts import LogFacts, rests
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.samples import summarise
-from profilerkit.analysis.surroundings import Surroundings
-from profilerkit.analysis.throttling import Throttling, hottest, throttling
+from profilerkit.analysis.surroundings import Surroundings, Throttling, hottest, throttling
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.oom import OutOfMemory

@@ -9,8 +9,10 @@ import numpy as np
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.replay.graph import F64, NEVER, Bools, Graph, Wait
-from profilerkit.analysis.whatif import FEWEST_BUCKETS
 from profilerkit.model.change import revise
+
+#: Collectives of a step that is to overlap: a single one has to be divided first.
+FEWEST_BUCKETS = 2
 
 #: What launching the step as one graph takes of the host, and the pause between its kernels.
 GRAPH_LAUNCH_NS, GRAPH_PAUSE_NS = 15_000.0, 1_000.0

@@ -14,7 +14,7 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ranks.waiting import Ledger
 from profilerkit.analysis.samples import signals
 from profilerkit.analysis.scale.compare import Crowd, Culprit, Member
-from profilerkit.analysis.throttling import AT_WORK, throttling
+from profilerkit.analysis.surroundings import AT_WORK, throttling
 from profilerkit.model import crowd as told
 from profilerkit.model.communication import ParallelName
 from profilerkit.model.crowd import Condition, GroupKind, GroupRow, Groups

@@ -2,17 +2,44 @@
 
 import re
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.enclosing import ThreadLine, innermost_at
-from profilerkit.analysis.host.host_facts import PhaseFacts, RecordingFacts
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread, phase_names
 from profilerkit.analysis.intervals import EMPTY, I64, Segments, Spans, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.parts import leaf
 from profilerkit.trace.classify import Phase
 from profilerkit.trace.columns import EMIT_NVTX, Category, TraceColumns, kept
+
+
+class RecordingFacts(msgspec.Struct, frozen=True):
+    """Time that recording took of the host in the mean judged step, at least, from the events in the trace.
+
+    Attributes:
+        options: of the recorder, those that slow the host noticeably, or by what no event tells, as they are called.
+        events: operators, Python calls and allocations that were recorded of it.
+        waited_ns: to record those in which the device waited for the host.
+        hidden_ns: to record the others.
+    """
+
+    options: tuple[str, ...]
+    events: float
+    waited_ns: float
+    hidden_ns: float
+
+
+class PhaseFacts(msgspec.Struct, frozen=True):
+    """A phase of the step that torch or the program itself marks, and how long the device waits for the host in it.
+
+    ``idle_ns`` is of the mean judged step.
+    """
+
+    name: Phase
+    idle_ns: float
+
 
 #: Autograd runs each node of the backward pass in such an operator.
 NODE = re.compile(r"^autograd::engine::evaluate_function")

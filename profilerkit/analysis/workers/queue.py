@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilerkit.analysis.events import EVENT_DTYPE, Events, skipped_batches
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.workers.batches import Fetches, all_records, judged_fetches, stage_times
+from profilerkit.analysis.workers.anatomy import Fetches, all_records, judged_fetches, stage_times
 from profilerkit.analysis.workers.capacity import MOST_WORKERS, PREFETCH
 from profilerkit.analysis.workers.loading import LoadingFacts, PaddingFacts, QueueFacts, epoch_facts
 from profilerkit.model.change import revise

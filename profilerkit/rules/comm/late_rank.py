@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from profilerkit.analysis.ranks.cause import FEWEST_EXPLAINED
-from profilerkit.analysis.signals import SHOW_STACKS, fitting
+from profilerkit.analysis.trust import SHOW_STACKS, fitting
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.communication import Communication
 from profilerkit.model.communication import LateRank as Late

@@ -1,7 +1,6 @@
 """CP001: matrix math runs in 32 bits on a chip with faster units."""
 
-from profilerkit.analysis.device.records import MathFacts, WideMath
-from profilerkit.analysis.device.roofline import peak_ratio, target_type
+from profilerkit.analysis.device.roofline import MathFacts, WideMath, peak_ratio, target_type
 from profilerkit.analysis.whatif import faster_kernels
 from profilerkit.rules.api import (
     Evidence,

@@ -1,7 +1,7 @@
 """CP012: one device runs hotter than its neighbours."""
 
-from profilerkit.analysis.throttling import FEWEST_DEVICES
-from profilerkit.analysis.throttling import HotDevice as Hottest
+from profilerkit.analysis.surroundings import FEWEST_DEVICES
+from profilerkit.analysis.surroundings import HotDevice as Hottest
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, Source, fired
 from profilerkit.units import format_ratio
 

@@ -1,7 +1,6 @@
 """CP002: sizes of matrix products do not fit the granularity of the tensor cores."""
 
-from profilerkit.analysis.kernel_losses.records import Alignment
-from profilerkit.analysis.kernel_losses.shapes import GRANULE
+from profilerkit.analysis.kernel_losses.shapes import GRANULE, Alignment
 from profilerkit.rules.api import (
     Evidence,
     Facts,

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from profilerkit.analysis.throttling import Throttling
+from profilerkit.analysis.surroundings import Throttling
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, Saving, fired, saving
 from profilerkit.units import format_ratio
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from profilerkit.analysis.host.host_facts import HotLine
+from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.whatif import batches_per_step, cheaper_batch, workers_now
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.api import WAITS, Facts, Fired, MissingData, Passed, Result, Rule, finding_for, saving

@@ -1,6 +1,6 @@
 """IN010: the device waits for the copies of its batches, which need not be pinned any more."""
 
-from profilerkit.analysis.device.records import CopyFacts
+from profilerkit.analysis.device.copies import CopyFacts
 from profilerkit.rules.api import WAITS, Evidence, Facts, Fix, Passed, Result, Rule, fired, no_device, saving, spent
 from profilerkit.units import format_ratio
 

@@ -2,7 +2,7 @@
 
 import re
 
-from profilerkit.analysis.host.host_facts import HeldFacts
+from profilerkit.analysis.host.operators import HeldFacts
 from profilerkit.model.run import STEP_TIMERS
 from profilerkit.rules.api import (
     Evidence,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS
-from profilerkit.analysis.host.host_facts import HotLine
+from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.whatif import saving, slowed
 from profilerkit.model.finding import Confidence, Evidence, Fix, Saving

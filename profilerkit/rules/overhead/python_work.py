@@ -3,7 +3,7 @@
 import re
 
 from profilerkit.analysis.host.host_facts import PythonFacts
-from profilerkit.analysis.signals import SHOW_FETCHES, SHOW_STACKS, fitting
+from profilerkit.analysis.trust import SHOW_FETCHES, SHOW_STACKS, fitting
 from profilerkit.analysis.whatif import slowed
 from profilerkit.model.run import OPERATOR_TRACE
 from profilerkit.rules.api import (

@@ -5,8 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from profilerkit.analysis.host.host_facts import HotLine
-from profilerkit.analysis.host.lines import phase_place
+from profilerkit.analysis.host.lines import HotLine, phase_place
 from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.rules.api import STEP_LENGTHS, Evidence, Facts, Source

@@ -1,6 +1,6 @@
 """How much of the device's work is joined to its launch."""
 
-from profilerkit.analysis.device.records import LaunchFacts
+from profilerkit.analysis.device.kernels import LaunchFacts
 from profilerkit.api import analyze
 from profilerkit.model.finding import in_order
 from tests.recipes import Trace, host_training

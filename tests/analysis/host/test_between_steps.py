@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit import analyze
-from profilerkit.analysis.host.input import GAPS
+from profilerkit.analysis.host.host_facts import GAPS
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.formats.registry import read_trace

@@ -2,9 +2,9 @@
 
 import pytest
 
-from profilerkit.analysis.host.compiles import compiles_of_log
+from profilerkit.analysis.host.host_facts import collection_facts, compiles_of_log
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.recorded import collection_facts, host_facts
+from profilerkit.analysis.recorded import host_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.api import analyze

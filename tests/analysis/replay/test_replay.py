@@ -18,9 +18,8 @@ from profilerkit.analysis.replay.changes import (
     OnlyKernels,
     Syncs,
 )
-from profilerkit.analysis.replay.gate import MOST_SLOWED
+from profilerkit.analysis.replay.gate import MOST_SHARED, MOST_SLOWED, joint, savings
 from profilerkit.analysis.replay.graph import Wait, replay, replay_all
-from profilerkit.analysis.replay.joint import MOST_SHARED, joint, savings
 from tests.analysis.replay.smallest_graph import two_kernels
 from tests.analysis.replay.steps import EVENTS, US, facts_of, graph_of, steps
 from tests.recipes import replace

@@ -5,7 +5,7 @@ import doctest
 import numpy as np
 import pytest
 
-from profilerkit.analysis.host.growing import growing_line
+from profilerkit.analysis.host.lines import growing_line
 from profilerkit.analysis.steps import growth
 from profilerkit.analysis.steps.growth import step_growth
 from profilerkit.analysis.steps.log import log_of

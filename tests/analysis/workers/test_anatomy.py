@@ -5,14 +5,16 @@ import pytest
 
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.log import read_log
-from profilerkit.analysis.workers.anatomy import named_wait, on_its_way, worker_facts
-from profilerkit.analysis.workers.batches import (
+from profilerkit.analysis.workers.anatomy import (
     WORKER_DTYPE,
     all_records,
     at_one_time,
     judged_fetches,
     latest_records,
+    named_wait,
+    on_its_way,
     sent_at,
+    worker_facts,
 )
 from profilerkit.rundir.layout import WORKER, EventFlag, EventKind, WorkerState
 from profilerkit.rundir.reader import WorkerRecord
