@@ -24,8 +24,7 @@ from profilerkit.config import Settings, Suppression, rule_prefixes
 from profilerkit.description import describe
 from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
-from profilerkit.diagnosis.overlaps import with_overlaps
-from profilerkit.diagnosis.waterfall import waterfall
+from profilerkit.diagnosis.savings import waterfall, with_overlaps
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats.directories import named_as_traces
 from profilerkit.formats.inputs import (
@@ -39,14 +38,13 @@ from profilerkit.formats.inputs import (
 from profilerkit.formats.jobs import Reading, read_pooled
 from profilerkit.formats.remote import fetched
 from profilerkit.model.change import fields_of, revise
+from profilerkit.model.events import RawEvents, StepEvents
 from profilerkit.model.finding import Evidence, Outcome
-from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report as Record
 from profilerkit.model.run import Run
-from profilerkit.model.step_events import StepEvents
 from profilerkit.plugins import all_rules
 from profilerkit.results import Diff, Report, as_diff, as_report
-from profilerkit.rules.rule import Rule
+from profilerkit.rules.api import Rule
 from profilerkit.rules.runner import run_rules
 from profilerkit.rules.tuning import in_force, with_options
 from profilerkit.rundir.ending import dossier_of, ending_of

@@ -16,7 +16,7 @@ from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
     from profilerkit.model.report import Report
-    from profilerkit.rules.rule import Rule
+    from profilerkit.rules.api import Rule
 
 #: Each entry point is a ``Rule``, or a class of one that needs no arguments.
 RULE_GROUP = "profilerkit.rules"
@@ -93,7 +93,7 @@ def project_rules(path: Path, taken: Sequence[str]) -> "tuple[tuple[Rule, ...], 
             for rule in _rules_in(file):
                 found.append(_usable(rule, [*taken, *(known.code for known in (*rules, *found))]))
             if not found:
-                raise TypeError("it defines no profilerkit.rules.rule.Rule")
+                raise TypeError("it defines no profilerkit.rules.api.Rule")
             rules += found
         except (Exception, SystemExit) as error:
             # The user's own code runs here: what it raises is said in the report and costs that file alone.
@@ -104,7 +104,7 @@ def project_rules(path: Path, taken: Sequence[str]) -> "tuple[tuple[Rule, ...], 
 
 def _rules_in(file: Path) -> "list[Rule]":
     """An instance of every rule class that the file defines."""
-    from profilerkit.rules.rule import Rule
+    from profilerkit.rules.api import Rule
 
     name = f"{_PROJECT_MODULES}.{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -167,12 +167,12 @@ def find_renderer(name: str) -> "Callable[[Report], str]":
 
 
 def _rule(entry: EntryPoint, taken: Sequence[str]) -> "Rule":
-    from profilerkit.rules.rule import Rule
+    from profilerkit.rules.api import Rule
 
     found = entry.load()
     rule = found() if inspect.isclass(found) else found
     if not isinstance(rule, Rule):
-        raise TypeError(f"{entry.value} is not a profilerkit.rules.rule.Rule")
+        raise TypeError(f"{entry.value} is not a profilerkit.rules.api.Rule")
     return _usable(rule, taken)
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from profilerkit.model import diff as compared
 from profilerkit.model import report as analysed
-from profilerkit.model.step_events import StepEvents
+from profilerkit.model.events import StepEvents
 
 __all__ = ["Diff", "Report", "as_diff", "as_report"]
 

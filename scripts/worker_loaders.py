@@ -23,7 +23,7 @@ class Kind:
     """A loader that is slow for one reason.
 
     Attributes:
-        parts: the parts of a batch that own its time, in the words of ``profilerkit.model.workers``.
+        parts: the parts of a batch that own its time, in the words of ``profilerkit.model.run``.
         make: one sample.
         batch_size: samples per batch.
         start: the ``worker_init_fn``.

@@ -25,9 +25,8 @@ from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise
-from profilerkit.model.run import Loader, Trust
+from profilerkit.model.run import Loader, Trust, WorkerPart, Workers, WorkerStage
 from profilerkit.model.step import PARTS, Part, Rank, StepRow, Steps, StepTimes
-from profilerkit.model.workers import WorkerPart, Workers, WorkerStage
 from profilerkit.rundir.documents import Flight, FlightEntry, FlightGroup
 from profilerkit.rundir.layout import (
     EVENT,

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from profilerkit.compare.bootstrap import t99
+from profilerkit.compare.steps import t99
 
 #: The 99.5 % points (NIST/SEMATECH e-Handbook, 1.3.6.7.2).
 TABLE = {

@@ -12,10 +12,15 @@ from msgspec.structs import replace
 
 from profilerkit.api import analyze
 from profilerkit.compare import compare
-from profilerkit.compare.bootstrap import resampled_mean
 from profilerkit.compare.gates import judge_budget, parse_budget, parse_limit
-from profilerkit.compare.host import foreign_ratio
-from profilerkit.compare.steps import FEWEST_STEPS, SMALLEST_RATIO, step_change, timed_steps
+from profilerkit.compare.steps import (
+    FEWEST_STEPS,
+    SMALLEST_RATIO,
+    foreign_ratio,
+    resampled_mean,
+    step_change,
+    timed_steps,
+)
 from profilerkit.compare.verdict import headline, judgement
 from profilerkit.errors import UsageError
 from profilerkit.model.diff import Range
@@ -27,7 +32,7 @@ from profilerkit.report.diff_document import document_of_diff
 from tests.comparisons import MS, STEP_MS, host_samples, parts_of, report_of, times_of, verdict_of
 from tests.recipes import Log, write_run
 
-MODULES = ("bootstrap", "findings", "metrics", "parts")
+MODULES = ("steps", "findings", "gates", "parts")
 
 
 @pytest.mark.parametrize("module", MODULES)

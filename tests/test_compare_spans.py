@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from profilerkit.compare import compare
-from profilerkit.compare.spans import VISIBLE_RATIO
+from profilerkit.compare.verdict import VISIBLE_RATIO
 from profilerkit.model.step import WHOLE_TRACE, DeviceWindow, Rank
 from profilerkit.report import html, markdown, terminal
 from tests.comparisons import MS, report_of

@@ -8,15 +8,14 @@ from msgspec.structs import replace
 
 from profilerkit.api import analyze
 from profilerkit.compare import compare
-from profilerkit.compare.bootstrap import resampled_median
+from profilerkit.compare.steps import resampled_median
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving, SettingChange
 from profilerkit.model.report import MOST_KERNELS, Compute, Kernel
 from profilerkit.model.run import Loader
 from profilerkit.model.step import JobSteps, Rank, StepTimes, Stretches
 from profilerkit.report import html, markdown, terminal
 from profilerkit.report.blocks import Name
-from profilerkit.report.diff_document import document_of_diff
-from profilerkit.report.diff_tables import kernels_table
+from profilerkit.report.diff_document import document_of_diff, kernels_table
 from profilerkit.report.wording import value_text
 from tests.comparisons import MS, report_of, times_of
 from tests.recipes import Log, training, write_run

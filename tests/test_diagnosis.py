@@ -10,8 +10,7 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
-from profilerkit.model.probe import Probed
+from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Probed, Saving
 from profilerkit.model.run import RIVAL, STEP_TIMERS, Loader, Signal, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps
 from profilerkit.model.verdict import RECORD, RECORD_MORE

@@ -20,8 +20,8 @@ from profilerkit.model.change import revise
 from profilerkit.model.run import Loader
 from profilerkit.plugins import project_rules
 from profilerkit.rules import RULES
+from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.calibrated import RECORDED, WITHIN
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.tuning import with_options
 from tests.recipes import facts, replace
 from tests.test_architecture import TRACE

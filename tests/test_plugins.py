@@ -20,7 +20,7 @@ from tests.recipes import training
 
 RULE = """
 from typing import ClassVar
-from profilerkit.rules.rule import NotApplicable, Rule
+from profilerkit.rules.api import NotApplicable, Rule
 
 class {name}(Rule, frozen=True):
     \"\"\"A rule.\"\"\"
@@ -98,7 +98,7 @@ def test_rules_of_other_packages_run_after_the_built_in_ones(installed, trace):
     [
         ("1/0", "ZeroDivisionError: division by zero"),
         ("import not_installed_anywhere", "No module named 'not_installed_anywhere'"),
-        ("instance = object()", "fast_rules:instance is not a profilerkit.rules.rule.Rule"),
+        ("instance = object()", "fast_rules:instance is not a profilerkit.rules.api.Rule"),
         (RULE.format(name="thief", code="IN001"), "another rule has the code IN001"),
         (RULE.format(name="bare", code="XC001").replace("    summary", "    other"), "it has no summary"),
         (RULE.format(name="nameless", code="XC001").replace("instance =", "other ="), "AttributeError"),
@@ -279,11 +279,11 @@ def test_a_recording_cannot_name_rules(checks, tmp_path, monkeypatch):
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("def f(:", "SyntaxError"),
         ("import not_installed_anywhere", "No module named 'not_installed_anywhere'"),
-        ("x = 1", "it defines no profilerkit.rules.rule.Rule"),
-        ("from profilerkit.rules.rule import Rule", "it defines no profilerkit.rules.rule.Rule"),
+        ("x = 1", "it defines no profilerkit.rules.api.Rule"),
+        ("from profilerkit.rules.api import Rule", "it defines no profilerkit.rules.api.Rule"),
         (RULE.format(name="thief", code="IN001"), "another rule has the code IN001"),
         (RULE.format(name="bare", code="XC001").replace("    summary", "    other"), "it has no summary"),
-        ("from profilerkit.rules.rule import Rule\nclass A(Rule, frozen=True):\n    pass", "it defines no"),
+        ("from profilerkit.rules.api import Rule\nclass A(Rule, frozen=True):\n    pass", "it defines no"),
     ],
 )
 def test_a_broken_rule_of_the_project_is_left_out_and_named(checks, trace, module, cause):

@@ -10,8 +10,8 @@ from profilerkit.analysis.whatif import opening_share
 from profilerkit.analysis.workers.capacity import fills_its_cores, others_hold
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Throughput
+from profilerkit.model.run import Workers
 from profilerkit.model.step import PARTS, QUEUE, Part, StepTimes
-from profilerkit.model.workers import Workers
 
 UNKNOWN = "idle.unknown"
 #: Less of a step in the queue for a processor is what every host takes (a choice: no rule speaks below it either).

@@ -29,14 +29,12 @@ from profilerkit.analysis.surroundings import Surroundings, Throttling
 from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.communication import Communication
-from profilerkit.model.finding import SOURCES_BY_STRENGTH, CodeLine, Evidence, Source
-from profilerkit.model.median_step import MedianStep
+from profilerkit.model.events import MedianStep
+from profilerkit.model.finding import SOURCES_BY_STRENGTH, CodeLine, Evidence, Probed, Source
 from profilerkit.model.memory import Memory
-from profilerkit.model.probe import Probed
 from profilerkit.model.report import Compute, HostCopy, Kernel
-from profilerkit.model.run import Loader, Series, Trust
+from profilerkit.model.run import Loader, Series, Trust, Workers
 from profilerkit.model.step import Family, JobSteps, Part, Rank, RankSteps, Steps
-from profilerkit.model.workers import Workers
 from profilerkit.rundir.layout import NoKernels
 from profilerkit.trace.columns import Recorder
 

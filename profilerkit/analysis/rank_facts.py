@@ -26,9 +26,8 @@ from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.analysis.workers.anatomy import named_wait, worker_facts
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
-from profilerkit.model.run import Series
+from profilerkit.model.run import Series, Workers
 from profilerkit.model.step import PARTS, Part, Steps
-from profilerkit.model.workers import Workers
 from profilerkit.rundir.reader import RankRecord
 
 Floats = npt.NDArray[np.float64]

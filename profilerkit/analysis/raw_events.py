@@ -20,8 +20,8 @@ from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.stalls import with_watched
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
+from profilerkit.model.events import RawEvent, RawEvents
 from profilerkit.model.finding import STEP_LENGTHS, Evidence
-from profilerkit.model.raw import RawEvent, RawEvents
 from profilerkit.model.step import PARTS
 from profilerkit.rundir.layout import EVENTS, SAMPLES, EventKind
 from profilerkit.rundir.reader import RankRecord

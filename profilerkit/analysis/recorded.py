@@ -27,8 +27,8 @@ from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.whatif import workers_now
 from profilerkit.analysis.workers.queue import loading_facts
 from profilerkit.model.change import revise
+from profilerkit.model.finding import Probed
 from profilerkit.model.ledger import Ledger, RankWall, Stage
-from profilerkit.model.probe import Probed
 from profilerkit.rundir.documents import ProbeRun, ProbesRecord
 from profilerkit.rundir.reader import RankRecord, RunRecord
 

@@ -64,10 +64,10 @@ from profilerkit.analysis.trace_view import TraceView
 from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Parallelism
+from profilerkit.model.events import StepEvents
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute, HostCopy, Kernel
 from profilerkit.model.step import DeviceWindow, Warmup
-from profilerkit.model.step_events import StepEvents
 from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.launches import aligned, launch_of
 from profilerkit.trace.merged import distinct

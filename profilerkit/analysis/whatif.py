@@ -11,7 +11,7 @@ from profilerkit.analysis.steps.slow import RARE
 from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, shortage
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Method, Saving
-from profilerkit.model.workers import Workers
+from profilerkit.model.run import Workers
 
 #: What is expected of a saving between nothing and its bound of which nothing else is known.
 EVEN_ODDS = 0.5

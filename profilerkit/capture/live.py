@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from profilerkit.capture.guard import attempt
-from profilerkit.model.oom import LiveBytes, LiveKind, LiveTensor
+from profilerkit.model.memory import LiveBytes, LiveKind, LiveTensor
 
 #: A process of a million objects is looked through in 0.3 s; after this time the rest is left out.
 _SECONDS = 2.0

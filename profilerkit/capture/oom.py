@@ -12,7 +12,7 @@ from profilerkit.capture.cgroup import Cgroup
 from profilerkit.capture.guard import attempt
 from profilerkit.capture.live import LiveMemory, live_memory
 from profilerkit.capture.proc_files import ProcFiles
-from profilerkit.model.oom import LiveBytes, OutOfMemory
+from profilerkit.model.memory import LiveBytes, OutOfMemory
 from profilerkit.model.run import Loader
 from profilerkit.secrets import masked
 

@@ -17,8 +17,8 @@ from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
     from profilerkit.formats.remote import Copies
+    from profilerkit.model.events import StepEvents
     from profilerkit.model.report import Report
-    from profilerkit.model.step_events import StepEvents
 
 _EPILOG = (
     """\
@@ -199,7 +199,7 @@ def _show(
 ) -> int:
     """Print one piece of evidence with the raw events behind it."""
     from profilerkit import api
-    from profilerkit.report import evidence
+    from profilerkit.report import findings, terminal
 
     unfit = [name for name in _NOT_WITH_SHOW if getattr(arguments, name)]
     if unfit:
@@ -211,13 +211,13 @@ def _show(
     _check_device(settings.device)
     made = None if rerender else api.analysis(paths, settings, rank=arguments.rank, strict=arguments.strict)
     known = made.report if made else api.load(paths[0])
-    wanted = evidence.require_evidence(known, arguments.show)
+    wanted = findings.require_evidence(known, arguments.show)
     (report,) = redact.shown([known], paths, arguments)
     unknown = "A saved report holds no raw events. Name the run directory or the trace instead."
     if made:
         files = " and ".join(made.files_of(wanted))
         unknown = f"This number has no raw events of its own; it comes from the recording in {files}."
-    text = evidence.render(
+    text = terminal.render_evidence(
         report,
         arguments.show,
         redact.shown_events(made.raw_events(wanted), paths, arguments) if made else (),
@@ -335,7 +335,7 @@ def _next(report: "Report", outputs: Sequence[Output], arguments: argparse.Names
     from shlex import join
 
     from profilerkit.model.finding import in_order
-    from profilerkit.rules.rule import RECORD_ENOUGH
+    from profilerkit.rules.api import RECORD_ENOUGH
 
     pages = [output.path for output in outputs if output.format == "html" and output.path]
     changes = [outcome.rule for outcome, finding in in_order(report.outcomes) if finding.fix]

@@ -10,8 +10,8 @@ from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from profilerkit.model.diff import Gate
     from profilerkit.model.finding import Finding
-    from profilerkit.model.gate import Gate
     from profilerkit.model.report import Report
     from profilerkit.report.ci import Alert
 

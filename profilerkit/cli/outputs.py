@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from profilerkit.model.events import StepEvents
     from profilerkit.model.report import Report
-    from profilerkit.model.step_events import StepEvents
 
 #: Format to the ending of its file.
 SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt"}

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from profilerkit.model.raw import RawEvents
+    from profilerkit.model.events import RawEvents, StepEvents
     from profilerkit.model.report import Report
-    from profilerkit.model.step_events import StepEvents
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:

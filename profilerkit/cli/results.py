@@ -16,7 +16,7 @@ from profilerkit.errors import UsageError
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
-    from profilerkit.model.gate import Gate
+    from profilerkit.model.diff import Gate
     from profilerkit.report.ci import Alert
 
 #: Format to the ending of its file.

@@ -12,7 +12,7 @@ from profilerkit.config import unknown_word
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from profilerkit.rules.rule import Rule
+    from profilerkit.rules.api import Rule
 
 
 _EPILOG = """\

@@ -3,17 +3,12 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from profilerkit.compare.differences import differences
-from profilerkit.compare.findings import finding_changes
-from profilerkit.compare.fixes import applied_fixes
+from profilerkit.compare.findings import applied_fixes, finding_changes
 from profilerkit.compare.gates import judge_change, parse_limit
-from profilerkit.compare.kernels import kernel_changes
-from profilerkit.compare.parts import part_changes
-from profilerkit.compare.peaks import memory_change, memory_headline, memory_judgement
-from profilerkit.compare.sides import few_steps, obstacles, side_of
-from profilerkit.compare.spans import span_changes
+from profilerkit.compare.parts import kernel_changes, memory_change, memory_headline, memory_judgement, part_changes
+from profilerkit.compare.sides import differences, few_steps, obstacles, side_of
 from profilerkit.compare.steps import step_change, timed_steps
-from profilerkit.compare.verdict import headline, judgement, notes
+from profilerkit.compare.verdict import headline, judgement, notes, span_changes
 from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff
 from profilerkit.model.report import Report

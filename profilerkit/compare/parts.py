@@ -1,11 +1,16 @@
-"""Which parts of the step moved, in ns per step and in share."""
+"""Parts, kernels and memory of two runs: which changed, and whether that is more than noise."""
 
-from profilerkit.compare.shares import is_traced, share_of
+from collections.abc import Iterable, Iterator, Mapping
+
+from profilerkit.compare.sides import is_traced, share_of
 from profilerkit.compare.steps import SMALLEST_RATIO
+from profilerkit.compare.verdict import VISIBLE_RATIO
 from profilerkit.model.change import revise
-from profilerkit.model.diff import PartChange, StepChange
-from profilerkit.model.report import Report
+from profilerkit.model.diff import HolderChange, Judgement, KernelChange, KernelOf, MemoryChange, PartChange, StepChange
+from profilerkit.model.memory import MemorySnapshot
+from profilerkit.model.report import MOST_KERNELS, Report
 from profilerkit.model.step import family_of
+from profilerkit.units import format_bytes, format_ratio
 
 #: How far a part's share of ten traced steps may lie from that of all steps, as a ratio of the part (a choice).
 COMPOSITION_ERROR = 0.10
@@ -70,3 +75,146 @@ def _time_ns(report: Report, name: str) -> int | None:
     """Of a mean step; 0 where the recording would have shown the part, ``None`` where it could not."""
     told = next((part.time_ns for part in report.breakdown if part.part == name), None)
     return 0 if told is None and share_of(report, name) is not None else told
+
+
+#: A smaller change of the peak is none (a choice: allocators round by as much).
+SMALLEST_PEAK_RATIO = 0.01
+#: Lines told.
+_MOST_LINES = 8
+
+
+def memory_change(before: Report, after: Report) -> MemoryChange | None:
+    """The change of the fullest snapshot of each side; ``None`` where a side has none.
+
+    Two snapshots without a history are compared as they were taken; a peak and such a state are not compared.
+    """
+    first, second = _fullest(before), _fullest(after)
+    if first is None or second is None or (first.peak_bytes is None) != (second.peak_bytes is None):
+        return None
+    held, holds = _total(first), _total(second)
+    if not held:
+        return None
+    kinds = _paired(((entry.kind, entry.bytes) for entry in one.kinds) for one in (first, second))
+    lines = _paired(((row.line, row.bytes) for row in one.live if row.line) for one in (first, second))
+    return MemoryChange(
+        before_bytes=held,
+        after_bytes=holds,
+        change=holds / held - 1.0,
+        at_peak=first.peak_bytes is not None,
+        is_lower_bound=first.peak_bytes is not None and (first.is_lower_bound or second.is_lower_bound),
+        kinds=tuple(HolderChange(name=kind, before_bytes=old, after_bytes=new) for kind, old, new in kinds),
+        lines=tuple(HolderChange(name=line, before_bytes=old, after_bytes=new) for line, old, new in lines)[
+            :_MOST_LINES
+        ],
+    )
+
+
+def memory_judgement(change: MemoryChange) -> Judgement:
+    """Less or more memory, from ``SMALLEST_PEAK_RATIO`` on."""
+    if abs(change.change) < SMALLEST_PEAK_RATIO:
+        return "no real change"
+    return "less memory" if change.change < 0 else "more memory"
+
+
+def memory_headline(change: MemoryChange) -> str:
+    """The change in one sentence, with the kind that changed most."""
+    what = "The memory peak" if change.at_peak else "The memory in use at the snapshot"
+    sizes = f"{format_bytes(change.before_bytes)} → {format_bytes(change.after_bytes)}"
+    if memory_judgement(change) == "no real change":
+        return f"{what} is as before: {sizes}"
+    said = f"{what} is {format_ratio(abs(change.change))} {'lower' if change.change < 0 else 'higher'}: {sizes}"
+    most = max(change.kinds, key=lambda row: abs(row.bytes), default=None)
+    if most is None or not most.bytes or most.name == "unseen":
+        return said
+    return f"{said}, {format_bytes(abs(most.bytes))} {'less' if most.bytes < 0 else 'more'} {most.name}"
+
+
+def _fullest(report: Report) -> MemorySnapshot | None:
+    return max(report.snapshots, key=_total, default=None)
+
+
+def _total(one: MemorySnapshot) -> int:
+    return one.in_use_bytes if one.peak_bytes is None else one.peak_bytes
+
+
+def _paired(sides: Iterable[Iterable[tuple[str | None, int]]]) -> list[tuple[str, int | None, int | None]]:
+    """Name and size on both sides, largest change first; a line may hold several kinds of blocks."""
+    found: list[dict[str, int]] = []
+    for side in sides:
+        sizes: dict[str, int] = {}
+        for name, size in side:
+            sizes[name or ""] = sizes.get(name or "", 0) + size
+        found.append(sizes)
+    names = list(dict.fromkeys(name for sizes in found for name in sizes))
+    rows = [(name, found[0].get(name), found[1].get(name)) for name in names]
+    return sorted(rows, key=lambda row: -abs((row[2] or 0) - (row[1] or 0)))
+
+
+#: Changes that a comparison keeps (a choice).
+_KEPT = 20
+
+#: The kernels of something, and their ns per step.
+_Times = Mapping[str, Mapping[str, float]]
+
+
+def kernel_changes(before: Report, after: Report) -> tuple[KernelChange, ...]:
+    """Return kernels and operators, the largest change first; empty unless both sides list them of the same device.
+
+    A report lists only its ``MOST_KERNELS`` largest kernels. The time of any other is not known, but at most the
+    smallest that is listed: its change is judged by that.
+    """
+    sides = (before, after)
+    if len({side.trust.mode for side in sides}) > 1 or not all(_is_known(side) for side in sides):
+        return ()
+    unlisted = _unlisted_ns(before), _unlisted_ns(after)
+    least_ns = SMALLEST_RATIO * before.step_times.mean if before.step_times else 0.0
+    found = []
+    for of, name, *times in _told(before, after):
+        first, second = (bound if own is None else own for own, bound in zip(times, unlisted, strict=True))
+        moved_ns = abs(second - first)
+        is_real = moved_ns >= least_ns and moved_ns > doubt(first, second, VISIBLE_RATIO)
+        known = [0.0 if own is None and not bound else own for own, bound in zip(times, unlisted, strict=True)]
+        row = KernelChange(name=name, of=of, before_ns=known[0], after_ns=known[1], is_real=is_real)
+        found.append((-moved_ns, of, name, row))
+    return tuple(row for *_, row in sorted(found, key=lambda entry: entry[:3])[:_KEPT])
+
+
+def _is_known(report: Report) -> bool:
+    kernels = report.kernels
+    return bool(kernels) and is_traced(report) and all(kernel.per_step_ns is not None for kernel in kernels)
+
+
+def _unlisted_ns(report: Report) -> float:
+    """The most that a kernel which is not listed takes; 0 where all are listed."""
+    times = [kernel.per_step_ns or 0.0 for kernel in report.kernels]
+    return min(times) if len(times) >= MOST_KERNELS else 0.0
+
+
+def _told(before: Report, after: Report) -> Iterator[tuple[KernelOf, str, float | None, float | None]]:
+    """Kernels and operators with their time on both sides; an operator of one same kernel says no more than that."""
+    kernels = tuple(
+        {kernel.name: {kernel.name: kernel.per_step_ns or 0.0} for kernel in side.kernels} for side in (before, after)
+    )
+    is_host = before.trust.mode == "cpu"
+    for name, first, second in _joined(*kernels):
+        yield "operator" if is_host else "kernel", name, _sum(first), _sum(second)
+    for name, first, second in () if is_host else _joined(_operators(before), _operators(after)):
+        if len({*first, *second}) > 1:
+            yield "operator", name, _sum(first), _sum(second)
+
+
+def _joined(before: _Times, after: _Times) -> Iterator[tuple[str, Mapping[str, float], Mapping[str, float]]]:
+    for name in dict.fromkeys((*before, *after)):
+        yield name, before.get(name, {}), after.get(name, {})
+
+
+def _operators(report: Report) -> _Times:
+    found: dict[str, dict[str, float]] = {}
+    for kernel in report.kernels:
+        if kernel.operator:
+            found.setdefault(kernel.operator, {})[kernel.name] = kernel.per_step_ns or 0.0
+    return found
+
+
+def _sum(times: Mapping[str, float]) -> float | None:
+    return sum(times.values()) if times else None

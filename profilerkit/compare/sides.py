@@ -1,12 +1,15 @@
-"""One side of a comparison in short, and what makes two sides incomparable."""
+"""One side of a comparison in short, and what is not the same about two: what differs, what makes them incomparable."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from statistics import geometric_mean
+from typing import get_args
 
-from profilerkit.compare.host import judged_rank
-from profilerkit.compare.steps import FEWEST_STEPS, Timed, is_thinned, steady_times
-from profilerkit.model.diff import Side
+from profilerkit.compare.steps import FEWEST_STEPS, Timed, is_thinned, judged_rank, steady_times
+from profilerkit.model.diff import Difference, Group, Side
 from profilerkit.model.report import Report
+from profilerkit.model.step import PARTS, Family, family_of
+from profilerkit.model.verdict import BOUND_FAMILY
 
 
 def side_of(report: Report, *timed: Timed | None) -> Side:
@@ -116,3 +119,106 @@ def _said(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+#: Settings of the recording that say nothing about the program that was recorded.
+_NOT_COMPARED = {"quiet", "analyze", "enabled"}
+
+
+def differences(before: Report, after: Report) -> tuple[Difference, ...]:
+    """All of them, hardware first. What only one side tells counts: a setting may have been set or removed."""
+    found: list[Difference] = []
+    for (group, first), (_, second) in zip(_told(before), _told(after), strict=True):
+        for name in dict.fromkeys((*first, *second)):
+            old, new = first.get(name), second.get(name)
+            if old != new:
+                found.append(Difference(group=group, name=name, before=old, after=new))
+    return tuple(found)
+
+
+def _told(report: Report) -> Iterator[tuple[Group, Mapping[str, str]]]:
+    run = report.run
+    yield (
+        "hardware",
+        _known(
+            {
+                "device": ", ".join(run.devices) or None,
+                "processor": ", ".join(run.processors) or None,
+                "usable cores": None if run.usable_cores is None else f"{run.usable_cores:g}",
+            }
+        ),
+    )
+    batches = run.batches_per_step
+    yield (
+        "work",
+        _known(
+            {
+                "world size": _text(run.world_size),
+                "batch size": _text(run.batch_size),
+                "batches per step": None if batches is None else f"{batches:.0f}",
+                "precision": _precision(report),
+                "command": run.command,
+            }
+        ),
+    )
+    yield "loader", loader_settings(report)
+    yield "settings", {name: value for name, value in run.settings.items() if name not in _NOT_COMPARED}
+    yield "software", run.versions
+
+
+def _precision(report: Report) -> str | None:
+    """The type that most FLOPs are computed in, else the one of most math time, as far as known."""
+    if report.compute and report.compute.precision:
+        return report.compute.precision
+    time_ns: Counter[str] = Counter()
+    for kernel in report.kernels:
+        if kernel.kind == "math" and kernel.precision:
+            time_ns[kernel.precision] += kernel.total_ns
+    return time_ns.most_common(1)[0][0] if time_ns else None
+
+
+def loader_settings(report: Report) -> dict[str, str]:
+    """Settings of the training loader by name, as text; without a known loader there are none."""
+    loader = report.run.loader
+    if loader is None:
+        return {}
+    return _known({name: _text(getattr(loader, name)) for name in loader.__struct_fields__ if name != "batch_size"})
+
+
+def _known(pairs: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in pairs.items() if value is not None}
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+#: Parts that the timers of a run without a trace see: one that is absent there took no time.
+_TIMED = ("input.fetch", "input.prep", "input.wait")
+_FAMILIES: tuple[Family, ...] = get_args(Family)
+#: Families that such a run divides no further, or that are what is left of the step.
+_WHOLE: tuple[Family, ...] = ("input", "other")
+
+
+def is_traced(report: Report) -> bool:
+    """Whether a trace told how the step divides; else only timers did."""
+    return report.trust.mode not in ("steps", "dumps")
+
+
+def share_of(report: Report, name: str) -> float | None:
+    """The share of a part, or of all parts of a family; ``None`` where this recording does not measure it."""
+    if not report.breakdown:
+        return None
+    unseen = _unseen(report)
+    if name in _FAMILIES:
+        return None if name in unseen else sum(part.share for part in report.breakdown if part.family == name)
+    told = next((part.share for part in report.breakdown if part.part == name), None)
+    # Of a part that only a newer version knows, a report without it does not say that it took no time.
+    is_seen = name in PARTS and family_of(name) not in unseen and (is_traced(report) or name in _TIMED)
+    return 0.0 if told is None and is_seen else told
+
+
+def _unseen(report: Report) -> set[Family]:
+    """Families whose time is not measured, or of which only some parts are."""
+    unseen = {BOUND_FAMILY[row.bound] for row in report.verdict.ruled_out if row.state == "not measured"}
+    return unseen if is_traced(report) else unseen | {family for family, _ in PARTS.values() if family not in _WHOLE}

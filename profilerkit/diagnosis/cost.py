@@ -5,9 +5,8 @@ from typing import Literal
 
 from profilerkit.analysis.parts import NAMED_PAUSES
 from profilerkit.model.change import revise
-from profilerkit.model.cost import Cost, CostSource, FixValue, LostTime
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Source, in_order
-from profilerkit.model.ledger import Ledger, LedgerEntry
+from profilerkit.model.ledger import Cost, CostSource, FixValue, Ledger, LedgerEntry, LostTime
 from profilerkit.model.report import Report
 from profilerkit.model.step import Part, taken_share
 

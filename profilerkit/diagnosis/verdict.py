@@ -7,18 +7,7 @@ from profilerkit.analysis.contention import BUSY
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import UNSPLIT
 from profilerkit.analysis.whatif import relative_error, unnamed_pauses
-from profilerkit.diagnosis.best import (
-    CONTENDER_SAVING,
-    Best,
-    best_fix,
-    best_per_bound,
-    is_contradicted,
-    joined,
-    largest_unpriced,
-    most_suppressed,
-    priced,
-)
-from profilerkit.diagnosis.headline import consequence, headline, mean_step
+from profilerkit.diagnosis.headline import consequence, headline, mean_step, ruled_out
 from profilerkit.diagnosis.refusal import (
     LARGEST_UNPRICED,
     idle_without_trace,
@@ -29,17 +18,28 @@ from profilerkit.diagnosis.refusal import (
     unexplained_share,
     unexplained_verdict,
     unpriced_verdict,
+    verdict_on_dumps,
+    verdict_on_logs,
     what_to_record,
 )
-from profilerkit.diagnosis.ruled_out import ruled_out
-from profilerkit.diagnosis.without_steps import verdict_on_dumps, verdict_on_logs
+from profilerkit.diagnosis.savings import (
+    CONTENDER_SAVING,
+    Best,
+    best_fix,
+    best_per_bound,
+    is_contradicted,
+    joined,
+    largest_unpriced,
+    most_suppressed,
+    priced_parts,
+)
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
+from profilerkit.rules.api import ENOUGH_STEPS, confidence, each, record_enough, weakest
+from profilerkit.rules.calibrated import slowed_by
 from profilerkit.rules.comm.late_rank import LateRank
-from profilerkit.rules.comm.whom import is_likely, late_rank, who
-from profilerkit.rules.recording import slowed_by
-from profilerkit.rules.rule import ENOUGH_STEPS, confidence, each, record_enough, weakest
+from profilerkit.rules.comm.transfers import is_likely, late_rank, who
 from profilerkit.units import format_ns, format_ratio
 
 #: A bound is named from this expected saving.
@@ -151,7 +151,7 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
             f"The {facts.steps.steady} steady steps differ too much to name a saving",
             record_enough(facts, f"record about {_steps_to_settle(facts)} like these"),
         )
-    unpriced, share = largest_unpriced(facts, priced(outcomes))
+    unpriced, share = largest_unpriced(facts, priced_parts(outcomes))
     if share >= LARGEST_UNPRICED:
         return unpriced_verdict(facts, unpriced, share)
     leading = next((entry for entry in ranked if _lost(facts, entry.bound) >= MOST_OF_THE_STEP), None)

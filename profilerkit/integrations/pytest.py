@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from profilerkit.capture.profiler import Profile
     from profilerkit.compare.gates import Limit
-    from profilerkit.model.gate import Gate
+    from profilerkit.model.diff import Gate
     from profilerkit.model.report import Report
 
 _MARKER, _FIXTURE = "profilerkit", "profilerkit_run"

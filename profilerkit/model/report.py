@@ -4,21 +4,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from profilerkit.model.communication import Communication
-from profilerkit.model.cost import Cost
-from profilerkit.model.crowd import Crowd
-from profilerkit.model.finding import Finding, Outcome, Source, in_order
-from profilerkit.model.ledger import Ledger
-from profilerkit.model.median_step import MedianStep
-from profilerkit.model.memory import Memory
-from profilerkit.model.oom import OutOfMemory
-from profilerkit.model.probe import Probed
-from profilerkit.model.run import Run, Trust
-from profilerkit.model.snapshot import MemorySnapshot
+from profilerkit.model.communication import Communication, Crowd
+from profilerkit.model.events import MedianStep
+from profilerkit.model.finding import Finding, Outcome, Probed, Source, in_order
+from profilerkit.model.ledger import Cost, Ledger
+from profilerkit.model.memory import Memory, MemorySnapshot, OutOfMemory
+from profilerkit.model.run import Run, Trust, Workers
 from profilerkit.model.step import JobSteps, Part, Rank, RankSteps, Steps, StepTimes
-from profilerkit.model.verdict import Verdict
-from profilerkit.model.waterfall import Waterfall
-from profilerkit.model.workers import Workers
+from profilerkit.model.verdict import Verdict, Waterfall
 
 SCHEMA_VERSION = 1
 #: Names that ``Report.kernels`` holds at most, those with the largest total time.

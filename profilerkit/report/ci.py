@@ -6,8 +6,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
+from profilerkit.model.diff import Gate
 from profilerkit.model.finding import Severity
-from profilerkit.model.gate import Gate
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 
 

@@ -1,21 +1,30 @@
-"""Ranks and collectives in words: who waits for whom, how that is known, what moved how fast."""
+"""Ranks in words and figures: who waits for whom, how the work is divided, and a job of many ranks."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import get_args
 
 from profilerkit.model.communication import (
     Communication,
-    DistributedModel,
-    FlightRecorder,
+    Condition,
+    Crowd,
+    CulpritRow,
+    GroupKind,
+    GroupRow,
+    Groups,
+    Heat,
     LateRank,
     Parallelism,
-    RecordedCollective,
+    Sampled,
+    Spread,
 )
-from profilerkit.model.report import Collective, Report
+from profilerkit.model.report import Report
 from profilerkit.model.step import Rank, within
-from profilerkit.report.blocks import Fact, Table
+from profilerkit.report.blocks import Axis, Chart, Fact, Shape, Table, Tick
+from profilerkit.report.charts.chart import Scale, rectangle
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.wording import listed, part_label, plural, share_text
-from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
+from profilerkit.units import format_count, format_ns, format_ratio, format_value
 
-_TOP_ROWS = 20
 #: The ledger names the ranks that cause most waiting; of a large job the others cause next to none.
 _LEDGER_ROWS = 32
 #: A rank that causes this share of the waiting is not late by turns.
@@ -173,173 +182,302 @@ def _dimension(entry: Parallelism) -> str:
     return f"{size}{bubble}, {format_ratio(entry.schedule_share)} expected of {micro}"
 
 
-def _bandwidth(row: Collective) -> str:
-    """Decimal GB/s; a lower bound where waiting could not be told apart."""
-    if row.bus_bytes_per_s is None:
-        return "not known"
-    value = row.bus_bytes_per_s / 1e9
-    return f"{_bound(row)}{value:.3g}" if value >= 0.01 else "< 0.01"
-
-
-def _bound(row: Collective) -> str:
-    return "≥ " if row.bandwidth_is_bound else ""
-
-
-def _cells(row: Collective) -> dict[str, str]:
-    """What is known of a collective by column."""
-    recorded = "not recorded"
-    return {
-        "Collective": inert(row.name),
-        "Kind": inert(row.kind, 20).replace("_", "-"),
-        "Type": inert(row.dtype or recorded, 20),
-        "Calls": format_count(row.count),
-        "Ranks": recorded if row.group_size is None else format_count(row.group_size),
-        "Bytes": recorded if row.bytes is None else format_bytes(row.bytes),
-        "Total": format_ns(row.total_ns),
-        "Exposed": format_ns(row.exposed_ns),
-        "Waiting": "not known" if row.wait_ns is None else format_ns(row.wait_ns),
-        "Transfer": "not known" if row.transfer_ns is None else format_ns(row.transfer_ns),
-        "Bus GB/s": _bandwidth(row),
-        "Share of link": "not known" if row.link_ratio is None else f"{_bound(row)}{share_text(row.link_ratio)}",
-    }
-
-
-def collective_table(report: Report) -> Table | None:
-    """The collectives with most exposed time; columns of which nothing is known are left out."""
-    if not report.collectives:
-        return None
-    top = sorted(report.collectives, key=lambda row: (-row.exposed_ns, -row.total_ns))[:_TOP_ROWS]
-    known = {
-        "Type": any(row.dtype is not None for row in top),
-        "Ranks": any(row.group_size is not None for row in top),
-        "Bytes": any(row.bytes is not None for row in top),
-        "Waiting": any(row.wait_ns is not None for row in top),
-        "Transfer": any(row.transfer_ns is not None for row in top),
-        "Bus GB/s": any(row.bus_bytes_per_s is not None for row in top),
-        "Share of link": any(row.link_ratio is not None for row in top),
-    }
-    found = [{name: text for name, text in _cells(row).items() if known.get(name, True)} for row in top]
-    more = len(report.collectives) - len(top)
-    return Table(
-        " ".join(_collective_notes(report)),
-        tuple(found[0]),
-        tuple(tuple(cells.values()) for cells in found),
-        3 if known["Type"] else 2,
-        f"{plural(more, 'collective')} more in the JSON." if more > 0 else "",
-    )
-
-
-def _collective_notes(report: Report) -> list[str]:
-    notes = ["Exposed: no compute kernel ran at the same time."]
-    if any(row.bus_bytes_per_s is not None and row.bandwidth_is_bound for row in report.collectives):
-        notes.append("≥: the time holds waiting for other ranks, which looks the same.")
-    derived = sorted({inert(row.name, 40) for row in report.collectives if row.bytes_source == "derived"})
-    if derived:
-        notes.append(f"Bytes of {listed(derived[:3])} are derived from operator shapes.")
-    ratio = report.communication.unclassified_ratio if report.communication else None
-    if ratio:
-        notes.append(f"The kind of collective is not known for {format_ratio(ratio)} of the communication time.")
-    return notes
-
-
-#: Bucket sizes told one by one; of more the smallest and the largest.
-_BUCKETS = 4
-_MODELS = 3
-_SAMPLED = "mean of the iterations torch samples: the first 10, then each hundredth"
-
-
-def recorded_table(report: Report) -> Table | None:
-    """The collectives that the judged rank's flight recorder held; ``None`` where it held nothing."""
-    found = report.communication.flight if report.communication else None
-    if found is None or not found.collectives:
-        return None
-    skewed = any(row.skew_ns is not None for row in found.collectives)
-    columns = ("Collective", "Type", "Group", "Calls", "Bytes", *(("Skew",) if skewed else ()))
-    rows = [_recorded_cells(row) for row in found.collectives]
-    return Table(
-        _caption(found, skewed=skewed),
-        columns,
-        tuple(cells if skewed else cells[:-1] for cells in rows),
-        text_columns=3,
-    )
-
-
-def _recorded_cells(row: RecordedCollective) -> tuple[str, ...]:
-    size = f", {plural(row.group_size, 'rank')}" if row.group_size is not None else ""
-    return (
-        inert(row.name),
-        inert(row.dtype or "none", 20),
-        f"{inert(row.group, 40)}{size}",
-        format_count(row.count),
-        "not known" if row.bytes is None else format_bytes(row.bytes),
-        "not known" if row.skew_ns is None else format_ns(row.skew_ns),
-    )
-
-
-def _caption(found: FlightRecorder, *, skewed: bool) -> str:
-    rank = f"Rank {found.rank}" if found.rank is not None else "This rank"
-    per_step = f", {found.per_step:g} in the median step" if found.per_step is not None else ""
-    held = (
-        f"all {plural(found.made, 'collective')} it issued"
-        if found.held >= found.made
-        else f"the last {format_count(found.held)} of {plural(found.made, 'collective')} it issued"
-    )
-    skew = " Skew is derived: from the first rank's arrival to the last one's, median." if skewed else ""
-    return f"{rank}: {held}{per_step}. Calls and bytes are measured.{skew}"
-
-
-def model_facts(report: Report) -> tuple[Fact, ...]:
-    """What DistributedDataParallel measured of itself on the judged rank; empty where it was not used."""
-    models = report.communication.ddp if report.communication else ()
-    return tuple(fact for model in models[:_MODELS] for fact in _model(model))
-
-
-def _model(model: DistributedModel) -> list[Fact]:
-    name = f"DDP, {inert(model.module or 'a model', 40)}"
-    facts = [Fact(name, _times(model), f"measured, {_SAMPLED}")] if model.comm_ns is not None else []
-    if model.overlap_ratio is not None:
-        facts.append(
-            Fact(
-                f"{name}: overlapped with backward",
-                format_ratio(model.overlap_ratio),
-                "of the time from the first bucket's reduction to the end of the last, including waits for other ranks",
-            )
-        )
-    facts.append(Fact(f"{name}: buckets", _buckets(model), _settings(model)))
-    return facts
-
-
-def _times(model: DistributedModel) -> str:
-    parts = (("forward", model.forward_ns), ("backward", model.backward_ns), ("communication", model.comm_ns))
-    return ", ".join(f"{what} {format_ns(value)}" for what, value in parts if value is not None)
-
-
-def _buckets(model: DistributedModel) -> str:
-    sizes = model.bucket_bytes
-    if not sizes:
-        return "not known"
-    if len(sizes) <= _BUCKETS:
-        return f"{len(sizes)}: {', '.join(map(format_bytes, sizes))}"
-    return f"{len(sizes)}, from {format_bytes(min(sizes))} to {format_bytes(max(sizes))}"
-
-
-def _settings(model: DistributedModel) -> str:
-    said = []
-    if model.rebuilt is False:
-        said.append("not in the order in which gradients become ready")
-    if model.unused_parameter_bytes:
-        said.append(f"{format_bytes(model.unused_parameter_bytes)} of parameters got no gradient")
-    for name in ("find_unused_parameters", "gradient_as_bucket_view", "static_graph"):
-        value = getattr(model, name)
-        if value is not None:
-            said.append(f"{name}={value}")
-    if model.hook:
-        said.append(f"communication hook {inert(model.hook, 60)}")
-    return "; ".join(said)
-
-
 def matched_in_words(found: Communication) -> str:
     """Whose collectives were matched, where these were not a trace's."""
     if found.matched_in == "traces":
         return ""
     return " They come from torch's flight recorders, which show who arrives when, but not the transfer."
+
+
+_NAMED_RANKS = 8
+
+
+def scale_lines(report: Report) -> tuple[str, ...]:
+    """What the comparison of all ranks found, in sentences; where all of them are told in detail only their groups."""
+    if report.crowd is not None:
+        return tuple(_lines(report.crowd))
+    groups = report.communication.groups if report.communication is not None else ()
+    sides = " ".join(_groups_lines(groups)) if groups else ""
+    return (sides,) if sides else ()
+
+
+def _lines(crowd: Crowd) -> Iterator[str]:
+    yield " ".join(_scope(crowd))
+    for culprit in crowd.culprits:
+        yield _culprit(culprit)
+    if not crowd.culprits:
+        yield (
+            "No rank and no host keeps the others waiting for long in most of the steps."
+            if crowd.matched
+            else "Collectives of different ranks could not be matched, so it is not known who waits for whom."
+        )
+    if crowd.outliers and all(row.condition is None for row in crowd.outliers):
+        yield (
+            "Clocks, throttling and hosts of the late ranks were not measured: traces hold no samples of them. "
+            "Run directories do (profilerkit run)."
+        )
+    if sides := " ".join(_groups_lines(crowd.groups)):
+        yield sides
+    if crowd.host_count is None:
+        yield "The recordings do not name their hosts."
+
+
+def _scope(crowd: Crowd) -> Iterator[str]:
+    yield f"{plural(crowd.ranks, 'rank')} were compared by their steps and collectives."
+    if crowd.missing:
+        yield f"{plural(crowd.missing, 'rank')} of the job {'is' if crowd.missing == 1 else 'are'} missing."
+    if crowd.unreadable:
+        yield f"{plural(crowd.unreadable, 'file')} could not be read."
+    if len(crowd.told) < crowd.ranks:
+        yield f"{plural(len(crowd.told), 'rank')} {'is' if len(crowd.told) == 1 else 'are'} reported in detail."
+    blamed = {rank for culprit in crowd.culprits for rank in culprit.ranks}
+    if untold := len(blamed - set(crowd.told)):
+        yield f"{plural(untold, 'rank')} that others wait for {'is' if untold == 1 else 'are'} not among them."
+    if crowd.sampled is not None:
+        yield _sampled(crowd.sampled)
+    if crowd.left_out:
+        yield f"Their summaries were too large to keep {listed([inert(text) for text in crowd.left_out])}."
+
+
+def _sampled(sampled: Sampled) -> str:
+    has = "has" if sampled.ranks == 1 else "have"
+    return (
+        f"{plural(sampled.ranks, 'rank')} {has} more collectives than a summary keeps: {format_count(sampled.kept)} of "
+        f"{format_count(sampled.of)} are compared. They come from whole steps spread over the trace, or are the first "
+        "ones if the trace does not number them. A rank that is late only in the others is not found."
+    )
+
+
+def _culprit(found: CulpritRow) -> str:
+    ranks = f" (ranks {_numbers(found.ranks)})" if found.kind == "host" and found.ranks else ""
+    name = inert(found.name, 60)
+    who = f"host {name}".rstrip() if found.kind == "host" else name or "a rank"
+    return (
+        f"{who[0].upper()}{who[1:]}{ranks} keeps the median other rank waiting {format_ns(found.waited_ns)} of every "
+        f"step. That is {format_ratio(found.share)} of the waiting not caused by those named before, and most of it in "
+        f"{format_ratio(found.steps)} of the steps."
+    )
+
+
+def _groups_lines(known: Sequence[Groups]) -> Iterator[str]:
+    alone = [groups.kind for groups in known if groups.count == 1]
+    if alone:
+        yield f"All ranks are in one {listed(alone)}."
+    unknown = [f"{kind}s" for kind in get_args(GroupKind) if kind not in {groups.kind for groups in known}]
+    if unknown:
+        yield f"Not measured: {listed(unknown)}, because no process group in the recordings is described as one."
+
+
+def _numbers(ranks: tuple[int, ...]) -> str:
+    shown = sorted(ranks)[:_NAMED_RANKS]
+    return ", ".join(map(str, shown)) + (" …" if len(ranks) > len(shown) else "")
+
+
+#: Field of a condition, its column and its unit.
+_CONDITION = (
+    ("sm_clock_mhz", "SM clock", "MHz"),
+    ("slowed_ratio", "Clock throttled", "ratio"),
+    ("thermal_ratio", "By heat", "ratio"),
+    ("power_capped_ratio", "At the power limit", "ratio"),
+    ("temperature_c", "Temperature", "°C"),
+    ("host_cpu_ratio", "Host CPU", "ratio"),
+    ("cpu_pressure_ratio", "CPU pressure", "ratio"),
+    ("running_tasks", "Threads running or waiting", "count"),
+    ("thread_queue_ratio", "Thread waits for a core", "ratio"),
+    ("cpu_quota_ratio", "Stopped by CPU quota", "ratio"),
+)
+
+
+def scale_tables(report: Report) -> tuple[tuple[str, Table], ...]:
+    """Heading and table of what all ranks show; where all of them are told in detail only of their groups."""
+    if report.crowd is not None:
+        return tuple(_tables(report.crowd))
+    return tuple(_sides(report.communication.groups)) if report.communication is not None else ()
+
+
+def _tables(crowd: Crowd) -> Iterator[tuple[str, Table]]:
+    columns = ("Over all ranks", "Ranks", "Least", "p10", "Median", "p90", "Most")
+    rows = []
+    if crowd.step_ns is not None:
+        rows.append(("Median step", format_count(crowd.step_ns.n), *_words(crowd.step_ns, format_ns)))
+    rows += [
+        (f"{part_label(part.part)}, share", format_count(part.share.n), *_words(part.share, format_ratio))
+        for part in crowd.parts
+    ]
+    if rows:
+        yield "All ranks", Table("Each rank counts once, with its own median step and shares.", columns, tuple(rows))
+    if crowd.hosts:
+        more = (crowd.host_count or 0) - len(crowd.hosts)
+        yield (
+            "Hosts",
+            Table(
+                "Hosts whose ranks the others wait for, the most first.",
+                ("Host", "Ranks", "Median step", "Waiting caused per step, all ranks"),
+                tuple(
+                    (
+                        inert(row.name, 60),
+                        format_count(row.ranks),
+                        "not found" if row.step_ns is None else format_ns(row.step_ns),
+                        "not measured" if row.caused_ns is None else format_ns(row.caused_ns),
+                    )
+                    for row in crowd.hosts
+                ),
+                more=f"{format_count(more)} more hosts." if more > 0 else "",
+            ),
+        )
+    yield from _sides(crowd.groups)
+    if any(row.condition is not None for row in crowd.outliers):
+        yield "Ranks that others wait for", _outliers(crowd)
+
+
+def _sides(every: Sequence[Groups]) -> Iterator[tuple[str, Table]]:
+    for groups in every:
+        if groups.count > 1:
+            yield f"{groups.kind[0].upper()}{groups.kind[1:]}s", _groups_table(groups)
+
+
+def _groups_table(groups: Groups) -> Table:
+    stages = groups.kind == "pipeline stage"
+    more = groups.count - len(groups.rows)
+    return Table(
+        "From the descriptions of process groups, over all ranks. Waiting counts collectives of a whole group, not "
+        "transfers between two ranks.",
+        ("Stage" if stages else "Its ranks", "Ranks", "Median step", "Waiting caused per step", "Last to arrive"),
+        tuple(
+            (
+                f"Stage {row.stage}" if stages else _members(row),
+                format_count(row.ranks),
+                "not found" if row.step_ns is None else format_ns(row.step_ns),
+                format_value(row.caused_ns, "ns"),
+                "not measured" if row.late is None else plural(row.late, "time"),
+            )
+            for row in groups.rows
+        ),
+        more=f"{format_count(more)} more." if more > 0 else "",
+    )
+
+
+def _members(row: GroupRow) -> str:
+    return (", ".join(map(str, row.members)) or "not known") + (" …" if row.ranks > len(row.members) else "")
+
+
+def _outliers(crowd: Crowd) -> Table:
+    """The ranks of the culprits, and the median rank last; a column that nobody has is left out and named."""
+    told = [(inert(row.name, 60), row.condition) for row in crowd.outliers]
+    told += [(f"Median of {plural(crowd.conditions, 'rank')}", crowd.typical)]
+    known = [entry for entry in _CONDITION if any(_value(condition, entry[0]) is not None for _, condition in told)]
+    unknown = [title for name, title, _ in _CONDITION if name not in {entry[0] for entry in known}]
+    return Table(
+        "Their devices and hosts next to the median rank: medians over the samples taken until the trace was "
+        "summarised. Device values count only while the device was busy.",
+        ("Rank", *(title for _, title, _ in known)),
+        tuple(
+            (name, *(format_value(_value(condition, field), unit) for field, _, unit in known))
+            for name, condition in told
+        ),
+        more=f"Not measured for any: {', '.join(unknown)}." if unknown else "",
+    )
+
+
+def _value(condition: Condition | None, field: str) -> float | None:
+    value: float | None = None if condition is None else getattr(condition, field)
+    return value
+
+
+def _words(spread: Spread, words: Callable[[float], str]) -> tuple[str, ...]:
+    values = (spread.minimum, spread.p10, spread.median, spread.p90, spread.maximum)
+    return tuple(words(value) for value in values)
+
+
+#: Waiting as a share of the median step, above which a cell is drawn: faint (a rank is late) or full (a half).
+_FAINT, _FULL = 0.05, 0.5
+_TABLE_ROWS = 20
+_NAMED_ROWS = 6
+
+
+def scale_chart(report: Report) -> Chart | None:
+    """The heat map of many ranks; ``None`` where all are told in detail, or nothing was matched."""
+    crowd = report.crowd
+    if crowd is None or crowd.heat is None or crowd.step_ns is None or not crowd.heat.columns:
+        return None
+    heat, step_ns = crowd.heat, max(crowd.step_ns.median, 1.0)
+    down, across = Scale(0.0, float(len(heat.rows))), Scale(0.0, float(len(heat.columns)))
+    paths = {"communication": "", "communication pale": ""}
+    for row, line in enumerate(heat.waited_ns):
+        for column, waited in enumerate(line):
+            if waited >= _FAINT * step_ns:
+                key = "communication" if waited >= _FULL * step_ns else "communication pale"
+                top, left = down.at(row), across.at(column)
+                paths[key] += rectangle(left, top, across.at(column + 1), down.at(row + 1))
+    return Chart(
+        anchor="crowd",
+        title=_title(crowd),
+        caption=_caption(crowd, heat, step_ns),
+        height_px=max(160, min(6 * len(heat.rows), 380)),
+        shapes=tuple(Shape(key, "area", path) for key, path in paths.items() if path),
+        x=Axis("First step of a column" if heat.steps_each > 1 else "Step", _ticks(heat.columns, across)),
+        y=Axis(
+            "First rank of a row" if heat.ranks_each > 1 else "Rank",
+            tuple(Tick(100.0 - tick.at, tick.label) for tick in _ticks(heat.rows, down)),
+        ),
+        legend=(
+            ("communication pale", f"The others wait {format_ns(_FAINT * step_ns)} or more"),
+            ("communication", f"{format_ns(_FULL * step_ns)} or more"),
+        ),
+        labels=(),
+        table=_table(heat),
+    )
+
+
+def _title(crowd: Crowd) -> str:
+    names = [inert(f"{'host ' if row.kind == 'host' else ''}{row.name}", 40) or "a rank" for row in crowd.culprits]
+    if not names:
+        return "No rank keeps the others waiting for long"
+    first = crowd.culprits[0]
+    told = (
+        f"{names[0][:1].upper()}{names[0][1:]} keeps the median other rank waiting {format_ns(first.waited_ns)} of "
+        "every step"
+    )
+    return told + (f", then {names[1]} {format_ns(crowd.culprits[1].waited_ns)}" if len(names) > 1 else "")
+
+
+def _caption(crowd: Crowd, heat: Heat, step_ns: float) -> str:
+    each = f"Each row is the worst of {heat.ranks_each} neighbouring ranks. " if heat.ranks_each > 1 else ""
+    steps = f"Each column is the worst of {heat.steps_each} steps. " if heat.steps_each > 1 else ""
+    return (
+        f"{plural(crowd.ranks, 'rank')}, median step {format_ns(step_ns)}. {each}{steps}Derived from matched "
+        "collectives. A cell shows how long the other members of a rank's groups wait for it, on average. The title "
+        "names the wait of the median other rank."
+    )
+
+
+def _ticks(values: tuple[int, ...], scale: Scale) -> tuple[Tick, ...]:
+    every = max(1, -(-len(values) // _NAMED_ROWS))
+    return tuple(Tick(scale.at(at + 0.5), format_count(values[at])) for at in range(0, len(values), every))
+
+
+def _table(heat: Heat) -> Table:
+    worst = sorted(range(len(heat.rows)), key=lambda row: -max(heat.waited_ns[row]))[:_TABLE_ROWS]
+    rows = []
+    for row in sorted(worst):
+        line = heat.waited_ns[row]
+        column = line.index(max(line))
+        rank, step = _from(heat.rows[row], heat.ranks_each), _from(heat.columns[column], heat.steps_each)
+        rows.append((rank, format_ns(max(line)), step))
+    more = f"{len(heat.rows) - len(rows)} more rows in the JSON." if len(heat.rows) > len(rows) else ""
+    return Table(
+        "The figure as a table",
+        ("Rank", "Caused in its worst step", "Worst step"),
+        tuple(rows),
+        1,
+        more,
+    )
+
+
+def _from(first: int, each: int) -> str:
+    """A row or a column by the first number in it.
+
+    >>> _from(1200, 1), _from(1200, 50)
+    ('1,200', 'from 1,200')
+    """
+    return format_count(first) if each == 1 else f"from {format_count(first)}"

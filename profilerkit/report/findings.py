@@ -1,20 +1,149 @@
-"""Findings as blocks: largest saving first, each with the findings about the same time inside it."""
+"""Findings as blocks, largest saving first, and evidence as numbered rows."""
 
+import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
-from profilerkit.model.finding import CodeLine, Evidence, Finding, Outcome, in_order, with_fixes
-from profilerkit.model.probe import Agreement, Probed
+from profilerkit.errors import UsageError
+from profilerkit.model.finding import Agreement, CodeLine, Evidence, Finding, Outcome, Probed, in_order, with_fixes
 from profilerkit.model.probe_names import PROBE_WORDS
 from profilerkit.model.report import Report
+from profilerkit.model.step import WHOLE_TRACE, as_judged
 from profilerkit.report import blocks
-from profilerkit.report.blocks import Block, Fact, Facts, Text
-from profilerkit.report.evidence import Anchors, evidence_row
+from profilerkit.report.blocks import Block, EvidenceRow, Fact, Facts, Text
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
-from profilerkit.report.wording import METHOD_WORDS, plural, saving_range, step_ns, throughput_text, tone_of
-from profilerkit.units import format_ns, format_ratio, format_ratio_range
+from profilerkit.report.wording import (
+    METHOD_WORDS,
+    listed,
+    number_text,
+    plural,
+    saving_range,
+    step_ns,
+    throughput_text,
+    tone_of,
+)
+from profilerkit.units import format_count, format_ns, format_ratio, format_ratio_range
+
+# Their clock is not a trace's: no timeline viewer knows the time.
+_STEP_TIMERS = "step timers"
+# A number of evidence has so many digits at most.
+_NUMBER = re.compile(r"E[0-9]{1,6}")
+# How the label of a share of what was judged ends.
+_SHARES = tuple(as_judged("share of the step", found_by) for found_by in ("", WHOLE_TRACE))
+
+
+class Anchors:
+    """Names for links: stable by meaning, unique within a page."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._numbers = (f"E{number}" for number in range(1, 1_000_000))
+
+    def take(self, wanted: str) -> str:
+        """``wanted`` as a safe anchor that no evidence has; a second one of the same name gets a number."""
+        safe = re.sub(r"[^A-Za-z0-9_-]", "", wanted)[:40] or "finding"
+        safe = f"finding-{safe}" if _NUMBER.fullmatch(safe) or safe.startswith("evidence-") else safe
+        names: Iterator[str] = (safe if count == 1 else f"{safe}-{count}" for count in range(1, 1_000_000))
+        return self._first_free(names)
+
+    def evidence(self, wanted: str) -> str:
+        """The runner's number, or the next free one where it gave none."""
+        if _NUMBER.fullmatch(wanted) and wanted not in self._used:
+            self._used.add(wanted)
+            return wanted
+        return self._first_free(self._numbers)
+
+    def _first_free(self, names: Iterator[str]) -> str:
+        name = next(name for name in names if name not in self._used)
+        self._used.add(name)
+        return name
+
+
+def evidence_row(evidence: Evidence, anchors: Anchors, mean_ns: int | None = None, found_by: str = "") -> EvidenceRow:
+    """One number as a row of a table; what is not known of it is left out.
+
+    Args:
+        evidence: the number.
+        anchors: gives it its own.
+        mean_ns: the steady step, for a share of it as time.
+        found_by: how the steps were found.
+    """
+    unit = inert(evidence.unit, 20)
+    interval = ""
+    if evidence.low is not None and evidence.high is not None:
+        interval = f"{number_text(evidence.low, unit)} to {number_text(evidence.high, unit)}"
+    return EvidenceRow(
+        id=anchors.evidence(evidence.id),
+        label=inert(as_judged(evidence.label, found_by)),
+        value=number_text(evidence.value, unit),
+        interval=interval,
+        basis=_basis(evidence),
+        source=evidence.source,
+        origin=inert(evidence.origin),
+        also=as_judged(_as_time(evidence, mean_ns), found_by),
+    )
+
+
+def _as_time(evidence: Evidence, mean_ns: int | None) -> str:
+    is_share = evidence.unit == "ratio" and evidence.label.lower().endswith(_SHARES)
+    # What a fix saves has its time in a row of its own.
+    if not is_share or "saving" in evidence.label.lower() or evidence.value is None or mean_ns is None:
+        return ""
+    return f"{format_ns(evidence.value * mean_ns)} per step"
+
+
+def _basis(evidence: Evidence) -> str:
+    """What the number rests on: observations, rank, steps, time range."""
+    pieces = []
+    if evidence.n is not None:
+        pieces.append(f"n {format_count(evidence.n)}")
+    if evidence.rank is not None:
+        pieces.append(f"rank {evidence.rank}")
+    if evidence.steps is not None:
+        first, last = evidence.steps
+        pieces.append(f"step {first}" if first == last else f"steps {first}–{last}")
+    if evidence.range_ns is not None and evidence.origin != _STEP_TIMERS:
+        pieces.append("trace time {}–{} ns".format(*evidence.range_ns))
+    return " · ".join(pieces)
+
+
+class Backing(NamedTuple):
+    """A piece of evidence and what it backs."""
+
+    outcome: Outcome
+    finding: Finding
+    evidence: Evidence
+
+
+def numbered(report: Report) -> dict[str, Backing]:
+    """Every piece of evidence of the findings by its number."""
+    found = [
+        Backing(outcome, finding, evidence)
+        for outcome, finding in in_order(report.outcomes)
+        for evidence in finding.evidence
+    ]
+    anchors = Anchors()
+    return {anchors.evidence(backing.evidence.id): backing for backing in found}
+
+
+def require_evidence(report: Report, wanted: str) -> Evidence:
+    """The evidence of a number, in any case. Raises ``UsageError`` with the numbers there are."""
+    known = numbered(report)
+    found = known.get(wanted.strip().upper())
+    if found is not None:
+        return found.evidence
+    names = sorted(known, key=lambda name: int(name[1:]))
+    is_whole = names[-1:] == [f"E{len(names)}"]
+    there = "no evidence" if not names else f"{names[0]} to {names[-1]}" if is_whole else listed(names)
+    raise UsageError(
+        f"there is no evidence {inert(wanted, 20)}",
+        cause=f"the report has {there}",
+        hint="each finding in the report lists its evidence with these numbers",
+    )
+
 
 _TITLE_LIMIT = 200
 

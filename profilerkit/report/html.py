@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from profilerkit.model.diff import Diff
+from profilerkit.model.events import StepEvents
 from profilerkit.model.report import Report
-from profilerkit.model.step_events import StepEvents
 from profilerkit.report import json as report_json
 from profilerkit.report.blocks import Document, Figure
 from profilerkit.report.diff_document import document_of_diff

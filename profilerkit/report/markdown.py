@@ -4,12 +4,10 @@ import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
-from profilerkit.model.diff import Diff
-from profilerkit.model.gate import Gate
+from profilerkit.model.diff import Diff, Gate
 from profilerkit.model.report import Report
 from profilerkit.report import blocks as b
-from profilerkit.report.diff_document import document_of_diff
-from profilerkit.report.diff_tables import gate_table
+from profilerkit.report.diff_document import document_of_diff, gate_table
 from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import clip, code_spans
 from profilerkit.report.sections import document

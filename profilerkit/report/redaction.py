@@ -9,10 +9,9 @@ import msgspec
 
 from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff
-from profilerkit.model.raw import RawEvents
+from profilerkit.model.events import RawEvents, StepEvents
 from profilerkit.model.report import Report
-from profilerkit.model.step_events import StepEvents
-from profilerkit.report.paths import short_paths, without_homes
+from profilerkit.report.inert import short_paths, without_homes
 from profilerkit.rundir.places import Identity, identity_of
 from profilerkit.secrets import ALLOWED_VARIABLES, MASK, is_secret, masked, masked_arguments
 

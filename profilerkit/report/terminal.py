@@ -1,18 +1,162 @@
-"""Document to text for a terminal: at most ``width`` columns, plain ASCII when asked, colour never the only carrier."""
+"""Document to text for a terminal: at most width columns, plain ASCII when asked, colour never the only carrier."""
 
 from collections.abc import Sequence
+from io import StringIO
 
-from profilerkit.model.diff import Diff
-from profilerkit.model.gate import Gate
+from profilerkit.model.diff import Diff, Gate
+from profilerkit.model.events import RawEvent, RawEvents
 from profilerkit.model.report import Report
+from profilerkit.model.step import Family
 from profilerkit.report import blocks as b
-from profilerkit.report.diff_document import document_of_diff
-from profilerkit.report.diff_tables import gate_table
-from profilerkit.report.findings import first_sentence
-from profilerkit.report.inert import clip
-from profilerkit.report.page import NARROW, STYLES, Page, bar
+from profilerkit.report.blocks import Segment, Tone
+from profilerkit.report.diff_document import document_of_diff, gate_table
+from profilerkit.report.findings import Anchors, evidence_row, first_sentence, numbered, require_evidence
+from profilerkit.report.inert import SENTENCE_LIMIT, clip, inert, to_ascii
 from profilerkit.report.sections import document
-from profilerkit.report.wording import cell_text, segment_text
+from profilerkit.report.wording import (
+    cell_text,
+    number_text,
+    segment_text,
+)
+from profilerkit.units import format_count, format_ns
+
+MIN_WIDTH = 40
+#: In fewer columns a table with sentences in it cannot be read.
+NARROW = 60
+
+STYLES: dict[Tone, str] = {
+    "high": "bold red",
+    "medium": "bold yellow",
+    "low": "bold blue",
+    "good": "bold green",
+    "info": "bold",
+}
+_FILL_STYLES: dict[Family, str] = {
+    "input": "yellow",
+    "memory": "green",
+    "communication": "red",
+    "compute": "blue",
+    "overhead": "magenta",
+    "other": "bright_black",
+}
+# The fill tells the family without colour.
+_FILLS: dict[Family, str] = {
+    "input": "█",
+    "memory": "▒",
+    "communication": "▚",
+    "compute": "▓",
+    "overhead": "▞",
+    "other": "░",
+}
+_ASCII_FILLS: dict[Family, str] = {
+    "input": "#",
+    "memory": "+",
+    "communication": "%",
+    "compute": "=",
+    "overhead": "o",
+    "other": ".",
+}
+#: The fill of a piece beside the whole.
+_BESIDE_FILL, _ASCII_BESIDE_FILL = "╌", "-"
+
+
+class Page:
+    """A rich console that writes to memory; text reaches it as ``Text``, so markup in names is inert."""
+
+    def __init__(self, width: int, colour: bool, ascii_only: bool) -> None:
+        from rich.console import Console
+
+        self.width = max(MIN_WIDTH, width)
+        self.ascii_only = ascii_only
+        self._buffer = StringIO()
+        # An empty environment keeps COLUMNS, NO_COLOR and FORCE_COLOR from overruling the caller.
+        self.console: Console = Console(
+            file=self._buffer,
+            width=self.width,
+            force_terminal=colour,
+            color_system="standard" if colour else None,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            legacy_windows=False,
+            _environ={},
+        )
+
+    @property
+    def fills(self) -> dict[Family, str]:
+        """The character of each family."""
+        return _ASCII_FILLS if self.ascii_only else _FILLS
+
+    def fill(self, segment: Segment) -> str:
+        """The character of a piece of a bar."""
+        if segment.beside:
+            return _ASCII_BESIDE_FILL if self.ascii_only else _BESIDE_FILL
+        return self.fills[segment.family]
+
+    def clean(self, text: str) -> str:
+        """The text in the character set of the stream."""
+        return to_ascii(text) if self.ascii_only else text
+
+    def line(self, *pieces: tuple[str, str], indent: int = 0) -> None:
+        """Pieces of (text, style) as one paragraph, wrapped and indented."""
+        from rich.padding import Padding
+        from rich.text import Text
+
+        text = Text(overflow="fold")
+        for piece, style in pieces:
+            text.append(self.clean(piece), style)
+        self.console.print(Padding(text, (0, 0, 0, indent)))
+
+    def blank(self) -> None:
+        """An empty line."""
+        self.console.print()
+
+    def table(self, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[tuple[str, str]]]) -> None:
+        """A table without lines; a column is its name and whether it holds numbers."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table: Table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for name, is_number in columns:
+            least = None if is_number else 8
+            table.add_column(
+                name,
+                justify="right" if is_number else "left",
+                no_wrap=is_number,
+                overflow="fold",
+                min_width=least,
+            )
+        for row in rows:
+            table.add_row(*(Text(self.clean(text), style, overflow="fold") for text, style in row))
+        self.console.print(table)
+
+    def text(self) -> str:
+        """Everything printed so far, without blanks at line ends."""
+        return "\n".join(line.rstrip() for line in self._buffer.getvalue().splitlines()) + "\n"
+
+
+def cells(ratios: Sequence[float], width: int) -> list[int]:
+    """Whole cells per segment that sum to ``width``; a segment that exists keeps one.
+
+    >>> cells([0.5, 0.495, 0.005], 10)
+    [5, 4, 1]
+    """
+    counts = [max(1, int(ratio * width)) for ratio in ratios]
+    by_error = sorted(range(len(counts)), key=lambda index: counts[index] - ratios[index] * width)
+    for index in by_error[: max(0, width - sum(counts))]:
+        counts[index] += 1
+    while sum(counts) > width:
+        counts[counts.index(max(counts))] -= 1
+    return counts
+
+
+def bar(page: Page, segments: Sequence[Segment], width: int | None = None) -> None:
+    """Segments side by side over ``width`` columns, those of the page without it."""
+    segments = [segment for segment in segments if segment.ratio]
+    whole = max(sum(segment.ratio for segment in segments), 1.0)
+    counts = cells([segment.ratio / whole for segment in segments], page.width if width is None else width)
+    page.line(*((page.fill(s) * n, _FILL_STYLES[s.family]) for s, n in zip(segments, counts, strict=True)))
+
 
 #: Fixes on the first screen, the lines of code of each, and the lines against the headline.
 _FIXES, _CODE_LINES, _LIMITS = 3, 2, 2
@@ -175,3 +319,83 @@ def _table(page: Page, table: b.Table, limit: int) -> None:
         page.table(columns, [[(cell, "") for cell in row] for row in rows])
     if len(table.rows) > limit:
         page.line((f"{len(table.rows) - limit} more.", "dim"))
+
+
+# A name of raw events; the middle of a longer one is left out.
+_NAME_LIMIT = 70
+_WHERE_LIMIT = 18
+
+
+def render_evidence(
+    report: Report,
+    wanted: str,
+    tables: Sequence[RawEvents],
+    *,
+    unknown: str = "",
+    width: int = 80,
+    colour: bool = False,
+    ascii_only: bool = False,
+) -> str:
+    """One piece of evidence and the raw events behind it as text of at most ``width`` columns.
+
+    Args:
+        report: what holds it.
+        wanted: its number, in any case.
+        tables: the raw events.
+        unknown: why there are none, a sentence; for where ``tables`` is empty.
+        width: columns; below 40 the text is set for 40.
+        colour: add ANSI colours.
+        ascii_only: print nothing outside ASCII.
+
+    Raises:
+        UsageError: the report has no such evidence.
+    """
+    require_evidence(report, wanted)
+    number = wanted.strip().upper()
+    backing = numbered(report)[number]
+    row = evidence_row(backing.evidence, Anchors())
+    page = Page(width, colour, ascii_only)
+    interval = f" ({row.interval})" if row.interval else ""
+    page.line((f"{number}  ", "bold"), (row.label, ""), (f": {row.value}", "bold"), (interval, ""))
+    page.line((" · ".join(piece for piece in (row.source, row.basis) if piece), "dim"), indent=4)
+    if row.origin:
+        page.line((f"taken from {row.origin}", "dim"), indent=4)
+    title = inert(backing.finding.title, SENTENCE_LIMIT).replace("`", "")
+    page.line((f"backs {inert(backing.outcome.rule, 24)}: {title}", "dim"), indent=4)
+    if not tables and unknown:
+        page.blank()
+        page.line((inert(unknown, SENTENCE_LIMIT), ""))
+    for table in tables:
+        page.blank()
+        _events_table(page, table)
+    return page.text()
+
+
+def _events_table(page: Page, table: RawEvents) -> None:
+    """The rows of one file; a column that none of them fills is left out."""
+    shown, count = len(table.rows), format_count(table.count)
+    which = {"longest": f"the {shown} longest of {count}", "even": f"{shown} of {count}, at an even distance"}
+    title = f"{inert(table.what)}, from {inert(table.origin)}: "
+    page.line((title, ""), (which[table.order] if shown < table.count else f"all {count}", "bold"))
+    is_trace = table.clock == "trace"
+    clock = "Trace time, ns" if is_trace else "After the first"
+    known = [
+        ("Step", True, [_step(row) for row in table.rows]),
+        (clock, True, [str(row.start_ns) if is_trace else format_ns(row.start_ns) for row in table.rows]),
+        (
+            "Length" if table.unit == "ns" else "Value",
+            True,
+            [number_text(row.value, table.unit) for row in table.rows],
+        ),
+        ("Where", False, [inert(row.where, _WHERE_LIMIT) for row in table.rows]),
+        ("What", False, [inert(row.name, _NAME_LIMIT) for row in table.rows]),
+    ]
+    columns = [column for column in known if any(column[2])]
+    cells = [[(cells[index], "") for _, _, cells in columns] for index in range(shown)]
+    page.table([(name, is_number) for name, is_number, _ in columns], cells)
+    if shown < table.count:
+        page.line((f"{format_count(table.count - shown)} more are not shown.", "dim"))
+
+
+def _step(row: RawEvent) -> str:
+    return "" if row.step is None else format_count(row.step)

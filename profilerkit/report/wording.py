@@ -192,17 +192,18 @@ def throughput_text(gain: Throughput) -> str:
     return f"{format_ratio_range(gain.low, gain.high)} more samples per second ({format_ratio(gain.expected)} expected)"
 
 
+def number_text(number: float | None, unit: str) -> str:
+    """Return a number with its unit; ``None`` is not measured."""
+    if unit == "ratio" and number is not None:
+        return share_text(number)
+    return format_long_ns(number or 0.0) if unit == "long_ns" else format_value(number, unit)
+
+
 def value_text(value: Value) -> str:
     """A value as it is printed, with a no-break space before its unit."""
     if value.number is None:
         return "not measured"
-    if value.unit == "ratio":
-        text = share_text(value.number)
-    elif value.unit == "long_ns":
-        text = format_long_ns(value.number)
-    else:
-        text = format_value(value.number, value.unit)
-    return text.replace(" ", "\u00a0")
+    return number_text(value.number, value.unit).replace(" ", "\u00a0")
 
 
 def segment_text(segment: Segment) -> str:

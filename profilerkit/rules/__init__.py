@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
-from profilerkit.rules.rule import Rule
+from profilerkit.rules.api import Rule
 
 #: Folders of the rules.
 FAMILIES = ("comm", "compute", "input", "memory", "overhead", "run")

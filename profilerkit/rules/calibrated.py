@@ -1,4 +1,4 @@
-"""The interval of every saving: by what applied fixes were off, and within what a step can be at the least."""
+"""The savings of findings as a report has them: without the recorder, calibrated, and beside what probes measured."""
 
 import math
 from collections.abc import Sequence
@@ -7,15 +7,17 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import PAUSES
 from profilerkit.analysis.replay.changes import OnlyKernels
 from profilerkit.analysis.replay.gate import savings
+from profilerkit.analysis.steps.phases import HOST_PARTS
 from profilerkit.analysis.steps.series import FEW_STEPS
 from profilerkit.analysis.whatif import handover_share, made_in_line, relative_error
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Finding, Method, Outcome, Saving
+from profilerkit.model.finding import Agreement, Confidence, Finding, Method, Outcome, Probed, Saving
+from profilerkit.model.probe_names import ProbeName
 from profilerkit.model.run import STEP_TIMERS
-from profilerkit.rules.parts import COMPUTING, PHASES, cause_of, shortened
+from profilerkit.rules.api import SMALLEST_SAVING, weakest
+from profilerkit.rules.parts import COMPUTING, PARTS_OF_RULE, PHASES, cause_of, shortened
 from profilerkit.rules.replayed import trusted
-from profilerkit.rules.rule import SMALLEST_SAVING
-from profilerkit.units import format_ratio
+from profilerkit.units import format_ns, format_ratio
 
 #: What nine of ten applied fixes stayed within, relative to the predicted saving, and of how many: each was applied in
 #: two runs of scripts/benchmark_accuracy on processors of two speeds (reports/accuracy.json and accuracy_second.json).
@@ -155,3 +157,177 @@ def _interval(facts: Facts, saving: Saving, within: float, told: str, error: flo
     most = min(bound if few else bound + Z90 * (error or 0.0), left) if bound else 0.0
     high = min(most + slack, left, 2.0 * expected - low) if told else most
     return revise(saving, low=low, high=high, bound=most if told else None, calibration=told or saving.calibration)
+
+
+_INPUT: tuple[ProbeName, ...] = ("input",)
+_WORKERS: tuple[ProbeName, ...] = ("workers", "input")
+_COMM: tuple[ProbeName, ...] = ("comm",)
+_CALIBRATION = "measured in this run"
+#: The probes that measure the bound of a rule's saving, the closest first. Of rules that are not here none does: a
+#: probe leaves copies to the device, ends of epochs and exchanges other than of DDP's gradients as they are; what a
+#: better exchange saves is a part of what none saves; and no rule's fix is bf16 alone (CP001's is TF32 first).
+PROBES_OF: dict[str, tuple[ProbeName, ...]] = {
+    **dict.fromkeys(("IN004", "IN005", "IN006", "IN007", "IN008", "IN013", "IN014"), _INPUT),
+    **dict.fromkeys(("IN001", "IN002", "IN003"), _WORKERS),
+    "CO001": _COMM,
+}
+#: A measured interval has to be this far from a prediction before it contradicts it, of the step (the accuracy that is
+#: promised of predictions is some points).
+_APART = 0.02
+#: The steps beside the probe last this much of those that are judged, at least and at most: what others would save says
+#: little of these (a choice).
+_ALIKE = (0.75, 1.33)
+
+
+def with_probes(facts: Facts, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """The outcomes, each finding with the probe that measured its fix, or the most that any fix of its kind can save.
+
+    Where the two are clearly apart, the finding goes by what was measured: by its bound where less can be saved than
+    was predicted; by the value itself where the probe made the very change that the fix proposes. A fix that saved
+    nothing worth naming is not proposed.
+    """
+    if not facts.probes:
+        return outcomes
+    return [
+        revise(entry, findings=tuple(_beside(facts, entry.rule, finding) for finding in entry.findings))
+        for entry in outcomes
+    ]
+
+
+def _beside(facts: Facts, rule: str, finding: Finding) -> Finding:
+    found = _closest(facts.probes, PROBES_OF.get(rule, ()), finding)
+    if found is None:
+        return finding
+    saving = finding.saving
+    if saving is None or found.share is None or found.low is None or found.high is None:
+        return revise(finding, probed=found)
+    is_fix = _is_of(finding, found)
+    agreement = _agreement(facts, saving, found, is_fix=is_fix)
+    finding = revise(finding, probed=revise(found, agreement=agreement))
+    if agreement != "below" and not (agreement == "above" and is_fix):
+        return finding
+    if found.share < SMALLEST_SAVING:
+        return revise(finding, saving=None, fix=None, predicted=saving)
+    return revise(finding, saving=_measured(found, is_fix=is_fix), predicted=saving)
+
+
+def _closest(probes: Sequence[Probed], names: Sequence[ProbeName], finding: Finding) -> Probed | None:
+    """The probe with a result that measures the fix itself, else its bound, else what comes close; else one without."""
+    asked = [probe for name in names for probe in probes if probe.name == name]
+    made = [probe for probe in asked if probe.share is not None]
+    fixes = [probe for probe in made if _is_of(finding, probe)]
+    bounds = [probe for probe in made if probe.name != "workers"]
+    near = sorted(made, key=lambda probe: probe.share or 0.0, reverse=True)
+    return next(iter([*fixes, *bounds, *near, *asked]), None)
+
+
+def _is_of(finding: Finding, probe: Probed) -> bool:
+    """Return whether the fix proposes just the number of workers that the probe tried."""
+    if finding.fix is None or probe.name != "workers" or not probe.change:
+        return False
+    return any(change.text == probe.change for change in finding.fix.changes)
+
+
+def _measured(probe: Probed, *, is_fix: bool) -> Saving:
+    """Return what the fix saved; of a bound, that it saves no more."""
+    low, share, high = (min(max(value or 0.0, 0.0), 1.0) for value in (probe.low, probe.share, probe.high))
+    if is_fix:
+        return Saving(low=low, expected=share, high=high, method="probe", calibration=_CALIBRATION)
+    return Saving(low=0.0, expected=share, high=high, method="bound", calibration=_CALIBRATION)
+
+
+def _agreement(facts: Facts, saving: Saving, probe: Probed, *, is_fix: bool) -> Agreement:
+    assert probe.low is not None
+    assert probe.high is not None
+    if probe.name == "workers" and not is_fix:
+        return "other"
+    alike = probe.step_ns / facts.mean_step_ns if probe.step_ns and facts.mean_step_ns else 1.0
+    if not _ALIKE[0] <= alike <= _ALIKE[1]:
+        return "unlike"
+    if probe.high + _APART < saving.expected:
+        return "below"
+    return "above" if probe.low - _APART > saving.most else "agrees"
+
+
+#: Of a gain what must be left without the recorder for its confidence to stay (a choice).
+MOSTLY_LEFT = 0.5
+
+
+def slowed_by(facts: Facts) -> tuple[str, ...]:
+    """Return options of the recorder that slow the host by what no untraced step tells; empty where none do."""
+    found = facts.host.recording
+    return found.options if found is not None and facts.trust.inflation_ratio is None else ()
+
+
+def recording_share(facts: Facts) -> float:
+    """Return the share of the traced step that recording takes while the device waits for the host, at least.
+
+    Where kernels find the queue empty, what the host records beside them makes the device wait later. 0 without a
+    device: there the recorder slows all that is timed alike.
+    """
+    found, step = facts.host.recording, facts.mean_step_ns
+    if found is None or not step or facts.mode != "gpu":
+        return 0.0
+    empty = facts.device.queue_empty_ratio if facts.device is not None else None
+    return min((found.waited_ns + (empty or 0.0) * found.hidden_ns) / step, facts.share(*HOST_PARTS))
+
+
+def without_recording(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes with the savings of a step that is not recorded, as far as the trace tells.
+
+    Where the recorder slows the host, the time of recording is no part of a saving of the host's time, and nothing of
+    it is for certain. The kernels are a larger share of the shorter step. Nothing changes where steps were timed
+    without a profiler.
+    """
+    return [_relieved(facts, outcome) for outcome in outcomes] if slowed_by(facts) else list(outcomes)
+
+
+def _relieved(facts: Facts, outcome: Outcome) -> Outcome:
+    parts, found = PARTS_OF_RULE.get(outcome.rule), outcome.findings
+    # Kernels that save by being fewer save the host's time, as a larger batch does.
+    fewer = parts == () and any(finding.bound == "overhead-bound" for finding in found)
+    if fewer or any(finding.throughput for finding in found) or any(part in HOST_PARTS for part in parts or ()):
+        return _of_host(facts, outcome)
+    if parts == () and facts.mode == "gpu":
+        return revise(outcome, findings=tuple(_of_kernels(facts, finding) for finding in found))
+    return outcome
+
+
+def _of_host(facts: Facts, outcome: Outcome) -> Outcome:
+    share = recording_share(facts)
+    found = [_slowed(facts, finding, share) for finding in outcome.findings]
+    gains = [one.saving or one.throughput for one in found]
+    kept = [one for one, gain in zip(found, gains, strict=True) if gain is None or gain.expected >= SMALLEST_SAVING]
+    if kept or not found:
+        return revise(outcome, findings=tuple(kept))
+    reason = f"recording itself takes {format_ratio(share)} of the step or more, and little is left without it"
+    return revise(outcome, status="passed", reason=reason, findings=())
+
+
+def _slowed(facts: Facts, finding: Finding, share: float) -> Finding:
+    """Return the finding with what is left of its gain once nothing is recorded, and why."""
+    gain = finding.saving or finding.throughput
+    if gain is None:
+        return finding
+    named, left = " and ".join(slowed_by(facts)), 1.0 - share / max(facts.share(*HOST_PARTS), share, 1e-9)
+    expected = min(gain.expected * left / max(1.0 - share, 1e-9), gain.high)
+    most: Confidence = "medium" if left >= MOSTLY_LEFT else "low"
+    by = f", here by {format_ns(share * (facts.mean_step_ns or 0.0))} of the step or more" if share else ""
+    return revise(
+        finding,
+        saving=revise(finding.saving, low=0.0, expected=expected) if finding.saving is not None else None,
+        throughput=revise(finding.throughput, low=0.0, expected=expected) if finding.throughput is not None else None,
+        confidence=weakest(finding.confidence, most),
+        why=f"{finding.why} The recorder itself slows the host ({named}){by}.",
+        confirm=f"Record again without {named}: what is left of the idle time is the host's own.",
+    )
+
+
+def _of_kernels(facts: Facts, finding: Finding) -> Finding:
+    """Return the finding as a share of the step without the recorder, at most of one without any wait for the host."""
+    saved = finding.saving
+    if saved is None:
+        return finding
+    expected = min(saved.expected / (1.0 - recording_share(facts)), 1.0)
+    high = min(saved.high / max(1.0 - facts.share(*HOST_PARTS), saved.high), 1.0)
+    return revise(finding, saving=revise(saved, expected=expected, high=max(high, expected)))

@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from profilerkit.rules.rule import HEADINGS, Rule
+from profilerkit.rules.api import HEADINGS, Rule
 from profilerkit.units import format_bytes, format_count, format_decimal, format_ns
 
 #: Headings whose text is code, and the one whose lines are addresses.

@@ -22,9 +22,9 @@ from profilerkit.analysis.replay.changes import (
 from profilerkit.analysis.replay.gate import ReplayFacts, savings
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Outcome
+from profilerkit.rules.api import SMALLEST_SAVING
 from profilerkit.rules.input.pageable_copy import PageableCopy
 from profilerkit.rules.parts import COMPUTING, PHASES, cause_of
-from profilerkit.rules.rule import SMALLEST_SAVING
 from profilerkit.units import format_ratio
 
 #: Traced steps this much longer or shorter than the untraced ones, relative to them, are not replayed for them.

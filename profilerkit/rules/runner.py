@@ -20,12 +20,10 @@ from profilerkit.model.finding import (
     require_writable,
 )
 from profilerkit.model.step import WHOLE_TRACE, as_judged
-from profilerkit.rules.calibrated import calibrated
+from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed, Rule
+from profilerkit.rules.calibrated import calibrated, with_probes, without_recording
 from profilerkit.rules.docs import page_of
-from profilerkit.rules.probed import with_probes
-from profilerkit.rules.recording import without_recording
 from profilerkit.rules.replayed import with_replay
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Rule
 
 logger = logging.getLogger(__name__)
 

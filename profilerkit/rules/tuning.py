@@ -10,7 +10,7 @@ from typing import Any
 from profilerkit.config import Options, Suppression, did_you_mean, unknown_word
 from profilerkit.errors import ConfigError
 from profilerkit.model.change import revise
-from profilerkit.rules.rule import Rule
+from profilerkit.rules.api import Rule
 
 
 def with_options(

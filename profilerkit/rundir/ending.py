@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.memory import OutOfMemory
 from profilerkit.model.run import EndKind
 from profilerkit.rundir.layout import EVENT, FLUSH_SECONDS, SAMPLE_SECONDS, EventKind, RankEnd
 from profilerkit.rundir.process import oom_kills_since, still_runs

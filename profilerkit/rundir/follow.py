@@ -7,7 +7,7 @@ not read: beside a job that trains, a look has to cost next to nothing.
 from pathlib import Path
 from typing import Literal
 
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed
 from profilerkit.rundir.files import GrowingLines, GrowingRecords, ReplacedDocument, sound_batches, sound_events
 from profilerkit.rundir.layout import (

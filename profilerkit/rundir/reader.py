@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from profilerkit.errors import RunDirectoryError
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed
 from profilerkit.rundir.files import sound_batches, sound_events
 from profilerkit.rundir.layout import (

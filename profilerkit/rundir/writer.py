@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir.files import AppendFile, reserve, write_document
 from profilerkit.rundir.layout import (
     CLOCK,

@@ -16,7 +16,7 @@ from profilerkit.formats.jobs import Reading, read_job
 from profilerkit.formats.remote import RemoteFile, fetched
 from profilerkit.formats.windows import job_of_trace, samples_beside, window_of
 from profilerkit.model.change import revise
-from profilerkit.model.crowd import Condition
+from profilerkit.model.communication import Condition
 from profilerkit.summaries.codec import decode, encode
 from profilerkit.summaries.compact import smaller, thin
 from profilerkit.summaries.sample import MOST_COLLECTIVES

@@ -11,7 +11,7 @@ from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.scale.compare import Crowd, Member, compare_many, member_of
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.model.crowd import Sampled
+from profilerkit.model.communication import Sampled
 from profilerkit.summaries.files import SUFFIX, Summary, open_summary
 
 logger = logging.getLogger(__name__)

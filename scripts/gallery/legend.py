@@ -4,7 +4,7 @@ from profilerkit.model.finding import Confidence
 from profilerkit.model.step import Family
 from profilerkit.report.blocks import Tone
 from profilerkit.report.wording import FAMILY_LABELS, SHAPES
-from profilerkit.rules.rule import STEPS_FOR_HIGH
+from profilerkit.rules.api import STEPS_FOR_HIGH
 from profilerkit.rules.runner import HIGH_SAVING, MEDIUM_SAVING
 from profilerkit.units import format_ratio
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from profilerkit.report.paths import short_paths, without_homes
+from profilerkit.report.inert import short_paths, without_homes
 from profilerkit.rundir.places import identity_of
 
 #: Runs whose traces are kept as well; of all others what the light tier wrote.

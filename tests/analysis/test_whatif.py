@@ -21,7 +21,7 @@ from profilerkit.analysis.whatif import (
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import SlowSteps
-from profilerkit.rules.input.loader_fixes import cheaper_input
+from profilerkit.rules.input.loader import cheaper_input
 from tests.recipes import INPUT, STEP_NS, facts, made, replace, steps
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)

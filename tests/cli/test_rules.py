@@ -188,7 +188,7 @@ def test_every_default_is_in_the_range_of_its_option():
 
 _OWN = """
 from typing import ClassVar
-from profilerkit.rules.rule import Passed, Rule
+from profilerkit.rules.api import Passed, Rule
 
 
 class SlowMirror(Rule, frozen=True):

@@ -4,8 +4,7 @@ import random
 
 from profilerkit.model.communication import Communication, LateRank, Parallelism
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
-from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth, MemoryRow
-from profilerkit.model.oom import LiveBytes, LiveTensor, OutOfMemory
+from profilerkit.model.memory import AliveAtPeak, LiveBytes, LiveTensor, Memory, MemoryGrowth, MemoryRow, OutOfMemory
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel, Report
 from profilerkit.model.run import Loader, Run, Series, Signal, Trust
 from profilerkit.model.step import (

@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from profilerkit.compare import compare
+from profilerkit.model.diff import Gate
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
-from profilerkit.model.gate import Gate
 from profilerkit.model.run import Loader
 from profilerkit.report import ci, html, markdown, terminal
 from profilerkit.report import json as report_json
 from profilerkit.report.ci import Alert
-from profilerkit.report.diff_tables import parts_table
+from profilerkit.report.diff_document import parts_table
 from profilerkit.results import as_diff
 from tests.comparisons import MS, report_of
 from tests.report.pages import Page

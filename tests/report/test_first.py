@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from profilerkit.cli import run
 from profilerkit.model.finding import CodeLine
-from profilerkit.model.oom import LiveBytes, OutOfMemory
+from profilerkit.model.memory import LiveBytes, OutOfMemory
 from profilerkit.model.step import QUEUE
 from profilerkit.model.verdict import RECORD, RECORD_MORE
 from profilerkit.report import html, markdown, sections, terminal

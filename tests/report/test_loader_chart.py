@@ -9,7 +9,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.run import Loader
 from profilerkit.report import html, sections
 from profilerkit.report.blocks import Chart
-from profilerkit.report.charts.loader import loader_wait
+from profilerkit.report.charts.steps import loader_wait
 from tests.recipes import made
 from tests.report.samples import MS, SAMPLES, parts, step_rows, steps_of
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from profilerkit.model.change import revise
-from profilerkit.model.median_step import CELLS, Gap, Lane, MedianStep, Track
+from profilerkit.model.events import CELLS, Gap, Lane, MedianStep, Track
 from profilerkit.report import html
 from profilerkit.report import json as report_json
 from profilerkit.report.redaction import redacted

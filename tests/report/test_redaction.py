@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Fix
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.memory import OutOfMemory
 from profilerkit.report import json as report_json
 from profilerkit.report import markdown, terminal
 from profilerkit.report.html import render as html
-from profilerkit.report.paths import short_paths, without_homes
+from profilerkit.report.inert import short_paths, without_homes
 from profilerkit.report.redaction import redacted
 from profilerkit.results import as_report
 from profilerkit.rules import RULES

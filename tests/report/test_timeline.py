@@ -10,7 +10,7 @@ from report_check.chromium import CHROMIUM, Mode, browser
 
 import profilerkit
 from profilerkit.model.change import revise
-from profilerkit.model.step_events import EventTrack, StepEvents
+from profilerkit.model.events import EventTrack, StepEvents
 from profilerkit.report import html
 from profilerkit.report.blocks import Chart, Figure
 from profilerkit.report.redaction import redacted_step_events

@@ -1,7 +1,7 @@
 """What every rule keeps, whatever it is about, as assertions about one case."""
 
 from profilerkit.rules import RULES
-from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
+from profilerkit.rules.api import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from tests.recipes import STEP_NS, replace
 
 RULE = {rule.code: rule for rule in RULES}

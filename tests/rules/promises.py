@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from profilerkit.rules.rule import Fired, Passed
+from profilerkit.rules.api import Fired, Passed
 from tests.recipes import STEP_NS, replace
 from tests.rules import contract
 from tests.rules.contract import RULE

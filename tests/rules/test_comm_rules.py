@@ -20,9 +20,9 @@ from profilerkit.model.report import Collective, Compute
 from profilerkit.model.run import Loader, Signal, Trust
 from profilerkit.model.step import Rank
 from profilerkit.rules import RULES
+from profilerkit.rules.api import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.comm.exposed_collectives import ExposedCollectives
 from profilerkit.rules.input.starved_device import StarvedDevice
-from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
 from tests.recipes import INPUT, STEP_NS, facts, parts, replace
 

@@ -17,8 +17,8 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute
 from profilerkit.model.run import Loader, Series
 from profilerkit.rules import RULES
+from profilerkit.rules.api import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.compute import misaligned_matmul
-from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules, severity
 from tests.recipes import GEMM, STEP_NS, facts, made, replace
 from tests.rules import contract

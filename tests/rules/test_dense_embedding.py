@@ -4,7 +4,7 @@ import pytest
 
 from profilerkit.analysis.host.host_facts import HostFacts
 from profilerkit.analysis.kernel_losses.shapes import DenseTables
-from profilerkit.rules.rule import Fired, MissingData, Passed
+from profilerkit.rules.api import Fired, MissingData, Passed
 from tests.recipes import STEP_NS, Trace, replace
 from tests.rules.test_compute_rules import wasting
 from tests.rules.test_rules import ended, finding, on_host, timers_only

@@ -10,8 +10,8 @@ import pytest
 
 from profilerkit.model.change import revise
 from profilerkit.rules import RULES
+from profilerkit.rules.api import HEADINGS
 from profilerkit.rules.docs import CODE, SOURCES, render_text, sections, spoken, table_of, thresholds
-from profilerkit.rules.rule import HEADINGS
 from tests.plain_english import Text, faults, strings_of
 
 PACKAGE = Path(__file__).parents[2] / "profilerkit"

@@ -12,8 +12,8 @@ from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, Paddi
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
-from profilerkit.rules.input.loader_fixes import cheaper_input
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
+from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed
+from profilerkit.rules.input.loader import cheaper_input
 from tests.recipes import INPUT, MS, STEP_NS, facts, made, replace
 from tests.rules.promises import Cases, Promises, check, ended, finding
 

@@ -9,12 +9,10 @@ from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.diagnosis import diagnose
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
-from profilerkit.model.memory import Memory
-from profilerkit.model.oom import LiveBytes, OutOfMemory
+from profilerkit.model.memory import FailedRequest, LiveAtPeak, LiveBytes, Memory, MemorySnapshot, OutOfMemory
 from profilerkit.model.run import Loader, Series
-from profilerkit.model.snapshot import FailedRequest, LiveAtPeak, MemorySnapshot
 from profilerkit.rules import RULES
-from profilerkit.rules.rule import Fired, MissingData, Passed
+from profilerkit.rules.api import Fired, MissingData, Passed
 from profilerkit.rules.runner import run_rules
 from tests.recipes import facts, replace
 from tests.rules import contract

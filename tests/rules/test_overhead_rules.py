@@ -14,7 +14,7 @@ from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.run import RIVAL, STEP_TIMERS, Loader, Series, Signal, Trust
 from profilerkit.rules import RULES
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
+from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
 from tests.recipes import DEVICE, INPUT, MS, STEP_NS, facts, parts, replace
 from tests.rules.promises import Cases, Promises, check, ended, finding

@@ -2,11 +2,10 @@
 
 import pytest
 
-from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving, SettingChange
-from profilerkit.model.probe import Probed
+from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Probed, Saving, SettingChange
 from profilerkit.report.findings import probed_words
 from profilerkit.rules import RULES
-from profilerkit.rules.probed import PROBES_OF, with_probes
+from profilerkit.rules.calibrated import PROBES_OF, with_probes
 from tests.recipes import STEP_NS, facts
 
 

@@ -12,8 +12,8 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Fix, Outcome, Throughput
 from profilerkit.model.run import Trust
 from profilerkit.rules import RULES
-from profilerkit.rules.recording import without_recording
-from profilerkit.rules.rule import finding_for
+from profilerkit.rules.api import finding_for
+from profilerkit.rules.calibrated import without_recording
 from profilerkit.rules.runner import run_rules
 from tests.recipes import MS, STEP_NS, Trace, facts, replace
 

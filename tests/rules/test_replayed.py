@@ -14,9 +14,8 @@ from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.trace_facts import trace_facts
-from profilerkit.diagnosis.best import best_per_bound
+from profilerkit.diagnosis.savings import best_per_bound, waterfall
 from profilerkit.diagnosis.verdict import diagnose
-from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise
 from profilerkit.model.finding import in_order

@@ -24,8 +24,8 @@ from profilerkit.model.report import Collective, HostCopy
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps, Steps, StepTimes
 from profilerkit.rules import RULES
+from profilerkit.rules.api import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.calibrated import calibrated
-from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
 from tests.recipes import DEVICE, GEMM, INPUT, MS, STEP_NS, facts, made, parts, replace, steps
 

@@ -14,7 +14,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory, MemoryGrowth
 from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal
 from profilerkit.rules import RULES
-from profilerkit.rules.rule import Fired, MissingData, Passed
+from profilerkit.rules.api import Fired, MissingData, Passed
 from profilerkit.rules.runner import run_rules
 from tests.recipes import DEVICE, INPUT, MS, S, facts, replace, steps
 from tests.rules import contract

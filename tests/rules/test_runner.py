@@ -7,7 +7,7 @@ import pytest
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Saving, Throughput
 from profilerkit.rules import RULES, runner
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Rule
+from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed, Rule
 from profilerkit.rules.runner import run_rules, severity
 from tests.recipes import facts
 

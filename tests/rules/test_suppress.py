@@ -13,7 +13,7 @@ from profilerkit.report import html, markdown, terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as render_json
 from profilerkit.rules import RULES
-from profilerkit.rules.rule import Fired, Passed
+from profilerkit.rules.api import Fired, Passed
 from profilerkit.rules.runner import run_rules
 from profilerkit.rules.tuning import in_force
 from tests.recipes import facts

@@ -10,7 +10,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import QUEUE
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
+from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed
 from tests.recipes import INPUT, MS, STEP_NS, facts, made, replace
 from tests.rules.test_rules import JUST, check, ended, finding, worked
 

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir import ending as finding
 from profilerkit.rundir.ending import ending_of
 from profilerkit.rundir.layout import END, META, OOM, RankEnd, rank_directory

@@ -9,7 +9,7 @@ from scale_benchmark.job import PER_HOST, Job, job_of, write_ranks
 from profilerkit import api
 from profilerkit.model.change import revise
 from profilerkit.report import html, terminal
-from profilerkit.report.scale import scale_chart, scale_lines
+from profilerkit.report.communication import scale_chart, scale_lines
 from profilerkit.units import format_ns
 
 

@@ -11,9 +11,9 @@ from profilerkit import api
 from profilerkit.analysis.communication.log import Channel
 from profilerkit.analysis.scale.record import condition_of, typical
 from profilerkit.model.change import revise
-from profilerkit.model.crowd import Condition
+from profilerkit.model.communication import Condition
 from profilerkit.report import html, markdown, terminal
-from profilerkit.report.scale import scale_lines, scale_tables
+from profilerkit.report.communication import scale_lines, scale_tables
 from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
 from profilerkit.summaries.files import SUFFIX, Header, write
 from profilerkit.trace.columns import ProcessGroup

@@ -16,7 +16,7 @@ import profilerkit
 from profilerkit.formats.jobs import Reading
 from profilerkit.model.change import revise
 from profilerkit.model.communication import DistributedModel
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir.documents import DdpRecord
 from profilerkit.rundir.layout import EVENT, FORMAT_VERSION, HEADER, WORKER, WORKER_MAGIC
 from profilerkit.rundir.process import ClockAnchor

@@ -9,9 +9,7 @@ import numpy as np
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.memory.allocator import told_growth
 from profilerkit.model.change import revise
-from profilerkit.model.memory import MemoryGrowth
-from profilerkit.model.oom import LiveBytes, LiveKind
-from profilerkit.model.snapshot import FailedRequest, LiveAtPeak, MemorySnapshot
+from profilerkit.model.memory import FailedRequest, LiveAtPeak, LiveBytes, LiveKind, MemoryGrowth, MemorySnapshot
 from profilerkit.trace.logs import BACKWARD, AllocatorEvent, Block, DeviceHistory, SnapshotLog
 
 #: A fall of this part of the deepest one ends a rise: freed temporaries within a forward pass are smaller (a choice).

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.stalls import regular_distance
+from profilerkit.model.memory import MemorySnapshot
 from profilerkit.model.run import Series
-from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.rundir.sampled import Sample
 
 

@@ -12,10 +12,8 @@ from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.samples import summarise
 from profilerkit.analysis.surroundings import Surroundings, Throttling, hottest, throttling
 from profilerkit.model.change import revise
-from profilerkit.model.memory import Memory
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.memory import Memory, MemorySnapshot, OutOfMemory
 from profilerkit.model.run import Series, Signal, Trust
-from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.rundir.sampled import Sample
 from profilerkit.trace.logs import Log, SamplerLog, SnapshotLog
 from profilerkit.units import format_bytes

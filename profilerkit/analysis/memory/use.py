@@ -18,7 +18,7 @@ from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.phases import reruns
 from profilerkit.analysis.trace_view import TraceView
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir.sampled import AllocatorSample, HostSample, Sample, WorkerPages
 from profilerkit.trace.columns import Category, TraceColumns
 

@@ -16,7 +16,7 @@ from profilerkit.analysis.ranks.matching import Matching, match_ranks
 from profilerkit.analysis.ranks.waiting import Arrivals, Ledger, arrivals_of, ledger_of
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
-from profilerkit.model.crowd import Condition
+from profilerkit.model.communication import Condition
 from profilerkit.trace.columns import ProcessGroup
 
 #: Culprits that are looked for: each later one explains less (a choice).

@@ -15,9 +15,8 @@ from profilerkit.analysis.ranks.waiting import Ledger
 from profilerkit.analysis.samples import signals
 from profilerkit.analysis.scale.compare import Crowd, Culprit, Member
 from profilerkit.analysis.surroundings import AT_WORK, throttling
-from profilerkit.model import crowd as told
-from profilerkit.model.communication import ParallelName
-from profilerkit.model.crowd import Condition, GroupKind, GroupRow, Groups
+from profilerkit.model import communication as told
+from profilerkit.model.communication import Condition, GroupKind, GroupRow, Groups, ParallelName
 from profilerkit.rundir.sampled import Sample
 from profilerkit.trace.columns import ProcessGroup
 

@@ -20,7 +20,7 @@ from profilerkit.analysis.steps.lanes import (
     time_by,
 )
 from profilerkit.analysis.trace_view import TraceView
-from profilerkit.model.step_events import EventTrack, StepEvents, TrackKind
+from profilerkit.model.events import EventTrack, StepEvents, TrackKind
 from profilerkit.trace.columns import Category
 
 #: Events kept of a step by what they are: Python functions are long, and would leave out every kernel beside them (a

@@ -21,7 +21,7 @@ from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf, leaf_times
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.trace_view import TraceView
-from profilerkit.model.median_step import CELLS, Gap, Lane, LaneKind, MedianStep, Track
+from profilerkit.model.events import CELLS, Gap, Lane, LaneKind, MedianStep, Track
 from profilerkit.model.step import PARTS, Family
 from profilerkit.trace.columns import Category, TraceColumns
 

@@ -11,7 +11,7 @@ from profilerkit.analysis.intervals import I64, Spans, time_within, union
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.model.finding import Source
-from profilerkit.model.workers import WorkerPart, WorkerPartName, Workers, WorkerStage
+from profilerkit.model.run import WorkerPart, WorkerPartName, Workers, WorkerStage
 from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind, WorkerState
 from profilerkit.rundir.reader import RankRecord, WorkerRecord
 

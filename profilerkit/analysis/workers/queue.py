@@ -13,7 +13,7 @@ from profilerkit.analysis.workers.anatomy import Fetches, all_records, judged_fe
 from profilerkit.analysis.workers.capacity import MOST_WORKERS, PREFETCH
 from profilerkit.analysis.workers.loading import LoadingFacts, PaddingFacts, QueueFacts, epoch_facts
 from profilerkit.model.change import revise
-from profilerkit.model.workers import Workers
+from profilerkit.model.run import Workers
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord
 

@@ -3,12 +3,16 @@
 import math
 from collections.abc import Sequence
 
+from profilerkit.model.communication import (
+    DistributedModel,
+    FlightRecorder,
+    RecordedCollective,
+)
 from profilerkit.model.report import Collective, Report
-from profilerkit.report.blocks import Axis, Block, Chart, Facts, Heading, Label, Section, Shape, Table, Tick
+from profilerkit.report.blocks import Axis, Block, Chart, Fact, Facts, Heading, Label, Section, Shape, Table, Tick
 from profilerkit.report.charts.chart import NUMBERED, Scale, below, numbers_of, point, polyline
-from profilerkit.report.communication import collective_table, model_facts, recorded_table
 from profilerkit.report.inert import inert
-from profilerkit.report.wording import plural
+from profilerkit.report.wording import listed, plural, share_text
 from profilerkit.units import format_bytes, format_count, format_decimal, format_ns, format_ratio
 
 
@@ -174,3 +178,167 @@ def _bound(row: Collective) -> str:
 def _percent(ratio: float) -> str:
     """A share of the link; a small one with its first digit, because that it is small is what the figure shows."""
     return f"{100.0 * ratio:.1g} %" if 0.0 < ratio < 0.001 else format_ratio(ratio)
+
+
+_TOP_ROWS = 20
+
+
+def _bandwidth(row: Collective) -> str:
+    """Decimal GB/s; a lower bound where waiting could not be told apart."""
+    if row.bus_bytes_per_s is None:
+        return "not known"
+    value = row.bus_bytes_per_s / 1e9
+    return f"{_bound(row)}{value:.3g}" if value >= 0.01 else "< 0.01"
+
+
+def _cells(row: Collective) -> dict[str, str]:
+    """What is known of a collective by column."""
+    recorded = "not recorded"
+    return {
+        "Collective": inert(row.name),
+        "Kind": inert(row.kind, 20).replace("_", "-"),
+        "Type": inert(row.dtype or recorded, 20),
+        "Calls": format_count(row.count),
+        "Ranks": recorded if row.group_size is None else format_count(row.group_size),
+        "Bytes": recorded if row.bytes is None else format_bytes(row.bytes),
+        "Total": format_ns(row.total_ns),
+        "Exposed": format_ns(row.exposed_ns),
+        "Waiting": "not known" if row.wait_ns is None else format_ns(row.wait_ns),
+        "Transfer": "not known" if row.transfer_ns is None else format_ns(row.transfer_ns),
+        "Bus GB/s": _bandwidth(row),
+        "Share of link": "not known" if row.link_ratio is None else f"{_bound(row)}{share_text(row.link_ratio)}",
+    }
+
+
+def collective_table(report: Report) -> Table | None:
+    """The collectives with most exposed time; columns of which nothing is known are left out."""
+    if not report.collectives:
+        return None
+    top = sorted(report.collectives, key=lambda row: (-row.exposed_ns, -row.total_ns))[:_TOP_ROWS]
+    known = {
+        "Type": any(row.dtype is not None for row in top),
+        "Ranks": any(row.group_size is not None for row in top),
+        "Bytes": any(row.bytes is not None for row in top),
+        "Waiting": any(row.wait_ns is not None for row in top),
+        "Transfer": any(row.transfer_ns is not None for row in top),
+        "Bus GB/s": any(row.bus_bytes_per_s is not None for row in top),
+        "Share of link": any(row.link_ratio is not None for row in top),
+    }
+    found = [{name: text for name, text in _cells(row).items() if known.get(name, True)} for row in top]
+    more = len(report.collectives) - len(top)
+    return Table(
+        " ".join(_collective_notes(report)),
+        tuple(found[0]),
+        tuple(tuple(cells.values()) for cells in found),
+        3 if known["Type"] else 2,
+        f"{plural(more, 'collective')} more in the JSON." if more > 0 else "",
+    )
+
+
+def _collective_notes(report: Report) -> list[str]:
+    notes = ["Exposed: no compute kernel ran at the same time."]
+    if any(row.bus_bytes_per_s is not None and row.bandwidth_is_bound for row in report.collectives):
+        notes.append("≥: the time holds waiting for other ranks, which looks the same.")
+    derived = sorted({inert(row.name, 40) for row in report.collectives if row.bytes_source == "derived"})
+    if derived:
+        notes.append(f"Bytes of {listed(derived[:3])} are derived from operator shapes.")
+    ratio = report.communication.unclassified_ratio if report.communication else None
+    if ratio:
+        notes.append(f"The kind of collective is not known for {format_ratio(ratio)} of the communication time.")
+    return notes
+
+
+#: Bucket sizes told one by one; of more the smallest and the largest.
+_BUCKETS = 4
+_MODELS = 3
+_SAMPLED = "mean of the iterations torch samples: the first 10, then each hundredth"
+
+
+def recorded_table(report: Report) -> Table | None:
+    """The collectives that the judged rank's flight recorder held; ``None`` where it held nothing."""
+    found = report.communication.flight if report.communication else None
+    if found is None or not found.collectives:
+        return None
+    skewed = any(row.skew_ns is not None for row in found.collectives)
+    columns = ("Collective", "Type", "Group", "Calls", "Bytes", *(("Skew",) if skewed else ()))
+    rows = [_recorded_cells(row) for row in found.collectives]
+    return Table(
+        _recorded_caption(found, skewed=skewed),
+        columns,
+        tuple(cells if skewed else cells[:-1] for cells in rows),
+        text_columns=3,
+    )
+
+
+def _recorded_cells(row: RecordedCollective) -> tuple[str, ...]:
+    size = f", {plural(row.group_size, 'rank')}" if row.group_size is not None else ""
+    return (
+        inert(row.name),
+        inert(row.dtype or "none", 20),
+        f"{inert(row.group, 40)}{size}",
+        format_count(row.count),
+        "not known" if row.bytes is None else format_bytes(row.bytes),
+        "not known" if row.skew_ns is None else format_ns(row.skew_ns),
+    )
+
+
+def _recorded_caption(found: FlightRecorder, *, skewed: bool) -> str:
+    rank = f"Rank {found.rank}" if found.rank is not None else "This rank"
+    per_step = f", {found.per_step:g} in the median step" if found.per_step is not None else ""
+    held = (
+        f"all {plural(found.made, 'collective')} it issued"
+        if found.held >= found.made
+        else f"the last {format_count(found.held)} of {plural(found.made, 'collective')} it issued"
+    )
+    skew = " Skew is derived: from the first rank's arrival to the last one's, median." if skewed else ""
+    return f"{rank}: {held}{per_step}. Calls and bytes are measured.{skew}"
+
+
+def model_facts(report: Report) -> tuple[Fact, ...]:
+    """What DistributedDataParallel measured of itself on the judged rank; empty where it was not used."""
+    models = report.communication.ddp if report.communication else ()
+    return tuple(fact for model in models[:_MODELS] for fact in _model(model))
+
+
+def _model(model: DistributedModel) -> list[Fact]:
+    name = f"DDP, {inert(model.module or 'a model', 40)}"
+    facts = [Fact(name, _times(model), f"measured, {_SAMPLED}")] if model.comm_ns is not None else []
+    if model.overlap_ratio is not None:
+        facts.append(
+            Fact(
+                f"{name}: overlapped with backward",
+                format_ratio(model.overlap_ratio),
+                "of the time from the first bucket's reduction to the end of the last, including waits for other ranks",
+            )
+        )
+    facts.append(Fact(f"{name}: buckets", _buckets(model), _settings(model)))
+    return facts
+
+
+def _times(model: DistributedModel) -> str:
+    parts = (("forward", model.forward_ns), ("backward", model.backward_ns), ("communication", model.comm_ns))
+    return ", ".join(f"{what} {format_ns(value)}" for what, value in parts if value is not None)
+
+
+def _buckets(model: DistributedModel) -> str:
+    sizes = model.bucket_bytes
+    if not sizes:
+        return "not known"
+    if len(sizes) <= _BUCKETS:
+        return f"{len(sizes)}: {', '.join(map(format_bytes, sizes))}"
+    return f"{len(sizes)}, from {format_bytes(min(sizes))} to {format_bytes(max(sizes))}"
+
+
+def _settings(model: DistributedModel) -> str:
+    said = []
+    if model.rebuilt is False:
+        said.append("not in the order in which gradients become ready")
+    if model.unused_parameter_bytes:
+        said.append(f"{format_bytes(model.unused_parameter_bytes)} of parameters got no gradient")
+    for name in ("find_unused_parameters", "gradient_as_bucket_view", "static_graph"):
+        value = getattr(model, name)
+        if value is not None:
+            said.append(f"{name}={value}")
+    if model.hook:
+        said.append(f"communication hook {inert(model.hook, 60)}")
+    return "; ".join(said)

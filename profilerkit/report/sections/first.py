@@ -2,7 +2,7 @@
 
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Outcome, in_order, with_fixes
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.memory import OutOfMemory
 from profilerkit.model.report import Report
 from profilerkit.model.run import EndKind
 from profilerkit.model.step import taken_share

@@ -2,7 +2,7 @@
 
 from profilerkit.model.report import Report
 from profilerkit.model.step import as_judged
-from profilerkit.model.waterfall import Waterfall
+from profilerkit.model.verdict import Waterfall
 from profilerkit.report.blocks import Bar, Block, Cell, Fact, Heading, Section, Segment, Table, Text, Value
 from profilerkit.report.findings import findings_of, first_sentence, probe_blocks
 from profilerkit.report.inert import SENTENCE_LIMIT, inert

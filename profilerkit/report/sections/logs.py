@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 
-from profilerkit.model.oom import LiveKind
+from profilerkit.model.memory import LiveKind, MemorySnapshot
 from profilerkit.model.report import Report
 from profilerkit.model.run import Series
-from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.report.blocks import Block, Heading, Section, Table
 from profilerkit.report.charts.samples import logged_strips
-from profilerkit.report.inert import inert
-from profilerkit.report.paths import short_paths
+from profilerkit.report.inert import inert, short_paths
 from profilerkit.report.wording import plural, share_text
 from profilerkit.units import format_bytes, format_count, format_ratio, format_value
 

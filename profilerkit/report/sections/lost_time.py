@@ -1,7 +1,6 @@
 """The section about lost time: hours of all ranks by cause, what each fix gives back, and with a price the money."""
 
-from profilerkit.model.cost import Cost, FixValue, LostTime
-from profilerkit.model.ledger import ENTRIES
+from profilerkit.model.ledger import ENTRIES, Cost, FixValue, LostTime
 from profilerkit.model.report import Report
 from profilerkit.report.blocks import Block, Heading, Section, Table, Text
 from profilerkit.report.inert import inert

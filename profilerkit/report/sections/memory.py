@@ -4,10 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, MemorySnapshot, OutOfMemory, Tracked
 from profilerkit.model.report import Report
-from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.model.step import as_judged
 from profilerkit.report.blocks import (
     Axis,

@@ -11,9 +11,8 @@ from profilerkit.model.step import Rank, RankSteps
 from profilerkit.report.blocks import Axis, Block, Cell, Chart, Heading, Section, Shape, Table, Text, Tick, Value
 from profilerkit.report.breakdown import RANK_ROWS, bar_of, one_device
 from profilerkit.report.charts.chart import rectangle
-from profilerkit.report.communication import waiting_lines, waiting_table
+from profilerkit.report.communication import scale_chart, scale_lines, scale_tables, waiting_lines, waiting_table
 from profilerkit.report.inert import inert
-from profilerkit.report.scale import scale_chart, scale_lines, scale_tables
 from profilerkit.report.wording import listed, plural
 from profilerkit.units import format_count, format_ns
 

@@ -4,9 +4,8 @@ from profilerkit.model.report import Report
 from profilerkit.model.run import INPUT_WAIT
 from profilerkit.report.blocks import Block, Section, Table, Text, Value
 from profilerkit.report.breakdown import bar_caption, families_of, own_share, parts_missing
-from profilerkit.report.charts.loader import loader_wait
 from profilerkit.report.charts.samples import sampled_strips
-from profilerkit.report.steps_drawn import steps_blocks
+from profilerkit.report.charts.steps import loader_wait, steps_blocks
 from profilerkit.report.wording import part_label
 from profilerkit.units import format_ratio
 

@@ -9,14 +9,13 @@ from typing import Any
 import msgspec
 
 from profilerkit.model.change import revise
+from profilerkit.model.events import CELLS, Gap, Lane, MedianStep, StepEvents
 from profilerkit.model.finding import Source
-from profilerkit.model.median_step import CELLS, Gap, Lane, MedianStep
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family, within
-from profilerkit.model.step_events import StepEvents
 from profilerkit.report.blocks import Axis, Chart, Document, Figure, Label, Section, Shape, Table, Tick
 from profilerkit.report.charts.chart import Scale, polyline
-from profilerkit.report.charts.loader import WAITS
+from profilerkit.report.charts.steps import WAITS
 from profilerkit.report.inert import inert
 from profilerkit.report.palette import FILLS, INKS, label_on
 from profilerkit.report.wording import FAMILY_LABELS, listed, part_label, plural, share_text, weakest

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from profilerkit.model.report import Report
-from profilerkit.model.workers import WORKER_PARTS, Workers
+from profilerkit.model.run import WORKER_PARTS, Workers
 from profilerkit.report.blocks import Block, Fact, Facts, Section, Table
 from profilerkit.report.wording import plural, share_text
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio, format_value

@@ -21,7 +21,7 @@ from profilerkit.rules.api import (
     spent,
     unsure,
 )
-from profilerkit.rules.comm.whom import is_likely, settled_by
+from profilerkit.rules.comm.transfers import is_likely, settled_by
 from profilerkit.units import format_ns, format_ratio
 
 

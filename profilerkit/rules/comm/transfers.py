@@ -1,11 +1,27 @@
-"""What the rules about transfers share: whether any were seen, how sure one can be of them, and who reduces them."""
+"""What the rules about collectives share: whether any were seen, how sure one can be, and whom a claim is about."""
 
 from collections.abc import Sequence
 
 from profilerkit.analysis.communication.records import Traffic
-from profilerkit.model.communication import DistributedModel, ParallelName
-from profilerkit.rules.api import Confidence, Evidence, Facts, MissingData, Result, Saving, Source, at_most, saving
-from profilerkit.rules.comm.exposed_collectives import to_divide, undivided, unseen
+from profilerkit.analysis.communication.whatif import exposed
+from profilerkit.analysis.ranks.late import median_rank_ns
+from profilerkit.model.communication import DistributedModel, LateRank, ParallelName
+from profilerkit.model.step import PARTS, within
+from profilerkit.rules.api import (
+    ENOUGH_STEPS,
+    Confidence,
+    Evidence,
+    Facts,
+    MissingData,
+    Result,
+    Saving,
+    Source,
+    at_most,
+    saving,
+    spent,
+)
+from profilerkit.rules.comm.exposed_collectives import ExposedCollectives, to_divide, undivided, unseen
+from profilerkit.units import format_ns, format_ratio
 
 #: Torch's name of the wrapper as it begins what shows a job divided by data.
 _DDP = "DistributedDataParallel"
@@ -73,3 +89,105 @@ def by_ddp(facts: Facts) -> bool:
     """Return whether DistributedDataParallel reduces the gradients."""
     known = facts.communication.parallelism if facts.communication is not None else ()
     return bool(models(facts)) or any(found.evidence.startswith(_DDP) for found in known)
+
+
+def late_rank(facts: Facts) -> int | None:
+    """Return the rank the others wait for; ``None`` if there is none."""
+    if facts.waiting_share is None and not facts.late_by_timers:
+        return None
+    return facts.rank.rank if facts.rank.rank is not None else facts.judged_rank
+
+
+def who(facts: Facts) -> str:
+    """Return whoever loses the time: the late rank, else the whole job."""
+    late = late_rank(facts)
+    return f"Rank {late}" if late is not None else whole_job(facts)
+
+
+def whole_job(facts: Facts) -> str:
+    """Return whoever loses the time where no rank is to blame."""
+    if not facts.on_device:
+        return "Training"
+    return "The TPU" if (facts.rank.device or "").startswith("TPU") else "The GPU"
+
+
+def whose(facts: Facts) -> str:
+    """Return the late rank before a sentence; empty if there is none."""
+    late = late_rank(facts)
+    return f"Rank {late}: " if late is not None else ""
+
+
+def is_likely(facts: Facts) -> bool:
+    """Return whether the late rank is only likely: the steps are too few to be sure."""
+    return facts.waiting_share is not None and any(late.few_steps for late in _late(facts))
+
+
+def waits_for(facts: Facts) -> list[str]:
+    """Return who waits for whom, how long and why; of a rank alone how long at most. Nothing where nobody is late."""
+    if facts.waiting_share is not None:
+        waited = format_ratio(facts.waiting_share)
+        told = [f"The other ranks wait {waited} of the step for {_late_names(facts)}{_late_cause(facts)}."]
+        return [settled_by(facts), *told] if is_likely(facts) else told
+    spent = [rank.timed_ns for rank in facts.ranks if rank.timed_ns is not None]
+    if not facts.late_by_timers:
+        return waits_at_most(facts)
+    if facts.late_by_clock:
+        return [f"Rank {late_rank(facts)} is late: its GPU alone has no work queued, so the others wait for its host."]
+    if facts.rank.timed_ns is None:
+        return []
+    more = format_ns(facts.rank.timed_ns - median_rank_ns(spent))
+    what = "waiting for data, garbage collections and phases that most ranks lack"
+    timers = f"By the timers of {len(spent)} ranks rank {late_rank(facts)}"
+    if facts.timed_may_be_hidden:
+        return [f"{timers} spends {more} more a step on {what}; whether the device worked meanwhile is not known."]
+    return [f"{timers} is late: {what} take {more} longer a step."]
+
+
+def settled_by(facts: Facts) -> str:
+    """Return how sure it is that the late ranks are late, and how many steps settle it, in a sentence."""
+    names, needed = _late_names(facts), facts.communication.steps_needed if facts.communication else None
+    are = "are" if len(_late_numbers(facts)) > 1 else "is"
+    steps = max(needed or 0, ENOUGH_STEPS)
+    return f"{names[0].upper()}{names[1:]} {are} likely late: record at least {steps} steps to be sure."
+
+
+def waits_at_most(facts: Facts) -> list[str]:
+    """Return how long the rank waits for others that were not read, at most; nothing where that is little or known."""
+    share, all_read = exposed(facts), len(facts.ranks) > 1 and not facts.missing_ranks
+    if facts.framework or all_read or share < ExposedCollectives().smallest_share or not undivided(facts):
+        return []
+    who = "This rank" if facts.rank.rank is None else f"Rank {facts.rank.rank}"
+    waited = f"{spent(facts, share)}"
+    return [f"{who} waits up to {waited} for others: analyze the other ranks' files too to learn for whom."]
+
+
+def _late(facts: Facts) -> tuple[LateRank, ...]:
+    return facts.communication.late if facts.communication is not None else ()
+
+
+def _late_numbers(facts: Facts) -> list[int]:
+    return [late.rank for late in _late(facts) if late.rank is not None]
+
+
+def _late_names(facts: Facts) -> str:
+    """Return all ranks the others wait for."""
+    numbers = _late_numbers(facts)
+    if len(numbers) > 1:
+        return f"ranks {' and '.join(map(str, numbers))}"
+    return f"rank {late_rank(facts)}"
+
+
+def _late_cause(facts: Facts) -> str:
+    """Return what makes the late rank late, after a colon."""
+    if not _late(facts):
+        return ""
+    late = _late(facts)[0]
+    if late.cause is None or late.coverage is None:
+        return ": not explained"
+    return f": {within(PARTS[late.cause][1])}, {format_ratio(late.coverage)} of it"
+
+
+def longer(facts: Facts, waited: str) -> str:
+    """Return how much longer the late rank computes, which may be less than the others wait for it."""
+    late = _late(facts)
+    return format_ns(late[0].cause_ns) if late and late[0].cause_ns is not None else waited

@@ -2,10 +2,10 @@
 
 from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, half_sure
 from profilerkit.analysis.workers.anatomy import on_its_way
-from profilerkit.model.workers import Workers
+from profilerkit.model.run import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import measured, part_evidence, recorded_workers
-from profilerkit.rules.lines import in_line, line_evidence, told_line
+from profilerkit.rules.evidence import in_line, line_evidence, told_line
+from profilerkit.rules.input.loader import measured, part_evidence, recorded_workers
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 #: Bytes that one core copies in a nanosecond, of many small arrays (a choice: a tenth of its speed for large ones).

@@ -1,10 +1,10 @@
 """IN007: the workers compute all the time."""
 
 from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch
-from profilerkit.model.workers import Workers
+from profilerkit.model.run import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import measured, part_evidence, recorded_workers
-from profilerkit.rules.lines import in_line, line_evidence, told_line
+from profilerkit.rules.evidence import in_line, line_evidence, told_line
+from profilerkit.rules.input.loader import measured, part_evidence, recorded_workers
 from profilerkit.units import format_ns, format_ratio
 
 

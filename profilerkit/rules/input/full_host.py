@@ -2,10 +2,10 @@
 
 from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, workers_now
 from profilerkit.analysis.workers.capacity import CORES_IN_USE, shortage
-from profilerkit.model.workers import Workers
+from profilerkit.model.run import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import cores_evidence, measured, recorded_workers
-from profilerkit.rules.lines import in_line, line_evidence, told_line
+from profilerkit.rules.evidence import in_line, line_evidence, told_line
+from profilerkit.rules.input.loader import cores_evidence, measured, recorded_workers
 
 
 class FullHost(Rule, frozen=True):

@@ -6,8 +6,8 @@ from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.whatif import batches_per_step, cheaper_batch, workers_now
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.api import WAITS, Facts, Fired, MissingData, Passed, Result, Rule, finding_for, saving
-from profilerkit.rules.input.worker_evidence import ORIGIN, SMALLEST_WAIT
-from profilerkit.rules.lines import code_line, line_evidence, line_text, told_line
+from profilerkit.rules.evidence import code_line, line_evidence, line_text, told_line
+from profilerkit.rules.input.loader import ORIGIN, SMALLEST_WAIT
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
 
 

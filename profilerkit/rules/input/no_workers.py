@@ -3,9 +3,8 @@
 from profilerkit.analysis.whatif import loader_fix, saving, waited_share, workers_now
 from profilerkit.model.finding import Evidence
 from profilerkit.rules.api import WAITS, Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, unsure
-from profilerkit.rules.input.loader_fixes import worker_fix
+from profilerkit.rules.input.loader import cores_evidence, worker_fix
 from profilerkit.rules.input.starved_device import frames_evidence, in_function
-from profilerkit.rules.input.worker_evidence import cores_evidence
 from profilerkit.units import format_ns, format_ratio
 
 #: What a step waits for once there are workers.

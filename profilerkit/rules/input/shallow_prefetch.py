@@ -3,9 +3,9 @@
 from profilerkit.analysis.whatif import waited_share
 from profilerkit.analysis.workers.capacity import PREFETCH, batch_room
 from profilerkit.analysis.workers.loading import QueueFacts
-from profilerkit.model.workers import Workers
+from profilerkit.model.run import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, SettingChange, fired, saving
-from profilerkit.rules.input.worker_evidence import measured, part_evidence, recorded_workers, wait_detail
+from profilerkit.rules.input.loader import measured, part_evidence, recorded_workers, wait_detail
 from profilerkit.units import format_ns, format_ratio
 
 

@@ -2,10 +2,10 @@
 
 from profilerkit.analysis.whatif import BUSY_WORKERS, cheaper_batch, workers_busy
 from profilerkit.analysis.workers.capacity import lock_held
-from profilerkit.model.workers import Workers
+from profilerkit.model.run import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import measured, part_evidence, recorded_workers
-from profilerkit.rules.lines import in_line, line_evidence, told_line
+from profilerkit.rules.evidence import in_line, line_evidence, told_line
+from profilerkit.rules.input.loader import measured, part_evidence, recorded_workers
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 

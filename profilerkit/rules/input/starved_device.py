@@ -12,11 +12,11 @@ from profilerkit.analysis.whatif import (
 )
 from profilerkit.model.finding import Confidence, Evidence, Fix
 from profilerkit.rules.api import WAITS, Facts, MissingData, Passed, Result, Rule, fired, saving, unsure
+from profilerkit.rules.evidence import PLACE, code_line, frame_text, in_line, line_evidence, placed, told_line
 from profilerkit.rules.input.costly_handover import CostlyHandover
 from profilerkit.rules.input.costly_samples import CostlySamples
-from profilerkit.rules.input.loader_fixes import cheaper_input, limits, made_elsewhere, more_at_a_time, worker_fix
+from profilerkit.rules.input.loader import cheaper_input, limits, made_elsewhere, more_at_a_time, worker_fix
 from profilerkit.rules.input.slow_storage import SlowStorage
-from profilerkit.rules.lines import PLACE, code_line, frame_text, in_line, line_evidence, placed, told_line
 from profilerkit.units import format_ns, format_ratio
 
 #: A hidden wait below this share of the step is not worth a line (the share below which no finding is named).

@@ -2,11 +2,10 @@
 
 from profilerkit.analysis.whatif import BUSY_WORKERS, consumer_ns, loader_fix, workers_busy
 from profilerkit.analysis.workers.capacity import no_use
-from profilerkit.model.workers import Workers
+from profilerkit.model.run import Workers
 from profilerkit.rules.api import WAITS, Facts, Passed, Result, Rule, fired, revise, saving, unsure
-from profilerkit.rules.input.loader_fixes import worker_fix
-from profilerkit.rules.input.worker_evidence import measured, recorded_workers, wait_detail
-from profilerkit.rules.lines import line_evidence, told_line
+from profilerkit.rules.evidence import line_evidence, told_line
+from profilerkit.rules.input.loader import measured, recorded_workers, wait_detail, worker_fix
 from profilerkit.units import format_ns, format_ratio
 
 

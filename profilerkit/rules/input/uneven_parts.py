@@ -2,9 +2,9 @@
 
 from profilerkit.analysis.whatif import even_parts
 from profilerkit.analysis.workers.capacity import WITH_DATA
-from profilerkit.model.workers import Workers
+from profilerkit.model.run import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, fired, saving
-from profilerkit.rules.input.worker_evidence import measured, recorded_workers, wait_detail
+from profilerkit.rules.input.loader import measured, recorded_workers, wait_detail
 from profilerkit.units import format_count, format_ns, format_ratio
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from profilerkit.analysis.memory.use import PageFaults
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
-from profilerkit.model.snapshot import MemorySnapshot
+from profilerkit.model.memory import MemorySnapshot
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, no_device, spent
 from profilerkit.rules.memory.room import grows_segments, with_setting
 from profilerkit.units import format_about, format_count, format_ns, format_ratio

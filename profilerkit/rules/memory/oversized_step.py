@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from profilerkit.analysis.logs.history import file_and_line, own_line
 from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Source
-from profilerkit.model.snapshot import FailedRequest, LiveAtPeak, MemorySnapshot
+from profilerkit.model.memory import FailedRequest, LiveAtPeak, MemorySnapshot
 from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ratio
 

@@ -20,7 +20,7 @@ from profilerkit.rules.api import (
     saving,
     spent,
 )
-from profilerkit.rules.lines import code_line, frame_text, line_evidence, line_text
+from profilerkit.rules.evidence import code_line, frame_text, line_evidence, line_text
 from profilerkit.rules.overhead.debug_switch import ANOMALY
 from profilerkit.rules.parts import COMPUTING
 from profilerkit.units import format_about, format_ratio

@@ -1,7 +1,7 @@
 """OV007: the profiler changes what it measures."""
 
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired, revise
-from profilerkit.rules.recording import recording_share, slowed_by
+from profilerkit.rules.calibrated import recording_share, slowed_by
 from profilerkit.units import format_ns, format_ratio
 
 

@@ -8,7 +8,7 @@ from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.whatif import saving, slowed
 from profilerkit.model.finding import Confidence, Evidence, Fix, Saving
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise, unsure
-from profilerkit.rules.lines import line_evidence, line_text
+from profilerkit.rules.evidence import line_evidence, line_text
 from profilerkit.rules.parts import issuing_share
 from profilerkit.trace.classify import Phase
 from profilerkit.units import format_count, format_ns, format_ratio

@@ -7,8 +7,8 @@ from profilerkit.analysis.whatif import at_most, cheaper_batch, saving
 from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, fired
-from profilerkit.rules.input.worker_evidence import cores_evidence, measured
-from profilerkit.rules.run_queue import over_all_samples, queued_evidence
+from profilerkit.rules.evidence import over_all_samples, queued_evidence
+from profilerkit.rules.input.loader import cores_evidence, measured
 from profilerkit.units import format_count, format_ratio
 
 

@@ -22,7 +22,7 @@ from profilerkit.rules.api import (
     saving,
     unsure,
 )
-from profilerkit.rules.lines import code_line, frame_text, line_evidence, line_text, placed, told_line
+from profilerkit.rules.evidence import code_line, frame_text, line_evidence, line_text, placed, told_line
 from profilerkit.rules.parts import own_python_share
 from profilerkit.units import format_ns, format_ratio
 

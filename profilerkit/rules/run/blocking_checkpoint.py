@@ -3,7 +3,7 @@
 import math
 
 from profilerkit.rules.api import Facts, Fix, MissingData, Passed, Result, Rule, fired, record_longer, saving
-from profilerkit.rules.lines import told_line
+from profilerkit.rules.evidence import told_line
 from profilerkit.rules.run.stop import Stop, stops
 from profilerkit.units import format_about, format_ns, format_ratio
 

@@ -2,9 +2,9 @@
 
 from profilerkit.analysis.workers.capacity import OWN_CORES, cores_in_use, own_cores
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, fired, sampled_evidence
-from profilerkit.rules.input.worker_evidence import cores_evidence
-from profilerkit.rules.run_queue import ORIGIN as RUN_QUEUE
-from profilerkit.rules.run_queue import SIGNAL, over_all_samples, queued_evidence
+from profilerkit.rules.evidence import ORIGIN as RUN_QUEUE
+from profilerkit.rules.evidence import SIGNAL, over_all_samples, queued_evidence
+from profilerkit.rules.input.loader import cores_evidence
 from profilerkit.units import format_count, format_ratio
 
 #: What is looked at: how a report calls it, and where it comes from.

@@ -10,7 +10,7 @@ from profilerkit.model.finding import STEP_LENGTHS, Bound, Evidence, Fix
 from profilerkit.model.step import family_of
 from profilerkit.model.verdict import FAMILY_BOUND
 from profilerkit.rules.api import WAITS, Facts, MissingData, Passed, Result, Rule, fired, part_words, record_longer
-from profilerkit.rules.lines import in_line, line_evidence, told_line
+from profilerkit.rules.evidence import in_line, line_evidence, told_line
 from profilerkit.units import format_ns, format_ratio
 
 

@@ -9,7 +9,7 @@ from profilerkit.analysis.host.lines import HotLine, phase_place
 from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.steps.stalls import Stall
 from profilerkit.rules.api import STEP_LENGTHS, Evidence, Facts, Source
-from profilerkit.rules.lines import line_evidence
+from profilerkit.rules.evidence import line_evidence
 from profilerkit.units import format_about, format_ratio
 
 #: A stall without a name is the evaluation that was inferred when each takes about as long: within this factor.

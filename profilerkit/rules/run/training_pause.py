@@ -5,7 +5,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Confidence, Finding, Fix
 from profilerkit.model.step import PARTS, within
 from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
-from profilerkit.rules.lines import in_line, line_text, told_line
+from profilerkit.rules.evidence import in_line, line_text, told_line
 from profilerkit.rules.run.stop import Stop, stops
 from profilerkit.units import format_about, format_ns, format_ratio
 

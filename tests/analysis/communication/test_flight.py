@@ -8,7 +8,8 @@ from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.ranks.cause import cause_by_parts
 from profilerkit.analysis.ranks.flight import flight_log
 from profilerkit.model.communication import DistributedModel
-from profilerkit.report.communication import model_facts, waiting_lines
+from profilerkit.report.communication import waiting_lines
+from profilerkit.report.sections.communication import model_facts
 from profilerkit.rundir.documents import DdpRecord, FlightEntry
 from profilerkit.rundir.files import write_document
 from tests.recipes import MS, US, Log, Trace, flight, parts, rank_meta, write_run

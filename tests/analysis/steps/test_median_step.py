@@ -13,7 +13,7 @@ from profilerkit.analysis.steps.lanes import MOST_GAPS, MOST_STREAMS, median_row
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.api import analyze
 from profilerkit.formats.registry import read_trace
-from profilerkit.model.median_step import CELLS
+from profilerkit.model.events import CELLS
 from profilerkit.model.step import PARTS
 from profilerkit.report import json as report_json
 from profilerkit.rundir.reader import read_run

@@ -1,0 +1,180 @@
+"""Events: of the median step by lane, of a step to zoom into, and those behind a number."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from profilerkit.model.step import Family
+
+#: Pieces of equal length that a lane is cut into; on the widest page one is three pixels wide (a choice).
+CELLS = 300
+
+LaneKind = Literal["step", "stream", "loader", "thread"]
+
+
+class Track(msgspec.Struct, frozen=True, kw_only=True):
+    """What a lane did of one family.
+
+    Attributes:
+        family: of the parts.
+        time_ns: in the whole step, exact.
+        levels: one byte for each of ``CELLS`` pieces of the step: how much of the piece it took, 0 none to 255 all, at
+            least 1 where there is any. Base 64 in JSON.
+    """
+
+    family: Family
+    time_ns: int
+    levels: bytes
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the timeline.
+
+    Attributes:
+        name: ``Step``, ``Stream 7``, ``Loader``, ``Main thread``, ``Backward``, ``Thread 4711``. Hostile text.
+        kind: ``step`` is the partition itself, every instant in the family of its part; ``stream`` what ran on one
+            stream of the device; ``loader`` when the main thread got its batch; ``thread`` the operators and runtime
+            calls of a host thread, of family ``other`` where they wait for the device.
+        tracks: families that it has; time that is in none was spent on nothing that the trace shows.
+    """
+
+    name: str
+    kind: LaneKind
+    tracks: tuple[Track, ...]
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """Time without a break in which the device was idle; ns since the start of the step.
+
+    ``part`` is the part that most of it was attributed to, ``part_ns`` how much.
+    """
+
+    start_ns: int
+    end_ns: int
+    part: str
+    part_ns: int
+
+
+class MedianStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The traced steady step whose time is closest to their median.
+
+    Attributes:
+        step: its number.
+        rank: whose step it is; ``None`` when the file does not say.
+        of: how many traced steady steps there are.
+        mode: ``gpu``, or ``cpu`` when the main thread is treated as the device; idle then is what is no computation.
+        time_ns: start to next start.
+        idle_ns: no kernel, copy or collective ran on any stream.
+        causes: part to ns of the idle time, exact: the partition of this step.
+        gaps: the longest, longest first.
+        gap_count: all of them.
+        lanes: the partition first, then the busiest streams, the loader, and the busiest host threads.
+        streams_left_out: further streams with work in this step.
+        threads_left_out: further host threads with work in this step.
+    """
+
+    step: int
+    rank: int | None
+    of: int
+    mode: Literal["gpu", "cpu"]
+    time_ns: int
+    idle_ns: int
+    causes: dict[str, int]
+    gaps: tuple[Gap, ...]
+    gap_count: int
+    lanes: tuple[Lane, ...]
+    streams_left_out: int = 0
+    threads_left_out: int = 0
+
+
+TrackKind = Literal["cause", "stream", "copies", "communication", "thread", "python"]
+
+
+class EventTrack(msgspec.Struct, frozen=True, kw_only=True):
+    """Events that belong under one heading.
+
+    Attributes:
+        name: ``Stream 7``, ``Main thread``. Hostile text.
+        kind: ``cause`` names the part of each idle time; ``stream`` has kernels, ``copies`` and ``communication`` what
+            else ran on a stream; ``thread`` has operators, ranges and runtime calls, ``python`` Python functions.
+        rows: how many rows hold them without an overlap.
+    """
+
+    name: str
+    kind: TrackKind
+    rows: int
+
+
+class StepEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """The longest events of one step; the arrays have one entry each, sorted by row and start.
+
+    Attributes:
+        step: its number.
+        time_ns: start to next start.
+        is_median: whether it is the step closest to the median, else it is the slowest.
+        mode: ``gpu``, or ``cpu`` when the main thread represents the device.
+        tracks: from top to bottom.
+        names: each text once. Hostile; of a ``cause`` it is a part of the step.
+        families: what ``family`` counts in.
+        start_ns: since the start of the step; negative for what began before it.
+        dur_ns: whole durations, also of what ends after the step.
+        name: positions in ``names``.
+        row: of the tracks, counted through from the top.
+        family: positions in ``families``.
+        left_out: shorter events of the step.
+    """
+
+    step: int
+    time_ns: int
+    is_median: bool
+    mode: Literal["gpu", "cpu"]
+    tracks: tuple[EventTrack, ...]
+    names: tuple[str, ...]
+    families: tuple[Family, ...]
+    start_ns: Sequence[int]
+    dur_ns: Sequence[int]
+    name: Sequence[int]
+    row: Sequence[int]
+    family: Sequence[int]
+    left_out: int
+
+
+class RawEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One interval, one sample or one step. Its texts come from the recording: hostile.
+
+    Attributes:
+        start_ns: when, on the clock that the table names.
+        value: its length, or what was sampled, in the unit of the table.
+        step: the step that it lies in; ``None`` for what is in none, or is of no step.
+        where: the thread or stream; empty where that says nothing.
+        name: what ran, was waited for or was sampled; empty where nothing was recorded meanwhile.
+    """
+
+    start_ns: int
+    value: float
+    step: int | None = None
+    where: str = ""
+    name: str = ""
+
+
+class RawEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of one kind from one file, at most as many as can be read, and how many there are.
+
+    Attributes:
+        what: their kind, for a person.
+        origin: the file they come from.
+        clock: ``trace`` for times as the trace file has them, ``run`` for those since the first one recorded.
+        unit: of the values; ``ns`` for lengths.
+        order: how the rows were chosen: the longest of all, or all at an even distance.
+        count: how many there are.
+        rows: those that are shown.
+    """
+
+    what: str
+    origin: str
+    clock: Literal["trace", "run"]
+    unit: str
+    order: Literal["longest", "even"]
+    count: int
+    rows: tuple[RawEvent, ...]
