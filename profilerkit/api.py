@@ -42,7 +42,7 @@ from profilerkit.model.events import RawEvents, StepEvents
 from profilerkit.model.finding import Evidence, Outcome
 from profilerkit.model.report import Report as Record
 from profilerkit.model.run import Run
-from profilerkit.plugins import all_rules
+from profilerkit.plugins import all_rules, without_withheld
 from profilerkit.results import Diff, Report, as_diff, as_report
 from profilerkit.rules.api import Rule
 from profilerkit.rules.runner import run_rules
@@ -281,12 +281,14 @@ class _Rules(msgspec.Struct, frozen=True):
 
 
 def _rules(settings: Settings) -> _Rules:
-    known, left_out = all_rules(settings.rules_path)
+    known, said, withheld = all_rules(settings)
+    if withheld:
+        settings = without_withheld(settings, known)
     rules, tuned = with_options(known, settings.rules)
     heard, ended = in_force(settings.suppress, rules, datetime.now().astimezone().date())
     codes = [rule.code for rule in rules]
     chosen, left = rule_prefixes(settings.select, codes), rule_prefixes(settings.ignore, codes)
-    return _Rules(rules, chosen, left, heard, (*left_out, *tuned, *ended))
+    return _Rules(rules, chosen, left, heard, (*said, *tuned, *ended))
 
 
 def _reading(settings: Settings, *, strict: bool, events: bool = False) -> Reading:

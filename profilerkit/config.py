@@ -51,12 +51,12 @@ class Settings:
         fail_on: exit with 1 when a finding has this severity or a higher one; ``None`` means never.
         communication_kernels: more kernel names that are communication, each a regular expression or
             ``all_reduce=expression``. In text, blanks separate them.
-        rules_path: directory or file with rules of the project, which are run as code. Only a ``pyproject.toml`` of the
-            working directory sets it, and only if it did not come with the recording.
+        rules_path: directory or file with rules of the project, whose code is run.
+        rules_from: the ``pyproject.toml`` that names these rules, which are then loaded only if the user allowed
+            them; ``None`` where a variable or the caller does. Not itself a setting.
         rules: rule code to its options by name.
         suppress: rules whose findings are set aside, each with its reason.
         gpu_hour_price: price of one GPU for one hour, in any currency; ``None`` shows no cost.
-        unused: sentences about settings that were found and are not used; not itself a setting.
         budgets: metric and limit of each line of ``[tool.profilerkit.budgets]``, as they stand there; as text
             ``step_time=200ms,input=20%``.
     """
@@ -67,17 +67,17 @@ class Settings:
     fail_on: str | None = None
     communication_kernels: Sequence[str] = ()
     rules_path: str | None = None
+    rules_from: Path | None = None
     rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     suppress: Sequence[Suppression] = ()
     gpu_hour_price: float | None = None
-    unused: tuple[str, ...] = ()
     budgets: tuple[tuple[str, str], ...] = ()
 
 
 #: Where a setting stands that is not in a file.
 _FLAGS, _VARIABLE = "the command line", "PROFILERKIT_"
 
-_NAMES = tuple(setting.name for setting in fields(Settings) if setting.name != "unused")
+_NAMES = tuple(setting.name for setting in fields(Settings) if setting.name != "rules_from")
 #: Settings that only a file can hold.
 _TABLES = ("rules", "suppress")
 #: Settings that are lists: what separates items in text, what they hold, and how they are written.
@@ -131,19 +131,17 @@ def load_settings(
     *,
     environment: Mapping[str, str] | None = None,
     start: Path | None = None,
-    inputs: Sequence[Path] | None = None,
 ) -> Settings:
     """Return the settings in force. A flag that is ``None`` or empty was not given.
 
     ``environment`` is ``os.environ`` and ``start``, where the search for ``pyproject.toml`` begins, is the working
-    directory unless given. ``inputs`` are what is analysed: code that may have come with them is not named; ``None``
-    means that anything here may be. Raises ``ConfigError`` for an unknown key, a wrong type or a value that is not
-    allowed.
+    directory unless given. Raises ``ConfigError`` for an unknown key, a wrong type or a value that is not allowed.
     """
-    settings = replace(Settings(), **_from_pyproject(start or Path.cwd(), inputs))
-    settings = replace(settings, **_from_environment(os.environ if environment is None else environment))
-    if settings.rules_path is not None:
-        settings = replace(settings, unused=())  # whoever sets the variable wants the code
+    settings = replace(Settings(), **_from_pyproject(start or Path.cwd()))
+    set_here = _from_environment(os.environ if environment is None else environment)
+    settings = replace(settings, **set_here)
+    if "rules_path" in set_here:
+        settings = replace(settings, rules_from=None)
     given = {name: value for name, value in flags.items() if name in _NAMES and value not in (None, [], ())}
     return replace(settings, **{name: _checked(name, value, _FLAGS) for name, value in given.items()})
 
@@ -159,7 +157,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _from_pyproject(start: Path, inputs: Sequence[Path] | None) -> dict[str, Any]:
+def _from_pyproject(start: Path) -> dict[str, Any]:
     import tomllib
 
     for directory in (start.absolute(), *start.absolute().parents):
@@ -171,30 +169,12 @@ def _from_pyproject(start: Path, inputs: Sequence[Path] | None) -> dict[str, Any
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise ConfigError(f"{path} cannot be read", cause=str(error), hint="correct the file") from error
         found = _checked_table(document.get("tool", {}).get("profilerkit", {}), path)
-        return _without_code(found, path, _distrusted(directory, start.absolute(), inputs))
-    return {}
-
-
-def _distrusted(directory: Path, start: Path, inputs: Sequence[Path] | None) -> str | None:
-    """Why the code that a ``pyproject.toml`` in ``directory`` names is not run; ``None`` where it is."""
-    if directory != start:
-        return "rules are loaded only when profilerkit runs in that directory"
-    if (directory / ".git").exists():
-        return None
-    # A link is where it lies as well as where it leads.
-    places = [Path(where(path)) for path in inputs or () for where in (os.path.abspath, os.path.realpath)]
-    if inputs is None or any(place.is_relative_to(base) for place in places for base in (start, start.resolve())):
-        return "that directory is no repository, and the code may have come with what is analysed in it"
-    return None
-
-
-def _without_code(found: dict[str, Any], path: Path, reason: str | None) -> dict[str, Any]:
-    """The settings without what would run code, where there is a reason not to."""
-    if reason is None or "rules_path" not in found:
+        if "rules_path" in found:
+            found["rules_from"] = path
+            if directory != start.absolute():
+                found["rules_path"] = str(directory / found["rules_path"])
         return found
-    consent = f"PROFILERKIT_RULES_PATH={path.parent / found['rules_path']} loads them"
-    said = f"rules-path of {path} was not used: {reason}; {consent}."
-    return {**{name: value for name, value in found.items() if name != "rules_path"}, "unused": (said,)}
+    return {}
 
 
 def _checked_table(table: Any, path: Path) -> dict[str, Any]:

@@ -1,17 +1,18 @@
 """Load rules and renderers of other packages and of the project; a broken one is named and left out."""
 
-import importlib.util
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 from profilerkit.config import Settings
+from profilerkit.consent import is_allowed, rule_files
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,36 +31,61 @@ logger = logging.getLogger(__name__)
 _PROJECT_MODULES = "profilerkit_project_rules"
 
 
-def all_rules(rules_path: str | Path | None = None) -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
-    """Return the built-in rules, those of other packages and the project's own, with notes about them.
+class KnownRules(NamedTuple):
+    """Hold the rules of an analysis.
 
-    A note names each rule that cannot be used, or the project's code that was run. ``rules_path`` is the project's
-    file or directory of rules; ``None`` means that it has none.
+    Attributes:
+        all: the built-in rules, those of other packages and the project's own.
+        notes: a sentence for each rule that cannot be used, and about the project's code.
+        withheld: whether the project has rules that were not loaded, because the user did not allow them.
     """
+
+    all: "tuple[Rule, ...]"
+    notes: tuple[str, ...]
+    withheld: bool
+
+
+def all_rules(settings: Settings) -> KnownRules:
+    """Return the rules: the project's own only where their path was named explicitly, or the user allowed them."""
     from profilerkit.rules import RULES
 
     others, notes = installed_rules()
-    if rules_path is None:
-        return (*RULES, *others), notes
-    own, said = project_rules(Path(rules_path), [rule.code for rule in (*RULES, *others)])
-    return (*RULES, *others, *own), (*loaded_from(rules_path), *notes, *said)
+    known = (*RULES, *others)
+    if settings.rules_path is None:
+        return KnownRules(known, notes, withheld=False)
+    path = Path(settings.rules_path)
+    files = rule_files(path)
+    about, withheld = _about(settings, files)
+    if withheld:
+        return KnownRules(known, (*about, *notes), withheld=True)
+    own, said = project_rules(path, [rule.code for rule in known], files)
+    return KnownRules((*known, *own), (*about, *notes, *said), withheld=False)
 
 
-def loaded_from(rules_path: str | Path | None) -> tuple[str, ...]:
-    """Return the note that says whose code is run: a stranger's directory may name its own. Empty without any."""
-    if rules_path is None or not Path(rules_path).exists():
-        return ()
-    return (f"Rules were loaded from {rules_path}, whose code is run.",)
+def about_project_rules(settings: Settings) -> tuple[str, ...]:
+    """Return the note that says whose code is run, or was found and not run. Empty where the project has no rules."""
+    return () if settings.rules_path is None else _about(settings, rule_files(Path(settings.rules_path)))[0]
 
 
-def without_unloaded(settings: Settings) -> Settings:
-    """Return the settings without those of project rules that are not loaded.
+def _about(settings: Settings, files: Mapping[Path, bytes | None]) -> tuple[tuple[str, ...], bool]:
+    """The note, and whether the rules are withheld."""
+    path = Path(settings.rules_path or "")
+    if not path.exists():
+        return (), False
+    if settings.rules_from is None or is_allowed(path, files):
+        return (f"Rules were loaded from {path}, whose code is run.",), False
+    said = (
+        f"Rules were found in {path} and not loaded: they are code that you have not allowed, or that has changed "
+        "since. To allow them: profilerkit rules --allow-rules"
+    )
+    return (said,), True
 
-    They name these rules by codes that are not known here. Where all rules are loaded such a code is an error.
+
+def without_withheld(settings: Settings, rules: "Sequence[Rule]") -> Settings:
+    """Return the settings without those of rules that are not among ``rules``.
+
+    They name withheld rules by codes that are not known here. Where all rules are loaded such a code is an error.
     """
-    if not settings.unused:
-        return settings
-    rules, _ = all_rules(settings.rules_path)
     names = {name.lower() for rule in rules for name in (rule.code, rule.name)}
 
     def begins(prefix: str) -> bool:
@@ -74,23 +100,22 @@ def without_unloaded(settings: Settings) -> Settings:
     )
 
 
-def project_rules(path: Path, taken: Sequence[str]) -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
+def project_rules(
+    path: Path, taken: Sequence[str], files: Mapping[Path, bytes | None] | None = None
+) -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
     """Return the rules of a Python file or directory by code, and a note about each that cannot be used.
 
-    Files whose names begin with ``_`` or ``test_`` hold none. A file stands by itself: it imports what is installed.
-    Every class of a rule that a file defines is one; ``taken`` are codes that others have.
+    A file stands by itself: it imports what is installed. Every class of a rule that a file defines is one. ``taken``
+    are codes that others have; ``files`` is what ``rule_files`` found, so that what was allowed is what runs.
     """
     if not path.exists():
         return (), (f"The rules of {path} were left out: there is no such file or directory.",)
-    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
     rules: list[Rule] = []
     notes: list[str] = []
-    for file in files:
-        if path.is_dir() and file.name.startswith(("_", "test_")):
-            continue
+    for file, content in (rule_files(path) if files is None else files).items():
         try:
             found: list[Rule] = []
-            for rule in _rules_in(file):
+            for rule in _rules_in(file, content):
                 found.append(_usable(rule, [*taken, *(known.code for known in (*rules, *found))]))
             if not found:
                 raise TypeError("it defines no profilerkit.rules.api.Rule")
@@ -102,20 +127,22 @@ def project_rules(path: Path, taken: Sequence[str]) -> "tuple[tuple[Rule, ...], 
     return tuple(sorted(rules, key=lambda rule: rule.code)), tuple(notes)
 
 
-def _rules_in(file: Path) -> "list[Rule]":
+def _rules_in(file: Path, content: bytes | None) -> "list[Rule]":
     """An instance of every rule class that the file defines."""
     from profilerkit.rules.api import Rule
 
+    if content is None or file.suffix != ".py":
+        raise ImportError(f"{file.name} is not a Python file that can be read")
     name = f"{_PROJECT_MODULES}.{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file.name} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(name)
+    module.__file__ = str(file)
+    # Compiled here: a .pyc beside the file would run instead of what was allowed.
+    code = compile(content, str(file), "exec", dont_inherit=True)
     # Dataclasses look their module up by its name.
     sys.modules[name] = module
     with ExitStack() as failed:
         failed.callback(sys.modules.pop, name)
-        spec.loader.exec_module(module)
+        exec(code, vars(module))  # noqa: S102  the user's own rules, which were named or allowed
         failed.pop_all()
     classes = [found for found in vars(module).values() if inspect.isclass(found) and found.__module__ == name]
     return [found() for found in classes if issubclass(found, Rule) and found.check is not Rule.check]

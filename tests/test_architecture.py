@@ -23,6 +23,7 @@ ROWS = {
     "model": 1,
     "hardware": 2,
     "config": 2,
+    "consent": 2,
     "rundir": 3,
     "capture": 4,
     "trace": 4,

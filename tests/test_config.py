@@ -115,10 +115,10 @@ until = "2026-12-31"
 
 def test_rules_their_options_suppressions_and_a_price_stand_in_the_file(tmp_path):
     write_pyproject(tmp_path, RULES)
-    (tmp_path / ".git").mkdir()
     settings = load_settings({}, environment={"PROFILERKIT_RULES": "x", "PROFILERKIT_SUPPRESS": "x"}, start=tmp_path)
     assert settings == Settings(
         rules_path="checks",
+        rules_from=tmp_path / "pyproject.toml",
         gpu_hour_price=2.0,
         rules={"IN001": {"smallest_share": 0.1}},
         suppress=(
@@ -128,35 +128,15 @@ def test_rules_their_options_suppressions_and_a_price_stand_in_the_file(tmp_path
     )
 
 
-def test_rules_are_loaded_only_where_their_pyproject_lies(tmp_path):
+def test_rules_lie_beside_the_file_that_names_them_unless_a_variable_does(tmp_path):
     write_pyproject(tmp_path, RULES)
     below = tmp_path / "below"
     below.mkdir()
     settings = load_settings({}, environment={}, start=below)
-    assert settings.rules_path is None
-    (said,) = settings.unused
-    assert said.startswith(f"rules-path of {tmp_path / 'pyproject.toml'} was not used")
+    assert (settings.rules_path, settings.rules_from) == (str(tmp_path / "checks"), tmp_path / "pyproject.toml")
+    settings = load_settings({}, environment={"PROFILERKIT_RULES_PATH": "own"}, start=below)
+    assert (settings.rules_path, settings.rules_from) == ("own", None)
     assert settings.rules == {"IN001": {"smallest_share": 0.1}}
-    assert load_settings({}, environment={"PROFILERKIT_RULES_PATH": "own"}, start=below).rules_path == "own"
-
-
-def test_code_that_may_have_come_with_the_recording_is_not_named(tmp_path):
-    stranger, other = tmp_path / "stranger", tmp_path / "other"
-    write_pyproject(stranger, RULES)
-    other.mkdir()
-    (other / "trace.json").touch()
-    (stranger / "link.json").symlink_to(other / "trace.json")
-    (other / "link.json").symlink_to(stranger / "pyproject.toml")
-
-    def named(*inputs):
-        return load_settings({}, environment={}, start=stranger, inputs=inputs).rules_path
-
-    assert named(other / "trace.json") == named(stranger / ".." / "other" / "trace.json") == "checks"
-    for path in (stranger, stranger / "runs" / "a", stranger / "link.json", other / "link.json"):
-        assert named(other / "trace.json", path) is None
-    assert load_settings({}, environment={}, start=stranger).rules_path is None
-    (stranger / ".git").write_text("gitdir: elsewhere\n")
-    assert named(stranger) == "checks"
 
 
 def test_a_price_may_come_from_the_environment(tmp_path):

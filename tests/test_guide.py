@@ -155,11 +155,9 @@ def test_every_table_of_settings_is_one(tmp_path):
     for table in tables:
         assert tomllib.loads(table)
         if "[tool.profilerkit" in table and "XX001" not in table:
-            (tmp_path / ".git").mkdir(exist_ok=True)  # elsewhere a table names no code
             (tmp_path / "pyproject.toml").write_text(table, encoding="utf-8")
             settings = load_settings({}, environment={}, start=tmp_path)
             with_options(RULES, settings.rules)
-            assert not settings.unused
 
 
 def test_the_workflow_and_the_pod_are_yaml():

@@ -1,7 +1,6 @@
 """Rules and renderers of other packages: found where they are installed, left out and named where they are broken."""
 
 import ast
-import json
 import re
 import sys
 from importlib import invalidate_caches
@@ -125,6 +124,17 @@ def test_the_rules_verb_lists_and_explains_rules_of_other_packages(installed, ca
     assert capsys.readouterr().out == "XC002 cold_cache\nThe cache is cold\n\nA rule.\n"
 
 
+def test_doctor_names_what_other_packages_add_with_their_versions(installed, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    installed(
+        "[profilerkit.rules]\ncold_cache = cold:Rule\n[profilerkit.readers]\ntext = texts\n"
+        "[profilerkit.renderers]\nwords = words:words\n"
+    )
+    assert main(["doctor"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "rule cold_cache (fast-io 1.0), reader text (fast-io 1.0), renderer words (fast-io 1.0)" in shown
+
+
 def test_the_rules_verb_lists_all_rules_by_code(installed, capsys):
     installed("[profilerkit.rules]\ncold = fast_rules:instance\n", fast_rules=RULE.format(name="cold", code="IN500"))
     assert main(["rules"]) == 0
@@ -177,99 +187,13 @@ def test_a_renderers_error_carries_its_cause(renderers):
 
 @pytest.fixture
 def checks(tmp_path, monkeypatch):
-    """A directory of rules that the project here names in its pyproject.toml."""
+    """A directory of rules."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pyproject.toml").write_text('[tool.profilerkit]\nrules-path = "checks"\n')
-    (tmp_path / ".git").mkdir()
     directory = tmp_path / "checks"
     directory.mkdir()
     yield directory
     for name in [name for name in sys.modules if name.startswith("profilerkit_project_rules")]:
         del sys.modules[name]
-
-
-def test_rules_of_the_project_run_where_its_pyproject_lies(checks, trace, capsys):
-    (checks / "disk.py").write_text(RULE.format(name="cold_disk", code="XC001"))
-    (checks / "cache.py").write_text(RULE.format(name="cold_cache", code="XC002"))
-    assert main(["analyze", "trace.json", "-f", "json", "-o", "-"]) == 0
-    shown = capsys.readouterr()
-    report = json.loads(shown.out)
-    outcomes = report["outcomes"]
-    said = "Rules were loaded from checks, whose code is run."
-    assert said in shown.err.splitlines()
-    assert said in report["trust"]["notes"]
-    assert [outcome["rule"] for outcome in outcomes[-2:]] == ["XC001", "XC002"]
-    assert outcomes[-1]["reason"] == "nothing to see"
-    assert main(["rules", "XC"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["XC001", "XC002"]
-
-
-def test_rules_of_the_project_do_not_run_elsewhere(checks, trace, monkeypatch, capsys):
-    (checks / "disk.py").write_text("raise SystemExit('ran')\n")
-    below = checks.parent / "below"
-    below.mkdir()
-    monkeypatch.chdir(below)
-    assert main(["analyze", "../trace.json", "-f", "json", "-o", "-"]) == 0
-    shown = capsys.readouterr()
-    assert [outcome["rule"] for outcome in json.loads(shown.out)["outcomes"]] == [rule.code for rule in RULES]
-    assert "rules-path of" in shown.err
-    assert "was not used" in shown.err
-
-
-@pytest.mark.parametrize("words", [("analyze", "trace.json"), ("rules",)])
-def test_opening_the_directory_of_a_stranger_runs_none_of_its_code(checks, trace, monkeypatch, capsys, words):
-    (checks.parent / ".git").rmdir()
-    (checks / "rule.py").write_text("open('ran', 'w').close()\n")
-    assert main([*words]) == 0
-    assert not (checks.parent / "ran").exists()
-    said = capsys.readouterr().err
-    assert "the code may have come with what is analysed" in said
-    assert f"PROFILERKIT_RULES_PATH={checks} loads them" in said
-    monkeypatch.setenv("PROFILERKIT_RULES_PATH", str(checks))
-    assert main([*words]) == 0
-    assert (checks.parent / "ran").exists()
-    said = capsys.readouterr().err
-    assert f"Rules were loaded from {checks}, whose code is run." in said
-    assert "was not used" not in said
-
-
-def test_settings_about_rules_that_are_not_loaded_do_no_harm(checks, trace, monkeypatch, capsys):
-    (checks / "disk.py").write_text(RULE.format(name="cold_disk", code="XC001"))
-    (checks.parent / "pyproject.toml").write_text("""[tool.profilerkit]
-rules-path = "checks"
-ignore = ["XC001", "CO"]
-[tool.profilerkit.rules.XC001]
-[tool.profilerkit.rules.IN001]
-smallest-share = 0.25
-[[tool.profilerkit.suppress]]
-rule = "cold_disk"
-reason = "known"
-""")
-    assert main(["analyze", "trace.json", "-q"]) == 0
-    below = checks.parent / "below"
-    below.mkdir()
-    monkeypatch.chdir(below)
-    assert main(["analyze", "../trace.json", "-f", "json", "-o", "-"]) == 0
-    statuses = {outcome["rule"]: outcome["status"] for outcome in json.loads(capsys.readouterr().out)["outcomes"]}
-    assert "XC001" not in statuses
-    assert statuses["CO001"] == "off"
-    assert main(["rules", "IN001"]) == 0
-    assert "smallest_share = 0.25" in capsys.readouterr().out
-
-
-def test_a_recording_cannot_name_rules(checks, tmp_path, monkeypatch):
-    """A pyproject.toml beside a recording of somebody else is not read."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    (foreign / "pyproject.toml").write_text('[tool.profilerkit]\nrules-path = "."\n')
-    (foreign / "rule.py").write_text("open('ran', 'w').close()\n")
-    path = training(12).write(foreign / "trace.json")
-    (tmp_path / "pyproject.toml").unlink()
-    monkeypatch.chdir(elsewhere)
-    assert main(["analyze", str(path), "-q"]) == 0
-    assert not list(tmp_path.rglob("ran"))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from profilerkit.cli import listing, redact
 from profilerkit.cli.arguments import one_of, some_of
+from profilerkit.cli.consent import add_allow_rules, project_settings
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, has_screen, opening, plan, render, write
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
-from profilerkit.config import SEVERITIES, Settings, load_settings, unknown_word
+from profilerkit.config import SEVERITIES, Settings, unknown_word
 from profilerkit.errors import UsageError
 from profilerkit.units import format_bytes
 
@@ -105,6 +106,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu-hour-price", metavar="PRICE", help="show what lost time costs, at this price of one GPU for one hour"
     )
+    add_allow_rules(parser)
     redact.add_argument(parser)
     parser.add_argument("--brief", action="store_true", help="print one line instead of the verdict")
     parser.add_argument("--open", action="store_true", help="open the HTML report in the browser")
@@ -121,17 +123,14 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     from profilerkit.cli.progress import Progress
     from profilerkit.formats.directories import runs_in
     from profilerkit.formats.inputs import require_existing
-    from profilerkit.plugins import loaded_from, without_unloaded
 
     paths: Sequence[Path] = copies.paths
-    settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
     require_existing(paths)
     saved = api.saved_report(paths[0]) if len(paths) == 1 else None
     rerender = saved is not None
+    settings = project_settings(arguments, console, runs_rules=not rerender)
     if saved is not None:
         paths = [saved]
-    for sentence in (*settings.unused, *(() if rerender else loaded_from(settings.rules_path))):
-        console.note(sentence)
     if len(paths) == 1 and (runs := runs_in(paths[0])):
         return listing.run(runs, arguments, settings, console)
     if arguments.show is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profilerkit.cli import redact, results
+from profilerkit.cli.consent import project_settings
 from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
 
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     if not arguments.path.exists():
         raise UsageError(f"{arguments.path} does not exist", hint="check the path; profilerkit run records one")
-    settings = results.project_settings([arguments.path], console)
+    settings = project_settings(arguments, console)
     budgets = dict(settings.budgets) | dict(_budget(text) for text in arguments.budget)
     if not budgets:
         raise UsageError(

@@ -33,6 +33,7 @@ def run_checks() -> list[Check]:
     return [
         _python(),
         packages,
+        _plugins(),
         *_torch(),
         *_nvml(),
         _shared_memory(Path("/dev/shm")),  # noqa: S108 - looked at, not written to
@@ -58,11 +59,28 @@ def _dependencies() -> Check:
     return Check("packages", "ok", ", ".join(found))
 
 
+def _plugins() -> Check:
+    """What other packages add to every analysis: their code is run."""
+    from profilerkit.formats.registry import ENTRY_POINTS
+    from profilerkit.plugins import RENDERER_GROUP, RULE_GROUP
+
+    kinds = {"rule": RULE_GROUP, "reader": ENTRY_POINTS, "renderer": RENDERER_GROUP}
+    found = [
+        f"{kind} {entry.name} ({f'{entry.dist.name} {entry.dist.version}' if entry.dist else entry.value})"
+        for kind, group in kinds.items()
+        for entry in sorted(metadata.entry_points(group=group), key=lambda entry: entry.name)
+    ]
+    return Check("plugins", "ok", ", ".join(found) or "no rules, readers or renderers of other packages")
+
+
 def _torch() -> Iterator[Check]:
     try:
         import torch
     except (ImportError, OSError) as error:
-        text = f"cannot be imported ({error}): recordings can be analyzed here, not made"
+        text = (
+            f"cannot be imported ({error}). profile() records steps and input wait with wrap(), step() and phase(); "
+            "a trace, hooks and profilerkit run need torch. Recordings can be analyzed."
+        )
         yield Check("torch", "warn", text, "pip install torch")
         return
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"

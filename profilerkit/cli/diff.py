@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from profilerkit.cli import redact, results
+from profilerkit.cli.consent import project_settings
 from profilerkit.cli.console import Console
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.errors import UsageError
@@ -108,7 +109,7 @@ def _read(places: "Sequence[str | Path]", arguments: argparse.Namespace, console
     from profilerkit import api
 
     with at_hand(places, console) as copies:
-        settings = results.project_settings(copies.paths, console)
+        settings = project_settings(arguments, console)
         results.tell_saved(copies.paths, settings, console, copies.words)
         told = [copies.told(api.read_report(path, settings), path) for path in copies.paths]
         return redact.shown(told, copies.paths, arguments)

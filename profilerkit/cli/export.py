@@ -6,9 +6,9 @@ from pathlib import Path
 
 from profilerkit.cli import redact
 from profilerkit.cli.arguments import one_of
+from profilerkit.cli.consent import add_allow_rules, project_settings
 from profilerkit.cli.console import DONE, Console
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
-from profilerkit.config import load_settings
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.units import format_bytes
 
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="export for this viewer (default: perfetto)",
     )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, always as gzip")
+    add_allow_rules(parser)
     redact.add_argument(parser)
 
 
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         if any(given.exists() and path.exists() and path.samefile(given) for given in paths):
             raise UsageError(f"{path} would be overwritten", cause="it is the input", hint="name another file with -o")
         with Progress(console) as progress:
-            made = api.analysis(paths, load_settings(vars(arguments), inputs=paths))
+            made = api.analysis(paths, project_settings(arguments, console))
             if not any(entry.trace or entry.unseen for entry in made.ranks):
                 raise UnreadableInputError(
                     f"{paths[0]} holds no trace",

@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     here = {"pool": engines.pool, "inline": engines.inline}
     engine = here.get(arguments.engine) or engines.dask(arguments.scheduler)
     index, count = _shard(arguments.shard)
-    settings = load_settings(vars(arguments), inputs=[path for path in arguments.paths if isinstance(path, Path)])
+    settings = load_settings(vars(arguments))
     reading = Reading(device=settings.device, registry=with_patterns(settings.communication_kernels))
     # Workers of Dask may have another working directory.
     output = None if arguments.output is None else _made(arguments.output)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profilerkit.cli import analyze
+from profilerkit.cli.consent import project_settings
 from profilerkit.cli.console import Console
 from profilerkit.cli.outputs import plan
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
-from profilerkit.config import load_settings
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,13 +48,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit import api
     from profilerkit.cli.progress import Progress
-    from profilerkit.plugins import loaded_from, without_unloaded
     from profilerkit.summaries.files import name_of_trace
 
     paths: Sequence[Path] = copies.paths
-    settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
-    for sentence in (*settings.unused, *loaded_from(settings.rules_path)):
-        console.note(sentence)
+    settings = project_settings(arguments, console)
     # Where the traces lie beside their summaries, they are not written over either.
     traces = [path.with_name(name_of_trace(path.name)) for path in paths if path.is_file()]
     outputs = plan([*paths, *traces], arguments.formats, arguments.output, rerender=False, beside=copies.beside())

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from profilerkit.cli import redact
 from profilerkit.cli.arguments import some_of
+from profilerkit.cli.consent import add_allow_rules
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import write
-from profilerkit.config import Settings, load_settings
+from profilerkit.config import Settings
 from profilerkit.errors import UsageError
 from profilerkit.units import format_bytes
 
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]) -> No
         dest="formats",
         help=f"write any of {', '.join(formats)}, separated by commas",
     )
+    add_allow_rules(parser)
     redact.add_argument(parser)
     parser.add_argument("--strict", action="store_true", help="exit with 3 when a gate could not be judged")
     parser.add_argument(
@@ -61,16 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]) -> No
     )
 
 
-def project_settings(paths: Sequence[Path], console: Console) -> Settings:
-    """The settings in force for ``paths``; those that are not used are named, and where rules are loaded from."""
-    from profilerkit.plugins import loaded_from, without_unloaded
-
-    settings = without_unloaded(load_settings({}, inputs=paths))
-    for sentence in (*settings.unused, *loaded_from(settings.rules_path)):
-        console.note(sentence)
-    return settings
-
-
 def tell_saved(paths: Sequence[Path], settings: Settings, console: Console, words: Callable[[str], str] = str) -> None:
     """Say which of the paths are reports whose findings the settings for analyses do not reach, where there are any.
 
@@ -78,7 +70,7 @@ def tell_saved(paths: Sequence[Path], settings: Settings, console: Console, word
     """
     from profilerkit import api
 
-    if replace(settings, fail_on=None, budgets=(), gpu_hour_price=None, unused=()) == Settings():
+    if replace(settings, fail_on=None, budgets=(), gpu_hour_price=None, rules_from=None) == Settings():
         return
     for path in paths:
         if path.exists() and api.saved_report(path) is not None:

@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from profilerkit.cli.arguments import one_of
+from profilerkit.cli.consent import add_allow_rules, project_settings
 from profilerkit.cli.console import DONE, Console
 from profilerkit.config import unknown_word
 
@@ -21,8 +22,8 @@ examples:
   profilerkit rules starved_device                the page of IN001
   profilerkit rules --format markdown > rules.md  every page
 
-Rules of your project are listed too: rules-path in pyproject.toml of the
-current directory."""
+Rules of your project are listed too: rules-path in pyproject.toml. They are
+code, so they are loaded once you allow them: profilerkit rules --allow-rules"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", metavar="|".join(formats), type=one_of("--format", formats), default="text", help="default: text"
     )
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="same as --format json")
+    add_allow_rules(parser)
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of report.json instead")
 
 
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return DONE
     from profilerkit.rules import docs
 
-    rules = _known(console)
+    rules = _known(arguments, console)
     wanted = arguments.code
     exact = [rule for rule in rules if wanted and wanted.lower() in (rule.code.lower(), rule.name.lower())]
     listed = [rule for rule in rules if wanted is None or _is_in(rule, wanted.lower())]
@@ -67,16 +69,17 @@ def _is_in(rule: "Rule", wanted: str) -> bool:
     return rule.family == wanted or rule.code.lower().startswith(wanted)
 
 
-def _known(console: Console) -> "list[Rule]":
+def _known(arguments: argparse.Namespace, console: Console) -> "list[Rule]":
     """The built-in rules, those of other packages and the project's own, by code and with the project's options."""
-    from profilerkit.config import load_settings
-    from profilerkit.plugins import all_rules, without_unloaded
+    from profilerkit.plugins import all_rules, without_withheld
     from profilerkit.rules.tuning import with_options
 
-    settings = without_unloaded(load_settings({}))
-    rules, unusable = all_rules(settings.rules_path)
-    for note in (*settings.unused, *unusable):
+    settings = project_settings(arguments, console, runs_rules=False)
+    rules, notes, withheld = all_rules(settings)
+    for note in notes:
         console.note(note)
+    if withheld:
+        settings = without_withheld(settings, rules)
     return sorted(with_options(rules, settings.rules)[0], key=lambda rule: rule.code)
 
 

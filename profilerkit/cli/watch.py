@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from profilerkit.cli import redact
 from profilerkit.cli.arguments import seconds
+from profilerkit.cli.consent import add_allow_rules, project_settings
 from profilerkit.cli.console import DONE, INTERRUPTED, Console
 from profilerkit.errors import UnreadableInputError, UsageError
 
@@ -72,17 +73,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="wait for a run directory that does not exist yet (default: 0)",
     )
     parser.add_argument("--once", action="store_true", help="print one page and exit")
+    add_allow_rules(parser)
     redact.add_argument(parser)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Show the run until it is over; return the exit code."""
-    from profilerkit.cli.results import project_settings
-
     place: Path = arguments.run
     try:
         _wait_for(place, arguments.wait, console)
-        watched = _Watched(place, project_settings([place], console), arguments)
+        watched = _Watched(place, project_settings(arguments, console), arguments)
         if arguments.once:
             live, report = watched.look(judge=True)
             console.out(watched.page(live, report, console))

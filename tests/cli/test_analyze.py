@@ -404,12 +404,12 @@ rule = "IN002"
 reason = "a  mock loader"
 until = 2026-12-31
 """
-    Path(".git").mkdir()
     Path("pyproject.toml").write_text(own, encoding="utf-8")
     calls = analysis(samples.balanced())
     assert main(["analyze", "trace.json", "--gpu-hour-price", "2.5"]) == 0
     assert calls[0][1] == Settings(
         rules_path="checks",
+        rules_from=Path.cwd() / "pyproject.toml",
         rules={"IN001": {"smallest_share": 0.1}},
         suppress=(Suppression(rule="IN002", reason="a mock loader", until=date(2026, 12, 31)),),
         gpu_hour_price=2.5,

@@ -41,10 +41,11 @@ def without_torch(monkeypatch, request):
 def test_every_check_is_one_line_with_a_state_and_warnings_have_a_fix(capsys):
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
-    for name in ("python", "packages", "torch", "nvml", "shared memory", "cores", "pressure", "disk"):
+    for name in ("python", "packages", "plugins", "torch", "nvml", "shared memory", "cores", "pressure", "disk"):
         assert f" {name} " in shown
     assert "warn  torch" in shown
     assert "fix: pip install torch" in shown
+    assert "profile() records steps and input wait with wrap(), step() and phase()" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
 
 
