@@ -48,6 +48,7 @@ from profilerkit.rules.api import Rule
 from profilerkit.rules.runner import run_rules
 from profilerkit.rules.tuning import in_force, with_options
 from profilerkit.rundir.ending import dossier_of, ending_of
+from profilerkit.rundir.files import RECORDS_BYTES, read_regular
 from profilerkit.rundir.layout import REPORT_JSON
 from profilerkit.rundir.reader import RunRecord, is_run_directory, named_ranks
 from profilerkit.summaries.reduction import found_in, read_summaries
@@ -395,7 +396,7 @@ def load(path: str | Path) -> Report:
     from profilerkit.report.json import load as decode
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_regular(Path(path), RECORDS_BYTES, named=True).decode("utf-8", "replace")
     except OSError as error:
         raise UnreadableInputError(
             f"cannot read {path}", cause=error.strerror or str(error), hint="name a report saved as JSON"

@@ -10,6 +10,7 @@ from isal import isal_zlib
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.limits import FREE_INFLATED_BYTES, INFLATION_RATIO
+from profilerkit.rundir.files import open_regular
 from profilerkit.units import format_bytes
 
 # Decoded events fall out of the L2 cache above 256 KiB: 16 MiB blocks decode 1.6 times slower.
@@ -57,9 +58,9 @@ class BlockSource(msgspec.Struct):
         """Yield the plain bytes in order; everything before a damaged spot is yielded first.
 
         Raises:
-            OSError: the file cannot be opened or read.
+            OSError: the file cannot be opened or read, or is no regular file.
         """
-        with self.path.open("rb", buffering=0) as file:
+        with open_regular(self.path, named=True) as file:
             magic = file.read(len(GZIP_MAGIC))
             file.seek(0)
             if magic == GZIP_MAGIC:

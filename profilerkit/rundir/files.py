@@ -1,15 +1,74 @@
-"""Bring records to the disk and back: append whole ones, replace documents, read what was appended since."""
+"""Bring records to the disk and back: append whole ones, replace documents, read what was appended since.
 
+A directory that somebody sent can hold links, pipes and devices, and files of holes. ``open_regular`` is how each of
+its files is opened; nothing is written through a link.
+"""
+
+import errno
 import os
+import stat
 from collections import deque
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import IO, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from profilerkit.rundir.layout import EVENT, FORMAT_VERSION, HEADER, PART_SUFFIX, WORKER
 
 _Document = TypeVar("_Document", bound=msgspec.Struct)
+#: What is read of one file: of a document, and of records (30 million steps, or samples of a month).
+DOCUMENT_BYTES, RECORDS_BYTES = 16 * 1024 * 1024, 1024 * 1024 * 1024
+#: A file above this size of which the disk holds less than one byte in so many is made of holes. Compressing file
+#: systems shrink records 5 to 20 times.
+_SOLID_BYTES, _HOLES_RATIO = 64 * 1024 * 1024, 64
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(path: Path, most_bytes: int | None = None, *, named: bool = False) -> IO[bytes]:
+    """Open a regular file, which may be hostile.
+
+    Args:
+        path: the file.
+        most_bytes: a larger one is refused; ``None`` means any size.
+        named: a person named it, so that it may be a link.
+
+    Raises:
+        OSError: it cannot be opened, is no regular file, is too large, or is made of holes; ``strerror`` says which.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a pipe waits for its writer
+    try:
+        file = open(os.open(path, flags if named else flags | os.O_NOFOLLOW), "rb", buffering=0)
+    except IsADirectoryError as error:
+        raise OSError(errno.EISDIR, "it is a directory", str(path)) from error
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            what = "a link" if error.errno == errno.ELOOP else "a socket or a device"
+            raise OSError(error.errno, f"it is {what}", str(path)) from error
+        raise
+    found = os.fstat(file.fileno())
+    why = ""
+    if not stat.S_ISREG(found.st_mode):
+        why = f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no file')}"
+    elif most_bytes is not None and found.st_size > most_bytes:
+        why = f"it has more than {most_bytes // 1024**2} MiB"
+    elif found.st_size > _SOLID_BYTES and found.st_blocks * 512 * _HOLES_RATIO < found.st_size:
+        why = f"it is made of holes: the disk holds {found.st_blocks * 512} of its {found.st_size} bytes"
+    if why:
+        file.close()
+        raise OSError(errno.EINVAL, why, str(path))
+    return file
+
+
+def read_regular(path: Path, most_bytes: int = DOCUMENT_BYTES, *, named: bool = False) -> bytes:
+    """Return the content of a regular file. Arguments and errors are those of ``open_regular``."""
+    with open_regular(path, most_bytes, named=named) as file:
+        return file.read()
 
 
 class Descriptor:
@@ -149,7 +208,7 @@ def read_document(path: Path, kind: type[_Document]) -> _Document:
         OSError: the file cannot be read.
         ValueError: it does not hold a ``kind``.
     """
-    return msgspec.json.decode(path.read_bytes(), type=kind)
+    return msgspec.json.decode(read_regular(path), type=kind)
 
 
 #: The highest byte of a little-endian int64 of at most 2^60 ns, 36 years, from zero: clocks count from the machine's
@@ -217,7 +276,7 @@ class _Growing:
         again.
         """
         try:
-            with self._path.open("rb", buffering=0) as file:
+            with open_regular(self._path, RECORDS_BYTES) as file:
                 size = os.fstat(file.fileno()).st_size
                 is_another = size < self._offset > self._head_bytes
                 if is_another:

@@ -63,7 +63,7 @@ def _read(mark: Path) -> str | None:
     """The launch id in ``mark``; ``None`` when it stays unreadable."""
     for _ in range(_MARK_READS):
         try:
-            return msgspec.json.decode(mark.read_bytes(), type=Launch).id
+            return read_document(mark, Launch).id
         except msgspec.DecodeError:
             time.sleep(0.01)
     return None

@@ -10,7 +10,7 @@ import msgspec
 from profilerkit.errors import RunDirectoryError
 from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed
-from profilerkit.rundir.files import sound_batches, sound_events
+from profilerkit.rundir.files import DOCUMENT_BYTES, RECORDS_BYTES, read_regular, sound_batches, sound_events
 from profilerkit.rundir.layout import (
     CLOCK,
     DDP,
@@ -174,7 +174,7 @@ def read_run(path: str | Path) -> RunRecord:
     """
     path = Path(path)
     require_run_directory(path)
-    notes: list[str] = []
+    notes = list(_left_out(path))
     manifest = _document(path / MANIFEST, RunManifest, notes)
     if manifest is not None and manifest.format_version > FORMAT_VERSION:
         notes.append(f"{MANIFEST} has format {manifest.format_version}; this version reads up to {FORMAT_VERSION}")
@@ -205,8 +205,23 @@ def rank_directories(path: Path) -> Iterator[tuple[int, Path]]:
     """Rank number and directory of every rank's part."""
     for child in path.glob(f"{RANK_PREFIX}*"):
         match = _RANK_NAME.fullmatch(child.name)
-        if match and ((child / META).is_file() or (child / EVENTS).is_file()):
+        if match and not child.is_symlink() and ((child / META).is_file() or (child / EVENTS).is_file()):
             yield int(match[1]), child
+
+
+def _left_out(path: Path) -> Iterator[str]:
+    """Which ranks' parts are there and cannot be read."""
+    read = {directory for _, directory in rank_directories(path)}
+    for child in sorted(path.glob(f"{RANK_PREFIX}*")):
+        if child.is_symlink():
+            yield f"{child.name} is a link and was left out"
+        elif child not in read and ((child / META).exists() or (child / EVENTS).exists()):
+            yield f"{child.name} was left out: its {META} and {EVENTS} are no files"
+
+
+def _links(path: Path, pattern: str) -> list[str]:
+    """Names of links, which may lead out of the run: none is followed."""
+    return sorted(child.name for child in path.glob(pattern) if child.is_symlink())
 
 
 def worker_of(name: str) -> tuple[int, int] | None:
@@ -229,10 +244,8 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         notes.append(f"{END} is missing: {REFUSED if refused else fate}")
     clock = clock_of(_lines(path / CLOCK, ClockAnchor, notes), meta)
     notes += _clock_notes(clock)
-    flights = [
-        _document(file, Flight, notes, optional=True)
-        for file in (*sorted(path.glob(f"{WINDOWS}/*/{FLIGHT}")), path / FLIGHT)
-    ]
+    windows = _window_directories(path / WINDOWS, notes)
+    flights = [_document(place / FLIGHT, Flight, notes, optional=True) for place in (*windows, path)]
     probes = _document(path / PROBES, ProbesRecord, notes, optional=True)
     events = _sound(path / EVENTS, _records(path / EVENTS, MAGIC, EVENT.size, notes), sound_events, EVENT.size, notes)
     return RankRecord(
@@ -242,7 +255,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         events=events if probes is None else without_probed(events),
         names={line.id: line.name for line in _lines(path / NAMES, Name, notes)},
         samples=tuple(_lines(path / SAMPLES, Sample, notes)),
-        windows=tuple(_windows(path / WINDOWS, notes)),
+        windows=tuple(_windows(windows, notes)),
         end=end,
         workers=tuple(_workers(path, notes)),
         oom=_document(path / OOM, OutOfMemory, notes, optional=True),
@@ -283,10 +296,10 @@ def _joined_notes(meta: RankMeta | None) -> list[str]:
     ]
 
 
-def _bytes(path: Path, notes: list[str], *, optional: bool = False) -> bytes | None:
+def _bytes(path: Path, notes: list[str], *, optional: bool = False, most_bytes: int = RECORDS_BYTES) -> bytes | None:
     """The file's content; ``None``, with a note unless ``optional``, when there is none."""
     try:
-        return path.read_bytes()
+        return read_regular(path, most_bytes)
     except FileNotFoundError:
         if not optional:
             notes.append(f"{path.name} is missing")
@@ -297,7 +310,7 @@ def _bytes(path: Path, notes: list[str], *, optional: bool = False) -> bytes | N
 
 def _document(path: Path, kind: type[_Document], notes: list[str], *, optional: bool = False) -> _Document | None:
     """A JSON document; ``None``, with a note, when it is missing or damaged."""
-    data = _bytes(path, notes, optional=optional)
+    data = _bytes(path, notes, optional=optional, most_bytes=DOCUMENT_BYTES)
     if data is None:
         return None
     try:
@@ -364,11 +377,22 @@ def _workers(path: Path, notes: list[str]) -> Iterator[WorkerRecord]:
             yield WorkerRecord(pid=worker[0], number=worker[1], batches=batches, stacks=stacks)
 
 
-def _windows(path: Path, notes: list[str]) -> Iterator[tuple[WindowStatus, Path | None]]:
-    """Status and trace of every window, in step order."""
-    for directory in sorted(path.glob("*")):
-        if not directory.is_dir() or not directory.name.isdecimal():
-            continue
+def _window_directories(path: Path, notes: list[str]) -> list[Path]:
+    """The directories of windows, in step order."""
+    if path.is_symlink():
+        notes.append(f"{path.name} is a link and was left out")
+        return []
+    notes += [f"window {name} is a link and was left out" for name in _links(path, "*")]
+    return [
+        child
+        for child in sorted(path.glob("*"))
+        if child.name.isdecimal() and child.is_dir() and not child.is_symlink()
+    ]
+
+
+def _windows(directories: Sequence[Path], notes: list[str]) -> Iterator[tuple[WindowStatus, Path | None]]:
+    """Status and trace of every window."""
+    for directory in directories:
         step = int(directory.name)
         status = _document(directory / WINDOW_STATUS, WindowStatus, notes) or WindowStatus(
             first_step=step,
@@ -377,7 +401,7 @@ def _windows(path: Path, notes: list[str]) -> Iterator[tuple[WindowStatus, Path 
             reason="it was never completed: the process ended, or there was no room to write",
         )
         traces = (directory / WINDOW_TRACE, directory / WINDOW_TRACE_GZ)
-        trace = next((trace for trace in traces if trace.is_file()), None)
+        trace = next((trace for trace in traces if trace.is_file() and not trace.is_symlink()), None)
         if status.ok and (trace is None or status.reason):
             notes.append(f"window {directory.name}: {status.reason or 'the trace is missing'}")
         yield status, trace

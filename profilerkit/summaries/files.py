@@ -17,6 +17,7 @@ from profilerkit.formats.remote import RemoteFile, fetched
 from profilerkit.formats.windows import job_of_trace, samples_beside, window_of
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Condition
+from profilerkit.rundir.files import open_regular
 from profilerkit.summaries.codec import decode, encode
 from profilerkit.summaries.compact import smaller, thin
 from profilerkit.summaries.sample import MOST_COLLECTIVES
@@ -246,7 +247,7 @@ def open_summary(path: Path) -> Summary:
         UnreadableInputError: it cannot be read, or is no summary.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path, named=True) as file:
             start = file.read(len(_MAGIC) + _LENGTH_BYTES)
             length = int.from_bytes(start[len(_MAGIC) :], "little")
             text = file.read(min(length, MOST_FILE_BYTES))
@@ -276,7 +277,7 @@ def open_summary(path: Path) -> Summary:
 def _record(summary: Summary, at: int, length: int) -> TraceFacts:
     path = summary.path
     try:
-        with path.open("rb") as file:
+        with open_regular(path, named=True) as file:
             file.seek(at)
             facts = sound(decode(file.read(length), TraceFacts))
     except OSError as error:
