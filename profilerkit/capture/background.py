@@ -68,8 +68,7 @@ class Recorder:
                 names, self._unwritten_names = self._unwritten_names, []
             for number, name in names:
                 self._writer.append_name(number, name)
-            if records:
-                self._writer.append_events(records)
+            self._writer.append_events(records)  # of none, too: what waits is tried again
             if overflows:
                 self._writer.stop(
                     EVENTS, OSError("the disk did not respond for a long time, and the oldest records are lost")

@@ -82,7 +82,7 @@ class Session:
         self._writer = writer
         self._armed, self._closed = True, False
         self._leaves_analysis = False
-        self._meta_is_known = False
+        self._meta_is_known = self._said_refused = self._said_removed = False
         self._looks, self._switches = 0, Counter[str]()  # looks since the first step, and at how many each was on
         self._self_ns: float | None = None
         self._beats = self._start_ns = 0
@@ -177,9 +177,7 @@ class Session:
     def begin(self) -> None:
         """Write what is known, then start the threads and hang in the hooks. Raises OSError when the disk refuses."""
         began_ns = time.perf_counter_ns()
-        if self._place.rank == 0:
-            write_manifest(self.run, environment.manifest(self._settings.as_text(), self._place.world_size))
-        self._write_meta()
+        self._write_first()
         self._recorder.start()
         for sampler in self._samplers.values():
             sampler.start()
@@ -287,6 +285,24 @@ class Session:
         if self._workers is not None:
             self._workers.sample_workers()
         self._recorder.flush()
+        self._watch_disk()
+
+    def _watch_disk(self) -> None:
+        """Say once that the disk refuses records, or that somebody removed them and a new run is begun."""
+        why = self._writer.waits_for
+        if why is not None and not self._said_refused:
+            self._said_refused = True
+            announce(f"{self.run} cannot be written ({why}); records wait in memory, and writing is tried again")
+        if self._writer.was_removed and not self._said_removed:
+            self._said_removed = True
+            announce(f"{self.run} was removed while it was recorded into; recording goes on in a new one of that name")
+            self._write_first()
+
+    def _write_first(self) -> None:
+        """Write whose records these are. Raises OSError when the disk refuses."""
+        if self._place.rank == 0:
+            write_manifest(self.run, environment.manifest(self._settings.as_text(), self._place.world_size))
+        self._write_meta()
 
     def _look_around(self) -> None:
         """What has been imported or started since, and what recording costs."""

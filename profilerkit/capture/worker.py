@@ -99,9 +99,8 @@ class WorkerProbe:
     def __init__(self, path: Path, guard: Guard) -> None:
         self._guard = guard
         self._end = path.with_name(END)
-        self._file = AppendFile(path)
-        if not path.stat().st_size:  # a worker before this one may have had its number: pids come around
-            self._file.append(HEADER.pack(WORKER_MAGIC, FORMAT_VERSION, WORKER.size))
+        # A worker before this one may have had its number, as pids come around: its file goes on.
+        self._file = AppendFile(path, lambda: HEADER.pack(WORKER_MAGIC, FORMAT_VERSION, WORKER.size))
         self._stat = ThreadClock()
         self._io = open_for_reading("/proc/self/io")
         self._read = _traffic(self._io)
@@ -128,7 +127,7 @@ class WorkerProbe:
 
     @property
     def _armed(self) -> bool:
-        return self._guard.failure is None and self._file.stopped is None
+        return self._guard.failure is None and not self._file.is_closed
 
     def timed_get(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         """The queue of tasks: a batch begins when its task arrives."""
@@ -220,7 +219,7 @@ class WorkerProbe:
         row, put_ns = entry
         handover = _between((max(put_ns, last[0]), last[1], last[2]), now)
         times, sizes = row[:-_SIZES], row[-_SIZES:]
-        self._file.append(packed((*times, *handover, *sizes)), WORKER.size)
+        self._file.append(packed((*times, *handover, *sizes)))
         if now[0] - self._checked_ns > _CHECK_NS:
             self._checked_ns = now[0]
             if self._end.exists():

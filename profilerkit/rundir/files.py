@@ -7,7 +7,9 @@ its files is opened; nothing is written through a link.
 import errno
 import os
 import stat
+import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Generic, NamedTuple, TypeVar
 
@@ -43,7 +45,7 @@ def open_regular(path: Path, most_bytes: int | None = None, *, named: bool = Fal
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a pipe waits for its writer
     try:
-        file = open(os.open(path, flags if named else flags | os.O_NOFOLLOW), "rb", buffering=0)
+        file = os.fdopen(os.open(path, flags if named else flags | os.O_NOFOLLOW), "rb", buffering=0)
     except IsADirectoryError as error:
         raise OSError(errno.EISDIR, "it is a directory", str(path)) from error
     except OSError as error:
@@ -75,13 +77,13 @@ class Descriptor:
     """A file that stays open. A program may close all descriptors, as daemons do, and their numbers become others'."""
 
     def __init__(self, path: str | Path, flags: int) -> None:
-        """Open it. Raises OSError."""
-        self.number = os.open(path, flags | os.O_CLOEXEC, 0o644)
-        self._file = self._leads_to()
+        """Open it, through no link. Raises OSError."""
+        self.number = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        self._file = self._leads_to(self.number)
 
-    def _leads_to(self) -> tuple[int, int] | None:
+    def _leads_to(self, place: int | Path) -> tuple[int, int] | None:
         try:
-            found = os.fstat(self.number)
+            found = place.lstat() if isinstance(place, Path) else os.fstat(place)
         except OSError:
             return None
         return found.st_dev, found.st_ino
@@ -89,7 +91,11 @@ class Descriptor:
     @property
     def is_ours(self) -> bool:
         """Whether the number still leads to the file; 1 µs."""
-        return self._file is not None and self._leads_to() == self._file
+        return self._file is not None and self._leads_to(self.number) == self._file
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file is still at a path: somebody may have removed it."""
+        return self._leads_to(path) == self._file
 
     def close(self) -> None:
         """Close it, unless somebody has."""
@@ -98,62 +104,102 @@ class Descriptor:
         self._file = None
 
 
+#: What waits while the disk refuses: as many events as the recorder keeps, 200,000 of 32 bytes.
+_WAITING_BYTES = 6_400_000
+#: The next try after a refusal, s: doubled each time.
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.25, 15.0
+#: Between two looks at whether the file is still there, each of which takes some µs.
+_LOOK_SECONDS = 0.2
+
+
 class AppendFile:
     """A file that only grows, by whole records.
 
+    Where the disk refuses (it is full, or does not answer) records wait, and writing is tried again. A file that was
+    removed is made anew.
+
     Attributes:
-        stopped: why nothing is written any more, for example ``No space left on device``; ``None`` while it works.
+        stopped: why nothing is written now, for example ``No space left on device``; ``None`` while it works.
+        refused: the same of the last refusal, however it ended.
+        was_removed: the file was gone and was made anew.
+        is_closed: nothing more is written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, head: Callable[[], bytes] = bytes) -> None:
+        """Open it; ``head`` is what an empty file begins with. Raises OSError."""
         self._path = path.absolute()
-        self._file = self._opened()
-        self._size = os.fstat(self._file.number).st_size
+        self._head = head
+        self._waiting = bytearray()
+        self._lost_bytes = 0
+        self._pause = self._next_try = self._looked = 0.0
         self.stopped: str | None = None
+        self.refused: str | None = None
+        self.was_removed = self.is_closed = False
+        self._file = self._opened()
+        if self._waiting:
+            self._write()
 
     def _opened(self) -> Descriptor:
-        return Descriptor(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        file = Descriptor(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        if not os.fstat(file.number).st_size:
+            self._waiting[:0] = self._head()
+        return file
 
-    def append(self, data: bytes, record_bytes: int = 0) -> int:
-        """Append ``data`` and return how many of its bytes are kept.
+    @property
+    def unwritten_bytes(self) -> int:
+        """What waits, and what was given up because too much waited."""
+        return self._lost_bytes + len(self._waiting)
 
-        When the disk refuses, the file is cut back to the last whole record (all of ``data`` counts as one record
-        when ``record_bytes`` is 0) and stays as it is from then on.
-        """
-        if self.stopped is not None:
-            return 0
-        done = 0
-        view = memoryview(data)
+    def append(self, data: bytes) -> None:
+        """Append whole records, or let them wait; what no room is left for is given up."""
+        if self._waiting and time.monotonic() >= self._next_try:
+            self._write()
+        if self.is_closed or len(self._waiting) + len(data) > _WAITING_BYTES:
+            self._lost_bytes += len(data)
+            return
+        self._waiting += data
+        if data and self.stopped is None:
+            self._write()
+
+    def _write(self) -> None:
         try:
             if not self._file.is_ours:
                 self._file = self._opened()
-            while done < len(data):
-                done += os.write(self._file.number, view[done:])
+            if time.monotonic() - self._looked > _LOOK_SECONDS:
+                self._look()
+            while self._waiting:
+                del self._waiting[: os.write(self._file.number, self._waiting)]
+            self.stopped, self._pause = None, 0.0
         except OSError as error:
             if error.errno is None:  # a signal's handler raised it
                 raise
-            self.stopped = os.strerror(error.errno)
-            done -= done % record_bytes if record_bytes else done
-            self._cut(self._size + done)
-        self._size += done
-        return done
+            self.stopped = self.refused = os.strerror(error.errno)
+            self._pause = min(2 * self._pause or _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+            self._next_try = time.monotonic() + self._pause
 
-    def _cut(self, size: int) -> None:
-        """Drop a torn record; a file that cannot be cut keeps it, and the reader ignores it."""
-        if not self._file.is_ours:
-            return
-        try:
-            os.ftruncate(self._file.number, size)
-        except OSError as error:
-            self.stopped = f"{self.stopped}; {os.strerror(error.errno or 0)}"
+    def _look(self) -> None:
+        """Make the file anew where somebody removed it."""
+        self._looked = time.monotonic()
+        if not self._file.is_at(self._path):
+            self.was_removed = True
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file.close()
+            self._file = self._opened()
 
     def close(self) -> None:
-        """Close the file; later appends keep nothing."""
-        self.stopped = self.stopped or "closed"
+        """Write what waits, if the disk takes it, and close the file; later appends keep nothing."""
+        if self._waiting and not self.is_closed:
+            self._write()
+        self.is_closed = True
         self._file.close()
 
 
-def write_document(path: Path, document: msgspec.Struct) -> None:
+def _new_file(path: Path, mode: int = 0o644) -> int:
+    """Open a file of ours for writing, which may be there, and is no link. Raises OSError."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def write_document(path: Path, document: msgspec.Struct, mode: int = 0o644) -> None:
     """Write ``document`` as JSON beside ``path`` and rename it, so that no reader ever sees half of it.
 
     Raises:
@@ -162,7 +208,7 @@ def write_document(path: Path, document: msgspec.Struct) -> None:
     data = msgspec.json.encode(document) + b"\n"
     part = path.with_name(path.name + PART_SUFFIX)
     # Not emptied first: a full disk still takes what fits into the room that `reserve` took.
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = _new_file(part, mode)
     try:
         done = 0
         while done < len(data):
@@ -179,7 +225,11 @@ def reserve(path: Path, size_bytes: int) -> None:
     Raises:
         OSError: the disk is full already.
     """
-    path.with_name(path.name + PART_SUFFIX).write_bytes(bytes(size_bytes))
+    fd = _new_file(path.with_name(path.name + PART_SUFFIX))
+    try:
+        os.write(fd, bytes(size_bytes))
+    finally:
+        os.close(fd)
 
 
 def create_document(path: Path, document: msgspec.Struct) -> bool:

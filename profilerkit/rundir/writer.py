@@ -44,7 +44,6 @@ class RankWriter:
 
     Attributes:
         path: the rank's directory.
-        dropped_records: event records the disk refused.
     """
 
     def __init__(self, run: Path, rank: int) -> None:
@@ -55,21 +54,38 @@ class RankWriter:
         """
         self.path = rank_directory(run, rank)
         self.path.mkdir(parents=True, exist_ok=True)
-        self._events = AppendFile(self.path / EVENTS)
-        self._names = AppendFile(self.path / NAMES)
+        self._said_names = bytearray()
+        self._events = AppendFile(self.path / EVENTS, lambda: HEADER.pack(MAGIC, FORMAT_VERSION, EVENT.size))
+        self._names = AppendFile(self.path / NAMES, lambda: bytes(self._said_names))
         self._samples = AppendFile(self.path / SAMPLES)
         self._clock = AppendFile(self.path / CLOCK)
-        self.dropped_records = 0
         self._refused: str | None = None
-        if self._events.append(HEADER.pack(MAGIC, FORMAT_VERSION, EVENT.size)) != HEADER.size:
+        if self._events.stopped is not None:
             raise OSError(f"cannot write {self.path / EVENTS}: {self._events.stopped}")
         reserve(self.path / END, _END_BYTES)
 
     @property
+    def dropped_records(self) -> int:
+        """Event records that were given up, or wait: the disk refuses."""
+        return -(-self._events.unwritten_bytes // EVENT.size)
+
+    @property
+    def waits_for(self) -> str | None:
+        """Why event records are not written now; ``None`` while they are."""
+        return self._events.stopped
+
+    @property
+    def was_removed(self) -> bool:
+        """Whether somebody removed the files while they were written: what they held is lost."""
+        return self._events.was_removed
+
+    @property
     def stopped(self) -> str | None:
-        """Which file the disk refused first, and why; ``None`` while all is written."""
-        if self._refused is None and self._events.stopped is not None:
-            self._refused = f"{EVENTS}: {self._events.stopped}"
+        """Why the records are not whole; ``None`` while all is written."""
+        if self.was_removed:
+            return f"{EVENTS}: it was removed while it was written, and was made anew"
+        if self._refused is None and self._events.unwritten_bytes:
+            return f"{EVENTS}: {self._events.refused}"
         return self._refused
 
     def stop(self, name: str, error: OSError) -> None:
@@ -77,14 +93,14 @@ class RankWriter:
         self._refused = self.stopped or f"{name}: {error.strerror or error}"
 
     def append_events(self, records: Sequence[Record]) -> None:
-        """Append event records in one write; what the disk refuses is counted in ``dropped_records``."""
-        data = b"".join([EVENT.pack(*record) for record in records])
-        kept = self._events.append(data, EVENT.size)
-        self.dropped_records += len(records) - kept // EVENT.size
+        """Append event records in one write; they wait while the disk refuses."""
+        self._events.append(b"".join([EVENT.pack(*record) for record in records]))
 
     def append_name(self, name_id: int, name: str) -> None:
         """Append one phase name; call it before the first event that uses ``name_id``."""
-        self._names.append(msgspec.json.encode({"id": name_id, "name": name}) + b"\n")
+        line = msgspec.json.encode({"id": name_id, "name": name}) + b"\n"
+        self._said_names += line
+        self._names.append(line)
 
     def append_sample(self, sample: Sample) -> None:
         """Append one line of ``samples.jsonl``."""
@@ -156,4 +172,4 @@ class StackFile:
 
 def write_manifest(run: Path, manifest: RunManifest) -> None:
     """Write ``run.json``. Raises OSError when the disk refuses."""
-    write_document(run / MANIFEST, manifest)
+    write_document(run / MANIFEST, manifest, mode=0o600)  # it holds the command line

@@ -1,4 +1,4 @@
-"""A run directory that somebody sent is read within seconds and 300 MB, whatever its files are; what is left out is said."""
+"""A run directory that somebody sent is read within seconds and 300 MB, whatever its files are."""
 
 import os
 import resource
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import profilerkit
-import profilerkit.api  # noqa: F401  imported once, before the forks
+import profilerkit.api
 from profilerkit.errors import ProfilerkitError
 from profilerkit.formats.inputs import is_saved_report
 from tests.recipes import Log, training, write_run
