@@ -9,13 +9,14 @@ import msgspec
 from profilerkit.model import diff as compared
 from profilerkit.model import report as analysed
 from profilerkit.model.events import StepEvents
+from profilerkit.rundir.files import write_whole
 
 __all__ = ["Diff", "Report", "as_diff", "as_report"]
 
 
 def _saved(text: str, path: str | Path | None) -> str:
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+        write_whole(Path(path), text.encode("utf-8"))
     return text
 
 

@@ -12,7 +12,7 @@ from profilerkit.capture.place import place as place_of
 from profilerkit.capture.session import Session
 from profilerkit.capture.settings import Settings, take_options
 from profilerkit.errors import CaptureError, UsageError
-from profilerkit.rundir.places import claim
+from profilerkit.rundir.places import claim, private_place
 from profilerkit.rundir.writer import RankWriter
 
 
@@ -112,14 +112,13 @@ def open_run(wanted: Path, place: Place) -> tuple[Path, RankWriter]:
     except OSError as error:
         if raised_by_handler(error):
             raise
-        fallback = Path(tempfile.gettempdir()) / f"profilerkit-{os.getuid()}" / wanted.name
         try:
-            run = claim(fallback, place.launch_id, place.rank)
+            run = claim(private_place() / wanted.name, place.launch_id, place.rank)
             writer = RankWriter(run, place.rank)
         except OSError as second:
             raise CaptureError(
                 f"cannot write {wanted}",
-                cause=f"{error}. The fallback {fallback} failed too: {second}",
+                cause=f"{error}. A directory in {tempfile.gettempdir()} failed too: {second}",
                 hint="name another path",
             ) from second
         announce(f"{wanted} cannot be written ({error.strerror}); recording to {run}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profilerkit.errors import UsageError
+from profilerkit.rundir.files import write_whole
 
 if TYPE_CHECKING:
     from profilerkit.model.events import StepEvents
@@ -113,15 +114,9 @@ def render(
 def write(path: Path, text: str) -> int:
     """Write beside ``path`` and rename; a device such as ``/dev/null`` is written to. Returns the size in bytes."""
     data = text.encode("utf-8", "backslashreplace")
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-        return len(data)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        beside.write_bytes(data)
-        beside.replace(path)
+        write_whole(path, data)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}", cause=error.strerror or str(error), hint=_HINT) from error
     return len(data)
 

@@ -6,6 +6,7 @@ its files is opened; nothing is written through a link.
 
 import errno
 import os
+import secrets
 import stat
 import time
 from collections import deque
@@ -194,6 +195,10 @@ class AppendFile:
         self._file.close()
 
 
+#: Characters of four bytes each; a name may have 255 bytes.
+_LONGEST_NAME = 50
+
+
 def _new_file(path: Path, mode: int = 0o644) -> int:
     """Open a file of ours for writing, which may be there, and is no link. Raises OSError."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
@@ -217,6 +222,24 @@ def write_document(path: Path, document: msgspec.Struct, mode: int = 0o644) -> N
     finally:
         os.close(fd)
     part.replace(path)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file beside its place, by a name that nobody knows, and rename it; write to a device as it is.
+
+    Raises:
+        OSError: the disk refused; ``path`` is as it was.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    beside = path.with_name(f".{path.name[:_LONGEST_NAME]}.{secrets.token_hex(8)}{PART_SUFFIX}")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as file:
+            file.write(data)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def reserve(path: Path, size_bytes: int) -> None:

@@ -1,7 +1,10 @@
 """Choose the directory of a run, find when it was last written to, and the names that a report must not show."""
 
 import getpass
+import os
 import socket
+import stat
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,6 +28,9 @@ from profilerkit.rundir.layout import (
 from profilerkit.rundir.reader import is_run_directory, rank_directories
 
 _MOST_NUMBERS = 10_000
+#: A run is its owner's: others of the machine read its command line and paths only if they are let in. Root of a
+#: container records for somebody outside.
+_PRIVATE, _UNMASKED = 0o700, 0o777
 #: The mark is created and filled in two system calls; a reader between them waits this often, 10 ms each.
 _MARK_READS = 50
 
@@ -44,12 +50,31 @@ def claim(wanted: Path, launch_id: str, rank: int) -> Path:
         # In this order: the mark is there before anything else of a run, and a rank of this one may write both now.
         if is_run_directory(candidate) and not mark.exists():
             continue
-        candidate.mkdir(parents=True, exist_ok=True)
+        candidate.mkdir(_PRIVATE if os.getuid() else _UNMASKED, parents=True, exist_ok=True)
         if create_document(mark, Launch(id=launch_id)):
             return candidate
         if _read(mark) == launch_id and not rank_directory(candidate, rank).exists():
             return candidate
     raise RunDirectoryError(f"no free directory name next to {wanted}", hint="name another one, or delete old runs")
+
+
+def private_place() -> Path:
+    """Return a directory for what cannot be written where it belongs: ours, and nobody else's to write in.
+
+    Its name is known to others, who may have made it, or a link of that name: then another one is made.
+
+    Raises:
+        OSError: the system's directory for temporary files cannot be written.
+    """
+    place = Path(tempfile.gettempdir()) / f"profilerkit-{os.getuid()}"
+    try:
+        place.mkdir(_PRIVATE)
+    except FileExistsError:
+        found = place.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            return Path(tempfile.mkdtemp(prefix=f"{place.name}-"))
+        place.chmod(_PRIVATE)
+    return place
 
 
 def candidates(wanted: Path) -> Iterator[Path]:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import secrets
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ from profilerkit.formats.remote import RemoteFile, fetched
 from profilerkit.formats.windows import job_of_trace, samples_beside, window_of
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Condition
-from profilerkit.rundir.files import open_regular
+from profilerkit.rundir.files import open_regular, write_whole
 from profilerkit.summaries.codec import decode, encode
 from profilerkit.summaries.compact import smaller, thin
 from profilerkit.summaries.sample import MOST_COLLECTIVES
@@ -221,12 +220,7 @@ def write(facts: TraceFacts, target: Path, header: Header) -> None:
         compared=len(least.collectives or ()),
     )
     said = msgspec.msgpack.encode(header)
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    try:
-        beside.write_bytes(_MAGIC + len(said).to_bytes(_LENGTH_BYTES, "little") + said + outline + details)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(target, _MAGIC + len(said).to_bytes(_LENGTH_BYTES, "little") + said + outline + details)
 
 
 def _fitted(facts: TraceFacts, room: int) -> tuple[bytes, str]:
