@@ -14,10 +14,10 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.dumps import with_dumps
+from profilerkit.analysis.ranks.scale import crowd_record
 from profilerkit.analysis.raw_events import files_of, raw_events
 from profilerkit.analysis.recorded import run_ledger
 from profilerkit.analysis.run_facts import run_facts
-from profilerkit.analysis.scale.record import crowd_record
 from profilerkit.compare import compare
 from profilerkit.compare.gates import parse_limit
 from profilerkit.config import Settings, Suppression, rule_prefixes

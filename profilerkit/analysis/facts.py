@@ -6,8 +6,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.records import CollectiveWork
-from profilerkit.analysis.communication.table import CommFacts
+from profilerkit.analysis.communication.table import CollectiveWork, CommFacts
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.copies import CopyFacts
 from profilerkit.analysis.device.device_facts import AllocatorFacts, ChainFacts, ColdFacts, DeviceFacts, SyncFacts
@@ -19,12 +18,11 @@ from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.kernel_losses.find import KernelLosses
 from profilerkit.analysis.ledger.pauses import Pause
-from profilerkit.analysis.logs.log_facts import LogFacts
+from profilerkit.analysis.logs.history import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.stats import ratio_error
-from profilerkit.analysis.steps.series import FEW_STEPS, StepSeries
-from profilerkit.analysis.steps.stalls import Stall
+from profilerkit.analysis.steps.series import FEW_STEPS, Stall, StepSeries
 from profilerkit.analysis.surroundings import Surroundings, Throttling
 from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec

@@ -18,8 +18,7 @@ from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import Numbers, median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS, TraceSteps
 from profilerkit.analysis.steps.log import StepLog, log_of
-from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.stalls import OUTLIER_RATIO, STALL_KINDS, Stall, unnamed_stalls
+from profilerkit.analysis.steps.series import OUTLIER_RATIO, STALL_KINDS, Stall, StepSeries, unnamed_stalls
 from profilerkit.analysis.steps.table import NO_STEPS, log_series, log_steps, trace_series, trace_steps
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.whatif import BLOCKED_RATIO

@@ -17,7 +17,7 @@ from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.samples import signals
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.steps.stalls import with_watched
+from profilerkit.analysis.steps.series import with_watched
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
 from profilerkit.model.events import RawEvent, RawEvents

@@ -16,14 +16,13 @@ from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.ranks.alike import host_ranks, uneven_steps, without_trace
-from profilerkit.analysis.ranks.flight import groups_of
-from profilerkit.analysis.ranks.flight_ranks import flight_recorder
-from profilerkit.analysis.ranks.job import Job, comparable, compare, notes_of
+from profilerkit.analysis.ranks.alike import comparable, host_ranks, uneven_steps, without_trace
+from profilerkit.analysis.ranks.flight import flight_recorder, groups_of
+from profilerkit.analysis.ranks.job import Job, compare, notes_of
 from profilerkit.analysis.ranks.late import late_by_clock, late_by_timers, may_be_hidden, timed_ns
-from profilerkit.analysis.ranks.steps import job_steps, rank_steps
+from profilerkit.analysis.ranks.scale import Place, side_by_side
+from profilerkit.analysis.ranks.waiting import job_steps, rank_steps
 from profilerkit.analysis.recorded import with_records
-from profilerkit.analysis.scale.record import Place, side_by_side
 from profilerkit.analysis.steps.lanes import median_step
 from profilerkit.analysis.steps.series import StepSeries, weaknesses
 from profilerkit.analysis.steps.table import trace_series

@@ -8,9 +8,8 @@ import numpy as np
 from profilerkit.analysis.communication.details import collective_work_of
 from profilerkit.analysis.communication.log import CollectiveLog, collective_log
 from profilerkit.analysis.communication.parallelism import parallelism_of
-from profilerkit.analysis.communication.records import CollectiveWork
 from profilerkit.analysis.communication.registry import Registry, built_in
-from profilerkit.analysis.communication.table import EXPOSED, CommFacts, comm_facts
+from profilerkit.analysis.communication.table import EXPOSED, CollectiveWork, CommFacts, comm_facts
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts, batch_copies, host_copies, small_copies
 from profilerkit.analysis.device.compute import compute_facts, compute_leaves, largest
 from profilerkit.analysis.device.copies import CopyFacts
@@ -55,11 +54,10 @@ from profilerkit.analysis.partition import (
 from profilerkit.analysis.parts import leaf, leaf_times
 from profilerkit.analysis.replay.device_side import MOST_EVENTS
 from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
-from profilerkit.analysis.steps.events import step_events
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
-from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
+from profilerkit.analysis.steps.lanes import StepLanes, step_events, step_lanes
 from profilerkit.analysis.steps.phases import PhaseFacts, RecordingFacts, optimizer_rows, phase_facts, recording_facts
-from profilerkit.analysis.steps.warmup import causes, loading_per_step, warmup_cost
+from profilerkit.analysis.steps.trend import causes, loading_per_step, warmup_cost
 from profilerkit.analysis.trace_view import TraceView
 from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.change import revise

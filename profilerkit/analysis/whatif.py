@@ -7,7 +7,7 @@ import msgspec
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import PAUSES, WAITS
 from profilerkit.analysis.replay.changes import FEWEST_BUCKETS
-from profilerkit.analysis.steps.slow import RARE
+from profilerkit.analysis.steps.table import RARE
 from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, shortage
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Method, Saving

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.logs.history import file_and_line, own_line
-from profilerkit.analysis.logs.log_facts import LogFacts
+from profilerkit.analysis.logs.history import LogFacts, file_and_line, own_line
 from profilerkit.analysis.parts import UNSPLIT
 from profilerkit.analysis.trust import fitting
 from profilerkit.analysis.whatif import unnamed_pauses

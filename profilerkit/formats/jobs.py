@@ -14,7 +14,7 @@ import msgspec
 
 from profilerkit.analysis.communication.registry import Registry
 from profilerkit.analysis.replay.device_side import MOST_EVENTS
-from profilerkit.analysis.steps.slow import SlowTrace, slow_trace
+from profilerkit.analysis.steps.table import SlowTrace, slow_trace
 from profilerkit.analysis.trace_facts import TraceFacts, trace_facts
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.blocks import GZIP_MAGIC

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from profilerkit import __version__
-from profilerkit.analysis.scale.record import condition_of, is_sound
+from profilerkit.analysis.ranks.scale import condition_of, is_sound
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.errors import UnreadableInputError, UsageError, unread
 from profilerkit.formats.jobs import Reading, read_job

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
-from profilerkit.analysis.scale.compare import Crowd, Member, compare_many, member_of
+from profilerkit.analysis.ranks.scale import Crowd, Member, compare_many, member_of
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.communication import Sampled

@@ -7,7 +7,7 @@ import pytest
 
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.ranks.job import compare
-from profilerkit.analysis.ranks.steps import MOST_ROWS, MOST_STEPS, rank_steps
+from profilerkit.analysis.ranks.waiting import MOST_ROWS, MOST_STEPS, rank_steps
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.api import analyze
 from profilerkit.report.sections.ranks import rank_chart

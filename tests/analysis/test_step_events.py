@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.steps import events as module
+from profilerkit.analysis.steps import lanes as module
 from profilerkit.analysis.trace_facts import trace_facts
 from tests.recipes import ALL_REDUCE, GEMM, Trace, host_training, training
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from profilerkit.analysis.communication.records import (
+from profilerkit.analysis.communication.table import (
     Accumulation,
     CollectiveWork,
+    CommFacts,
     Contention,
     Engine,
     ReducerWork,
     Traffic,
 )
-from profilerkit.analysis.communication.table import CommFacts
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.diagnosis import diagnose
 from profilerkit.hardware.lookup import lookup

@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit.analysis.device.device_facts import AllocatorFacts, ColdFacts
-from profilerkit.analysis.logs.log_facts import LogFacts
+from profilerkit.analysis.logs.history import LogFacts
 from profilerkit.analysis.memory.use import AllocatorUse, MemoryUse, Offload, PageFaults, ZeroedGradients
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.diagnosis import diagnose

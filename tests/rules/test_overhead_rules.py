@@ -9,7 +9,7 @@ from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, 
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.host.operators import HeldFacts
 from profilerkit.analysis.steps.phases import RecordingFacts
-from profilerkit.analysis.steps.stalls import Stall
+from profilerkit.analysis.steps.series import Stall
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.run import RIVAL, STEP_TIMERS, Loader, Series, Signal, Trust

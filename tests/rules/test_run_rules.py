@@ -5,9 +5,8 @@ import pytest
 
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.ledger.pauses import Pause
-from profilerkit.analysis.logs.log_facts import LogFacts, Rests
-from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.stalls import Stall
+from profilerkit.analysis.logs.history import LogFacts, Rests
+from profilerkit.analysis.steps.series import Stall, StepSeries
 from profilerkit.analysis.surroundings import HostLink, Surroundings
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise

@@ -9,7 +9,7 @@ from scale_benchmark.job import PER_STEP, STEPS, facts_of, job_of
 import profilerkit
 from profilerkit import api
 from profilerkit.analysis.communication.log import Channel
-from profilerkit.analysis.scale.record import condition_of, typical
+from profilerkit.analysis.ranks.scale import condition_of, typical
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Condition
 from profilerkit.report import html, markdown, terminal

@@ -2,14 +2,25 @@
 
 import re
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
-from profilerkit.analysis.communication.passes import accumulating, accumulation, alone_ns, backward_compute, passes_of
-from profilerkit.analysis.communication.records import CollectiveWork, Contention, Engine, ReducerWork
-from profilerkit.analysis.communication.table import TRANSFER_LEAVES, Split, second_gathers, traffic, transfers_of
+from profilerkit.analysis.communication.table import (
+    TRANSFER_LEAVES,
+    Accumulation,
+    CollectiveWork,
+    Contention,
+    Engine,
+    ReducerWork,
+    Split,
+    second_gathers,
+    traffic,
+    transfers_of,
+)
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.enclosing import launching_operators
+from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import (
     EMPTY,
     I64,
@@ -25,9 +36,160 @@ from profilerkit.analysis.intervals import (
 from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import WAITS, leaf
 from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.analysis.steps.phases import NODE, backward_nodes, nodes_of, optimizer_rows
 from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category, TraceColumns, TraceMeta
+
+#: The operators that start the reduction of gradients; older traces have only annotations.
+_REDUCES = re.compile(r"^c10d::_?(?:all_?reduce|reduce_?scatter)")
+_REDUCES_OF_OLD = re.compile(r"^(?:nccl|gloo):_?(?:all_?reduce|reduce_?scatter)")
+#: What reduces gradients.
+REDUCTIONS = ("all_reduce", "reduce_scatter")
+#: Operators of the forward pass between two backward passes; fewer are a hook's.
+_FEWEST_OPERATORS = 2
+
+
+def backward_compute(columns: TraceColumns, launches: I64, work: Mask, *, on_device: bool) -> Spans | None:
+    """When the backward passes compute; ``None`` where the trace shows no backward pass."""
+    nodes = backward_nodes(columns)
+    if not len(nodes):
+        return None
+    if not on_device:
+        other = work & ~matching(columns, in_use(columns), NODE)[columns.name]
+        inside = _spans(columns, nodes)
+        return intersect(inside, _spans(columns, np.flatnonzero(other)))
+    kernels = np.flatnonzero(work)
+    kernels = kernels[nodes_of(columns, launches[kernels]) >= 0]
+    return _spans(columns, kernels)
+
+
+class Passes(msgspec.Struct, frozen=True):
+    """The backward passes of the judged steps, by what the host issued.
+
+    Attributes:
+        count: in the median step; ``None`` where none shows.
+        reductions: started in each of several passes; 0 where these are not equally many.
+        before: share of all reductions that were started before the first pass of their step: no gradient is in them.
+    """
+
+    count: int | None
+    reductions: int
+    before: float
+
+
+def passes_of(columns: TraceColumns, window: Spans) -> Passes:
+    """Find the backward passes in ``window``.
+
+    A pass ends where operators outside of it follow, before the next begins: those of the next forward pass. An
+    optimizer that steps between two passes makes them training of their own, as of two models: their number is known,
+    and no reduction is said to be repeated.
+    """
+    nodes = backward_nodes(columns)
+    if not len(nodes) or not len(window):
+        return Passes(None, 0, 0.0)
+    backward = _spans(columns, nodes)
+    starts = _pass_starts(columns, backward)
+    step = index_at(window, starts)
+    per_step = np.bincount(step[step >= 0], minlength=len(window))
+    passes = int(np.median(per_step))
+    reduced = _rows(columns, _REDUCES, Category.CPU_OP)
+    if not len(reduced):
+        reduced = _rows(columns, _REDUCES_OF_OLD, Category.ANNOTATION)
+    at = np.sort(columns.ts_ns[reduced])
+    first, last = np.full(len(window), np.iinfo(np.int64).max), np.full(len(window), -1)
+    np.minimum.at(first, step[step >= 0], starts[step >= 0])
+    np.maximum.at(last, step[step >= 0], starts[step >= 0])
+    own = index_at(window, at)
+    before = float((at[own >= 0] < first[own[own >= 0]]).mean()) if (own >= 0).any() else 0.0
+    stepped = columns.ts_ns[optimizer_rows(columns)]
+    own = index_at(window, stepped)
+    if passes < 2 or not len(at) or (stepped[own >= 0] < last[own[own >= 0]]).any():
+        return Passes(passes or None, 0, before)
+    ends = np.where(step >= 0, np.minimum(np.r_[starts[1:], window.end[-1]], window.end[step]), starts)
+    issued = (np.searchsorted(at, ends) - np.searchsorted(at, starts))[step >= 0]
+    equal = len(issued) > 0 and bool((issued == issued[0]).all())
+    return Passes(passes, int(issued[0]) if equal else 0, before)
+
+
+def accumulating(columns: TraceColumns, host: Spans, window: Spans) -> tuple[Spans, Spans] | None:
+    """Whole optimizer steps of several steps each, by the host's and by the device's clock.
+
+    A loop that ends a step with each micro-batch steps its optimizer in one of several. ``None`` where an optimizer
+    steps in each step, in none, or where no group is whole.
+    """
+    stepped = index_at(host, columns.ts_ns[optimizer_rows(columns)])
+    last = np.unique(stepped[stepped >= 0])
+    if len(last) < 2 or len(host) != len(window) or (np.diff(last) < 2).any():
+        return None
+    first, last = last[:-1] + 1, last[1:]
+    whole = host.start[first] >= 0
+    for begin, end, at in zip(first.tolist(), last.tolist(), range(len(first)), strict=True):
+        whole[at] = bool((host.start[begin + 1 : end + 1] == host.end[begin:end]).all())
+    if not whole.any():
+        return None
+    first, last = first[whole], last[whole]
+    return Spans(host.start[first], host.end[last]), Spans(window.start[first], window.end[last])
+
+
+def accumulation(
+    log: CollectiveLog,
+    window: Spans,
+    exposed: Spans,
+    split: Split,
+    passes: int | None,
+    reductions: int,
+    groups: Spans | None = None,
+) -> Accumulation | None:
+    """The reductions that each of several passes repeats; ``None`` where they are not the same in each.
+
+    Each step's reductions fall in order into as many pieces as there are passes, of the same sizes piece by piece.
+    Times are those of a step; ``groups`` are the optimizer steps where each has a step for each of its passes.
+    """
+    if passes is None or passes < 2 or not reductions:
+        return None
+    rows = np.flatnonzero(log.is_a(*REDUCTIONS))
+    window, steps = (window, 1) if groups is None else (groups, passes)
+    step = index_at(window, log.start[rows])
+    early, last = [], []
+    for number in range(len(window)):
+        own = rows[step == number]
+        pieces = [own[first : first + reductions] for first in range(0, len(own), reductions)]
+        if len(own) != passes * reductions or any((log.bytes[p] != log.bytes[pieces[0]]).any() for p in pieces):
+            continue
+        early.append(own[:-reductions])
+        last.append(own[-reductions:])
+    if 2 * len(early) <= len(window):
+        return None
+    start, end = transfers_of(log, split)
+    sooner, all_rows = np.concatenate(early), np.concatenate(early + last)
+    gone = union(start[sooner], end[sooner])
+    return Accumulation(
+        passes=passes,
+        reductions=reductions,
+        early_ns=gone.total_ns / len(early) / steps,
+        early_exposed_ns=intersect(exposed, gone).total_ns / len(early) / steps,
+        transfer_ns=union(start[all_rows], end[all_rows]).total_ns / len(early) / steps,
+        groups=groups,
+    )
+
+
+def _rows(columns: TraceColumns, pattern: re.Pattern[str], category: Category) -> I64:
+    named = matching(columns, in_use(columns), pattern)
+    return np.flatnonzero(named[columns.name] & (columns.category == category))
+
+
+def _pass_starts(columns: TraceColumns, backward: Spans) -> I64:
+    """When each backward pass begins: at a node that operators outside of all nodes come before."""
+    # Threads that load data run operators at any time.
+    outside = (columns.category == Category.CPU_OP) & (columns.thread == main_thread(columns))
+    at = np.sort(columns.ts_ns[outside])
+    at = at[~covered(backward, at)]
+    before = np.searchsorted(at, backward.start)
+    begins = np.r_[True, np.diff(before) >= _FEWEST_OPERATORS]
+    starts: I64 = backward.start[begins]
+    return starts
+
 
 #: Calls that a name with a shape needs alone, so that their median is no accident (a choice).
 FEWEST_ALONE = 3
@@ -41,15 +203,7 @@ SHORTEST_NS = 10_000
 def contention(
     columns: TraceColumns, launches: I64, kernels: I64, window: Spans, transfers: Spans
 ) -> Contention | None:
-    """How long kernels take beside ``transfers`` and alone; ``None`` where none with shapes was seen in both places.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
-        kernels: rows of the kernels that compute, of the judged steps.
-        window: the judged steps.
-        transfers: when collectives ran.
-    """
+    """How long kernels take beside ``transfers`` and alone; ``None`` where none with shapes was seen in both places."""
     beside = time_within(transfers, columns.ts_ns[kernels], columns.end_ns[kernels])
     beside_ns = int(columns.dur_ns[kernels[beside >= OVERLAPPED_RATIO * columns.dur_ns[kernels]]].sum())
     kernels = kernels[columns.dur_ns[kernels] >= SHORTEST_NS]
@@ -90,14 +244,7 @@ _OF_GLOO = "gloo"
 
 
 def reducer_work(columns: TraceColumns, launches: I64, steps: TraceSteps, device: Mask | None) -> ReducerWork | None:
-    """What DDP's reducer did in the judged steps beside reducing; ``None`` without an event of it.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
-        steps: of the trace.
-        device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
-    """
+    """What DDP's reducer did in the judged steps beside reducing; ``None`` without an event of it."""
     window, issuing = steps.steady, steps.by_host.steady
     searches, copies, fills = (_judged(columns, name, issuing) for name in (_SEARCH, _COPY_BACK, _FILL))
     if not (len(searches) or len(copies) or len(fills)):
@@ -117,16 +264,7 @@ def reducer_work(columns: TraceColumns, launches: I64, steps: TraceSteps, device
 
 
 def engine_of(columns: TraceColumns, log: CollectiveLog | None, window: Spans, compute: Spans) -> Engine | None:
-    """DataParallel, or gloo that reduces for a device: what their transfers expose; ``None`` without either.
-
-    Only for traces with device events.
-
-    Args:
-        columns: the trace.
-        log: the collectives that ran on the device.
-        window: the judged steps.
-        compute: when the device computed.
-    """
+    """DataParallel, or gloo that reduces for a device: what their transfers expose; ``None`` without either."""
     count = max(len(window), 1)
     gloo = _judged(columns, _GLOO, window)
     if len(_judged(columns, _DATA_PARALLEL, window)):
@@ -176,7 +314,7 @@ def collective_work_of(view: TraceView, log: CollectiveLog | None) -> Collective
     window = steps.steady
     working = columns.is_a(Category.CPU_OP) if device is None else device & (columns.category == Category.KERNEL)
     work = working & ~communicates[columns.name]
-    compute = union(columns.ts_ns[work], columns.end_ns[work])
+    compute = _spans(columns, np.flatnonzero(work))
     collective_work = CollectiveWork(
         step_ns=window.total_ns / max(len(window), 1),
         reducer=reducer_work(columns, launches, steps, device),
@@ -193,7 +331,9 @@ def collective_work_of(view: TraceView, log: CollectiveLog | None) -> Collective
     judged = np.flatnonzero(work & covered(window, columns.ts_ns))
     collective_work = revise(
         collective_work,
-        backward_alone_ns=None if backward is None else alone_ns(backward, window, transfers),
+        backward_alone_ns=None
+        if backward is None
+        else subtract(intersect(window, backward), transfers).total_ns / max(len(window), 1),
         passes=passes.count,
         before_backward_ratio=passes.before,
         accumulation=accumulation(log, window, _exposed(parts, window), split, passes.count, passes.reductions, groups),
@@ -212,17 +352,7 @@ def divided_work(
     meta: TraceMeta,
     floor_ns: int,
 ) -> CollectiveWork:
-    """The same with waiting for other ranks left out of the transfers.
-
-    Args:
-        collective_work: of the trace alone.
-        log: its collectives.
-        window: the judged steps.
-        parts: the partition with waiting and transfer told apart.
-        split: how each collective divides.
-        meta: what the trace says of its process groups.
-        floor_ns: how long a transfer of next to nothing takes in this run.
-    """
+    """The same with waiting for other ranks left out of the transfers."""
     known = collective_work.accumulation
     if known is not None:
         exposed = _exposed(parts, window)
@@ -260,14 +390,9 @@ def _with_traffic(
 def burst_ns(log: CollectiveLog, window: Spans, working: Spans) -> float:
     """Time of bursts of tiny collectives beyond the first of each, ns per judged step: what joining them would save.
 
-    The calls between them count, and the waits for the other ranks at each; what computes beside them does not, nor the
-    first one of each burst, at which a late rank is waited for however many follow. 0 where collectives run on a
-    device, which starts the next one while the host goes on.
-
-    Args:
-        log: the collectives of the trace.
-        window: the judged steps.
-        working: when operators that are no collectives run.
+    The calls between them count, and the waits for the other ranks at each, but not what computes beside them, nor the
+    first one, at which a late rank is waited for however many follow. 0 on a device, which starts the next one while
+    the host goes on.
     """
     if not log.on_host or not len(window):
         return 0.0

@@ -30,12 +30,8 @@ _ANNOTATED = ("nccl:", "rccl:", "gloo:", "hccl:", "xccl:", "ucc:", "mpi:")
 class Channel(msgspec.Struct, frozen=True):
     """What orders collectives: those of one process group run one after the other, on every member in the same order.
 
-    Transfers between two ranks do so for each pair and direction alone.
-
-    Attributes:
-        group: name of the process group; empty where the trace does not name it.
-        order: without a name, the position of the stream among those that communicate; else 0.
-        pair: of transfers whose ranks are known, the sending and the receiving one.
+    Without the name of a ``group`` the ``order`` is the position of the stream among those that communicate. Transfers
+    are in order for each ``pair``, the sending and the receiving rank, alone.
     """
 
     group: str
@@ -44,22 +40,17 @@ class Channel(msgspec.Struct, frozen=True):
 
 
 class CollectiveLog(msgspec.Struct, frozen=True):
-    """Collectives and point-to-point transfers of one trace by start; arrays are ``(n,)``.
+    """Collectives and point-to-point transfers of one trace by start; arrays are ``(n,)``; names are hostile.
 
     Attributes:
-        start: int64 ns on the trace's own clock.
-        end: int64 ns.
-        name: int32 ids into ``names``: the event's own name.
-        kind: int8 positions in ``KINDS``.
-        title: int32 ids into ``names``: the collective's name in the metadata, else the event's.
-        dtype: int32 ids into ``names``, -1 where unknown.
-        channel: int32 ids into ``channels``.
-        sequence: int64 number within the process group, -1 where the trace does not say.
-        bytes: int64, -1 where unknown.
-        measured: bool, whether the bytes come from the metadata rather than from an operator's shapes.
-        size: int32 members of the group, -1 where unknown.
-        names: id to text. Hostile.
-        channels: id to channel.
+        start: ns on the trace's own clock.
+        name: ids into ``names``: the event's own name.
+        kind: positions in ``KINDS``.
+        title: ids into ``names``: the collective's name in the metadata, else the event's.
+        sequence: number within the process group, -1 where the trace does not say.
+        bytes: -1 where unknown.
+        measured: whether the bytes come from the metadata rather than from an operator's shapes.
+        size: members of the group, -1 where unknown.
         on_host: whether these run on the host, whose load blurs when they end.
     """
 
@@ -95,15 +86,7 @@ class CollectiveLog(msgspec.Struct, frozen=True):
 def collective_log(
     columns: TraceColumns, communicates: Mask, launches: I64, registry: Registry, *, device: Mask | None
 ) -> CollectiveLog | None:
-    """The collectives of a trace; ``None`` when none was seen.
-
-    Args:
-        columns: the trace.
-        communicates: ``(n_strings,)`` names of communication.
-        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
-        registry: what the names stand for.
-        device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
-    """
+    """The collectives of a trace; ``None`` when none was seen."""
     rows = _rows(columns, communicates, device)
     if not len(rows):
         return None
@@ -261,8 +244,7 @@ def _channels(
 ) -> tuple[npt.NDArray[np.int32], tuple[Channel, ...]]:
     """The channel of each row: its process group, and of ``transfers`` its pair of ranks; else its stream.
 
-    A kernel without metadata on a stream that serves one named group belongs to that group: its launch lies before the
-    beginning of the trace.
+    A kernel without metadata on a stream that serves one named group belongs to that group: it was launched before.
     """
     streams, stream = np.unique(columns.stream[rows], return_inverse=True)
     groups = [None if found is None else found.group_name for found in args]

@@ -15,13 +15,7 @@ from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns
 
 
 class _Sign(msgspec.Struct, frozen=True):
-    """What shows one dimension.
-
-    Attributes:
-        group: what is searched in the description that the job gave a process group.
-        name: what is searched in the names of annotations, operators and kernels.
-        kinds: collectives that the dimension runs, to tell how many ranks it has.
-    """
+    """What shows one dimension: a process group's description, or an event's name; ``kinds`` tell its size."""
 
     name: ParallelName
     group: re.Pattern[str]
@@ -73,21 +67,14 @@ def parallelism_of(
 ) -> tuple[Parallelism, ...]:
     """The dimensions that show; empty where nothing tells.
 
-    A collective alone is no sign: all-gather with reduce-scatter are sharded data as well as sequence parallelism, and
-    all-to-all moves tokens to experts as well as embeddings, and attention over a ring sends from rank to rank like
-    the stages of a pipeline.
-
-    Args:
-        columns: the trace.
-        log: its collectives.
-        exposed: when communication ran that nothing hid.
-        window: the judged steps.
+    A collective alone is no sign: all-gather with reduce-scatter are sharded data as well as sequence parallelism,
+    all-to-all moves tokens as well as embeddings, and attention over a ring sends like the stages of a pipeline.
     """
     groups = [group for group in columns.meta.groups if group.size > 1]
     names = _names(columns)
     found = [entry for sign in _SIGNS if (entry := _dimension(sign, groups, names, log)) is not None]
     if len(found) == 1 and found[0].size is None and found[0].name in ("data", "sharded data"):
-        found = [Parallelism(name=found[0].name, size=columns.meta.world_size, evidence=found[0].evidence)]
+        found = [revise(found[0], size=columns.meta.world_size)]
     return tuple(
         _with_bubble(entry, log, groups, columns.meta.rank, exposed, window) if entry.name == "pipeline" else entry
         for entry in found
@@ -104,7 +91,7 @@ def _names(columns: TraceColumns) -> list[str]:
 def _dimension(
     sign: _Sign, groups: list[ProcessGroup], names: list[str], log: CollectiveLog | None
 ) -> Parallelism | None:
-    group = next((group for group in groups if _told_by(group) is sign), None)
+    group = next((group for group in groups if dimension_of(group) == sign.name), None)
     if group is not None:
         return Parallelism(name=sign.name, size=group.size, evidence=f"process group {group.description}")
     name = min((name for name in names if sign.event.search(name)), key=len, default=None)
@@ -114,30 +101,18 @@ def _dimension(
 
 
 def dimension_of(group: ProcessGroup) -> ParallelName | None:
-    """What of the job a process group divides, as its description says; ``None`` where it says nothing."""
-    sign = _told_by(group)
-    return sign.name if sign is not None else None
+    """The first dimension that a group's description names, as ``dp_shard`` shards; ``None`` where it says nothing."""
+    return next((sign.name for sign in _SIGNS if sign.group.search(group.description)), None)
 
 
 def named_groups(groups: Sequence[ProcessGroup], log: CollectiveLog | None) -> tuple[ProcessGroup, ...]:
     """The groups of a rank that say what they divide: by their descriptions, else by the names its collectives tell."""
-    listed = {group.name for group in groups}
-    only_named = () if log is None else {channel.group for channel in log.channels} - listed
-    found = (*groups, *(ProcessGroup(name, name, _size_told(log, name)) for name in sorted(only_named)))
+    found = list(groups)
+    if log is not None:
+        for name in sorted({channel.group for channel in log.channels} - {group.name for group in groups}):
+            own = [at for at, channel in enumerate(log.channels) if channel.group == name and channel.pair is None]
+            found.append(ProcessGroup(name, name, int(max(log.size[np.isin(log.channel, own)], default=0))))
     return tuple(group for group in found if group.size != 1 and dimension_of(group) is not None)
-
-
-def _size_told(log: CollectiveLog | None, name: str) -> int:
-    """Members of a group as its collectives say; 0 where they do not."""
-    if log is None:
-        return 0
-    own = [at for at, channel in enumerate(log.channels) if channel.group == name and channel.pair is None]
-    return int(max(log.size[np.isin(log.channel, own)], default=0))
-
-
-def _told_by(group: ProcessGroup) -> _Sign | None:
-    """The one dimension that a group's description names: ``dp_shard`` is shards, not copies."""
-    return next((sign for sign in _SIGNS if sign.group.search(group.description)), None)
 
 
 def _size(log: CollectiveLog, rows: Mask) -> int | None:
@@ -162,16 +137,13 @@ def _with_bubble(
     if log is None:
         return entry
     rows = log.is_a("send_recv")
-    spans = intersect(exposed, union(log.start[rows], log.end[rows]))
-    inside = intersect(window, spans)
+    inside = intersect(window, intersect(exposed, union(log.start[rows], log.end[rows])))
     measured = inside.total_ns / window.total_ns if window.total_ns else None
     group = next((group for group in groups if _SIGNS[3].group.search(group.description)), None)
     micro = _micro_batches(log, group, rank, window)
     stages = entry.size
-    return Parallelism(
-        name=entry.name,
-        size=stages,
-        evidence=entry.evidence,
+    return revise(
+        entry,
         micro_batches=micro,
         bubble_share=measured,
         schedule_share=(stages - 1) / (micro + stages - 1) if stages and micro else None,
@@ -192,7 +164,13 @@ def _micro_batches(log: CollectiveLog, group: ProcessGroup | None, rank: int | N
 def distributed_models(record: DdpRecord | None) -> tuple[DistributedModel, ...]:
     """The models of a rank in the order in which they were wrapped; none where nothing was asked."""
     models = record.models if record is not None else ()
-    return tuple(revise(one, overlap_ratio=_ratio(one.overlap_ns, one.comm_ns)) for one in models)
+    ratios = [
+        min(max(one.overlap_ns / one.comm_ns, 0.0), 1.0)
+        if one.overlap_ns is not None and one.comm_ns is not None and one.comm_ns > 0
+        else None
+        for one in models
+    ]
+    return tuple(revise(one, overlap_ratio=ratio) for one, ratio in zip(models, ratios, strict=True))
 
 
 def parallelism_by_ddp(models: Sequence[DistributedModel]) -> tuple[Parallelism, ...]:
@@ -201,9 +179,3 @@ def parallelism_by_ddp(models: Sequence[DistributedModel]) -> tuple[Parallelism,
     if not sizes:
         return ()
     return (Parallelism(name="data", size=max(sizes), evidence="DistributedDataParallel, by its own data"),)
-
-
-def _ratio(overlap_ns: int | None, comm_ns: int | None) -> float | None:
-    if overlap_ns is None or comm_ns is None or comm_ns <= 0:
-        return None
-    return min(max(overlap_ns / comm_ns, 0.0), 1.0)

@@ -25,13 +25,7 @@ MOST_REPETITIONS = 3
 
 
 class Registry(msgspec.Struct, frozen=True):
-    """The names of communication.
-
-    Attributes:
-        communication: what is searched in a name.
-        kinds: collective and its pattern; the first that is found counts.
-        custom: the user's patterns with the collective each stands for, ``unknown`` where it was not said.
-    """
+    """The names of communication: the first of the user's ``custom`` patterns, then of ``kinds``, counts."""
 
     communication: re.Pattern[str]
     kinds: tuple[tuple[str, re.Pattern[str]], ...]

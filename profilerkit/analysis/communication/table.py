@@ -1,13 +1,13 @@
-"""The collectives of the judged steps: a row per name, type and group size, their exposed time and transfers."""
+"""The collectives of the judged steps: a row for each kind, their exposed time, and what they cost."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import KINDS, CollectiveLog
 from profilerkit.analysis.communication.parallelism import dimension_of
-from profilerkit.analysis.communication.records import SizeClass, Traffic
 from profilerkit.analysis.communication.registry import UNKNOWN, bus_factor
 from profilerkit.analysis.intervals import I64, Mask, Spans, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.parts import leaf
@@ -16,17 +16,144 @@ from profilerkit.model.communication import ParallelName
 from profilerkit.model.report import Collective
 from profilerkit.trace.columns import Category, ProcessGroup
 
+# Times are ns per steady step on the trace's own clock, waiting for other ranks left out where it is known. ``None``
+# means that the trace cannot say.
+
+# Times are ns per steady step on the trace's own clock, waiting for other ranks left out where it is known. ``None``
+# means that the trace cannot say.
+
+#: Size of one collective: below 1 MB the link's latency rules, from 64 MB on its bandwidth.
+SizeClass = Literal["small", "middle", "large"]
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Collectives of one kind, process group, type and size class.
+
+    Attributes:
+        dimension: what of the job the process group divides, as its description says; ``None`` where it says nothing.
+        size: class by bytes; ``None`` where the bytes are unknown.
+        bytes_per_step: of all of them, by nccl-tests' convention.
+        transfer_ns: when any of them ran.
+        exposed_ns: of that, when nothing hid it.
+        bus_bytes_per_s: by what a link carries; ``None`` where waiting is in the time as well.
+    """
+
+    kind: str
+    dimension: ParallelName | None
+    dtype: str | None
+    group_size: int | None
+    size: SizeClass | None
+    per_step: float
+    bytes_per_step: float | None
+    transfer_ns: float
+    exposed_ns: float
+    median_ns: float
+    bus_bytes_per_s: float | None = None
+
+
+class Accumulation(msgspec.Struct, frozen=True):
+    """Steps of several backward passes, each of which reduces its gradients.
+
+    Attributes:
+        passes: backward passes per step, or per optimizer step.
+        early_ns: transfer per step of those in all passes but the last.
+        early_exposed_ns: of that, when nothing hid it.
+        groups: the optimizer steps, where each has a step for each of its passes; else ``None``.
+    """
+
+    passes: int
+    reductions: int
+    early_ns: float
+    early_exposed_ns: float
+    transfer_ns: float
+    groups: Spans | None = None
+
+
+class ReducerWork(msgspec.Struct, frozen=True):
+    """What DistributedDataParallel's reducer does beside reducing, by its own events, per step.
+
+    Attributes:
+        search_ns: of searches for parameters without a gradient, in which the device has nothing to do.
+        copies: gradients copied from a bucket back to where the optimizer finds them.
+        fill_ns: time in which gradients were brought into buckets, divided by the number of ranks.
+    """
+
+    searches: float
+    search_ns: float
+    copies: float
+    copy_ns: float
+    fill_ns: float = 0.0
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """An engine that devices have a better one for, and its transfers while the device computes nothing."""
+
+    name: Literal["DataParallel", "gloo"]
+    exposed_ns: float
+
+
+class Contention(msgspec.Struct, frozen=True):
+    """Kernels of one name and shape, beside a collective and alone.
+
+    Attributes:
+        groups: names with shapes that were seen in both places.
+        kernels: calls beside collectives that could be compared.
+        usual_ns: what these would take alone.
+        beside_ns: time of all kernels beside collectives, those that could not be compared among them.
+    """
+
+    groups: int
+    kernels: int
+    usual_ns: float
+    excess_ns: float
+    beside_ns: float
+
+
+class CollectiveWork(msgspec.Struct, frozen=True):
+    """What a trace tells of its communication beyond its totals.
+
+    Attributes:
+        exposed_ns: exposed communication that is not known to be waiting.
+        transfer_ns: when any collective ran.
+        backward_alone_ns: computing of the backward pass beside no collective; ``None`` where no backward pass shows.
+        floor_ns: how long a transfer of next to nothing takes in this run; ``None`` where ranks were not matched.
+        accumulation: ``None`` where a step has one backward pass, or its passes reduce different things.
+        contention: ``None`` where no kernel was seen both beside a collective and alone, with shapes.
+        before_backward_ratio: share of the reductions before their step's first backward pass: they hold activations.
+        second_gathers_ns: transfer of the later half of each step's all-gathers.
+        under_input_ns: transfers while the host waits for data that would be waited for without that; 0 on a device.
+        burst_ns: bursts of tiny collectives on the host beyond the first of each, with the calls and waits in them.
+    """
+
+    step_ns: float
+    traffic: tuple[Traffic, ...] = ()
+    exposed_ns: float = 0.0
+    transfer_ns: float = 0.0
+    backward_alone_ns: float | None = None
+    floor_ns: int | None = None
+    accumulation: Accumulation | None = None
+    passes: int | None = None
+    reducer: ReducerWork | None = None
+    engine: Engine | None = None
+    contention: Contention | None = None
+    before_backward_ratio: float = 0.0
+    second_gathers_ns: float = 0.0
+    second_gathers_exposed_ns: float = 0.0
+    under_input_ns: float = 0.0
+    burst_ns: float = 0.0
+
+
 #: Rows kept: the rest of the names took less time.
 MOST_ROWS = 20
 
 
 class Split(msgspec.Struct, frozen=True):
-    """How each collective of a log divides, ``(n,)``.
+    """How each collective of a log divides, ``(n,)`` int64.
 
     Attributes:
-        wait: int64 ns until the last member had arrived, -1 where the collective was not matched.
-        transfer: int64 ns from then until the first member left, -1 where unmatched or where members are missing.
-        members: int64, how many ranks were matched, 0 where none.
+        wait: ns until the last member had arrived, -1 where the collective was not matched.
+        transfer: ns from then until the first member left, -1 where unmatched or where members are missing.
+        members: how many ranks were matched, 0 where none.
     """
 
     wait: I64
@@ -42,14 +169,7 @@ class Split(msgspec.Struct, frozen=True):
 def collective_table(
     log: CollectiveLog, judged: Mask, exposed: Spans, split: Split | None = None
 ) -> tuple[Collective, ...]:
-    """The collectives in ``judged`` grouped by name, type and group size, most time first.
-
-    Args:
-        log: the trace's collectives.
-        judged: ``(n,)`` which of them count.
-        exposed: when communication ran that nothing hid.
-        split: what waiting and transfer took, where ranks were matched.
-    """
+    """The collectives in ``judged`` grouped by name, type and group size, most time first."""
     rows = np.flatnonzero(judged)
     if not len(rows):
         return ()
@@ -95,10 +215,7 @@ def _table_row(log: CollectiveLog, rows: I64, size: I64, exposed: Spans, split: 
 def _bandwidths(
     log: CollectiveLog, rows: I64, kind: str, members: int | None, split: Split
 ) -> tuple[float | None, float | None]:
-    """Algorithm and bus bandwidth, bytes/s: over the transfers where they are known, else over the whole events.
-
-    Whole events include waiting for other ranks, so that the bandwidth is a lower bound then.
-    """
+    """Algorithm and bus bandwidth, bytes/s: over the known transfers, else, as a lower bound, over whole events."""
     known = split.transfer[rows] > 0
     chosen = rows[known] if known.any() else rows
     chosen = chosen[log.bytes[chosen] > 0]
@@ -113,9 +230,8 @@ def _bandwidths(
 class CommFacts(msgspec.Struct, frozen=True):
     """Collectives per steady step: total, exposed, and what compute there is to hide behind.
 
-    ``small_ratio`` is the share of their time in collectives below 1 MB, ``None`` without sizes;
-    ``unclassified_ratio`` the share of it in events of which the collective is not known; ``surplus_ratio`` what some
-    take much beyond the median of their like, as a share of it: probably waiting. ``step_ns`` is the mean traced step.
+    Of their time, ``small_ratio`` is in those below 1 MB, ``None`` without sizes, ``unclassified_ratio`` in events of
+    unknown kind, and ``surplus_ratio`` what some take much beyond the median of their like: probably waiting.
     """
 
     step_ns: float
@@ -202,15 +318,7 @@ def transfers_of(log: CollectiveLog, split: Split) -> tuple[I64, I64]:
 def traffic(
     log: CollectiveLog, window: Spans, exposed: Spans, split: Split, groups: Sequence[ProcessGroup]
 ) -> tuple[Traffic, ...]:
-    """One record per kind, dimension, type, group size and size class, most transfer time first.
-
-    Args:
-        log: the trace's collectives.
-        window: the judged steps.
-        exposed: exposed communication that is not known to be waiting.
-        split: what waiting and transfer took, where ranks were matched.
-        groups: the process groups whose descriptions tell what they divide.
-    """
+    """One record per kind, dimension, type, group size and size class, most transfer time first."""
     rows = np.flatnonzero(covered(window, log.start))
     if not len(rows):
         return ()
@@ -230,10 +338,7 @@ def traffic(
 
 
 def second_gathers(log: CollectiveLog, window: Spans, exposed: Spans, split: Split) -> tuple[float, float]:
-    """Transfer and exposed time of the later half of each step's all-gathers, ns per step.
-
-    Where parameters are gathered twice the second time is in the backward pass, after all of the first.
-    """
+    """Transfer and exposed time, ns, of the later half of each step's all-gathers: those of the backward pass."""
     rows = np.flatnonzero(log.is_a("all_gather"))
     step = index_at(window, log.start[rows])
     later = [own[len(own) - len(own) // 2 :] for n in range(len(window)) if len(own := rows[step == n])]

@@ -6,9 +6,8 @@ min(E, Q (1 - 1/k)) and not by E (1 - 1/k): what is hidden gets shorter as well.
 
 from collections.abc import Callable, Sequence
 
-from profilerkit.analysis.communication.records import Traffic
 from profilerkit.analysis.communication.registry import UNKNOWN
-from profilerkit.analysis.communication.table import TRANSFER
+from profilerkit.analysis.communication.table import TRANSFER, Traffic
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.analysis.replay.changes import FEWEST_BUCKETS
@@ -51,10 +50,7 @@ def may_overlap(facts: Facts, row: Traffic) -> bool:
 
 
 def share_of_step(facts: Facts, time_ns: float) -> float:
-    """A time of the trace as a share of the steady step.
-
-    What runs on a device takes as long without the trace; on a host everything is quicker alike.
-    """
+    """A time of the trace as a share of the steady step; on a host everything is quicker alike without the trace."""
     step = facts.mean_step_ns
     if facts.mode == "cpu" and facts.collective_work is not None:
         step = facts.collective_work.step_ns

@@ -12,10 +12,9 @@ import numpy.typing as npt
 from profilerkit.analysis.events import EVENT_DTYPE, timed
 from profilerkit.analysis.intervals import I64, Spans, covered, union
 from profilerkit.analysis.steps.find import in_step
-from profilerkit.analysis.steps.growth import FEWEST_TO_GROW
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.steps.series import LEAST_COVERAGE
-from profilerkit.analysis.steps.stalls import Stall
+from profilerkit.analysis.steps.series import LEAST_COVERAGE, Stall
+from profilerkit.analysis.steps.trend import FEWEST_TO_GROW
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import StackPlace, StackSample

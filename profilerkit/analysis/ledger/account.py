@@ -1,30 +1,166 @@
 """The wall clock of a rank as a partition: every nanosecond of it in exactly one entry."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Final
 
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.events import Timed, joined
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Timed, is_whole, joined, put_in, timed
+from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import (
     I64,
+    Mask,
     Segments,
     Spans,
     covered,
+    innermost_owner,
     paint,
     positive,
     subtract,
     union,
     with_label,
 )
-from profilerkit.analysis.ledger.records import Records, excess, labelled, occurrences, owners, read_records, step_kinds
+from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.steps.device_time import DeviceTime
 from profilerkit.analysis.steps.log import StepLog, exposed, starving
 from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource
 from profilerkit.rundir.layout import OFF_BY_SETTINGS, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import StartUp
+
+#: Ledger entry of a named phase by its leaf; others are phases.
+_PHASE_ENTRIES = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other.log": "logging"}
+
+
+class Records(msgspec.Struct, frozen=True):
+    """What the training thread did, by kind.
+
+    Attributes:
+        phases: named and inferred phases by ledger entry; those named for getting a batch are under ``step.input``.
+        exports: when a window's trace was stopped and written.
+        probes: when probes put steps in, or put back what they had changed.
+        own: of all STEP records by start, which are the run's own: those of ``steps``.
+    """
+
+    steps: Timed
+    fetches: Timed
+    kinds: Mapping[EventKind, Timed]
+    phases: Mapping[str, Timed]
+    exports: Timed
+    probes: Timed
+    own: Mask
+    begin_ns: int
+    end_ns: int
+
+
+_KINDS = (
+    *(EventKind.BACKWARD, EventKind.OPTIMIZER, EventKind.WINDOW, EventKind.GC, EventKind.SAVE, EventKind.COMPILE),
+    *(EventKind.SYNC, EventKind.COPY, EventKind.COLLECTIVE),
+)
+
+
+def read_records(record: RankRecord) -> Records | None:
+    """The records of one rank; ``None`` where it left none, or only steps that were inferred from a recorder's dump."""
+    events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
+    is_inferred = (events["flags"] & EventFlag.INFERRED) != 0
+    if not len(events) or (record.meta is None and is_inferred.all()):
+        return None
+    first, last = int(events["start"].min()), int((events["start"] + events["dur"]).max())
+    heard = max([last, *(sample.t_ns for sample in record.samples[-1:])])
+    kind = events["kind"]
+    own = (events["flags"] & EventFlag.OTHER_THREAD) == 0
+    windows = timed(events[kind == EventKind.WINDOW])
+    steps, probes = timed(events[kind == EventKind.STEP]), timed(events[kind == EventKind.PROBE])
+    kept = ~put_in(events, steps.start)
+    return Records(
+        steps=steps.where(kept),
+        fetches=timed(events[(kind == EventKind.WAIT) & own & ((events["flags"] & NOT_TRAINING) == 0)]),
+        kinds={wanted: timed(events[(kind == wanted) & own & is_whole(record, wanted)]) for wanted in _KINDS},
+        phases=_phases(events[(kind == EventKind.PHASE) & own], record.names),
+        exports=_exports(record, windows),
+        probes=probes,
+        own=kept,
+        begin_ns=min(record.meta.anchor_perf_ns, first) if record.meta else first,
+        end_ns=max(record.end.end_perf_ns, last) if record.end else heard,
+    )
+
+
+def _phases(events: Events, names: Mapping[int, str]) -> dict[str, Timed]:
+    by_entry: dict[str, list[int]] = {}
+    for name_id in np.unique(events["name"]).tolist():
+        name = names.get(name_id, "phase")
+        entry = "step.input" if is_feeding_phase(name) else _PHASE_ENTRIES.get(LEAVES[phase_leaf(name)], "phases")
+        by_entry.setdefault(entry, []).append(name_id)
+    return {entry: timed(events[np.isin(events["name"], ids)]) for entry, ids in by_entry.items()}
+
+
+def _exports(record: RankRecord, windows: Timed) -> Timed:
+    """From the end of what a window traced to the end of the window."""
+    stops = [status.end_perf_ns for status, _ in record.windows if status.end_perf_ns is not None]
+    start = np.array(sorted(stops), dtype=np.int64)
+    after = np.searchsorted(windows.start, start, side="right") - 1
+    inside = (after >= 0) & (start < windows.end[after]) if len(windows) else np.zeros(len(start), dtype=np.bool_)
+    start, after = start[inside], after[inside]
+    return Timed(start, windows.end[after], np.zeros(len(start), dtype=np.int64))
+
+
+def owners(parts: Sequence[Timed], label: int = 0) -> Segments:
+    """Of nested intervals the innermost owns the instant; each part has the next label, of which lower ones win.
+
+    Intervals that overlap with no other one need no sweep; they are nearly all.
+
+    >>> outer, inner = (Timed(*(np.array([value]) for value in edges)) for edges in ((0, 9, 0), (2, 4, 0)))
+    >>> owned = owners([inner, outer])
+    >>> list(zip(owned.start.tolist(), owned.end.tolist(), owned.label.tolist()))
+    [(0, 2, 1), (2, 4, 0), (4, 9, 1)]
+    """
+    start, end = (np.concatenate([getattr(timed, name) for timed in parts]) for name in ("start", "end"))
+    labels = np.repeat(label + np.arange(len(parts)), [len(timed) for timed in parts])
+    order = np.argsort(start, kind="stable")
+    order = order[end[order] > start[order]]
+    start, end, labels = start[order], end[order], labels[order]
+    if not len(start):
+        return Segments(start, end, labels)
+    reach = np.maximum.accumulate(end)
+    alone = np.r_[True, start[1:] >= reach[:-1]] & np.r_[start[1:] >= end[:-1], True]
+    nested = innermost_owner(start[~alone], end[~alone], labels[~alone])
+    start, end = np.r_[start[alone], nested.start], np.r_[end[alone], nested.end]
+    labels = np.r_[labels[alone], nested.label]
+    order = np.argsort(start, kind="stable")
+    return Segments(start[order], end[order], labels[order])
+
+
+def occurrences(timed: Timed, records: Records) -> int:
+    """How many there are; those between which nothing trains count as one, such as the files of one checkpoint."""
+    trained = joined([records.steps, records.kinds[EventKind.BACKWARD], records.kinds[EventKind.OPTIMIZER]]).start
+    return len(np.unique(np.searchsorted(trained, union(timed.start, timed.end).start)))
+
+
+def excess(per_step: I64, rows: Mask, usual: Mask) -> I64:
+    """``(n_parts,)`` ns by which the chosen steps exceed as many usual ones, taken from the parts that grew.
+
+    The sum is the excess over the median usual step; 0 without any. ``per_step`` is ``(n_parts, n_steps)`` ns.
+
+    >>> per_step = np.array([[70, 10, 10, 10], [30, 20, 20, 20]])
+    >>> excess(per_step, np.array([True, False, False, False]), np.array([False, True, True, True])).tolist()
+    [60, 10]
+    """
+    count = int(rows.sum())
+    if not count or not usual.any():
+        return np.zeros(len(per_step), dtype=np.int64)
+    spent = per_step[:, rows].sum(axis=1)
+    expected = np.rint(count * np.median(per_step[:, usual], axis=1)).astype(np.int64)
+    grown = np.maximum(spent - expected, 0)
+    total = int(spent.sum()) - round(count * float(np.median(per_step[:, usual].sum(axis=0))))
+    parts = grown.tolist()
+    whole = sum(parts)
+    total = max(min(total, whole), 0)
+    # In proportion to what grew, to the nanosecond; products of whole numbers may exceed 64 bits.
+    reached = [0, *(total * until // max(whole, 1) for until in accumulate(parts))]
+    return np.array([after - before for before, after in pairwise(reached)], dtype=np.int64)
+
 
 _PARTS: Final = {
     "step.input": (),
@@ -64,7 +200,6 @@ class Account(msgspec.Struct, frozen=True):
     """What a rank's time went to, step by step.
 
     Attributes:
-        records: what the training thread did.
         aside: intervals by the entries that own their time whatever happens inside it.
         loader_seen: a fetch that feeds the training was recorded.
         by_step: entry to ``(n_steps + 2,)`` ns: ahead of the steps, of each step up to the next one, and behind them.
@@ -92,13 +227,7 @@ def account(record: RankRecord, log: StepLog | None) -> Account | None:
 
 
 def rank_ledger(record: RankRecord, log: StepLog | None, found: Account | None) -> Ledger | None:
-    """The wall clock of one rank; ``None`` where it left no records of its training, or was asked for none.
-
-    Args:
-        record: what it left.
-        log: its steps; ``None`` without any.
-        found: what its time went to.
-    """
+    """The wall clock of one rank; ``None`` where it left no records of its training, or was asked for none."""
     light = record.meta.features.get("light") if record.meta else None
     if found is None or (light is not None and not light.on and light.reason == OFF_BY_SETTINGS):
         return None
@@ -223,24 +352,16 @@ def _ahead(records: Records) -> Spans:
 def _by_step(
     records: Records, log: StepLog | None, aside: dict[str, Timed], fed: Timed, *, lost: bool
 ) -> dict[str, I64]:
-    """Return ``Account.by_step`` by the host's clock: each step from its start to the next one's.
-
-    Args:
-        records: the records.
-        log: the steps; ``None`` without any.
-        aside: intervals by the entries of ``_ASIDE``.
-        fed: fetches that feed the training.
-        lost: records may be missing behind the last one.
-    """
+    """Return ``Account.by_step`` by the host's clock: each step from its start to the next one's."""
     starts = log.start if log is not None else np.empty(0, dtype=np.int64)
     begin, end, count = records.begin_ns, records.end_ns, len(starts)
     last = max(int(records.steps.end.max(initial=begin)), int(starts.max(initial=begin)))
-    owned = owners([*(labelled(aside[entry], n) for n, entry in enumerate(_ASIDE)), labelled(records.steps, _STEP)])
+    owned = owners([*(aside[entry] for entry in _ASIDE), records.steps])
     mine, is_aside = owned.only(_STEP), owned.label < _STEP
     kinds = [fed, *(joined([records.kinds[kind] for kind in kinds]) for kinds in _PARTS.values() if kinds)]
     layers = [
         Segments(owned.start[is_aside], owned.end[is_aside], owned.label[is_aside]),
-        owners([labelled(timed, _STEP + number) for number, timed in enumerate(kinds)]),
+        owners(kinds, _STEP),
         with_label(_ahead(records), _STEP + len(_PARTS)),
     ]
     edges = np.unique(np.clip(np.concatenate([[begin, last, end], starts, mine.start, mine.end]), begin, end))
@@ -262,10 +383,7 @@ def _by_step(
 
 
 def _of_the_device(by_step: Mapping[str, I64], log: StepLog, device: DeviceTime, end_ns: int) -> dict[str, I64]:
-    """Return the same by the device's clock: each step from the end of the one before it to its own end there.
-
-    What the host did counts as far as the device may have stood still for it. The rest of the step is the device's.
-    """
+    """The same by the device's clock: what the host did counts as far as the device may have stood still for it."""
     host = sum(by_step.values(), np.zeros(len(log.start) + 2, dtype=np.int64))[1:]
     starts = log.start[0] + np.r_[0, np.cumsum(host)]
     ends = np.r_[starts[0], np.clip(device.end, starts[1:-1], end_ns), end_ns]
@@ -286,10 +404,15 @@ def _set_apart(spent: dict[str, int], found: Account, log: StepLog) -> None:
     if log.device is not None:
         steps = Timed(steps.start, np.maximum(steps.end, log.device.end[own]), steps.flags)
     state = tuple(value for value, is_own in zip(log.state, own, strict=True) if is_own)
-    kinds = step_kinds(steps, found.records.kinds[EventKind.WINDOW], state)
+    first, steady = (np.array([value == wanted for value in state], dtype=np.bool_) for wanted in ("warmup", "steady"))
+    windows, touched = found.records.kinds[EventKind.WINDOW], np.zeros(len(steps), dtype=np.bool_)
+    low = np.searchsorted(steps.end, windows.start, side="right")
+    high = np.searchsorted(steps.start, windows.end, side="left")
+    for begin, stop in zip(low.tolist(), high.tolist(), strict=True):
+        touched[begin : stop + 1 if stop > begin else begin] = True  # the step behind it too
     per_step = np.stack([found.by_step[entry][1:-1][own] for entry in _IN_STEPS])
-    for entry, rows in (("warm.steps", kinds.first), ("profiler", kinds.profiled)):
-        more = excess(per_step, rows, kinds.usual)
+    for entry, rows in (("warm.steps", first), ("profiler", touched & ~first)):
+        more = excess(per_step, rows, steady & ~first & ~touched)
         spent[entry] += int(more.sum())
         for name, time_ns in zip(_IN_STEPS, more.tolist(), strict=True):
             spent[name] -= time_ns

@@ -8,8 +8,7 @@ import numpy as np
 from profilerkit.analysis.events import EVENT_DTYPE, Timed, fetches_here, timed
 from profilerkit.analysis.host.lines import HotLine, line_within
 from profilerkit.analysis.intervals import covered, union
-from profilerkit.analysis.ledger.account import Account
-from profilerkit.analysis.ledger.records import occurrences
+from profilerkit.analysis.ledger.account import Account, occurrences
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.rundir.layout import EventFlag
@@ -22,12 +21,8 @@ class Pause(msgspec.Struct, frozen=True):
     """What training stands still for, from the first judged step to the end of the last step.
 
     Attributes:
-        kind: what for.
-        count: how often in that time.
         run_count: how often in the whole run, the start of it and what lies behind the last step among it.
-        time_ns: all of them together.
         share: of the time in question, the writing of traces left out.
-        steps: steps in that time.
         steps_apart: from one to the next, the median; ``None`` for a single one.
         batches: that an evaluation reads from loaders, on average; ``None`` where it reads none.
         records_graphs: autograd records the operators of evaluations, which nothing needs.
@@ -58,8 +53,6 @@ _KINDS: tuple[PauseKind, ...] = ("checkpoint", "evaluation", "logging")
 
 def pauses(record: RankRecord, log: StepLog, found: Account | None) -> tuple[Pause, ...]:
     """What the records of one rank tell, longest in all first; empty where training never stood still.
-
-    ``found`` is what its time went to.
 
     Of pauses in each other the inner one counts. What lies behind the last step is no pause: training had ended.
     """

@@ -1,15 +1,19 @@
-"""An allocator's history to its peak, what was in use at it and for what, requests that failed, and its cycles."""
+"""An allocator's history to its peak, what was in use at it and for what, and when a sampled device is idle."""
 
 import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.memory.allocator import told_growth
+from profilerkit.analysis.steps.series import regular_distance
 from profilerkit.model.change import revise
 from profilerkit.model.memory import FailedRequest, LiveAtPeak, LiveBytes, LiveKind, MemoryGrowth, MemorySnapshot
+from profilerkit.model.run import Series
+from profilerkit.rundir.sampled import Sample
 from profilerkit.trace.logs import BACKWARD, AllocatorEvent, Block, DeviceHistory, SnapshotLog
 
 #: A fall of this part of the deepest one ends a rise: freed temporaries within a forward pass are smaller (a choice).
@@ -41,13 +45,7 @@ def valleys(level: I64) -> I64:
 
 
 def growth_of(level: I64, times_ns: I64, room_bytes: int | None) -> MemoryGrowth | None:
-    """How the lowest memory in use grows from one rise to the next; ``None`` with fewer than eight of them.
-
-    Args:
-        level: ``(n_events,)`` int64 bytes in use after each event.
-        times_ns: ``(n_events,)`` int64.
-        room_bytes: that could still be had at the peak; ``None`` where it is not known.
-    """
+    """How the lowest memory in use grows from one rise to the next; ``None`` with fewer than eight of them."""
     low = valleys(level)
     if len(low) < 2:
         return None
@@ -75,12 +73,6 @@ def split_frame(frame: str) -> tuple[str, str]:
     file, _, rest = frame.rpartition(":")
     line, _, function = rest.partition(" ")
     return (file, function) if file and line.isdigit() else ("", frame.removeprefix(BACKWARD).strip())
-
-
-def files_of_modules(stacks: Iterable[Sequence[str]]) -> frozenset[str]:
-    """Files with a function ``forward`` on any of the stacks: an ``__init__`` there makes parameters."""
-    frames = {frame for stack in stacks for frame in stack if frame.endswith(" forward")}
-    return frozenset(split_frame(frame)[0] for frame in frames)
 
 
 def kind_of(frames: Sequence[str], modules: frozenset[str]) -> LiveKind:
@@ -164,15 +156,8 @@ def _snapshot(origin: str, device: DeviceHistory) -> MemorySnapshot:
     return _with_history(known, device.events, used) if device.events else known
 
 
-class _Level(msgspec.Struct, frozen=True):
-    """Bytes before the first event, and ``(n_events,)`` int64 after each."""
-
-    start: int
-    after: I64
-
-
-def _level(events: Sequence[AllocatorEvent], signs: dict[str, int], end: int) -> _Level:
-    """The bytes over the history, counted back from what the snapshot holds at its end.
+def _level(events: Sequence[AllocatorEvent], signs: dict[str, int], end: int) -> tuple[int, I64]:
+    """Bytes before the first event and ``(n_events,)`` after each, counted back from the snapshot's.
 
     Three events of +4, +2 and -4 that end with 5 bytes began with 3: 7, 9, 5. What would begin below zero begins at
     the least that stays above it: the history and the end then disagree.
@@ -180,16 +165,16 @@ def _level(events: Sequence[AllocatorEvent], signs: dict[str, int], end: int) ->
     change = np.array([signs.get(event.action, 0) * event.bytes for event in events], dtype=np.float64)
     grown = np.cumsum(change)
     start = max(end - float(grown[-1]), -float(min(grown.min(), 0.0)), 0.0)
-    return _Level(round(min(start, _LARGEST)), np.rint(np.clip(start + grown, 0.0, _LARGEST)).astype(np.int64))
+    return round(min(start, _LARGEST)), np.rint(np.clip(start + grown, 0.0, _LARGEST)).astype(np.int64)
 
 
 def _with_history(known: MemorySnapshot, events: Sequence[AllocatorEvent], used: Sequence[Block]) -> MemorySnapshot:
-    in_use = _level(events, _IN_USE, known.in_use_bytes)
-    reserved = _level(events, _RESERVED, known.reserved_bytes)
-    top = int(in_use.after.argmax())
-    peak = int(in_use.after[top])
-    if in_use.start > peak:
-        top, peak = -1, in_use.start
+    start, in_use = _level(events, _IN_USE, known.in_use_bytes)
+    start_reserved, reserved = _level(events, _RESERVED, known.reserved_bytes)
+    top = int(in_use.argmax())
+    peak = int(in_use[top])
+    if start > peak:
+        top, peak = -1, start
     timed = np.array([row for row, event in enumerate(events) if event.time_ns is not None], dtype=np.int64)
     times = np.array([events[row].time_ns for row in timed.tolist()], dtype=np.int64)
     failed = _failed(events, in_use, reserved)
@@ -197,26 +182,26 @@ def _with_history(known: MemorySnapshot, events: Sequence[AllocatorEvent], used:
     taken = [_RESERVED[event.action] > 0 for event in events if event.action in _RESERVED]
     return revise(
         _held(known, _live_at(events, top, used), peak),
-        start_in_use_bytes=in_use.start,
+        start_in_use_bytes=start,
         peak_bytes=peak,
-        reserved_at_peak_bytes=int(reserved.after[top]) if top >= 0 else reserved.start,
-        peak_reserved_bytes=max(reserved.start, int(reserved.after.max())),
+        reserved_at_peak_bytes=int(reserved[top]) if top >= 0 else start_reserved,
+        peak_reserved_bytes=max(start_reserved, int(reserved.max())),
         length_ns=int(times.max() - times.min()) if len(times) else None,
         failed=failed,
-        growth=growth_of(in_use.after[timed], times, max(room - peak, 0) if room is not None else None),
+        growth=growth_of(in_use[timed], times, max(room - peak, 0) if room is not None else None),
         retaken=sum(taken[taken.index(False) :]) if False in taken else 0,
     )
 
 
-def _failed(events: Sequence[AllocatorEvent], in_use: _Level, reserved: _Level) -> tuple[FailedRequest, ...]:
+def _failed(events: Sequence[AllocatorEvent], in_use: I64, reserved: I64) -> tuple[FailedRequest, ...]:
     """The last requests that failed, in their order."""
     rows = [row for row, event in enumerate(events) if event.action == "oom"][-MOST_FAILED:]
     return tuple(
         FailedRequest(
             requested_bytes=events[row].bytes,
             free_bytes=events[row].free_bytes,
-            in_use_bytes=int(in_use.after[row]),
-            reserved_bytes=int(reserved.after[row]),
+            in_use_bytes=int(in_use[row]),
+            reserved_bytes=int(reserved[row]),
             frames=events[row].frames,
             is_of_loss=is_of_loss(events[row].frames),
         )
@@ -243,7 +228,9 @@ def _live_at(events: Sequence[AllocatorEvent], top: int, used: Sequence[Block]) 
 
 def _held(known: MemorySnapshot, blocks: _Live, total: int) -> MemorySnapshot:
     """``known`` with what the blocks are, by line and by kind; what is not known of ``total`` has neither."""
-    modules = files_of_modules(frames for _, frames in blocks)
+    # An ``__init__`` in a file with a function ``forward`` makes parameters.
+    lines = {frame for _, frames in blocks for frame in frames}
+    modules = frozenset(split_frame(frame)[0] for frame in lines if frame.endswith(" forward"))
     kind_by_stack = {frames: kind_of(frames, modules) for frames in {frames for _, frames in blocks}}
     by_line = _by_line([(size, own_line(frames), kind_by_stack[frames]) for size, frames in blocks])
     kinds: dict[LiveKind, tuple[int, int]] = {}
@@ -299,3 +286,99 @@ def own_line(frames: Sequence[str]) -> str | None:
     """The innermost line outside of libraries, else the innermost one; ``None`` without any."""
     own = (frame for frame in frames if not any(part in frame for part in _LIBRARIES))
     return next(own, next(iter(frames), None))
+
+
+class Rests(msgspec.Struct, frozen=True):
+    """How a device of a log was at rest between its first and its last sample at work.
+
+    Attributes:
+        idle_ratio: 1 - their mean utilisation.
+        resting_ratio: share of them in stretches at rest.
+        length: median length of a stretch, in samples; 0 without any.
+        period: samples from the start of a stretch to that of the next; ``None`` where they do not come at intervals.
+        sample_ns: time from one sample to the next, median; ``None`` of a log without times.
+        before: samples at rest before the first at work; ``after`` the last likewise.
+    """
+
+    label: str
+    n: int
+    idle_ratio: float
+    resting_ratio: float
+    count: int
+    length: int
+    period: int | None
+    sample_ns: int | None
+    before: int = 0
+    after: int = 0
+
+
+class LogFacts(msgspec.Struct, frozen=True):
+    """What was read of logs.
+
+    Attributes:
+        alone: nothing but logs was given, so that there are no steps.
+        devices: how many devices each sampler's log is of, whose every signal is in ``series``.
+        own: the snapshots that are of the judged run; of logs alone all.
+        rests: when each device of a sampler's log was idle, where its use was sampled often enough.
+    """
+
+    alone: bool
+    devices: tuple[int, ...] = ()
+    series: tuple[Series, ...] = ()
+    snapshots: tuple[MemorySnapshot, ...] = ()
+    own: tuple[MemorySnapshot, ...] = ()
+    rests: tuple[Rests, ...] = ()
+
+    def of_devices(self, name: str) -> tuple[Series, ...]:
+        """One signal of each device that has it."""
+        return tuple(series for series in self.series if series.name == name)
+
+
+#: A device is at rest in samples below this ratio of its use at work, which is the mean of its use weighted by itself:
+#: a run that never takes more than a third of a device is at work at a quarter of it (a choice).
+AT_REST_RATIO = 0.25
+#: By how much of their distance rests may be early or late and still come at intervals: what they wait for varies.
+SLACK = 0.15
+#: Fewer samples at work are no pattern (a choice).
+FEWEST_SAMPLES = 10
+
+
+def rests(label: str, samples: Sequence[Sample]) -> Rests | None:
+    """The pattern of one device; ``None`` of one with fewer than ``FEWEST_SAMPLES`` at work, which nobody used."""
+    known = [
+        (sample.t_ns, sample.gpu.utilization_ratio)
+        for sample in samples
+        if sample.gpu is not None and sample.gpu.utilization_ratio is not None
+    ]
+    use = np.array([value for _, value in known], dtype=np.float64)
+    at_work = float(np.square(use).sum() / use.sum()) if use.any() else 1.0
+    resting = use < AT_REST_RATIO * at_work
+    working = np.flatnonzero(~resting)
+    if len(working) < FEWEST_SAMPLES:
+        return None
+    first, last = int(working[0]), int(working[-1])
+    starts, ends = _stretches(resting[first : last + 1])
+    between = np.diff(np.array([t_ns for t_ns, _ in known], dtype=np.int64))
+    each_ns = int(np.median(between)) if len(between) else 0
+    return Rests(
+        label=label,
+        n=last - first + 1,
+        idle_ratio=1.0 - float(use[first : last + 1].mean()),
+        resting_ratio=float((ends - starts).sum()) / (last - first + 1),
+        count=len(starts),
+        length=round(float(np.median(ends - starts))) if len(starts) else 0,
+        period=regular_distance(starts, SLACK),
+        sample_ns=each_ns if each_ns > 0 else None,
+        before=first,
+        after=len(use) - 1 - last,
+    )
+
+
+def _stretches(is_rest: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
+    """Start and end of each run of samples at rest.
+
+    >>> [ends.tolist() for ends in _stretches(np.array([False, True, True, False, True]))]
+    [[1, 4], [3, 5]]
+    """
+    edges = np.diff(np.r_[0, is_rest.astype(np.int64), 0])
+    return np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)

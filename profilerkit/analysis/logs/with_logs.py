@@ -1,22 +1,154 @@
-"""The facts of a run with what logs beside it say, or of the logs alone."""
+"""The facts of a run with what logs beside it say: joined on the time of day, kept apart, or of the logs alone."""
 
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.logs.history import memory_snapshots
-from profilerkit.analysis.logs.joining import JoinedGpu, is_of_the_time, join_logs, join_sampler, join_snapshot
-from profilerkit.analysis.logs.log_facts import LogFacts, rests
+from profilerkit.analysis.logs.history import LogFacts, memory_snapshots, rests
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.ranks.alike import captured
 from profilerkit.analysis.samples import summarise
-from profilerkit.analysis.surroundings import Surroundings, Throttling, hottest, throttling
+from profilerkit.analysis.surroundings import Throttling, hottest, throttling
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory, MemorySnapshot, OutOfMemory
 from profilerkit.model.run import Series, Signal, Trust
 from profilerkit.rundir.sampled import Sample
-from profilerkit.trace.logs import Log, SamplerLog, SnapshotLog
-from profilerkit.units import format_bytes
+from profilerkit.trace.logs import GpuLog, Log, SamplerLog, SnapshotLog
+from profilerkit.units import format_bytes, format_long_ns
+
+#: Samples of a device within the recorded steps below which they say nothing of these (a choice).
+FEWEST_SAMPLES = 3
+
+_AS_UTC = "; its times have no time zone and are read as UTC"
+
+
+class JoinedGpu(msgspec.Struct, frozen=True):
+    """The device of a log that is the judged rank's, with its samples during the recorded steps."""
+
+    label: str
+    samples: tuple[Sample, ...]
+
+
+def join_sampler(log: SamplerLog, rank: RankFacts, *, only: bool) -> tuple[JoinedGpu | None, str]:
+    """The judged rank's device in the log, and in a sentence why it is taken for it or is not."""
+    apart = f"{log.origin} is kept apart from {rank.origin}: "
+    span = recorded_span(rank)
+    if span is None:
+        return None, f"{apart}the recording has no time of day."
+    if log.clock == "none":
+        return None, f"{apart}the log has no times."
+    zone = _AS_UTC if log.clock == "no zone" else ""
+    gpu, why = _device_of(log, rank, only=only)
+    if gpu is None:
+        return None, f"{apart}{why}."
+    inside = tuple(sample for sample in gpu.samples if span[0] <= sample.t_ns <= span[1])
+    if len(inside) < FEWEST_SAMPLES:
+        seen = _relation([sample.t_ns for sample in gpu.samples], span)
+        return None, f"{apart}{len(inside)} samples of {gpu.label} are within the recorded steps ({seen}){zone}."
+    named = f", {why}" if why else ""
+    said = f"{len(inside)} samples of {gpu.label} are within the recorded steps{named}{zone}."
+    return JoinedGpu(gpu.label, inside), f"{log.origin} is joined with {rank.origin} on the clock: {said}"
+
+
+def is_of_the_time(log: SamplerLog, rank: RankFacts) -> bool:
+    """Whether the log goes on while the rank's steps do; not where either has no time of day."""
+    span, times = recorded_span(rank), _sampled(log)
+    return bool(times) and span is not None and _overlap(times, span)
+
+
+def join_snapshot(log: SnapshotLog, rank: RankFacts) -> tuple[bool, str]:
+    """Whether the history of the snapshot covers recorded steps, and in a sentence why it does or does not."""
+    apart = f"{log.origin} is kept apart from {rank.origin}: "
+    span, times = recorded_span(rank), _times(log)
+    if span is None:
+        return False, f"{apart}the recording has no time of day."
+    if not times:
+        return False, f"{apart}the snapshot has no times."
+    if not _overlap(times, span):
+        return False, f"{apart}its history and the recorded steps are from different times ({_relation(times, span)})."
+    return True, f"{log.origin} is joined with {rank.origin} on the clock: its history covers recorded steps."
+
+
+def join_logs(sampler: SamplerLog, snapshot: SnapshotLog) -> tuple[bool, str]:
+    """Whether two logs are of the same time, and in a sentence why they are taken for it or are not."""
+    apart = f"{snapshot.origin} is kept apart from {sampler.origin}: "
+    sampled, times = _sampled(sampler), _times(snapshot)
+    if not sampled or not times:
+        return False, f"{apart}{'the snapshot' if sampled else 'the log'} has no times."
+    zone = _AS_UTC if sampler.clock == "no zone" else ""
+    if not _overlap(times, (min(sampled), max(sampled))):
+        return False, f"{apart}they are from different times{zone}."
+    return True, f"{snapshot.origin} is joined with {sampler.origin} on the clock: they are of the same time{zone}."
+
+
+def _overlap(times: Sequence[int], span: tuple[int, int]) -> bool:
+    return min(times) <= span[1] and max(times) >= span[0]
+
+
+def _sampled(log: SamplerLog) -> list[int]:
+    return [sample.t_ns for gpu in log.gpus for sample in gpu.samples] if log.clock != "none" else []
+
+
+def _times(snapshot: SnapshotLog) -> list[int]:
+    return [event.time_ns for device in snapshot.devices for event in device.events if event.time_ns is not None]
+
+
+def recorded_span(rank: RankFacts) -> tuple[int, int] | None:
+    """Ns since the epoch of the beginning of the first step and the end of the last; ``None`` where not known."""
+    if rank.trace is not None and len(rank.trace.steps.start):
+        return captured(rank)
+    if rank.log is not None and len(rank.log.start) and rank.record is not None and rank.record.clock is not None:
+        clock = rank.record.clock
+        return clock.unix_ns(int(rank.log.start[0])), clock.unix_ns(int(np.max(rank.log.stop)))
+    return None
+
+
+def _device_of(log: SamplerLog, rank: RankFacts, *, only: bool) -> tuple[GpuLog | None, str]:
+    """The device of the rank, and how it was found where another one may have been sampled; else why none was."""
+    meta = rank.record.meta if rank.record is not None else None
+    uuid = meta.device_uuid if meta is not None else None
+    if uuid and all(gpu.uuid for gpu in log.gpus):
+        same = next((gpu for gpu in log.gpus if gpu.uuid == uuid), None)
+        return same, "by its UUID" if same else "none of its devices has the UUID of the recorded one"
+    properties = rank.trace.properties if rank.trace is not None else None
+    number = properties.id if properties is not None else None
+    found = next((gpu for gpu in log.gpus if gpu.index is not None and gpu.index == number), None)
+    why = f"which is the recorded device {number} unless CUDA_VISIBLE_DEVICES renumbers them"
+    if found is None and len(log.gpus) > 1:
+        return None, f"it is unknown which of its {len(log.gpus)} devices was recorded"
+    if found is None:
+        found, why = log.gpus[0], "taken to be the recorded device, as each has only one"
+        if not only:
+            return None, "it is of one device, the run has several, and it is unknown whether this is the judged one"
+        if None not in (found.index, number):
+            return None, f"it is of {found.label}, and the recording numbers its device {number}"
+    name = properties.name if properties is not None else meta.device_name if meta is not None else None
+    if name and found.model and _plain(name) != _plain(found.model):
+        return None, f"its device is a {found.model}, and the recorded one is not"
+    return found, why
+
+
+def _plain(model: str) -> str:
+    """A model's name as drivers of all ages agree on it.
+
+    >>> _plain("NVIDIA A100-SXM4-80GB") == _plain("A100-SXM4-80GB")
+    True
+    """
+    return model.lower().removeprefix("nvidia").replace("tesla", "").replace(" ", "")
+
+
+def _relation(times: Sequence[int], span: tuple[int, int]) -> str:
+    """How the log lies to the recorded steps."""
+    if not times:
+        return "the log has none"
+    if min(times) > span[1]:
+        return f"the log begins {format_long_ns(min(times) - span[1])} after them"
+    if max(times) < span[0]:
+        return f"the log ends {format_long_ns(span[0] - max(times))} before them"
+    return f"they last {format_long_ns(span[1] - span[0])}"
+
 
 #: Signals of a sampler's log, and what ``nvidia-smi --query-gpu`` calls them.
 _WANTED = (
@@ -44,13 +176,7 @@ class _Device(msgspec.Struct, frozen=True):
 
 
 def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> Facts:
-    """``facts`` with what the logs say: of the judged rank where they are joined with it, else beside it.
-
-    Args:
-        facts: of the run, or of a rank without a recording where there are logs alone.
-        ranks: all that were read, in the order of those of the facts.
-        logs: what was given beside them; without any the facts stay as they are.
-    """
+    """``facts`` with what the logs say: of the judged rank where they are joined with it, else beside it."""
     if not logs:
         return facts
     chosen = ranks[facts.judged_rank]
@@ -69,6 +195,7 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     # Of another run, for all that is known, nothing is claimed of this one.
     apart = () if alone else tuple(log.origin for log in samplers if not is_of_the_time(log, chosen))
     near = [device for device in devices if device.origin not in apart]
+    heat = hottest([(device.label, device.samples) for device in near])
     return revise(
         with_samples,
         logs=LogFacts(
@@ -80,7 +207,7 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
             rests=tuple(one for device in near if (one := rests(device.label, device.samples)) is not None),
         ),
         throttling=with_samples.throttling or _throttling(near),
-        surroundings=_beside(facts.surroundings, near),
+        surroundings=facts.surroundings if heat is None else revise(facts.surroundings, hottest=heat),
         memory=_memory(
             facts.memory, own, devices if alone else [_Device(joined.label, "", joined.samples)] if joined else []
         ),
@@ -104,12 +231,6 @@ def _summary(device: _Device, *, drawn: bool) -> tuple[Series, ...]:
         samples = tuple(Sample(t_ns=place * 10**9, gpu=sample.gpu) for place, sample in enumerate(samples))
     start_ns = samples[0].t_ns if drawn and samples else None
     return summarise(samples, None, start_ns, device=device.label, timed=timed)
-
-
-def _beside(known: Surroundings, devices: Sequence[_Device]) -> Surroundings:
-    """The surroundings with the hottest device of the logs, where they tell."""
-    found = hottest([(device.label, device.samples) for device in devices])
-    return known if found is None else revise(known, hottest=found)
 
 
 def _devices(logs: Sequence[SamplerLog]) -> list[_Device]:

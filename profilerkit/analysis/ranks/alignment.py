@@ -39,18 +39,13 @@ ACCIDENT_RATIO, LEAST_GAIN, NO_GAIN = 16.0, 0.05, 0.01
 
 
 class Sequence(msgspec.Struct, frozen=True):
-    """One rank's collectives of one channel in order; arrays are ``(n,)`` int64.
+    """One rank's collectives of one channel in order; arrays are ``(n,)``, ``end`` on a roughly common clock.
 
     Attributes:
-        rows: rows of the rank's log.
-        end: ns on a clock that is roughly common to the ranks.
-        duration: ns.
         label: what must be the same on all members: id of name and size.
-        together: bool, whether all members leave it together; the root of a broadcast goes when it has sent.
+        together: whether all members leave it together; the root of a broadcast goes when it has sent.
         number: the process group's own number, ascending; ``None`` where the trace has none.
         unnamed: whether nothing but a device's stream tells it from others: it may be several groups on as many ranks.
-        size: members of the group; ``None`` where the trace does not say.
-        on_host: whether they run on the host, whose load blurs their ends.
         between: whether they are transfers between two ranks, of which the sender may leave once it has sent.
     """
 
@@ -67,13 +62,10 @@ class Sequence(msgspec.Struct, frozen=True):
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """How one rank's sequence lies over another's.
+    """How one rank's sequence lies over another's: its i-th collective is the (i + ``shift``)-th of the first.
 
     Attributes:
-        shift: the other's i-th collective is the (i + shift)-th of the first; 0 where numbers match them.
-        offset_ns: the other's clock minus the first's.
-        residual_ns: median distance of the ends from that offset.
-        common: how many collectives both have.
+        residual_ns: median distance of the ends from the offset of the clocks.
         credible: whether ends and names agree well enough to be the same collectives.
         ambiguous: whether another shift fits as well, and nothing tells which is right.
     """
@@ -89,19 +81,12 @@ class Fit(msgspec.Struct, frozen=True):
 def fit(first: Sequence, other: Sequence, offset_ns: int | None, *, comparable: bool) -> Fit | None:
     """The best fit; ``None`` where too few collectives are in common or their names differ.
 
-    Args:
-        first: of the rank that is aligned already.
-        other: of the rank to align.
-        offset_ns: the clocks' offset, where it is known from another channel.
-        comparable: whether the clocks count from the same instant, so that a small offset is likelier than a large one.
+    ``offset_ns`` of the clocks is given where another channel told it. ``comparable`` clocks count from the same
+    instant, so that a small offset is likelier than a large one.
     """
     if first.number is not None and other.number is not None:
         _, a, b = np.intersect1d(first.number, other.number, assume_unique=True, return_indices=True)
         return _fit(first, other, a, b, 0, offset_ns, fewest=1, comparable=comparable)
-    return _fit_by_order(first, other, offset_ns, comparable=comparable)
-
-
-def _fit_by_order(first: Sequence, other: Sequence, offset_ns: int | None, *, comparable: bool) -> Fit | None:
     # Two short captures that hold as many are taken for the same ones.
     short = len(first.end) == len(other.end) < FEWEST_COMMON and not first.unnamed and not other.unnamed
     fewest = 1 if offset_ns is not None else len(first.end) if short else FEWEST_COMMON
@@ -166,7 +151,9 @@ def _fit(
     on_host = comparable and first.on_host and other.on_host
     blurred = on_host and max(residual, abs(offset)) <= MOST_RESIDUAL_RATIO * _spacing(first.end[a], first.label[a])
     unnamed = first.unnamed or other.unnamed
-    agree = _agree(apart - offset, residual) if unnamed else residual <= MOST_RESIDUAL_NS
+    # Of few ends of what may be several groups all must agree: half of three do by chance.
+    worst = int(np.abs(apart - offset).max()) if unnamed and len(apart) < MANY_COMMON else residual
+    agree = worst <= (MOST_UNNAMED_NS if unnamed else MOST_RESIDUAL_NS)
     return Fit(shift, offset, residual, int(same.sum()), agree or blurred)
 
 
@@ -175,12 +162,6 @@ def _spacing(end: I64, label: I64) -> float:
     order = np.argsort(label, kind="stable")
     between = np.diff(end[order])[np.diff(label[order]) == 0]
     return float(np.median(between)) if len(between) else 0.0
-
-
-def _agree(apart: I64, residual_ns: int) -> bool:
-    """Whether the ends agree as those of one group do; of few all must: half of three agree by chance."""
-    worst = residual_ns if len(apart) >= MANY_COMMON else int(np.abs(apart).max())
-    return worst <= MOST_UNNAMED_NS
 
 
 #: Kinds whose members all move the same bytes, so that a difference in size is a difference in the collective.
@@ -192,13 +173,7 @@ _PER_NUMBER = 64
 
 
 class RankLog(msgspec.Struct, frozen=True):
-    """What matching needs of one rank.
-
-    Attributes:
-        name: for sentences: ``rank 2``.
-        log: its collectives; ``None`` where none was seen.
-        base_ns: what its clock counts from, ns since the epoch; ``None`` where the trace does not say.
-    """
+    """What matching needs of one rank; its clock counts from ``base_ns`` since the epoch, where that is known."""
 
     name: str
     log: CollectiveLog | None
@@ -228,18 +203,15 @@ def sequences_of(ranks: Several[RankLog], delta: Several[int]) -> dict[Channel, 
         for index, channel in enumerate(log.channels):
             rows = np.flatnonzero(joint & (log.channel == index))
             if not len(rows) and channel.group:
-                rows = _of_a_pair(log, np.flatnonzero(log.channel == index), channel)
+                # The transfers between two known ranks or of a group of two, where a send meets its receive.
+                rows = np.flatnonzero(log.channel == index)
+                rows = rows if channel.pair or (log.size[rows] == 2).all() else rows[:0]
             if len(rows):
                 out.setdefault(channel, {})[rank] = _sequence(log, rows, label, delta[rank])
     for members in out.values():
         if any(own.number is None for own in members.values()):
             members.update({rank: _unnumbered(own) for rank, own in members.items()})
     return out
-
-
-def _of_a_pair(log: CollectiveLog, rows: I64, channel: Channel) -> I64:
-    """The transfers between two known ranks or of a group of two, where a send meets its receive; else none."""
-    return rows if channel.pair or (log.size[rows] == 2).all() else rows[:0]
 
 
 def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence:
@@ -274,11 +246,7 @@ def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence
 
 
 def _unnumbered(own: Sequence) -> Sequence:
-    """The same collectives by time alone.
-
-    Collectives begin in one order on all ranks, and may end in any where several run at once; of transfers whose ranks
-    are not told, which run both ways at once, the ranks share only the ends.
-    """
+    """The same collectives by time alone: they begin in one order on all ranks, transfers both ways only end in one."""
     order = np.argsort(own.end if own.between else own.end - own.duration, kind="stable")
     ordered = {name: getattr(own, name)[order] for name in ("rows", "end", "duration", "label", "together")}
     return revise(own, number=None, **ordered)

@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.matching import EPOCH_NS
 from profilerkit.analysis.trace_facts import TraceFacts
@@ -70,40 +68,27 @@ def _lost_its_end(rank: RankFacts) -> bool:
 def captures_apart(ranks: Sequence[RankFacts]) -> list[str]:
     """That two traces are of times too far apart for anybody to have waited in both; nothing if a clock is unknown."""
     traced = [rank for rank in ranks if rank.trace is not None and len(rank.trace.steps.start)]
-    spans = [_captured(rank) for rank in traced]
-    found = _apart(spans)
-    if found is None or found.ns < APART_NS or None in spans:
+    found = apart(traced)
+    if found is None or found[0] < APART_NS or any(captured(rank) is None for rank in traced):
         return []
-    first, last = rank_name(traced[found.first]), rank_name(traced[found.last])
+    first, last = (rank_name(traced[at]) for at in found[1:])
     return [
-        f"The captures do not overlap: {first} ends {format_long_ns(found.ns)} before {last} begins. "
+        f"The captures do not overlap: {first} ends {format_long_ns(found[0])} before {last} begins. "
         "They show different steps or different runs, so no collectives were matched."
     ]
 
 
-class Apart(msgspec.Struct, frozen=True):
-    """Two captures by their positions: the ``first`` ends ``ns`` before the ``last`` begins."""
-
-    ns: int
-    first: int
-    last: int
-
-
-def apart(ranks: Sequence[RankFacts]) -> Apart | None:
-    """The two captures that lie farthest apart; ``None`` where all overlap, or fewer than two tell the time of day."""
-    return _apart([_captured(rank) for rank in ranks])
-
-
-def _apart(captured: Sequence[tuple[int, int] | None]) -> Apart | None:
-    spans = [(span, at) for at, span in enumerate(captured) if span is not None]
+def apart(ranks: Sequence[RankFacts]) -> tuple[int, int, int] | None:
+    """How far two captures lie apart at most, ns, and their positions; ``None`` where all of known time overlap."""
+    spans = [(span, at) for at, rank in enumerate(ranks) if (span := captured(rank)) is not None]
     if not spans:
         return None
     (_, end), first = min(spans, key=lambda entry: entry[0][1])
     (start, _), last = max(spans)
-    return Apart(start - end, first, last) if start > end else None
+    return (start - end, first, last) if start > end else None
 
 
-def _captured(rank: RankFacts) -> tuple[int, int] | None:
+def captured(rank: RankFacts) -> tuple[int, int] | None:
     """From the first step of a trace to the end of its last, ns since the epoch; ``None`` on any other clock."""
     if rank.trace is None or not len(rank.trace.steps.start):
         return None
@@ -125,8 +110,8 @@ def host_ranks(ranks: Sequence[RankFacts], chosen: RankFacts) -> int | None:
 def sibling_cores(ranks: Sequence[RankFacts], chosen: RankFacts, world_size: int | None) -> tuple[Series, ...]:
     """Cores that the siblings of ``chosen`` and their workers used: the sum of their means, derived.
 
-    Empty for a job of one rank, and where a rank of the job was not read, because it may be on this host, or a sibling
-    was not sampled. 0 where the other ranks are all on other hosts.
+    Empty for a job of one rank, or where a rank was not read or a sibling was not sampled; 0 where all are on other
+    hosts.
     """
     recorded = sum(rank.record is not None and rank.record.meta is not None for rank in ranks)
     used = [_used(rank) for rank in _together(ranks, chosen) if rank is not chosen]
@@ -167,10 +152,7 @@ _Named = tuple[str, RankFacts, TraceFacts]
 
 
 def contradiction(ranks: Sequence[RankFacts]) -> str | None:
-    """Why traces that were given together are no ranks of one job, in words; ``None`` where they may be.
-
-    What one of them does not say contradicts nothing, unless none of them says anything of a job.
-    """
+    """Why traces that were given together are no ranks of one job, in words; ``None`` where they may be."""
     names = _names(ranks)
     traced = [(name, rank, rank.trace) for name, rank in zip(names, ranks, strict=True) if rank.trace is not None]
     return next(_contradictions(traced), None) if len(traced) > 1 else None
@@ -192,10 +174,9 @@ def _contradictions(given: Sequence[_Named]) -> Iterator[str]:
     yield from _differ("a profile of {}", [(name, trace.meta.framework or "PyTorch") for name, _, trace in given])
     yield from _differ("of {}", [(name, trace.properties and trace.properties.name) for name, _, trace in given])
     found = apart([rank for _, rank, _ in given])
-    if found is not None and found.ns >= HOURS_APART_NS:
-        first, last = given[found.first][0], given[found.last][0]
-        gap = format_long_ns(found.ns)
-        yield f"{first} ends {gap} before {last} begins, and nothing shows that they are one job"
+    if found is not None and found[0] >= HOURS_APART_NS:
+        first, last = (given[at][0] for at in found[1:])
+        yield f"{first} ends {format_long_ns(found[0])} before {last} begins, and nothing shows that they are one job"
     if not any(_is_of_a_job(rank, trace) for _, rank, trace in given):
         yield f"none of {_listed(list(dict.fromkeys(name for name, _, _ in given)))} names a rank or shows a collective"
 
@@ -230,3 +211,10 @@ def _listed(names: Sequence[str]) -> str:
     if more > 0:
         return f"{', '.join(names[:_MOST_NAMED])} and {more} more"
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def comparable(ranks: Sequence[RankFacts]) -> list[int]:
+    """Positions of the ranks that were recorded alike: those with device events, else with a trace, else all."""
+    modes = [rank.mode for rank in ranks]
+    alike = next(mode for mode in ("gpu", "cpu", "steps") if mode in modes)
+    return [index for index, mode in enumerate(modes) if mode == alike]

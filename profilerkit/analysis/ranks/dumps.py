@@ -34,13 +34,10 @@ MOST_CALLS = 8_000
 
 
 class Repetition(msgspec.Struct, frozen=True):
-    """The steps of several ranks by what they repeat.
+    """The steps of several ranks by what they repeat, in a process group of hostile name and description.
 
-    Attributes:
-        group: name and description of the process group whose collectives repeat. Hostile text.
-        calls: collectives of the group in one step.
-        starts: ``(n_ranks, n_steps + 1)`` int64 ns since the epoch: when each rank issued the first collective of each
-            step; the last column is where the last step ends.
+    ``starts`` is ``(n_ranks, n_steps + 1)`` int64 ns since the epoch: when each rank issued the first collective of
+    each step; the last column is where the last step ends.
     """
 
     group: tuple[str, str]
@@ -54,9 +51,6 @@ def find_repetition(logs: Sequence[FlightLog]) -> Repetition | None:
     The period is the shortest one in name and size that the collectives keep, call for call, over most of the dump. A
     step may be several iterations of the loop where those differ by turns, and part of one where it is made of equal
     parts. It begins, on every rank at the same collective, with the one that the longest silence comes before.
-
-    Args:
-        logs: per rank what its recorder held; at least one.
     """
     shared = [group for group in logs[0].groups if all(len(log.of(group)) for log in logs)]
     matched = [(group, common_calls({rank: (log, log.of(group)) for rank, log in enumerate(logs)})) for group in shared]
@@ -136,12 +130,7 @@ _ONLY = "only dumps of flight recorders were given"
 
 
 def dumped_ranks(dumps: Sequence[FlightDump], numbers: Sequence[int]) -> tuple[list[RankFacts], tuple[str, ...]]:
-    """The ranks by their numbers, with steps where their collectives repeat, and what is to be said of them.
-
-    Args:
-        dumps: at least one; several of one rank are taken together.
-        numbers: the rank of each.
-    """
+    """The ranks by their numbers, with steps where their collectives repeat, and what is to be said of them."""
     ranks = sorted(set(numbers))
     own = {rank: [dump for dump, number in zip(dumps, numbers, strict=True) if number == rank] for rank in ranks}
     flights = {rank: tuple(dump.flight for dump in own[rank]) for rank in ranks}

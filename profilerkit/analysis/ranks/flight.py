@@ -1,11 +1,7 @@
-"""Collectives without a trace: what torch's flight recorders held of all ranks, matched by group and number.
-
-A recorder tells when a host issued a collective, not when it ended. Where computing and issuing happen on the same
-host thread, who issues last is waited for; where a device computes, only timed collectives tell, and there the shortest
-is the last to arrive.
-"""
+"""Collectives without a trace: what torch's flight recorders held of all ranks, and which rank the others wait for."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -13,9 +9,11 @@ import numpy.typing as npt
 
 from profilerkit.analysis.communication.registry import MOST_BYTES, built_in
 from profilerkit.analysis.costs.arguments import BY_NAME
-from profilerkit.analysis.intervals import I64, Mask, Spans, index_at
+from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, index_at
+from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.waiting import Arrivals
-from profilerkit.model.communication import RecordedCollective
+from profilerkit.model.change import revise
+from profilerkit.model.communication import FlightRecorder, RecordedCollective
 from profilerkit.rundir.documents import Flight, FlightEntry
 from profilerkit.rundir.process import Clock
 from profilerkit.trace.columns import ProcessGroup
@@ -36,21 +34,15 @@ _MOST_NS = 1 << 62
 
 
 class FlightLog(msgspec.Struct, frozen=True):
-    """Collectives of one rank by time; arrays are ``(n,)``.
+    """Collectives of one rank by time; arrays are ``(n,)``; names and groups are hostile.
 
     Attributes:
-        created: int64 ns since the epoch, when the host issued it.
-        duration: int64 ns on the device, -1 where it was not timed.
-        sequence: int64 number in its group.
-        group: int32 ids into ``groups``.
-        name: int32 ids into ``names``.
-        dtype: int32 ids into ``names``, -1 where unknown.
-        bytes: int64, -1 where unknown: the larger of its sides.
-        between: bool, a transfer between two ranks.
-        step: int64 number of the judged step it was issued in, -1 outside of all.
-        names: id to text. Hostile.
-        groups: id to name and description. Hostile.
-        sizes: members of each group; ``None`` where the recorder does not know.
+        created: ns since the epoch, when the host issued it.
+        duration: ns on the device, -1 where it was not timed.
+        group: ids into ``groups``, of name and description.
+        bytes: the larger of its sides, -1 where unknown.
+        between: a transfer between two ranks.
+        step: number of the judged step it was issued in, -1 outside of all.
         made: collectives that the rank issued in all.
     """
 
@@ -72,10 +64,7 @@ class FlightLog(msgspec.Struct, frozen=True):
         return len(self.created)
 
     def of(self, group: tuple[str, str]) -> I64:
-        """Rows of a group's joint collectives, the first of each number; those before a restart are left out.
-
-        What is coalesced into one call shares a number; a process group that is made anew counts from the start.
-        """
+        """Rows of a group's joint collectives since its last restart, the first of each number."""
         if group not in self.groups:
             return np.empty(0, dtype=np.int64)
         rows = np.flatnonzero((self.group == self.groups.index(group)) & ~self.between)
@@ -102,11 +91,7 @@ def groups_of(log: FlightLog) -> tuple[ProcessGroup, ...]:
 def flight_log(flights: Sequence[Flight], clock: Clock | None, steady: Spans, numbers: I64) -> FlightLog | None:
     """What the recorder held at the end of each window and of the run; ``None`` when it held nothing.
 
-    Args:
-        flights: of one rank.
-        clock: of that rank; without one no collective lies in a step.
-        steady: its judged steps on its own clock.
-        numbers: the numbers of these.
+    Without a ``clock`` no collective lies in a judged step; ``numbers`` are those of the ``steady`` ones.
     """
     names: dict[str, int] = {}
     groups: dict[tuple[str, str], int] = {}
@@ -182,12 +167,12 @@ class FlightMatch(msgspec.Struct, frozen=True):
 
     Attributes:
         arrivals: one entry per group; only those whose times tell who waits.
-        matched: collectives that were matched, those included whose times do not tell.
         of: collectives of the rank that has most, of each group.
         untimed: whether collectives of a device were matched that nobody timed.
         by_clock: whether who waits rests on the hosts' clocks.
     """
 
+    logs: tuple[FlightLog | None, ...]
     arrivals: tuple[Arrivals, ...]
     matched: int
     of: int
@@ -196,13 +181,7 @@ class FlightMatch(msgspec.Struct, frozen=True):
 
 
 def match_flights(logs: Sequence[FlightLog | None], on_device: Sequence[bool], world_size: int | None) -> FlightMatch:
-    """Match the collectives of several ranks.
-
-    Args:
-        logs: per rank what its recorder held.
-        on_device: per rank whether it computes on a device.
-        world_size: ranks of the job; ``None`` if unknown.
-    """
+    """Match the collectives of several ranks."""
     groups = sorted({group for log in logs if log is not None for group in log.groups})
     arrivals: list[Arrivals] = []
     matched = of = 0
@@ -221,13 +200,13 @@ def match_flights(logs: Sequence[FlightLog | None], on_device: Sequence[bool], w
         expected = max((size for size in sizes if size is not None), default=None)
         expected = world_size if expected is None and group == _WORLD else expected
         host = not any(on_device[rank] for rank in members) and all(_on_host(*entry) for entry in members.values())
-        timed = not host and _durations(members, common).min() >= 0
+        timed = not host and _of_each(members, common, "duration").min() >= 0
         untimed |= not host and not timed
         by_clock |= host
         if host or timed:
             whole = expected is not None and len(members) >= expected
             arrivals.append(_arrivals(members, common, timed=timed, whole=whole))
-    return FlightMatch(tuple(arrivals), matched, of, untimed, by_clock)
+    return FlightMatch(tuple(logs), tuple(arrivals), matched, of, untimed, by_clock)
 
 
 _Members = dict[int, tuple[FlightLog, I64]]
@@ -260,19 +239,19 @@ def common_calls(members: Mapping[int, tuple[FlightLog, I64]]) -> I64:
     return kept
 
 
-def _durations(members: _Members, common: I64) -> I64:
-    return np.stack([log.duration[rows] for (log, _), rows in zip(members.values(), common, strict=True)])
+def _of_each(members: _Members, common: I64, name: Literal["created", "duration", "step"]) -> I64:
+    return np.stack([getattr(log, name)[rows] for (log, _), rows in zip(members.values(), common, strict=True)])
 
 
 def _arrivals(members: _Members, common: I64, *, timed: bool, whole: bool) -> Arrivals:
     """Waiting until the last one has issued it; of timed ones what they take beyond the shortest."""
-    created = np.stack([log.created[rows] for (log, _), rows in zip(members.values(), common, strict=True)])
+    created = _of_each(members, common, "created")
     arrived = created.max(axis=0)
     last, wait = created.argmax(axis=0), arrived - created
     if timed:
-        duration = _durations(members, common)
+        duration = _of_each(members, common, "duration")
         last, wait = duration.argmin(axis=0), duration - duration.min(axis=0)
-    steps = np.stack([log.step[rows] for (log, _), rows in zip(members.values(), common, strict=True)])
+    steps = _of_each(members, common, "step")
     return Arrivals(
         members=np.array(list(members), dtype=np.int64),
         rows=common,
@@ -288,35 +267,17 @@ def _arrivals(members: _Members, common: I64, *, timed: bool, whole: bool) -> Ar
 
 
 def longest_per_step(entry: Arrivals) -> Arrivals:
-    """Of each step the collective that ranks waited longest for.
-
-    Buckets that are reduced side by side show one lateness several times. That counts once, which makes the waiting of
-    a step the least there was.
-    """
+    """Of each step the collective waited longest for: buckets side by side show one lateness several times."""
     waited = entry.wait.sum(axis=0)
     order = np.lexsort((-waited, entry.step))
     first = order[np.unique(entry.step[order], return_index=True)[1]]
     keep = np.sort(first[entry.step[first] >= 0])
-    return Arrivals(
-        members=entry.members,
-        rows=entry.rows[:, keep],
-        start=entry.start[:, keep],
-        wait=entry.wait[:, keep],
-        last=entry.last[keep],
-        arrived=entry.arrived[keep],
-        transfer=entry.transfer[keep],
-        step=entry.step[keep],
-        whole=entry.whole,
-        certain=entry.certain,
-        between=entry.between,
-    )
+    each = ("rows", "start", "wait", "last", "arrived", "transfer", "step")
+    return revise(entry, **{name: getattr(entry, name)[..., keep] for name in each})
 
 
 def recorded_collectives(position: int, log: FlightLog, arrivals: Sequence[Arrivals]) -> tuple[RecordedCollective, ...]:
-    """What one rank's recorder held by name, type and group, most bytes first.
-
-    ``position`` is the rank's among the members of ``arrivals``, whose skew is told where they were matched.
-    """
+    """What one rank's recorder held by name, type and group, most bytes first, with its skew where it was matched."""
     skew = np.full(len(log), -1, dtype=np.int64)
     for entry in arrivals:
         for index in np.flatnonzero(entry.members == position).tolist():
@@ -344,4 +305,33 @@ def _row(log: FlightLog, rows: I64, skew: I64) -> RecordedCollective:
         bytes=int(log.bytes[rows].sum()) if sized else None,
         dtype=log.names[log.dtype[first]] if log.dtype[first] >= 0 else None,
         skew_ns=round(float(np.median(known))) if len(known) else None,
+    )
+
+
+def recorded(rank: RankFacts) -> FlightLog | None:
+    """What the recorder of a rank held; ``None`` where it held nothing."""
+    if rank.record is None or not rank.record.flights:
+        return None
+    log = rank.log
+    if log is None:
+        return flight_log(rank.record.flights, None, EMPTY, np.empty(0, dtype=np.int64))
+    steady = log.steady
+    start = log.start[steady]
+    return flight_log(rank.record.flights, rank.record.clock, Spans(start, log.stop[steady]), log.index[steady])
+
+
+def flight_recorder(found: FlightMatch | None, ranks: Sequence[RankFacts], position: int) -> FlightRecorder | None:
+    """What the recorder of one rank held; ``None`` where it held nothing."""
+    log = found.logs[position] if found is not None else recorded(ranks[position])
+    if log is None:
+        return None
+    judged = log.step[(log.step >= 0)]
+    counts = np.unique(judged, return_counts=True)[1]
+    return FlightRecorder(
+        rank=ranks[position].rank,
+        held=len(log),
+        made=log.made,
+        steps=len(counts),
+        per_step=float(np.median(counts)) if len(counts) else None,
+        collectives=recorded_collectives(position, log, found.arrivals if found is not None else ()),
     )

@@ -8,14 +8,24 @@ import numpy as np
 from profilerkit.analysis.communication.details import divided_work
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import EXPOSED, Split, collective_table
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
+from profilerkit.analysis.intervals import EMPTY, Spans, covered, intersect
 from profilerkit.analysis.parts import WAITS, leaf
-from profilerkit.analysis.rank_facts import RankFacts, with_trace
+from profilerkit.analysis.rank_facts import LOGGED, RankFacts, with_trace
 from profilerkit.analysis.ranks.alignment import RankLog
-from profilerkit.analysis.ranks.alike import captures_apart, rank_name
-from profilerkit.analysis.ranks.cause import Cause, cause_by_parts, cause_of, more_work, same_work
-from profilerkit.analysis.ranks.flight_ranks import FlightRanks, flight_ranks
-from profilerkit.analysis.ranks.late import CAUSED_SHARE, FEWEST_STEPS, Lateness, jitter_ratio, late_ranks
+from profilerkit.analysis.ranks.alike import captures_apart, comparable, rank_name
+from profilerkit.analysis.ranks.flight import FlightMatch, issues_for_device, longest_per_step, match_flights, recorded
+from profilerkit.analysis.ranks.late import (
+    CAUSED_SHARE,
+    FEWEST_STEPS,
+    Cause,
+    Lateness,
+    cause_by_parts,
+    cause_of,
+    jitter_ratio,
+    late_ranks,
+    more_work,
+    same_work,
+)
 from profilerkit.analysis.ranks.matching import Matching, match_ranks
 from profilerkit.analysis.ranks.waiting import (
     Arrivals,
@@ -29,6 +39,9 @@ from profilerkit.analysis.ranks.waiting import (
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
+from profilerkit.rundir.ending import CLOCK_ERROR_NS
+from profilerkit.rundir.reader import named_ranks
+from profilerkit.units import format_ns
 
 #: Share of a step that the median other rank must wait, exposed, before a rank is called late.
 LATE_SHARE = 0.05
@@ -43,20 +56,18 @@ MOST_NEEDED = 100
 
 
 class Job(msgspec.Struct, frozen=True):
-    """The ranks after they were compared.
+    """The ranks after they were compared; ``None`` is what nothing tells.
 
     Attributes:
         ranks: with their communication divided where it was matched.
-        communication: what all collectives say; ``None`` when no rank shows any.
-        ledger: who waited for whom; ``None`` when nothing was matched.
-        matching: ``None`` likewise.
+        ledger: who waited for whom.
         late: positions of the ranks the others wait for, most waiting first.
         suspect: the rank that causes most of the waiting, if that is much; proven late or not.
         waiting_share: of a step, waited by the median other rank; ``None`` when nobody is late.
-        jitter_share: what of it would be left without the late rank; ``None`` likewise.
+        jitter_share: what of it would be left without the late rank.
         shown_share: of a step, transfers that the late rank computes through and the median other one, done with its
-            own work, has exposed; ``None`` likewise.
-        flight: what the flight recorders say; ``None`` where they were not needed or fewer than two ranks have one.
+            own work, has exposed.
+        flight: what the flight recorders hold, where they were needed.
     """
 
     ranks: tuple[RankFacts, ...]
@@ -68,16 +79,11 @@ class Job(msgspec.Struct, frozen=True):
     waiting_share: float | None = None
     jitter_share: float | None = None
     shown_share: float | None = None
-    flight: FlightRanks | None = None
+    flight: FlightMatch | None = None
 
 
 def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
-    """Match the collectives of the ranks that were recorded alike, as far as they can be matched.
-
-    Args:
-        ranks: of one job.
-        world_size: ranks of the whole job; ``None`` if unknown.
-    """
+    """Match the collectives of the ranks that were recorded alike, as far as they can be matched."""
     told = comparable(ranks)
     logs = [rank.trace.collectives if rank.trace and index in told else None for index, rank in enumerate(ranks)]
     if all(log is None for log in logs):
@@ -93,7 +99,9 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     )
     if not matching.groups:
         return _by_flight(ranks, world_size, Communication(matched=0, of=matching.of, problems=matching.problems))
-    arrivals = arrivals_of(matching, logs, [_steady(rank.trace) for rank in ranks])
+    none = (EMPTY, np.empty(0, dtype=np.int64))
+    steady = [(trace.window, trace.steps.index[trace.steps.judged]) if (trace := r.trace) else none for r in ranks]
+    arrivals = arrivals_of(matching, logs, steady)
     floor_ns = latency_floor_ns(arrivals, logs)
     divided = _all_divided(ranks, splits_of(arrivals, logs), floor_ns)
     joint = tuple(entry for entry in arrivals if not entry.between)
@@ -127,31 +135,90 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     )
 
 
+_UNTIMED = (
+    "The flight recorders show when hosts issued collectives, not when devices ran them. Set "
+    "TORCH_NCCL_ENABLE_TIMING=1, or trace every rank, to time them."
+)
+_OUTSIDE = "None of the collectives in the flight recorders was issued in a judged step."
+
+
 def _by_flight(ranks: Sequence[RankFacts], world_size: int | None, by_traces: Communication | None) -> Job:
     """The ranks by their flight recorders, where the traces say no more than ``by_traces``."""
-    found = flight_ranks(ranks, world_size, least_share=LATE_SHARE)
-    if found is None or found.communication is None:
-        if found is not None and found.problems:
+    logs = tuple(recorded(rank) for rank in ranks)
+    if sum(log is not None for log in logs) < 2:
+        return Job(tuple(ranks), by_traces)
+    metas = [rank.record.meta if rank.record else None for rank in ranks]
+    on_device = [
+        bool(meta and meta.device_name) or bool(log and issues_for_device(log))
+        for meta, log in zip(metas, logs, strict=True)
+    ]
+    match = match_flights(logs, on_device, world_size)
+    without = [rank.rank for rank, log in zip(ranks, logs, strict=True) if log is None and rank.rank is not None]
+    problems = [f"{named_ranks(without)} has no flight recording; the others may wait for it."] if without else []
+    problems += [_UNTIMED] if match.untimed else []
+    reduced = [longest_per_step(entry) for entry in match.arrivals]
+    every, ledger = ledger_of(match.arrivals, len(ranks)), ledger_of(reduced, len(ranks))
+    ledger = revise(ledger, last=every.last, of=every.of)
+    steps, step_ns = ledger.own.shape[1], _typical_step_ns(ranks)
+    if not steps:
+        problems += [_OUTSIDE] if match.arrivals else []
+        if problems:
             by_traces = by_traces or Communication()
-            by_traces = revise(by_traces, problems=(*by_traces.problems, *found.problems))
-        return Job(tuple(ranks), by_traces, flight=found)
+            by_traces = revise(by_traces, problems=(*by_traces.problems, *problems))
+        return Job(tuple(ranks), by_traces, flight=match)
+    found = late_ranks(ledger, step_ns)
+    waited_ns = _median_waited_ns(ledger, found.ranks, steps)
+    waiting = min(waited_ns / step_ns, 1.0) if step_ns else 0.0
+    hosts = {meta.host for meta in metas if meta}
+    # Nobody can be called late though one rank comes last.
+    apart = bool(found.ranks) and match.by_clock and len(hosts) >= 2 and waited_ns < CLOCK_ERROR_NS
+    if apart:
+        problems[:0] = [
+            f"One rank issues its collectives {format_ns(waited_ns)} after the others, but the ranks are on "
+            f"{len(hosts)} hosts, whose clocks may be {format_ns(CLOCK_ERROR_NS)} apart. Trace every rank to be sure."
+        ]
+    late = () if apart or waiting < LATE_SHARE else found.ranks
     return Job(
         tuple(ranks),
-        found.communication,
-        ledger=found.ledger,
-        late=found.late,
-        suspect=found.late[0] if found.late else None,
-        waiting_share=found.waiting_share,
-        jitter_share=found.jitter_share,
-        flight=found,
+        Communication(
+            matched=match.matched,
+            of=match.of,
+            by="sequence",
+            steps=steps,
+            steps_needed=found.needed,
+            waited_ns=ledger.total_ns,
+            late=tuple(_late_by_flight(ranks, position, ledger, steps, few=not found.sure) for position in late),
+            blurred=apart,
+            problems=tuple(problems),
+            matched_in="flight recorders",
+        ),
+        ledger=ledger,
+        late=late,
+        suspect=late[0] if late else None,
+        waiting_share=waiting if late else None,
+        jitter_share=waiting * jitter_ratio(late[0], reduced) if late else None,
+        flight=match,
     )
 
 
-def _exposed(ledger: Ledger, ranks: Sequence[RankFacts]) -> Ledger:
-    """Return the ledger with no more waiting of a rank in a step than nothing hid.
+def _median_waited_ns(ledger: Ledger, late: Sequence[int], steps: int) -> float:
+    """Waiting per step of the median rank beside the late ones."""
+    others = [ledger.waited[rank] for rank in range(len(ledger.of)) if rank not in late and ledger.of[rank]]
+    return float(np.median(others)) / steps if others else 0.0
 
-    Of collectives beside computing each waits for the same delay again.
-    """
+
+def _late_by_flight(ranks: Sequence[RankFacts], position: int, ledger: Ledger, steps: int, *, few: bool) -> LateRank:
+    """A late rank, with its cause where the breakdowns of all ranks show one: without traces, their timers."""
+    rank, others = ranks[position], [entry.parts for index, entry in enumerate(ranks) if index != position]
+    by_timers = () if all(entry.trace for entry in ranks) else ("input.", *LOGGED)
+    cause = cause_by_parts(rank.parts, others, _median_waited_ns(ledger, [position], steps), among=by_timers)
+    found = _late_record(rank, position, ledger, cause, 1, few=few)
+    # Without a timer nothing was measured that could explain it.
+    return found if rank.parts else revise(found, coverage=None)
+
+
+def _exposed(ledger: Ledger, ranks: Sequence[RankFacts]) -> Ledger:
+    """The ledger with no more waiting in a step than nothing hid: others wait for the same delay again."""
     own = np.zeros_like(ledger.own)
     for position, rank in enumerate(ranks):
         if rank.trace is not None:
@@ -167,10 +234,7 @@ def _typical_step_ns(ranks: Sequence[RankFacts]) -> float:
 
 
 def _mean_to_median(ranks: Sequence[RankFacts]) -> float:
-    """How much longer the mean step is than the median one, of the median rank; 1 where none was timed.
-
-    At most 2: beyond that long steps hold most of the time, and what the others wait in each is not the question.
-    """
+    """How much longer the mean step is than the median one, of the median rank, at most 2; 1 where none was timed."""
     ratios = [rank.steps.time_ns.mean / max(rank.steps.time_ns.median, 1) for rank in ranks if rank.steps.time_ns]
     return min(float(np.median(ratios)), 2.0) if ratios else 1.0
 
@@ -179,21 +243,6 @@ def _suspect(ledger: Ledger) -> tuple[int, ...]:
     """The rank that causes most of the waiting, by accident or not; empty where it is not that much."""
     worst = int(ledger.caused.argmax())
     return (worst,) if ledger.caused[worst] >= CAUSED_SHARE * max(ledger.total_ns, 1) else ()
-
-
-def comparable(ranks: Sequence[RankFacts]) -> list[int]:
-    """Positions of the ranks that were recorded alike: those with device events, else with a trace, else all."""
-    modes = [rank.mode for rank in ranks]
-    alike = next(mode for mode in ("gpu", "cpu", "steps") if mode in modes)
-    return [index for index, mode in enumerate(modes) if mode == alike]
-
-
-def _steady(trace: TraceFacts | None) -> tuple[Spans, I64]:
-    """The judged steps and their numbers."""
-    if trace is None:
-        return EMPTY, np.empty(0, dtype=np.int64)
-    keep = np.array([state == "steady" for state in trace.steps.state], dtype=bool)
-    return trace.window, trace.steps.index[keep]
 
 
 def _all_divided(ranks: Sequence[RankFacts], splits: Sequence[Split | None], floor_ns: int) -> tuple[RankFacts, ...]:
@@ -227,8 +276,8 @@ def _steps_seen(
 ) -> list[int]:
     """Per rank how many of its judged steps its matched collectives lie in; 0 where nothing was matched.
 
-    Where one capture is short, the others' steps beyond its end show no waiting, however long they waited there. With
-    ``judged`` only collectives count that ended in a judged step of the rank that arrived last.
+    Steps beyond the end of another's capture show no waiting. With ``judged`` only collectives count that ended in a
+    judged step of the rank that arrived last.
     """
     counts = []
     for index, rank in enumerate(ranks):
@@ -272,10 +321,7 @@ def _shown_by_lateness(ranks: Sequence[RankFacts], late: Sequence[int]) -> float
 
 
 def _has_more_to_do(ranks: Sequence[RankFacts], suspects: Sequence[int], waiting: float) -> bool:
-    """Whether what one rank computes more than the others accounts for ``waiting``: work is no accident.
-
-    It is called late for that however busy its host is. Fewer steps may be cut at unlike places.
-    """
+    """Whether what one rank computes more than the others accounts for ``waiting``: work is no accident."""
     rank = ranks[suspects[0]]
     others = [entry.trace for entry in ranks if entry.trace is not None and entry is not rank]
     if len(suspects) != 1 or rank.trace is None or rank.trace.n_steady < FEWEST_STEPS:
@@ -333,15 +379,8 @@ def _communication(
             for rank in found.ranks
         ),
         problems=matching.problems,
-        steps_needed=_asked(found.needed),
+        steps_needed=found.needed if (found.needed or 0) <= MOST_NEEDED else None,
     )
-
-
-def _asked(needed: int | None) -> int | None:
-    """Steps that anybody would record."""
-    if needed is None or needed > MOST_NEEDED:
-        return None
-    return needed
 
 
 def _matched_time(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]) -> int:
@@ -370,6 +409,11 @@ def _late_rank(
         waits = [part for part in rank.parts if part.part in WAITS]
         cause = revise(cause, part=max(waits, key=lambda part: part.time_ns).part if waits else cause.part)
     computes = rank.trace is not None and cause.part is not None and cause.part.startswith("compute.")
+    found = _late_record(rank, position, ledger, cause, steps, few=few)
+    return revise(found, same_work=same_work(rank.trace, others)) if rank.trace is not None and computes else found
+
+
+def _late_record(rank: RankFacts, position: int, ledger: Ledger, cause: Cause, steps: int, *, few: bool) -> LateRank:
     return LateRank(
         rank=rank.rank,
         origin=rank.origin,
@@ -380,7 +424,6 @@ def _late_rank(
         cause_ns=round(cause.explained_ns / steps) if cause.part else None,
         waited_ns=round(cause.waited_ns / steps),
         coverage=cause.coverage,
-        same_work=same_work(rank.trace, others) if rank.trace is not None and computes else None,
         few_steps=few,
     )
 

@@ -1,4 +1,4 @@
-"""Which rank the others wait for: by the waiting it causes, weighed by time, or by the timers of all ranks."""
+"""Which rank the others wait for, by the waiting it causes or by the timers of all ranks, and why it is late."""
 
 import math
 from collections.abc import Sequence
@@ -7,11 +7,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.intervals import I64, Mask
-from profilerkit.analysis.parts import WAITS
+from profilerkit.analysis.device.kernels import COMMUNICATION
+from profilerkit.analysis.intervals import I64, Mask, Segments, time_within
+from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.ranks.waiting import Arrivals, Ledger
 from profilerkit.analysis.steps.log import StepLog, exposed
+from profilerkit.analysis.steps.series import shown_rows
+from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.model.step import Part
 
 #: Share of all waiting that one rank, or two together, must cause to be the late ones. Counted by time: beside a
 #: real late rank anybody is last by microseconds in back-to-back collectives.
@@ -39,7 +43,7 @@ class Lateness(msgspec.Struct, frozen=True):
         steps: share of the steps in which they caused most of the waiting.
         chance: bound on the probability that equal ranks come apart so.
         needed: steps with waiting in which their order alone excludes chance, where there are fewer; else ``None``.
-        sure: whether the steps are enough to call them late; else they are likely late.
+        sure: whether the steps are enough; else they are likely late.
     """
 
     ranks: tuple[int, ...]
@@ -51,12 +55,7 @@ class Lateness(msgspec.Struct, frozen=True):
 
 
 def late_ranks(ledger: Ledger, step_ns: float) -> Lateness:
-    """Return one rank, or two that share the waiting, if their share is large, in most steps, and no accident.
-
-    Args:
-        ledger: who waited for whom.
-        step_ns: mean step, which healthy jitter is a ratio of.
-    """
+    """Return one rank, or two that share the waiting, if their share is large, in most steps, and no accident."""
     total = ledger.total_ns
     if not total or (ledger.of > 0).sum() < 2:
         return Lateness((), 0.0, 0.0, 1.0)
@@ -110,11 +109,6 @@ def _by_jitter(own: I64, rank: int, usual_ns: float) -> float:
     Lateness by accident is taken for exponential, the widest of the usual spreads. By how far the others come apart in
     each step alone, the last is so late with the product of j / (j + distance / spread), j from 2 on. By one scale for
     all steps, learnt from the others and from how the distance varies, its least value counts. The smaller is returned.
-
-    Args:
-        own: ``(n_ranks, n_steps)`` ns that each rank waited itself.
-        rank: position of the last one.
-        usual_ns: scale of the jitter that is assumed before these were seen.
 
     >>> two, four = np.array([[0], [10]]), np.array([[0], [10], [11], [12]])
     >>> round(_by_jitter(two, 0, 1.5), 3), round(_by_jitter(four, 0, 1.5), 3)
@@ -216,13 +210,16 @@ def timed_ns(ranks: Sequence[RankFacts]) -> list[float | None]:
     """Per rank the mean time of a judged step in what its timers measure of it, ns; ``None`` where no fetch was seen.
 
     That is what one rank can do while the others wait: waiting for data, garbage collections, and phases that most
-    ranks lack. In a phase that most have, such as an evaluation that ends in a collective, the longer one may be the
-    rank that waits. Where a device's trace of every rank tells what the device worked beside it, only the rest counts;
-    else all of it on every rank, so that like is compared with like.
+    ranks lack; in one that most have, the longer one may be the rank that waits. Where a device's trace of every rank
+    tells what the device worked beside it, only the rest counts.
     """
-    exposed = _all_show_devices(ranks)
+    shown = all(rank.mode == "gpu" for rank in ranks)
     spent = [
-        None if rank.log is None or not rank.log.waits_seen else _exposed_ns(rank) if exposed else _spent_ns(rank.log)
+        None
+        if rank.log is None or not rank.log.waits_seen
+        else {part.part: float(part.time_ns) for part in rank.parts}
+        if shown
+        else _spent_ns(rank.log)
         for rank in ranks
     ]
     known = [values for values in spent if values is not None]
@@ -236,17 +233,9 @@ def timed_ns(ranks: Sequence[RankFacts]) -> list[float | None]:
 def may_be_hidden(ranks: Sequence[RankFacts]) -> bool:
     """Whether a device may have worked beside what the timers measured, where not every rank's trace tells."""
     metas = [rank.record.meta for rank in ranks if rank.record and rank.record.meta]
-    on_device = any(rank.mode == "gpu" for rank in ranks) or any(meta.device_name for meta in metas)
+    shown = [rank.mode == "gpu" for rank in ranks]
     by_clock = all(rank.log is not None and rank.log.device is not None for rank in ranks)
-    return on_device and not _all_show_devices(ranks) and not by_clock
-
-
-def _all_show_devices(ranks: Sequence[RankFacts]) -> bool:
-    return all(rank.mode == "gpu" for rank in ranks)
-
-
-def _exposed_ns(rank: RankFacts) -> dict[str, float]:
-    return {part.part: float(part.time_ns) for part in rank.parts}
+    return (any(shown) or any(meta.device_name for meta in metas)) and not all(shown) and not by_clock
 
 
 def _spent_ns(log: StepLog) -> dict[str, float] | None:
@@ -269,11 +258,7 @@ def late_by_timers(ranks: Sequence[RankFacts]) -> int | None:
 
 
 def late_by_clock(ranks: Sequence[RankFacts]) -> int | None:
-    """Position of the only rank whose device has no work queued, while the other devices do; else ``None``.
-
-    Devices of ranks that exchange gradients work at one pace. Where the other hosts run ahead of theirs, all of them
-    wait for what this host issues.
-    """
+    """Position of the only rank whose device has no work queued: the other hosts run ahead of theirs; else ``None``."""
     queued = [
         float(rank.log.device.full[rank.log.steady].mean())
         for rank in ranks
@@ -288,3 +273,157 @@ def late_by_clock(ranks: Sequence[RankFacts]) -> int | None:
 def median_rank_ns(spent: Sequence[float]) -> float:
     """The value of the median rank, of two that of the lower one: with it the other is compared."""
     return sorted(spent)[(len(spent) - 1) // 2]
+
+
+F64 = npt.NDArray[np.float64]
+
+#: Share of the waiting that a cause must explain; else the waiting is called unattributed (TraceML demands 80 %).
+FEWEST_EXPLAINED = 0.60
+#: The same of the part that holds most of what a rank does longer, where only breakdowns tell (a choice: on a busy host
+#: of two ranks the one with the longer sequences computed for 40 to 60 % of what the other one waited).
+FEWEST_LED = 0.25
+#: Ranks that the late one is compared with: the median of more changes nothing.
+MOST_COMPARED = 16
+
+#: Seeded training repeats its FLOPs exactly; so much is left for a last batch that is short.
+SAME_FLOPS_RATIO = 0.02
+#: Share of the window from which a kernel, or on a CPU-only run an operator, must run as often on both.
+SHOWN_SHARE = 0.05
+
+#: Parts that one cause makes longer together; each of the others is a cause of its own.
+_TOGETHER = ("input.", "compute.", "sync.")
+#: Parts that are no cause: other waiting, what nobody can name, and what the profiler did.
+_NO_CAUSE = ("comm.", "idle.", "other.prof")
+
+
+#: The parts that may be a cause, those together that one cause makes longer.
+_GROUPS: dict[str, list[str]] = {}
+for _part in LEAVES:
+    if not _part.startswith(_NO_CAUSE):
+        _GROUPS.setdefault(next((prefix for prefix in _TOGETHER if _part.startswith(prefix)), _part), []).append(_part)
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """What made a rank late, summed over the judged steps.
+
+    Attributes:
+        part: the largest part of what it did longer; ``None`` when nothing explains enough of the waiting.
+        waited_ns: exposed waiting of the median other rank, in the spans that ended with this rank's arrival.
+    """
+
+    part: str | None
+    explained_ns: float
+    waited_ns: float
+
+    @property
+    def coverage(self) -> float | None:
+        """Explained / waited, at most 1; ``None`` where nobody had to wait."""
+        return min(self.explained_ns / self.waited_ns, 1.0) if self.waited_ns > 0 else None
+
+
+def cause_of(
+    rank: int, arrivals: Sequence[Arrivals], segments: Sequence[Segments | None], to_common: Sequence[int | None]
+) -> Cause:
+    """Compare the late rank with the others in the spans that ended when it arrived last.
+
+    A span runs from the previous common arrival to this one, so that they lie end to end and are the same for all. In
+    it the others waited; what the late rank did longer than their median is why.
+    """
+    own = [entry for entry in arrivals if rank in entry.members]
+    instants = np.unique(np.concatenate([entry.arrived for entry in own]))
+    excess = np.zeros(len(LEAVES))
+    for entry in own:
+        mine = int(np.flatnonzero(entry.members == rank)[0])
+        late = (entry.last == mine) & (entry.step >= 0)
+        before = np.searchsorted(instants, entry.arrived[late], side="left") - 1
+        others = entry.members[entry.members != rank]
+        others = others[shown_rows(len(others), MOST_COMPARED)].tolist()
+        # The span of the first collective begins when all of them were recorded.
+        begun = [(segments[member], to_common[member] or 0) for member in (rank, *others)]
+        begin = max(int(own.start[0]) + shift if own is not None and len(own) else 0 for own, shift in begun)
+        end = np.maximum(entry.arrived[late], begin)
+        start = np.where(before >= 0, np.maximum(instants[np.maximum(before, 0)], begin), begin)
+        times = [_times(segments[other], to_common[other], start, end) for other in others]
+        if len(end) and times:
+            excess += (_times(segments[rank], to_common[rank], start, end) - np.median(times, axis=0)).sum(axis=0)
+    return _named(excess)
+
+
+def _times(segments: Segments | None, to_common: int | None, start: I64, end: I64) -> F64:
+    """``(n_spans, n_leaves)`` ns of each leaf within each span of the common clock."""
+    out = np.zeros((len(start), len(LEAVES)))
+    if segments is None or to_common is None or not len(segments):
+        return out
+    for label in np.unique(segments.label).tolist():
+        out[:, label] = time_within(segments.only(label), start - to_common, end - to_common)
+    return out
+
+
+def cause_by_parts(
+    late: Sequence[Part], others: Sequence[Sequence[Part]], waited_ns: float, *, among: Sequence[str] = ()
+) -> Cause:
+    """Compare the mean steps of the late rank and of the others, where no span of a collective tells.
+
+    Their steps are equally long: what the others do less they wait. Where that explains too little, as on a busy host,
+    the part that holds most of it is named all the same, with how much it explains. ``waited_ns`` is per step, by the
+    median other rank; ``among`` has the names of the parts that are compared, or their beginnings; empty means all.
+    """
+
+    def spent(parts: Sequence[Part], names: Sequence[str]) -> float:
+        return float(sum(part.time_ns for part in parts if part.part in names))
+
+    groups = [[name for name in group if not among or name.startswith(tuple(among))] for group in _GROUPS.values()]
+    excess = [spent(late, group) - float(np.median([spent(other, group) for other in others])) for group in groups]
+    most = int(np.argmax(excess))
+    explained, whole = excess[most], sum(max(value, 0.0) for value in excess)
+    leads = not among and explained >= max(FEWEST_EXPLAINED * whole, FEWEST_LED * waited_ns)
+    if waited_ns <= 0 or explained <= 0 or not (leads or explained >= FEWEST_EXPLAINED * waited_ns):
+        return Cause(None, max(explained, 0.0), max(waited_ns, 0.0))
+    own = {part.part: part.time_ns for part in late}
+    return Cause(max(groups[most], key=lambda name: own.get(name, 0)), explained, waited_ns)
+
+
+def _named(excess: F64) -> Cause:
+    """The cause with the largest excess, if it explains enough of the waiting."""
+    waited = float(-excess[leaf("comm.skew")])
+    groups = [[leaf(name) for name in group] for group in _GROUPS.values()]
+    best = max(groups, key=lambda members: float(excess[members].sum()))
+    explained = float(excess[best].sum())
+    if waited <= 0 or explained < FEWEST_EXPLAINED * waited:
+        return Cause(None, max(explained, 0.0), max(waited, 0.0))
+    return Cause(LEAVES[max(best, key=lambda index: excess[index])], explained, waited)
+
+
+def same_work(late: TraceFacts, others: Sequence[TraceFacts]) -> bool | None:
+    """Whether the rank runs the same kernels on as much work per step as any other; ``None`` without shapes."""
+    told = [_same(late, other) for other in others]
+    known = [same for same in told if same is not None]
+    return any(known) if known else None
+
+
+def more_work(late: TraceFacts, others: Sequence[TraceFacts]) -> float:
+    """Share of the rank's FLOPs per step that no other rank has; 0 where it is not known."""
+    ours = late.compute.flops_per_step
+    theirs = [flops for other in others if (flops := other.compute.flops_per_step)]
+    return max(1.0 - max(theirs) / ours, 0.0) if ours and theirs else 0.0
+
+
+def _same(one: TraceFacts, other: TraceFacts) -> bool | None:
+    ours, theirs = one.compute.flops_per_step, other.compute.flops_per_step
+    if not ours or not theirs:
+        return None
+    if abs(ours - theirs) > SAME_FLOPS_RATIO * max(ours, theirs):
+        return False
+    first, second = _per_step(one), _per_step(other)
+    shown = {name for found in (first, second) for name, (_, share) in found.items() if share >= SHOWN_SHARE}
+    return all(name in first and name in second and first[name][0] == second[name][0] for name in shown)
+
+
+def _per_step(trace: TraceFacts) -> dict[str, tuple[int, float]]:
+    """Name to calls per step, rounded, and share of the window, of the largest kernels that compute."""
+    count = max(trace.n_steady, 1)
+    return {
+        kernel.name: (round(kernel.count / count), kernel.share)
+        for kernel in trace.kernels
+        if kernel.kind != COMMUNICATION
+    }

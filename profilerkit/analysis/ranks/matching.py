@@ -87,12 +87,9 @@ class Placing:
                     fits.append((channel, index, found))
         return max(
             fits,
-            key=lambda entry: (not self._is_between(rank, entry[0]), entry[2].common, -entry[2].residual_ns),
+            key=lambda entry: (not self.sequences[entry[0]][rank].between, entry[2].common, -entry[2].residual_ns),
             default=None,
         )
-
-    def _is_between(self, rank: int, channel: Channel) -> bool:
-        return self.sequences[channel][rank].between
 
     def _fits(self, rank: int, channel: Channel, known: int | None) -> Iterator[tuple[int, Fit | None]]:
         """The fit to the first rank of each cluster of the channel that has a free place, most ranks first."""
@@ -117,7 +114,7 @@ class Placing:
             index, found = max(credible, key=lambda entry: (entry[1].common, -entry[1].residual_ns))
             first = next(iter(clusters[index]))
             clusters[index][rank] = clusters[index][first] + found.shift
-            if not self._is_between(rank, channel):
+            if not self.sequences[channel][rank].between:
                 self.residual[rank] = max(self.residual.get(rank, 0), found.residual_ns)
             return
         if any(self._has_place(channel, cluster, rank) for cluster in clusters):
@@ -152,15 +149,10 @@ _MOST_PROBLEMS = 3
 
 
 class MatchedGroup(msgspec.Struct, frozen=True):
-    """The matched collectives of one channel.
+    """The matched collectives of one channel: ``(m,)`` positions of the ranks and ``(m, n)`` rows of their logs.
 
-    Attributes:
-        channel: whose they are.
-        by: process-group numbers, or order.
-        members: ``(m,)`` int64 positions of the ranks.
-        rows: ``(m, n)`` int64 rows of their logs.
-        whole: whether these are all members of the group; else somebody who was not recorded may be the last.
-        between: whether these are transfers from one to the other, as between two stages of a pipeline.
+    Without the ``whole`` group somebody who was not recorded may be the last. Transfers ``between`` two ranks go from
+    one to the other, as between two stages of a pipeline.
     """
 
     channel: Channel
@@ -175,12 +167,10 @@ class Matching(msgspec.Struct, frozen=True):
     """How the collectives of all ranks belong together.
 
     Attributes:
-        groups: matched collectives, one entry per channel and set of members.
         to_common_ns: per rank what to add to its trace's clock; ``None`` where it could not be aligned.
-        offset_ns: per rank how far its clock is ahead, its base taken off; ``None`` likewise.
+        offset_ns: per rank how far its clock is ahead, its base taken off.
         residual_ns: per rank median distance of its ends from that offset; ``None`` for the reference.
         shift: per rank how many collectives its capture lacks at the beginning, where order matched them.
-        matched: collectives that were matched.
         of: collectives that could have been: of each channel those of the rank that has most.
         problems: what could not be matched, in whole sentences.
     """
@@ -198,24 +188,25 @@ class Matching(msgspec.Struct, frozen=True):
 def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Matching:
     """Match the collectives of several ranks of one job.
 
-    Point-to-point transfers are matched between two known ranks and in a named group of two: a send meets its receive.
-
     A rank joins those already placed through the channel that fits best; its other channels must then agree with the
-    clock offset found there. What does not fit is left unmatched and named.
-
-    Args:
-        ranks: of the job, in the report's order.
-        world_size: ranks of the whole job; ``None`` if unknown.
+    clock offset found there. Transfers are matched between two known ranks and in a named group of two. What does not
+    fit is left unmatched and named.
     """
     bases = [rank.base_ns for rank in ranks if rank.log is not None]
     comparable = _comparable(ranks)
     first_base = min((base for base in bases if base is not None), default=0)
-    delta = [_small((rank.base_ns or first_base) - first_base) for rank in ranks]
+    apart = [(rank.base_ns or first_base) - first_base for rank in ranks]
+    # Of hostile ones that no int64 can take any other will do: they match nothing.
+    delta = [between if abs(between) < 1 << 61 else 0 for between in apart]
     sequences = sequences_of(ranks, delta)
     placing = Placing(ranks, sequences, comparable=comparable)
     for rank in placing.order():
         placing.place(rank)
-    groups, shift, short = _groups(placing, ranks, world_size)
+    groups, shift, of, short = _groups(placing, ranks, world_size)
+    problems = [*placing.problems, *short]
+    more = len(problems) - _MOST_PROBLEMS
+    if more > 0:
+        problems[_MOST_PROBLEMS:] = [f"{more} more groups of collectives could not be matched."]
     aligned = {int(member) for group in groups for member in group.members}
     reference = placing.references
     offsets = [placing.offset[rank] if rank in aligned else None for rank in range(len(ranks))]
@@ -231,8 +222,8 @@ def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Match
         ),
         shift=tuple(shift.get(rank, 0) for rank in range(len(ranks))),
         matched=sum(group.rows.shape[1] for group in groups),
-        of=_possible(placing, groups),
-        problems=_named([*placing.problems, *short]),
+        of=of,
+        problems=tuple(problems),
     )
 
 
@@ -243,46 +234,19 @@ def _comparable(ranks: Several[RankLog]) -> bool:
     return all(bases) or (not any(bases) and all(int(log.start[0]) > EPOCH_NS for _, log in known))
 
 
-def _possible(placing: "Placing", groups: Several[MatchedGroup]) -> int:
-    """Collectives that could have been matched: of each set of ranks those of the rank that has most."""
-    total = 0
-    for channel, clusters in placing.clusters.items():
-        members = placing.sequences[channel]
-        several = [cluster for cluster in clusters if len(cluster) > 1]
-        if not several and len(members) > 1:
-            total += max(len(own.rows) for own in members.values())
-        for cluster in several:
-            found = sum(
-                group.rows.shape[1]
-                for group in groups
-                if group.channel == channel and set(group.members.tolist()) <= set(cluster)
-            )
-            total += max(found, *(len(members[rank].rows) for rank in cluster))
-    return total
-
-
-def _small(difference: int) -> int:
-    """A difference of bases that an int64 can take; of hostile ones any other will do, they match nothing."""
-    return difference if abs(difference) < 1 << 61 else 0
-
-
-def _named(problems: Several[str]) -> tuple[str, ...]:
-    more = len(problems) - _MOST_PROBLEMS
-    rest = (f"{more} more groups of collectives could not be matched.",) if more > 0 else ()
-    return (*problems[:_MOST_PROBLEMS], *rest)
-
-
 def _groups(
     placing: Placing, ranks: Several[RankLog], world_size: int | None
-) -> tuple[tuple[MatchedGroup, ...], dict[int, int], list[str]]:
-    """The matched collectives of every cluster, per rank how many its capture lacks at the beginning, what is short."""
+) -> tuple[tuple[MatchedGroup, ...], dict[int, int], int, list[str]]:
+    """The matched collectives, how many each capture lacks at its beginning, how many could be, what is short."""
     groups: list[MatchedGroup] = []
+    of = 0
     shift: dict[int, int] = {}
     short: list[str] = []
     for channel, clusters in placing.clusters.items():
-        for cluster in clusters:
-            if len(cluster) < 2:
-                continue
+        several = [cluster for cluster in clusters if len(cluster) > 1]
+        if not several and len(clusters) > 1:
+            of += max(len(entry.rows) for entry in placing.sequences[channel].values())
+        for cluster in several:
             own = {rank: placing.sequences[channel][rank] for rank in sorted(cluster)}
             numbered = all(entry.number is not None for entry in own.values())
             positions = [
@@ -290,21 +254,21 @@ def _groups(
                 for rank, entry in own.items()
             ]
             found = _common_rows(own, positions)
+            most = max(len(entry.rows) for entry in own.values())
+            of += max(most, sum(rows.shape[1] for _, rows in found))
             if found and not numbered:
                 lowest = min(cluster.values())
                 shift.update({rank: max(shift.get(rank, 0), base - lowest) for rank, base in cluster.items()})
             sizes = [entry.size for entry in own.values() if entry.size is not None]
             expected = max(sizes, default=None) or world_size or len(ranks)
             by: Literal["sequence", "order"] = "sequence" if numbered else "order"
-            first, of_first = next((ranks[rank].log, entry.rows[0]) for rank, entry in own.items())
-            between = first is not None and not first.joint[of_first]
+            between = next(iter(own.values())).between
             groups += [MatchedGroup(channel, by, who, rows, len(who) >= expected, between) for who, rows in found]
             without = [rank for rank in cluster if any(rank not in who for who, _ in found)]
             if without:
-                most = max(len(entry.rows) for entry in own.values())
                 held = ", ".join(f"{len(own[rank].rows)} by {ranks[rank].name}" for rank in sorted(without)[:3])
                 short.append(f"Captures are short: of {most} collectives {held}. The others are matched without these.")
-    return tuple(groups), shift, short
+    return tuple(groups), shift, of, short
 
 
 def _common_rows(own: Members, positions: Several[I64]) -> list[tuple[I64, I64]]:

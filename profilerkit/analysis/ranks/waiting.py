@@ -1,6 +1,7 @@
-"""Who waits for whom: each matched collective, and exposed communication, divided into waiting and transfer."""
+"""Who waits for whom: each matched collective divided into waiting and transfer, and every rank in every step."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -10,9 +11,14 @@ from profilerkit.analysis.communication.table import Split
 from profilerkit.analysis.intervals import I64, Mask, Segments, Spans, index_at, paint, union, with_label
 from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import LEAVES, leaf
+from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.ranks.alike import comparable
 from profilerkit.analysis.ranks.matching import MatchedGroup, Matching
+from profilerkit.analysis.steps.series import StepSeries, shown_rows
+from profilerkit.analysis.steps.table import queued_per_step, step_times, stretches
 from profilerkit.errors import InvariantError
 from profilerkit.model.change import revise
+from profilerkit.model.step import JobSteps, RankSteps
 
 
 class Arrivals(msgspec.Struct, frozen=True):
@@ -27,7 +33,6 @@ class Arrivals(msgspec.Struct, frozen=True):
         arrived: ``(n,)`` when it arrived.
         transfer: ``(n,)`` from then until the first member left.
         step: ``(n,)`` number of the judged step in which the last member arrived, -1 outside of all.
-        whole: whether these are all members of the group.
         between: whether these are transfers between two: who waits for the other stage waits for no late rank.
         certain: whether these are known to be one group: by its name, or because all ranks of the job are in it.
     """
@@ -52,11 +57,6 @@ def arrivals_of(
 
     With s and e a member's start and end, the last arrival is S = max s; a member waits min(S, e) - s (who leaves
     before the last one has come waited for nobody else), and the transfer lasts from S to min e.
-
-    Args:
-        matching: of the ranks.
-        logs: their collectives.
-        steady: per rank its judged steps on its own clock, and their numbers.
     """
     return tuple(_arrivals(group, matching, logs, steady) for group in matching.groups)
 
@@ -99,10 +99,7 @@ def _arrivals(
 
 
 def splits_of(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]) -> tuple[Split | None, ...]:
-    """Per rank how each of its collectives divides; ``None`` for a rank without any.
-
-    Where members of the group were not recorded, what is not waiting for the recorded ones may still be waiting.
-    """
+    """Per rank how each of its collectives divides; no transfer is known where members were not recorded."""
     splits = [None if log is None else Split.unknown(len(log)) for log in logs]
     for entry in arrivals:
         for index, rank in enumerate(entry.members.tolist()):
@@ -229,13 +226,7 @@ def relabelled(parts: Partition, steps: Spans, log: CollectiveLog, split: Split,
     """The partition with its exposed communication divided; what was not matched stays ``comm.other``.
 
     Of collectives side by side the one that transfers owns the instant: it would be exposed without the waiting too.
-
-    Args:
-        parts: of one rank.
-        steps: what it partitions.
-        log: its collectives.
-        split: how they divide.
-        floor_ns: how much of each transfer is latency; of a tiny one all is, on however busy a host it took longer.
+    ``floor_ns`` of each transfer is latency; of a tiny one all is, on however busy a host it took longer.
 
     Raises:
         InvariantError: the parts of a step would change their sum.
@@ -272,3 +263,85 @@ def relabelled(parts: Partition, steps: Spans, log: CollectiveLog, split: Split,
             hint="this is a bug in profilerkit; please report it with the traces",
         )
     return revise(parts, segments=divided, per_step=per_step)
+
+
+#: What a figure can show and a report can hold: 6,400 numbers are at most 70 kB of JSON (a choice).
+MOST_STEPS, MOST_ROWS = 100, 64
+_UNKNOWN = -1
+
+
+def rank_steps(ranks: Sequence[RankFacts], ledger: Ledger | None) -> RankSteps | None:
+    """What tells the ranks apart, step by step; ``None`` where fewer than two can be compared.
+
+    Ranks that train together have equal steps, so who waited for whom tells most. Where that is not known, exposed
+    communication is taken off the steps if every rank shows some, because it holds the waiting.
+    """
+    if len(ranks) < 2:
+        return None
+    if ledger is not None and len(ledger.numbers):
+        shown = shown_rows(len(ledger.numbers), MOST_STEPS)
+        return _told("caused", ledger.numbers[shown], _caused(ledger)[:, shown], len(ledger.numbers))
+    series = [rank.series if rank.series is not None and rank.series.steady.any() else None for rank in ranks]
+    known = [entry for entry in series if entry is not None]
+    if len(known) < 2:
+        return None
+    numbers = np.unique(np.concatenate([entry.index[entry.steady] for entry in known]))
+    index = numbers[shown_rows(len(numbers), MOST_STEPS)]
+    exposed = all(any(part.startswith("comm.") for part in entry.parts) for entry in known)
+    times = [_times(entry, index, without_communication=exposed) for entry in series]
+    return _told("own" if exposed else "step", index, np.stack(times), len(numbers))
+
+
+def job_steps(ranks: Sequence[RankFacts], judged: int) -> JobSteps | None:
+    """The judged rank's steady steps as means over all ranks recorded alike; ``None`` of fewer than two."""
+    alike = [index for index in comparable(ranks) if (own := ranks[index].series) is not None and own.steady.any()]
+    chosen, series = ranks[judged], ranks[judged].series
+    if len(alike) < 2 or judged not in alike or series is None:
+        return None
+    numbers = series.index[series.steady]
+    times = np.stack([_times(ranks[index].series, numbers, without_communication=False) for index in alike])
+    seen = times != _UNKNOWN
+    mean: I64 = (np.where(seen, times, 0).sum(axis=0) / seen.sum(axis=0)).round().astype(np.int64)
+    found, log = step_times(mean), chosen.log
+    queued = queued_per_step(chosen.record.samples, log.start, log.stop - log.start) if log and chosen.record else None
+    steady_queued = None if queued is None else queued[series.steady]
+    return JobSteps(ranks=len(alike), time_ns=found, stretches=stretches(mean, steady_queued)) if found else None
+
+
+def _caused(ledger: Ledger) -> I64:
+    """``(n_ranks, n_steps)`` ns that each other member waited for a rank in a step, on average."""
+    out = np.zeros(ledger.own.shape)
+    np.add.at(out, (ledger.owner, ledger.step), ledger.amount / np.maximum(ledger.members - 1, 1))
+    caused: I64 = out.round().astype(np.int64)
+    caused[ledger.of == 0] = _UNKNOWN
+    return caused
+
+
+def _times(series: StepSeries | None, index: I64, *, without_communication: bool) -> I64:
+    """``(n_steps,)`` ns that a rank took in the steps of these numbers."""
+    out: I64 = np.full(len(index), _UNKNOWN, dtype=np.int64)
+    if series is None:
+        return out
+    time = series.time.copy()
+    if without_communication:
+        for part, spent in series.parts.items():
+            if part.startswith("comm."):
+                time -= spent
+    own, first = np.unique(series.index[series.steady], return_index=True)
+    at = np.minimum(np.searchsorted(own, index), len(own) - 1)
+    here = own[at] == index
+    out[here] = np.maximum(time[series.steady][first[at[here]]], 0)
+    return out
+
+
+def _told(of: Literal["caused", "own", "step"], index: I64, times: I64, count: int) -> RankSteps:
+    """The record: of many ranks the slowest of neighbouring ones."""
+    group = -(-len(times) // MOST_ROWS)
+    rows = [times[first : first + group].max(axis=0).tolist() for first in range(0, len(times), group)]
+    return RankSteps(
+        of=of,
+        group=group,
+        count=count,
+        index=tuple(index.tolist()),
+        time_ns=tuple(tuple(None if value == _UNKNOWN else value for value in row) for row in rows),
+    )

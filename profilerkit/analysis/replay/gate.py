@@ -8,7 +8,7 @@ from math import factorial
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.records import Contention
+from profilerkit.analysis.communication.table import Contention
 from profilerkit.analysis.intervals import I64, intersect, union
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.replay.build import Built, build

@@ -2,7 +2,6 @@
 
 import re
 
-import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.kernels import device_rows, launching_rows
@@ -23,32 +22,13 @@ LITTLE_RATIO = 0.05
 _NEVER: int = np.iinfo(np.int64).min
 
 
-class DeviceSteps(msgspec.Struct, frozen=True):
-    """Steps cut where the device had done them; arrays are ``(n_steps,)`` int64 ns.
-
-    Attributes:
-        start: when all that was issued before the step was done, and the host had reached the step.
-        end: the same of what was issued in it.
-        ahead_ns: how far behind the host's marks the device was at most.
-    """
-
-    start: I64
-    end: I64
-    ahead_ns: int
-
-
 def issued_at(columns: TraceColumns, launches: I64, marks: tuple[I64, I64] | None = None) -> I64:
     """``(n_events,)`` int64 ns, when the host issued each event: device work by its launch, other events as they start.
 
     Device work without a launch was issued after what ran before it on its stream, or before it on any stream where its
     own shows no launch, and in the step whose mark on the device begins before it. With none of these it was issued
     before the recording began: the least number. What starts when all work that shows its launch or step is over counts
-    as issued when it starts.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` row of the launching runtime call, -1 for none.
-        marks: rows of the steps' marks on the device, and when the host began these steps, ``(n,)`` int64 each.
+    as issued when it starts. ``marks`` are rows of the steps' marks on the device, and when the host began these steps.
     """
     at = columns.ts_ns.copy()
     rows = np.flatnonzero(device_rows(columns))
@@ -115,21 +95,13 @@ def device_steps(
     judged: Bools,
     last_end: int | None,
     least_ratio: float = AHEAD_RATIO,
-) -> DeviceSteps | None:
-    """The steps by the device's completions; ``None`` where its lag behind the host's marks stays the same.
+) -> tuple[I64, I64, int] | None:
+    """Starts and ends by the device's completions, and its largest lag behind the marks; ``None`` where that stays.
 
     A step ends when the device has done what was issued in it, and not before the host's own mark: a device that waits
-    for its host is no further. Work on streams without kernels, as copies of a checkpoint, ends no step.
-
-    Args:
-        columns: the trace.
-        issued: ``(n_events,)`` of ``issued_at``.
-        start: ``(n_steps,)`` starts of the steps by the host's marks.
-        end: their ends.
-        judged: ``(n_steps,)`` the steps whose length counts.
-        last_end: where the last step ended by the host, however long the device went on; ``None`` where that is not
-            known.
-        least_ratio: by how much of the judged steps the lag has to change.
+    for its host is no further. Work on streams without kernels, as copies of a checkpoint, ends no step. ``last_end``
+    is where the last step ended by the host, however long the device went on; ``None`` where that is not known. The lag
+    has to change by ``least_ratio`` of the ``judged`` steps.
     """
     rows = np.flatnonzero(device_rows(columns) & (columns.dur_ns > 0))
     rows = rows[np.isin(columns.stream[rows], np.unique(columns.stream[columns.category == Category.KERNEL]))]
@@ -155,7 +127,7 @@ def device_steps(
         # Nobody saw when the device had done what was before. It was no further back than it is as the step ends: the
         # host's time until the first record beyond that is the step's own.
         begin[0] = min(first, int(start[0] + lag[len(start)]))
-    return DeviceSteps(begin, np.maximum(end, after), int(lag.max()))
+    return begin, np.maximum(end, after), int(lag.max())
 
 
 #: Ranges of torch and its libraries, as they write them.
@@ -179,7 +151,10 @@ def repeated_ranges(columns: TraceColumns) -> tuple[StepRanges, I64, I64] | None
     name, thread = columns.name[rows].astype(np.int64), columns.thread[rows].astype(np.int64)
     ranges = Ranges(columns.strings, name, start, end, thread, own=np.ones(len(rows), dtype=np.bool_))
     passes = np.sort(columns.ts_ns[backward_nodes(columns)])
-    found = step_ranges(ranges, _issuing(columns), passes) if len(rows) else None
+    # What issues work: launches, or without a device operators.
+    on_device = device_rows(columns).any()
+    issuing = launching_rows(columns) if on_device else np.flatnonzero(columns.category == Category.CPU_OP)
+    found = step_ranges(ranges, np.sort(columns.ts_ns[issuing]), passes) if len(rows) else None
     if found is None or len(found.rows) < 2:
         return None
     at, until = start[found.rows], end[found.rows]
@@ -228,11 +203,3 @@ def _own(columns: TraceColumns) -> I64:
     mine = (columns.category == Category.ANNOTATION) & own[columns.name] & (columns.thread == main_thread(columns))
     rows: I64 = np.flatnonzero(mine)
     return rows[np.argsort(columns.ts_ns[rows], kind="stable")]
-
-
-def _issuing(columns: TraceColumns) -> I64:
-    """Sorted starts of what issues work: launches, or without a device operators."""
-    rows = launching_rows(columns)
-    if not device_rows(columns).any():
-        rows = np.flatnonzero(columns.category == Category.CPU_OP)
-    return np.sort(columns.ts_ns[rows])

@@ -64,15 +64,9 @@ class DeviceTime(msgspec.Struct, frozen=True):
 def device_time(events: Events, index: I64, start: I64, stop: I64, *, has_clock: bool) -> DeviceTime | None:
     """The device's time of the steps; ``None`` where its clock was off, or tells of too few of them.
 
-    Args:
-        events: of all kinds.
-        index: ``(n_steps,)`` step numbers, ascending.
-        start: ``(n_steps,)`` starts of the steps on the host, ns.
-        stop: ``(n_steps,)`` ends of the steps on the host, with what lies behind them, ns.
-        has_clock: it was on, so that any number is enough, even none: the device had not ended the others.
-
-    What lies between two steps belongs to the one before, as on the host: a record of no step is added to it. What lies
-    behind the last one does not: a loop that just stops leaves a step there that never ended.
+    Where it was on, ``has_clock``, any number is enough, even none: the device had not ended the others. What lies
+    between two steps belongs to the one before, as on the host: a record of no step is added to it. What lies behind
+    the last one does not: a loop that just stops leaves a step there that never ended.
     """
     rows = events[events["kind"] == EventKind.DEVICE]
     # A record that is much longer than the run is no step's of it.
@@ -88,7 +82,8 @@ def device_time(events: Events, index: I64, start: I64, stop: I64, *, has_clock:
     starved, marked = _added_up(index, waits["value"] + 1, waits["dur"])
     more = starved + _added_up(index, gaps["value"], gaps["dur"])[0]
     behind = (of >= 0) & ((spans["flags"][of] & EventFlag.CAUGHT_UP) == 0)
-    told = DeviceTime(*_timed(_even_parts(of, spans), more, behind, start, stop), stop, starved)
+    even = np.where(of >= 0, spans["dur"][of] // np.maximum(spans["name"][of].astype(np.int64), 1), -1)
+    told = DeviceTime(*_timed(even, more, behind, start, stop), stop, starved)
     if (spans["name"] > 1).any():
         parts = _parts_by_host(of, spans, stop - start, told.work_ns or 0.0)
         told = DeviceTime(*_timed(parts, more, behind, start, stop), stop, starved)
@@ -130,21 +125,10 @@ def _spanned(index: I64, rows: Events) -> tuple[I64, Events]:
     return np.where(inside, of, -1), rows
 
 
-def _even_parts(of: I64, spans: Events) -> I64:
-    """``(n_steps,)`` ns: an equal part of its record for each step, -1 without one."""
-    return np.where(of >= 0, spans["dur"][of] // np.maximum(spans["name"][of].astype(np.int64), 1), -1)
-
-
 def _parts_by_host(of: I64, spans: Events, host: I64, work_ns: float) -> I64:
     """``(n_steps,)`` ns: of its record each step has the work of a step, and of the rest in proportion to its host.
 
     A device that stood still did so in the steps in which its host took longer than the work of a step.
-
-    Args:
-        of: record of each step, -1 without.
-        spans: the records.
-        host: ``(n_steps,)`` ns that the host took for each step.
-        work_ns: of a step on the device; 0 where not known.
     """
     record = np.maximum(of, 0)
     span = np.maximum(spans["name"].astype(np.float64), 1.0)

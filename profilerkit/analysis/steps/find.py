@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.host.activity import captures
 from profilerkit.analysis.host.names import HostNames, main_thread
-from profilerkit.analysis.intervals import I64, Spans, covered, positive
+from profilerkit.analysis.intervals import I64, Spans, covered, index_at, positive
 from profilerkit.analysis.steps.completion import (
     AHEAD_RATIO,
     device_steps,
@@ -21,7 +21,7 @@ from profilerkit.analysis.steps.completion import (
     undone_from,
 )
 from profilerkit.analysis.steps.phases import marked_by_torch, optimizer_rows, step_marks
-from profilerkit.analysis.steps.warmup import warmup_length
+from profilerkit.analysis.steps.trend import warmup_length
 from profilerkit.model.change import revise
 from profilerkit.model.step import WHOLE_TRACE, StepState
 from profilerkit.trace.columns import Bools, Category, StepMarks, TraceColumns
@@ -37,19 +37,11 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class TraceSteps(msgspec.Struct, frozen=True):
-    """Steps of one trace; arrays are ``(n_steps,)`` int64.
+    """Steps of one trace; arrays are ``(n_steps,)`` int64 ns; ``end`` is mostly the next one's start.
 
     Attributes:
-        index: step numbers.
-        start: starts, ns on the trace's clock; the device's where it is the clock.
-        end: start of the next step, or the step's own end.
-        state: why each step is in or out.
-        optimizes: ``(n_steps,)`` bool, steps in which an optimizer step ends.
-        found_by: what marks a step.
-        inferred: no explicit marker was found.
-        issuing: when the host issued each step, where steps are cut when the device had done them; ``None`` where the
-            host's marks are the steps.
-        ahead_ns: how far the host runs ahead of the device at most, where steps are cut by the device; else ``None``.
+        issuing: when the host issued each step, where steps are cut when the device had done them; else ``None``.
+        ahead_ns: how far the host then runs ahead of the device at most.
         between: from the end of each step's own range to the next one's start; ``None`` unless ranges mark the steps.
     """
 
@@ -93,12 +85,9 @@ def find_steps(
 ) -> TraceSteps:
     """Steps by marks, optimizer steps, fetches, ranges, operators that repeat, else one: the whole trace.
 
-    Args:
-        columns: the trace.
-        names: its classified names.
-        whole: first and last step number that capture knows to be whole; steps beyond were cut off.
-        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none. With it the last step lasts
-            until the device has done what was launched in it: the host's marker closes before.
+    Steps beyond the first and last number of ``whole`` were cut off, as capture knows. With ``launches``,
+    ``(n_events,)`` launching runtime row of each device event or -1, the last step lasts until the device has done what
+    was launched in it.
     """
     if len(columns.windows) > 1:
         return _of_windows(columns, names, launches)
@@ -136,10 +125,8 @@ def _of_windows(columns: TraceColumns, names: HostNames, launches: I64 | None) -
 class _Marks(msgspec.Struct, frozen=True):
     """Where the host's marks, or the format's, put the steps; arrays are ``(n_steps,)`` int64.
 
-    Attributes:
-        whole_last: the last step is known to end where it does.
-        last_end: where the last step ends by its mark, however long its end was put off.
-        between: from the end of each mark's own range to the next mark; ``None`` where no range marks a step.
+    ``last_end`` is where the last step ends by its mark, however long its end was put off; ``between`` as in
+    ``TraceSteps``.
     """
 
     index: I64
@@ -207,10 +194,7 @@ def _numbered(columns: TraceColumns, category: Category) -> tuple[I64, I64]:
 
 
 def _last_end(columns: TraceColumns, launches: I64 | None, start: I64, end: int) -> int:
-    """Where the last step ends: at ``end``, or of a single step when the device was done.
-
-    ``start`` holds the starts of all steps: of several each ends by the host, or each by the device.
-    """
+    """Where the last step ends: at ``end``, or of a single step when the device was done."""
     if launches is None or len(start) > 1:
         return end
     rows = np.flatnonzero(launches >= 0)
@@ -311,7 +295,7 @@ def _judged(columns: TraceColumns, names: HostNames, marks: _Marks, launches: I6
     least = 0.0 if 1 < len(start) <= FEWEST_STEPS else AHEAD_RATIO
     found = device_steps(columns, issued, start, end, steady & done, marks.last_end, least)
     if found is not None:
-        start, end = found.start, found.end
+        start, end, _ = found
         state = _states(columns, names, marks, issued, end - start, done, whole_last=True)
     # An optimizer step that marks the end of a step ends with it.
     optimizes = _count_in(columns.end_ns[optimizer_rows(columns)] - 1, marks.start, marks.end) > 0
@@ -324,7 +308,7 @@ def _judged(columns: TraceColumns, names: HostNames, marks: _Marks, launches: I6
         found_by=marks.found_by,
         inferred=marks.inferred,
         issuing=Spans(marks.start, marks.end) if found else None,
-        ahead_ns=found.ahead_ns if found else None,
+        ahead_ns=found[2] if found else None,
         between=marks.between,
     )
 
@@ -346,14 +330,7 @@ def _states(
 ) -> tuple[StepState, ...]:
     """Drop cut, compiling and warm-up steps while enough remain; always those that lost device work to a cut file.
 
-    Args:
-        columns: the trace.
-        names: its classified names.
-        marks: of the steps.
-        issued: ``(n_events,)`` when the host issued each event.
-        time: ``(n_steps,)`` how long the steps are, ns.
-        done: ``(n_steps,)`` steps whose work on the device is known to be in the trace to its end; others are cut.
-        whole_last: the last step has an end.
+    Of the steps that are not ``done`` some work on the device may lie behind the end of the trace: they are cut.
     """
     work = np.flatnonzero(device_rows(columns) & (columns.dur_ns > 0))
     _, once = np.unique(columns.ts_ns[work], return_index=True)
@@ -397,10 +374,7 @@ def _states(
 
 def in_step(instants: I64, start: I64, stop: I64) -> I64:
     """Position of the step each instant falls into, -1 for none."""
-    position = np.searchsorted(start, instants, side="right") - 1
-    inside = (position >= 0) & (instants < stop[np.maximum(position, 0)])
-    step: I64 = np.where(inside, position, -1)
-    return step
+    return index_at(Spans(start, stop), instants)
 
 
 def _count_in(instants: I64, start: I64, end: I64) -> I64:

@@ -1,6 +1,6 @@
-"""The events of the median step as lanes in cells of equal length, and its gaps with the parts they have."""
+"""The median step as lanes in cells of equal length with its gaps, and the longest events of it and of the slowest."""
 
-from collections.abc import Sequence
+from array import array
 
 import msgspec
 import numpy as np
@@ -15,13 +15,14 @@ from profilerkit.analysis.intervals import (
     latest_end_owner,
     paint,
     subtract,
+    time_within,
     union,
 )
 from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf, leaf_times
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.trace_view import TraceView
-from profilerkit.model.events import CELLS, Gap, Lane, LaneKind, MedianStep, Track
+from profilerkit.model.events import CELLS, EventTrack, Gap, Lane, LaneKind, MedianStep, StepEvents, Track, TrackKind
 from profilerkit.model.step import PARTS, Family
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -38,15 +39,7 @@ _WAITS: I64 = np.array([leaf(name) for name in WAITS], dtype=np.int64)
 
 
 class StepLanes(msgspec.Struct, frozen=True):
-    """What the events of one step show.
-
-    Attributes:
-        row: its position among the trace's steps.
-        idle: when the judged device did nothing in it; ``None`` without a device.
-        lanes: streams, the loader, host threads.
-        streams_left_out: further streams with work in it.
-        threads_left_out: further host threads with work in it.
-    """
+    """What the events of one step show; the judged device is ``idle`` in these spans, ``None`` without a device."""
 
     row: int
     idle: Spans | None
@@ -71,10 +64,7 @@ def step_lanes(seen: TraceView) -> StepLanes | None:
 
 
 def median_row(steps: TraceSteps) -> int | None:
-    """Position of the steady step whose time is closest to the median of them, the first of several.
-
-    ``None`` where no steady step has a length.
-    """
+    """Position of the first steady step closest to their median; ``None`` where none has a length."""
     rows = np.flatnonzero(steps.judged & (steps.end > steps.start))
     if not len(rows):
         return None
@@ -83,15 +73,7 @@ def median_row(steps: TraceSteps) -> int | None:
 
 
 def lane_of(name: str, kind: LaneKind, did: Segments, step: Spans, family: I64 = FAMILY) -> Lane:
-    """Labelled time as a lane.
-
-    Args:
-        name: of the lane.
-        kind: of the lane.
-        did: disjoint and sorted, labels are leaves; what lies outside of the step does not count.
-        step: one span.
-        family: ``(n_leaves,)`` position of each leaf's family.
-    """
+    """Labelled time as a lane."""
     start, end = int(step.start[0]), int(step.end[0])
     edges = start + (end - start) * np.arange(CELLS + 1, dtype=np.int64) // CELLS
     tracks = []
@@ -99,23 +81,12 @@ def lane_of(name: str, kind: LaneKind, did: Segments, step: Spans, family: I64 =
     of = family[np.maximum(did.label, 0)]
     for position, name_of_family in enumerate(FAMILIES):
         own = known & (of == position)
-        filled = _filled(Spans(did.start[own], did.end[own]), edges)
+        filled = time_within(Spans(did.start[own], did.end[own]), edges[:-1], edges[1:])
         total = int(filled.sum())
         if total:
             levels = np.ceil(255 * filled / np.maximum(np.diff(edges), 1))
             tracks.append(Track(family=name_of_family, time_ns=total, levels=levels.astype(np.uint8).tobytes()))
     return Lane(name=name[:_NAME_LIMIT], kind=kind, tracks=tuple(tracks))
-
-
-def _filled(spans: Spans, edges: I64) -> I64:
-    """``(n_edges - 1,)`` ns of the spans between each two neighbouring edges."""
-    if not len(spans):
-        return np.zeros(len(edges) - 1, dtype=np.int64)
-    until = np.r_[0, np.cumsum(spans.end - spans.start)]
-    begun = np.searchsorted(spans.start, edges, side="right")
-    beyond = np.maximum(spans.end[np.maximum(begun - 1, 0)] - edges, 0)
-    filled: I64 = np.diff(until[begun] - np.where(begun > 0, beyond, 0))
-    return filled
 
 
 def inside(columns: TraceColumns, rows: I64, step: Spans) -> I64:
@@ -164,26 +135,27 @@ def _threads(seen: TraceView, step: Spans) -> tuple[tuple[Lane, ...], int]:
     communicates = (columns.category == Category.ANNOTATION) & seen.kinds.communication[columns.name]
     works = columns.is_a(Category.CPU_OP, Category.RUNTIME) | communicates
     rows = inside(columns, np.flatnonzero(works), step)
-    time = time_by(columns.thread[rows], columns, rows, step)
-    backward = backward_threads(columns, seen.names, main).tolist()
-    busiest = sorted(np.flatnonzero(time).tolist(), key=lambda key: (key != main, key not in backward, -time[key]))
+    busiest = _busiest(seen, rows, step)
     lanes: list[Lane] = []
-    for key in busiest[:MOST_THREADS]:
+    for key, name in busiest[:MOST_THREADS]:
         did = did_by_thread(seen, key, rows[columns.thread[rows] == key], step)
         if key == main and seen.on_gpu:
             waits = np.isin(did.label, _WAITS)
             lanes.append(lane_of("Loader", "loader", _only(did, waits), step))
             did = _only(did, ~waits)
-        name = thread_name(columns, key, main, backward)
         lanes.append(lane_of(name, "thread", did, step, ON_HOST))
     return tuple(lane for lane in lanes if lane.tracks), max(len(busiest) - MOST_THREADS, 0)
 
 
-def thread_name(columns: TraceColumns, key: int, main: int, backward: Sequence[int]) -> str:
-    """Return what a thread is called: by what it does, else by its number."""
-    number = backward.index(key) + 1 if key in backward else 0
-    named = "Main thread" if key == main else f"Thread {columns.threads[key][1]}"
-    return named if not number else "Backward" if number == 1 else f"Backward {number}"
+def _busiest(seen: TraceView, rows: I64, step: Spans) -> list[tuple[int, str]]:
+    """Threads and what they are called: the main one, those of the backward pass, then by their time in the step."""
+    columns, main = seen.columns, seen.host.main
+    time = time_by(columns.thread[rows], columns, rows, step)
+    backward = backward_threads(columns, seen.names, main).tolist()
+    busiest = sorted(np.flatnonzero(time).tolist(), key=lambda key: (key != main, key not in backward, -time[key]))
+    names = {key: f"Backward {number}" if number > 1 else "Backward" for number, key in enumerate(backward, 1)}
+    names.setdefault(main, "Main thread")
+    return [(key, names.get(key, f"Thread {columns.threads[key][1]}")) for key in busiest]
 
 
 def _only(segments: Segments, keep: npt.NDArray[np.bool_]) -> Segments:
@@ -191,10 +163,7 @@ def _only(segments: Segments, keep: npt.NDArray[np.bool_]) -> Segments:
 
 
 def did_by_thread(seen: TraceView, key: int, rows: I64, step: Spans) -> Segments:
-    """What one thread did in the step, -1 for nothing that its events show.
-
-    Without a device its operators, ``rows``, are the computation.
-    """
+    """What one thread did in the step, -1 for nothing; without a device its operators, ``rows``, compute."""
     columns = seen.columns
     *upper, dispatch = seen.host.thread(key).layers
     if not seen.on_gpu:
@@ -255,3 +224,181 @@ def _within(segments: Segments, step: Spans) -> Segments:
 def _without_computing(did: Segments) -> Spans:
     idle = ~_COMPUTES[did.label]
     return union(did.start[idle], did.end[idle])
+
+
+#: Events kept of a step by what they are: Python functions are long, and would leave out every kernel beside them (a
+#: choice: two steps take at most 200 kB of a page).
+MOST_EVENTS: dict[str, int] = {"device": 5_000, "thread": 3_500, "python": 1_500}
+_MOST_CAUSES = 2_000
+#: More tracks are not read beside each other (a choice).
+_MOST_STREAMS, _MOST_THREADS = 8, 8
+#: Nested deeper than that is left out.
+_MOST_ROWS = 16
+_EVENT_NAME_LIMIT = 600
+_HOST = (Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION, Category.OVERHEAD, Category.PYTHON)
+
+
+class _Track(msgspec.Struct, frozen=True):
+    """Events under one heading, arrays of one length; a negative ``name`` is a leaf, counted from -1 downwards."""
+
+    label: str
+    kind: TrackKind
+    start: I64
+    dur: I64
+    name: I64
+    family: I64
+
+
+def step_events(seen: TraceView) -> tuple[StepEvents, ...]:
+    """The median step, and the slowest judged one where that is another; empty without a steady step."""
+    row = median_row(seen.steps)
+    if row is None:
+        return ()
+    length = np.where(seen.steps.judged, seen.steps.end - seen.steps.start, -1)
+    slowest = int(length.argmax())
+    return (_of_step(seen, row, row), *([_of_step(seen, slowest, row)] if length[slowest] > length[row] else []))
+
+
+def _of_step(seen: TraceView, row: int, median: int) -> StepEvents:
+    steps = seen.steps
+    step = Spans(steps.start[row : row + 1], steps.end[row : row + 1])
+    ran = inside(seen.columns, np.flatnonzero(seen.ran), step) if seen.on_gpu else np.empty(0, np.int64)
+    tracks = [_causes(seen, ran, step)]
+    tracks += _longest([*_stream_tracks(seen, ran), *_thread_tracks(seen, step)])
+    kept = [_rows(track) for track in tracks]
+    return _record(seen, row, median, kept, len(ran) + len(_on_host(seen, step)))
+
+
+def _record(seen: TraceView, row: int, median: int, tracks: list[tuple[_Track, I64]], total: int) -> StepEvents:
+    """The record of tracks with the row of each event, -1 for none."""
+    steps = seen.steps
+    shown, headings, above = [], [], 0
+    for track, rows in tracks:
+        known = np.flatnonzero(rows >= 0)
+        if not len(known):
+            continue
+        count = int(rows.max()) + 1
+        headings.append(EventTrack(name=track.label[:_EVENT_NAME_LIMIT], kind=track.kind, rows=count))
+        order = known[np.lexsort((track.start[known], rows[known]))]
+        shown.append(
+            [*(each[order] for each in (track.start, track.dur, track.name, track.family)), rows[order] + above]
+        )
+        above += count
+    start, dur, name, family, placed = (np.concatenate(each) for each in zip(*shown, strict=True))
+    used, position = np.unique(name, return_inverse=True)
+    texts = [LEAVES[-1 - key] if key < 0 else seen.columns.strings[key][:_EVENT_NAME_LIMIT] for key in used.tolist()]
+    return StepEvents(
+        step=int(steps.index[row]),
+        time_ns=int(steps.end[row] - steps.start[row]),
+        is_median=row == median,
+        mode=seen.parts.mode,
+        tracks=tuple(headings),
+        names=tuple(texts),
+        families=FAMILIES,
+        start_ns=_array(start - steps.start[row]),
+        dur_ns=_array(dur),
+        name=_array(position),
+        row=_array(placed),
+        family=_array(family),
+        left_out=total
+        - sum(len(each[0]) for each, heading in zip(shown, headings, strict=True) if heading.kind != "cause"),
+    )
+
+
+def _array(values: I64) -> "array[int]":
+    return array("q", values.astype(np.int64).tobytes())
+
+
+def _causes(seen: TraceView, ran: I64, step: Spans) -> _Track:
+    """What each idle time of the device was attributed to; without a device the whole partition."""
+    idle = subtract(step, union(seen.columns.ts_ns[ran], seen.columns.end_ns[ran])) if seen.on_gpu else step
+    found = paint(idle, [seen.parts.segments])
+    longest = np.sort(np.argsort(found.start - found.end, kind="stable")[:_MOST_CAUSES])
+    start, end, label = found.start[longest], found.end[longest], found.label[longest]
+    return _Track(
+        "Idle, by cause" if seen.on_gpu else "Step, by cause", "cause", start, end - start, -1 - label, FAMILY[label]
+    )
+
+
+def _stream_tracks(seen: TraceView, ran: I64) -> list[_Track]:
+    """Kernels, copies and collectives of each stream."""
+    columns = seen.columns
+    kernel = columns.category[ran] == Category.KERNEL
+    talks = kernel & seen.kinds.communication[columns.name[ran]]
+    kinds: tuple[tuple[TrackKind, str, I64], ...] = (
+        ("stream", "Stream", kernel & ~talks),
+        ("communication", "Collectives, stream", talks),
+        ("copies", "Copies, stream", ~kernel),
+    )
+    family = FAMILY[device_leaves(seen, ran)]
+    tracks = []
+    for kind, word, chosen in kinds:
+        streams, count = np.unique(columns.stream[ran[chosen]], return_counts=True)
+        for stream in streams[np.argsort(-count, kind="stable")][:_MOST_STREAMS].tolist():
+            own = chosen & (columns.stream[ran] == stream)
+            label = f"{word} {stream}" if stream >= 0 else word.removesuffix(", stream").replace("Stream", "Device")
+            tracks.append(_track(seen, label, kind, ran[own], family[own]))
+    return tracks
+
+
+def _on_host(seen: TraceView, step: Spans) -> I64:
+    """Events of the host in the step; Python functions that hold all of it say nothing about it."""
+    columns = seen.columns
+    rows = inside(columns, np.flatnonzero(columns.is_a(*_HOST)), step)
+    around = (columns.ts_ns[rows] <= step.start[0]) & (columns.end_ns[rows] >= step.end[0])
+    chosen: I64 = rows[~(around & (columns.category[rows] == Category.PYTHON))]
+    return chosen
+
+
+def _thread_tracks(seen: TraceView, step: Spans) -> list[_Track]:
+    """Operators, ranges and calls of each thread, and its Python functions beside them."""
+    columns = seen.columns
+    rows = _on_host(seen, step)
+    tracks = []
+    for key, name in _busiest(seen, rows, step)[:_MOST_THREADS]:
+        own = rows[columns.thread[rows] == key]
+        python = columns.category[own] == Category.PYTHON
+        did = did_by_thread(seen, key, own[columns.category[own] == Category.CPU_OP], step)
+        at = np.searchsorted(did.start, np.maximum(columns.ts_ns[own], step.start[0]), side="right") - 1
+        known = (at >= 0) & (did.label[at] >= 0) if len(did) else np.zeros(len(own), dtype=bool)
+        family = np.full(len(own), FAMILIES.index("overhead"), dtype=np.int64)
+        family[known] = ON_HOST[did.label[at[known]]]
+        tracks.append(_track(seen, name, "thread", own[~python], family[~python]))
+        tracks.append(_track(seen, f"{name}, Python", "python", own[python], family[python]))
+    return tracks
+
+
+def _track(seen: TraceView, label: str, kind: TrackKind, rows: I64, family: I64) -> _Track:
+    columns = seen.columns
+    return _Track(label, kind, columns.ts_ns[rows], columns.dur_ns[rows], columns.name[rows].astype(np.int64), family)
+
+
+def _longest(tracks: list[_Track]) -> list[_Track]:
+    """The tracks with the longest events of each sort, those of Python functions last."""
+    chosen = []
+    for sort, most in MOST_EVENTS.items():
+        alike = [track for track in tracks if sort == (track.kind if track.kind in MOST_EVENTS else "device")]
+        dur = np.concatenate([np.empty(0, np.int64), *(track.dur for track in alike)])
+        keep = np.zeros(len(dur), dtype=bool)
+        keep[np.argsort(-dur, kind="stable")[:most]] = True
+        for track, mask in zip(
+            alike, np.split(keep, np.cumsum([len(track.dur) for track in alike])[:-1]), strict=False
+        ):
+            arrays = (track.start, track.dur, track.name, track.family)
+            chosen.append(_Track(track.label, track.kind, *(each[mask] for each in arrays)))
+    return chosen
+
+
+def _rows(track: _Track) -> tuple[_Track, I64]:
+    """The track with the first free row of each event, what is nested under what holds it; -1 beyond ``_MOST_ROWS``."""
+    rows = np.full(len(track.start), -1, dtype=np.int64)
+    ends: list[int] = []
+    order = np.lexsort((-track.dur, track.start))
+    for place, start, dur in zip(order.tolist(), track.start[order].tolist(), track.dur[order].tolist(), strict=True):
+        row = next((row for row, end in enumerate(ends) if end <= start), len(ends))
+        if row == len(ends) and row < _MOST_ROWS:
+            ends.append(0)
+        if row < _MOST_ROWS:
+            ends[row] = start + dur
+            rows[place] = row
+    return track, rows

@@ -1,4 +1,4 @@
-"""The light tier's records of one rank to steps, waits, phases and stalls."""
+"""Every step of a rank as its timers saw it: waits, phases, stalls and the stages of the loop."""
 
 import re
 from collections.abc import Mapping
@@ -7,51 +7,82 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, put_in, skipped_batches, spans_of
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, put_in, skipped_batches, spans_of, trains
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
-from profilerkit.analysis.intervals import I64, Spans, innermost_owner, subtract
+from profilerkit.analysis.intervals import I64, Mask, Spans, innermost_owner, subtract, union
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.device_time import DeviceTime, device_time
 from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step, spent_in
-from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.stages import stage_times
-from profilerkit.analysis.steps.stalls import STALL_KINDS, Stall, regular_distance, unnamed_stalls, with_watched
-from profilerkit.analysis.steps.warmup import FEWEST_TO_TELL, warmup_length
+from profilerkit.analysis.steps.series import (
+    STALL_KINDS,
+    Stall,
+    StepSeries,
+    regular_distance,
+    unnamed_stalls,
+    with_watched,
+)
+from profilerkit.analysis.steps.trend import FEWEST_TO_TELL, warmup_length
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
+_WAIT, _BACKWARD, _OPTIMIZER = range(3)
+_TIMED = {"backward": _BACKWARD, "optimizer": _OPTIMIZER}
+#: What lies between two of them: from the batch to the backward pass, and from the optimizer step to the next batch.
+_BETWEEN = {"forward": (_WAIT, _BACKWARD), "after": (_OPTIMIZER, _WAIT)}
+#: All other code of the loop. Without a loader that is what follows the optimizer step, and the forward pass after it.
+_LOOP = "loop"
+
+
+def stage_times(events: Events, waits: Spans, start: I64, stop: I64, steady: Mask) -> Mapping[str, I64]:
+    """``(n_steps,)`` host's ns of each stage; empty where a steady step has no backward pass: not all were timed."""
+    here = events[trains(events, backward=True)]
+    backward, optimizer = (spans_of(here[here["kind"] == kind]) for kind in (EventKind.BACKWARD, EventKind.OPTIMIZER))
+    # A closure runs the backward pass in the optimizer step, and may fetch a batch.
+    known = [waits, subtract(backward, waits), subtract(subtract(optimizer, backward), waits)]
+    begin, end = (np.concatenate([getattr(spans, edge) for spans in known]) for edge in ("start", "end"))
+    owner = np.repeat(np.arange(len(known)), [len(spans) for spans in known])
+    between = subtract(Spans(start[:1], stop[-1:]), union(begin, end))
+    before, after = _owner(end, owner, between.start), _owner(begin, owner, between.end)
+    found = {name: known[label] for name, label in _TIMED.items()}
+    left = np.ones(len(between), dtype=bool)
+    for name, (first, then) in _BETWEEN.items():
+        chosen = (before == first) & (after == then)
+        found[name] = Spans(between.start[chosen], between.end[chosen])
+        left &= ~chosen
+    found[_LOOP] = Spans(between.start[left], between.end[left])
+    times = {name: spent_in(spans, start, stop) for name, spans in found.items()}
+    return times if (times["backward"][steady] > 0).all() else {}
+
+
+def _owner(edges: I64, owner: I64, instants: I64) -> I64:
+    """Of each instant the owner of the edge there; -1 for none."""
+    if not len(edges):
+        return np.full(len(instants), -1)
+    order = np.argsort(edges, kind="stable")
+    at = order[np.minimum(np.searchsorted(edges[order], instants), len(order) - 1)]
+    found: I64 = np.where(edges[at] == instants, owner[at], -1)
+    return found
+
 
 class StepLog(msgspec.Struct, frozen=True):
-    """Every step of a rank as its timers saw it.
-
-    All arrays are per step, ``(n_steps,)``: int64 ns, or -1 for a CPU time that was not measured.
+    """Every step of a rank as its timers saw it; arrays are ``(n_steps,)`` int64 ns, a CPU time is -1 if not measured.
 
     Attributes:
-        index: step numbers.
-        start: starts on the ``perf_counter_ns`` clock.
-        stop: start of the next step on that clock, of the last one its end.
+        start: on the ``perf_counter_ns`` clock.
         time: what the step took: on the device where its clock was recorded, else from ``start`` to ``stop``.
         device: what the device's clock says of the steps; ``None`` where it was off, or tells of too few.
         room: time of each step in which the device may have stood still: what the host did in the rest of it cost
             nothing. All of the step where no device's clock tells.
-        state: why each step is in or out of the steady window.
         wait: time in which the training thread waited for a batch, on the host.
-        wait_cpu: CPU time of that thread during the wait; -1 where that is not known.
-        wait_queue: time of the wait in which the thread was ready to run and got no processor; -1 likewise.
-        phases: leaf name to ns per step.
+        wait_cpu: CPU time of that thread during the wait.
+        wait_queue: time of the wait in which the thread was ready to run and got no processor.
         inferred_phases: leaf names of which nobody named all of the time.
-        collect: time in garbage collections.
         sync: time in calls that waited for the device.
-        compiling: time in which torch.compile compiled, whatever phase it was in.
-        optimizes: steps in which an optimizer step was recorded.
-        inferred: steps were seen by hooks, not given.
         waits_seen: at least one fetch was recorded, in the steady window where there is one: a loader that was read
             before the training, or long ago, feeds none of its steps.
-        fetches: fetches in the steady window.
-        stalls: what recurs.
-        stages: stage of the loop to the host's ns per step; empty where not all were timed.
+        stages: stage of the loop to the host's time; empty where not all were timed.
     """
 
     index: I64
@@ -93,10 +124,7 @@ class StepLog(msgspec.Struct, frozen=True):
         return StepSeries(self.index, self.time, self.steady, self.optimizes, parts, stages=self.stages)
 
     def spent(self, wait_part: str) -> dict[str, I64]:
-        """Leaf to the host's time per step in what the timers measured, in the order in which they claim the step.
-
-        Of a wait only that in which the device stood still, where its clock measured that.
-        """
+        """Leaf to the host's time per step in the order in which they claim it; of a wait what starved."""
         return {wait_part: starving(self.wait, self.device), **self.phases, "over.gc": self.collect}
 
     @property
@@ -147,7 +175,7 @@ def read_log(records: bytes, names: Mapping[int, str], *, has_clock: bool = Fals
     named, names = with_watched(events[events["kind"] == EventKind.PHASE], events, names)
     named, feeding = _split_phases(named, names)
     waits = _outermost(np.concatenate([waits, feeding]))
-    wait = _per_step(waits, start, stop)
+    wait = spent_in(Spans(waits["start"], waits["start"] + np.maximum(waits["dur"], 0)), start, stop)
     cpu_ns, queue_ns = waits["value"], (waits["name"].astype(np.int64) - 1) * 1000
     # What happens inside something else is counted once: a fetch beats the phase around it, both beat a collection.
     waited = spans_of(waits)
@@ -224,15 +252,6 @@ def _outermost(waits: Events) -> Events:
     return waits[order][~inside]
 
 
-def _per_step(events: Events, start: I64, stop: I64) -> I64:
-    """Time of the events that begin in each step, at most the step's own length."""
-    out = np.zeros(len(start), dtype=np.int64)
-    step = in_step(events["start"], start, stop)
-    np.add.at(out, step[step >= 0], np.maximum(events["dur"], 0)[step >= 0])
-    capped: I64 = np.minimum(out, stop - start)
-    return capped
-
-
 def _known_per_step(waits: Events, spent: I64, start: I64, stop: I64) -> I64:
     """What was ``spent`` in the waits of each step; -1 where that of one of them is negative: not measured."""
     out = np.zeros(len(start), dtype=np.int64)
@@ -263,20 +282,21 @@ def _inferred(phases: Events, names: Mapping[int, str]) -> frozenset[str]:
 def _states(events: Events, start: I64, stop: I64, time: I64, device: DeviceTime | None) -> tuple[StepState, ...]:
     """Out of the steady window: the first step, leading slow ones, those of probes, those disturbed, the one after.
 
-    So are iterations of a loader before the training, whose batches were dropped.
-
-    And those that a device's clock does not show where it shows most. A window disturbs the steps that the device was
-    at, which may be some steps behind the host.
+    So are iterations of a loader before the training, whose batches were dropped, and steps that a device's clock does
+    not show where it shows most. A window disturbs the steps that the device was at, maybe some behind the host.
     """
-    behind = 0 if device is None else np.maximum(device.lag, 0)
     state: list[StepState] = ["steady"] * len(start)
-    for window in events[events["kind"] == EventKind.WINDOW]:
-        low, high = int(window["start"]), int(window["start"] + window["dur"])
-        touched = np.flatnonzero((start < high) & (stop + behind > low))
+    for event in events[np.isin(events["kind"], (EventKind.WINDOW, EventKind.PROBE))]:
+        is_probe = event["kind"] == EventKind.PROBE
+        behind = 0 if is_probe or device is None else np.maximum(device.lag, 0)
+        touched = np.flatnonzero((start < event["start"] + event["dur"]) & (stop + behind > event["start"]))
+        further = int(event["name"]) if is_probe else 1
         if len(touched):
-            for row in range(touched[0], min(touched[-1] + 2, len(state))):
+            for row in range(touched[0], min(touched[-1] + 1 + further, len(state))):
                 state[row] = "disturbed"
-    own = _without_probed(events, start, stop, state)
+    inserted = put_in(events, start)
+    state = ["probe" if is_inserted else value for value, is_inserted in zip(state, inserted, strict=True)]
+    own = np.flatnonzero(~inserted)
     shown = np.ones(len(start), dtype=bool) if device is None else device.time >= 0
     dropped = skipped_batches(events)
     if dropped is not None and (start >= dropped.end_ns).sum() >= FEWEST_STEPS:
@@ -297,21 +317,6 @@ def _states(events: Events, start: I64, stop: I64, time: I64, device: DeviceTime
     return tuple(state)
 
 
-def _without_probed(events: Events, start: I64, stop: I64, state: list[StepState]) -> I64:
-    """Rows of the run's own steps; those that probes put in, and disturbed, are noted in ``state``."""
-    for probe in events[events["kind"] == EventKind.PROBE]:
-        low, high = int(probe["start"]), int(probe["start"] + probe["dur"])
-        touched = np.flatnonzero((start < high) & (stop > low))
-        if not len(touched):
-            continue
-        for row in range(touched[0], min(touched[-1] + 1 + int(probe["name"]), len(state))):
-            state[row] = "disturbed"
-    inserted = put_in(events, start)
-    for row in np.flatnonzero(inserted).tolist():
-        state[row] = "probe"
-    return np.flatnonzero(~inserted)
-
-
 def _named_stalls(
     phases: Events,
     names: Mapping[int, str],
@@ -322,10 +327,7 @@ def _named_stalls(
     time: I64,
     room: I64,
 ) -> list[Stall]:
-    """Named phases that occur in steady steps: checkpoints, evaluation, logging, what the user named.
-
-    Of each only what fits into the ``room`` of its step, ``(n_steps,)`` ns: the rest cost the device nothing.
-    """
+    """Named phases in steady steps, such as checkpoints, as far as they fit into the ``room`` of each step."""
     out = []
     total = max(int(time[steady].sum()), 1)
     for name_id in np.unique(phases["name"]):

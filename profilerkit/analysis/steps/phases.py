@@ -53,12 +53,7 @@ def backward_nodes(columns: TraceColumns) -> I64:
 
 
 def nodes_of(columns: TraceColumns, calls: I64) -> I64:
-    """``(n,)`` number of the node of a backward pass in which each of these calls was made, -1 for none.
-
-    Args:
-        columns: the trace.
-        calls: ``(n,)`` rows of the trace, or -1.
-    """
+    """``(n,)`` number of the node of a backward pass in which each of these calls was made, -1 for none."""
     nodes = backward_nodes(columns)
     number = np.full(len(calls), -1, dtype=np.int64)
     count = 0
@@ -90,15 +85,7 @@ HOST_PARTS = ("over.dispatch", "over.python", "over.launch", "sync.drain")
 def recording_facts(
     columns: TraceColumns, names: HostNames, segments: Segments, window: Spans, issuing: Spans
 ) -> RecordingFacts | None:
-    """Estimate what recording took of the mean steady step; ``None`` without a steady step.
-
-    Args:
-        columns: the trace.
-        names: its classified names.
-        segments: the partition.
-        window: the steady steps.
-        issuing: when the host issued them.
-    """
+    """Estimate what recording took of the mean steady step; ``None`` without a steady step."""
     if not len(window):
         return None
     main, recorded = main_thread(columns), columns.meta.recorded
@@ -137,14 +124,7 @@ def phase_rows(columns: TraceColumns, phase: Phase) -> I64:
 
 
 def phase_facts(columns: TraceColumns, optimizer: I64, segments: Segments, window: Spans) -> tuple[PhaseFacts, ...]:
-    """How long the device waits for the host in each phase of the mean steady step; empty without any that is known.
-
-    Args:
-        columns: the trace.
-        optimizer: rows of the optimizer steps.
-        segments: the partition.
-        window: the steady steps.
-    """
+    """How long the device waits for the host in each phase of the mean steady step; empty without any that is known."""
     idle = intersect(window, segments.only(*(leaf(part) for part in HOST_PARTS)))
     found = []
     for phase in _SHOWN:
@@ -226,10 +206,7 @@ STYLES = (("fused", "aten::_fused_"), ("foreach", "aten::_foreach_"), ("single",
 
 @kept
 def optimizer_rows(columns: TraceColumns) -> I64:
-    """The optimizer steps, each once however often it was written, by their end.
-
-    Where torch marks none they are the ranges that the program named for it.
-    """
+    """The optimizer steps by their end, each once; where torch marks none, the ranges that the program named for it."""
     rows = _marks_of_torch(columns)
     rows = rows if len(rows) else phase_rows(columns, "optimizer")
     rows = rows[np.lexsort((columns.name[rows], columns.ts_ns[rows], columns.end_ns[rows]))]
@@ -269,10 +246,6 @@ def step_marks(columns: TraceColumns, fetches: I64) -> I64:
     when no backward pass lies between them, or no fetch although the same number of optimizer steps follows every
     fetch. Without backward passes and fetches to go by, the names tell: of optimizers that step equally often the one
     that steps last in each round counts.
-
-    Args:
-        columns: the trace.
-        fetches: starts of the loader's fetches, sorted.
     """
     rows = optimizer_rows(columns)
     passes = np.sort(columns.ts_ns[backward_nodes(columns)])

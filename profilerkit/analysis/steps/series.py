@@ -1,14 +1,18 @@
-"""The steps of one rank as arrays, what is longer in some of them, and what makes them a weak sample."""
+"""The steps of one rank as arrays: what is longer in some of them, what recurs, and what makes them a weak sample."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from profilerkit.analysis.doubts import Doubt
-from profilerkit.analysis.intervals import I64, Mask
-from profilerkit.analysis.stats import median, theil_sen
+from profilerkit.analysis.events import Events, id_of
+from profilerkit.analysis.intervals import I64, Mask, union
+from profilerkit.analysis.stats import median, spread, theil_sen
 from profilerkit.model.change import revise
+from profilerkit.model.finding import Source
+from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.units import format_ns_range
 
 #: A part did it when it holds at least this share of what some steps take more (the coverage that a late rank's cause
@@ -24,9 +28,7 @@ class StepSeries(msgspec.Struct, frozen=True, eq=False):
     """Every step of a rank; arrays are ``(n_steps,)``, times int64 ns.
 
     Attributes:
-        index: step numbers.
         time: start to next start.
-        steady: the judged steps.
         optimizes: steps that hold an optimizer step; where gradients are accumulated they are longer by nature.
         parts: part to its time, as far as steps are split.
         queued: time in which the training thread waited for a processor, -1 where not known; ``None`` without samples.
@@ -93,9 +95,9 @@ def levelled(values: I64, optimizes: Mask) -> I64:
     return out
 
 
-def shown_rows(count: int) -> I64:
-    """Positions of the steps of which a row is kept: all, or ``MOST_ROWS`` of them at an even distance."""
-    return np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(np.int64))
+def shown_rows(count: int, most: int = MOST_ROWS) -> I64:
+    """Positions of what is kept of ``count``: all, or ``most`` at an even distance."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
 def evened(series: StepSeries) -> StepSeries:
@@ -125,12 +127,7 @@ ONE_END = 0.5
 
 
 def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[Doubt]:
-    """Return reasons why the judged steps may not stand for the run; empty when there is none.
-
-    Args:
-        series: all steps that were recorded.
-        step_error_ns: standard error of the median judged step; ``None`` for a single one.
-    """
+    """Return reasons why the judged steps may not stand for the run; empty when there is none."""
     rows = np.flatnonzero(series.steady)
     if not len(rows):
         return []
@@ -161,3 +158,191 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[Doubt]:
     if rows[0] >= ONE_END * count or rows[-1] + 1 <= ONE_END * count:
         out.append(Doubt("one end", f"The {len(rows)} judged steps come from one end of the {count} recorded."))
     return out
+
+
+class Stall(msgspec.Struct, frozen=True):
+    """A disturbance that recurs.
+
+    Attributes:
+        kind: checkpoint, evaluation, logging, the phase's own name, or ``unnamed``.
+        part: the leaf its time is booked on, ``None`` when it is only known as longer steps.
+        period: steps between occurrences; ``None`` when irregular.
+        excess_ns: extra time per occurrence: the mean of a named phase, the median of longer steps.
+        share: excess summed / steady time.
+        grew: the leaf that holds most of the extra time of longer steps; ``None`` when none does.
+    """
+
+    kind: str
+    part: str | None
+    count: int
+    period: int | None
+    excess_ns: float
+    share: float
+    source: Source
+    steps: tuple[int, int]
+    grew: str | None = None
+    coverage: float | None = None
+
+
+F64 = npt.NDArray[np.float64]
+
+#: What is told of stalls whose time has a name.
+STALL_KINDS = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other.log": "logging"}
+#: Fewer occurrences than this are an accident, not a period.
+FEWEST_STALLS = 3
+#: Chance that steps in no order at all are said to have a period, over all periods that are tried.
+FALSE_ALARM = 0.005
+#: How many times as many of the longest steps as a period has occurrences are looked for among its steps: the first
+#: sees few and large stalls best, the second frequent ones within the jitter.
+LEVELS = (1, 2)
+#: Longest period tried, and most steps looked at (the last ones): they bound the time to a tenth of a second. Longer
+#: periods are found by the distances of their outliers.
+MOST_PERIOD = 500
+MOST_STEPS = 20_000
+#: A stall is said from this ratio of the typical step per occurrence, and at most so many of them.
+SMALLEST_STALL = 0.05
+MOST_STALLS = 3
+#: A step is an outlier above this multiple of the median and above ``OUTLIER_SIGMAS`` robust deviations.
+OUTLIER_RATIO = 1.5
+OUTLIER_SIGMAS = 5.0
+
+
+class Recurring(msgspec.Struct, frozen=True):
+    """Steps that are longer every ``period`` steps: ``where`` are their positions, ascending."""
+
+    where: I64
+    period: int
+
+
+def recurring(index: I64, values: I64) -> Recurring | None:
+    """The clearest period in ``values``, or ``None``.
+
+    Steps are put in classes by ``index`` modulo the period. If order did not matter, the longest steps would fall into
+    the classes by chance, as drawn without replacement: so many of them in one class has a probability that holds for
+    any distribution of jitter. It must stay below ``FALSE_ALARM`` over all classes of all periods.
+
+    >>> values = 100 + np.arange(40) % 7
+    >>> values[5::8] += 30
+    >>> recurring(np.arange(40), values).period
+    8
+    """
+    first = max(len(values) - MOST_STEPS, 0)
+    index, values = index[first:], values[first:]
+    most = min(len(values) // FEWEST_STALLS, MOST_PERIOD)
+    if most < 2:
+        return None
+    chance, period, phase = min(_chances(index, values, most), key=lambda found: found[0])
+    if chance + np.log(len(LEVELS) * (most - 1)) >= np.log(FALSE_ALARM):
+        return None
+    return Recurring(first + np.flatnonzero(index % period == phase), period)
+
+
+def _chances(index: I64, values: I64, most: int) -> Iterator[tuple[float, int, int]]:
+    """The fullest class of every period at every level: log of its probability times the period, period, and phase."""
+    count = len(values)
+    factorial: F64 = np.r_[0.0, np.cumsum(np.log(np.arange(1, count + 1)))]
+
+    def choices(n: int, k: I64 | int) -> F64:
+        """Logarithms of binomial coefficients."""
+        log: F64 = factorial[n] - factorial[k] - factorial[np.subtract(n, k)]
+        return log
+
+    descending = np.sort(values)[::-1]
+    for period in range(2, most + 1):
+        phase = index % period
+        sizes = np.bincount(phase, minlength=period)
+        for level in LEVELS:
+            # Of equal ones none: they are the usual step.
+            longest = values > descending[min(level * (count // period), count - 1)]
+            hits = np.where(sizes >= FEWEST_STALLS, np.bincount(phase[longest], minlength=period), 0)
+            fullest, among = int(hits.argmax()), int(longest.sum())
+            size, chance = int(sizes[fullest]), 0.0
+            if hits[fullest]:
+                found = np.arange(max(hits[fullest], size + among - count), min(size, among) + 1)
+                ways = choices(among, found) + choices(count - among, size - found)
+                chance = float(np.logaddexp.reduce(ways - choices(count, size)))
+            yield chance + float(np.log(period)), period, fullest
+
+
+def regular_distance(steps: I64, slack: float = 0.0) -> int | None:
+    """The common distance between occurrences, where all agree to one step, or ``slack`` of it; ``None`` otherwise."""
+    if len(steps) < FEWEST_STALLS:
+        return None
+    distances = np.diff(steps)
+    typical = int(np.median(distances))
+    return typical if typical > 0 and bool((np.abs(distances - typical) <= max(1.0, slack * typical)).all()) else None
+
+
+def unnamed_stalls(series: StepSeries, values: I64) -> list[Stall]:
+    """Steps that are longer at a regular distance, and the part that grew; ``values`` is time that nothing names."""
+    rows = np.flatnonzero(series.steady)
+    if len(rows) < 2 * FEWEST_STALLS:
+        return []
+    left = levelled(values[rows], series.optimizes[rows])
+    found: list[Stall] = []
+    while len(found) < MOST_STALLS and (period := recurring(series.index[rows], left)) is not None:
+        usual = median(np.delete(left, period.where))
+        excess = median(left[period.where]) - usual
+        if excess < SMALLEST_STALL * usual:
+            break
+        found.append(_stall(series, rows[period.where], period.period, excess))
+        left[period.where] -= round(excess)
+    return found or _by_distance(series, left, rows)
+
+
+def _by_distance(series: StepSeries, values: I64, rows: I64) -> list[Stall]:
+    """Outliers at a distance that is regular to one step: too few of them, or too far apart, for ``recurring``."""
+    usual = median(values)
+    slow = values > max(OUTLIER_RATIO * usual, usual + OUTLIER_SIGMAS * spread(values))
+    index = series.index[rows]
+    steps, period = index[slow], regular_distance(index[slow])
+    if period is None or period < 2:
+        return []
+    # What recurs also does so at both ends; outliers by chance rarely leave that little room there.
+    if max(steps[0] - index[0], index[-1] - steps[-1]) > period:
+        return []
+    return [_stall(series, rows[slow], period, median(values[slow]) - usual)]
+
+
+def _stall(series: StepSeries, where: I64, period: int, excess: float) -> Stall:
+    slow, usual = np.zeros_like(series.steady), series.steady.copy()
+    slow[where], usual[where] = True, False
+    grown = what_grew(evened(series), slow, usual)
+    return Stall(
+        kind="unnamed",
+        part=None,
+        count=len(where),
+        period=period,
+        excess_ns=excess,
+        share=excess * len(where) / max(int(series.time[series.steady].sum()), 1),
+        source="derived",
+        steps=(int(series.index[where[0]]), int(series.index[where[-1]])),
+        grew=grown.part if grown else None,
+        coverage=grown.coverage if grown else None,
+    )
+
+
+#: Kind of record to the name of the phase that it stands for. A compilation also counts on another thread: there a
+#: backward pass compiles, which the training thread waits for. A save on another thread is one in the background.
+_NAMES = {EventKind.SAVE: "checkpoint", EventKind.COMPILE: "compile"}
+
+
+def with_watched(phases: Events, events: Events, names: Mapping[int, str]) -> tuple[Events, Mapping[int, str]]:
+    """``phases`` and what was watched outside all of them, with the names of both."""
+    named = union(phases["start"].astype(np.int64), (phases["start"] + phases["dur"]).astype(np.int64))
+    found = [phases]
+    names = dict(names)
+    for kind, name in _NAMES.items():
+        seen = events[events["kind"] == kind]
+        if kind == EventKind.SAVE:
+            seen = seen[(seen["flags"] & EventFlag.OTHER_THREAD) == 0]
+        before = np.searchsorted(named.start, seen["start"], side="right") - 1
+        inside = before >= 0
+        inside[inside] = seen["start"][inside] < named.end[before[inside]]
+        if not inside.all():
+            number = id_of(name, names, events)
+            names[number] = name
+            free = seen[~inside]
+            free["kind"], free["flags"], free["name"] = EventKind.PHASE, 0, number
+            found.append(free)
+    return np.concatenate(found), names

@@ -1,27 +1,144 @@
-"""The steps of a rank as the report shows them: their times, a row for each, slow ones, and waits for a processor."""
+"""The steps of a rank as the report shows them: their times, a row for each, and the slow ones."""
 
 import math
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.steps.series import StepSeries, shown_rows
-from profilerkit.analysis.steps.slow import slow_steps
-from profilerkit.analysis.steps.warmup import warmup_cost
+from profilerkit.analysis.steps.series import LEAST_COVERAGE, StepSeries, evened, recurring, shown_rows, what_grew
+from profilerkit.analysis.steps.trend import warmup_cost
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
-from profilerkit.model.step import StepRow, Steps, StepState, StepTimes, Stretches, Warmup
+from profilerkit.model.step import PARTS, SlowSteps, StepRow, Steps, StepState, StepTimes, Stretches, Warmup, within
 from profilerkit.rundir.sampled import HostSample, Sample
+from profilerkit.units import format_ns
+
+#: A steady step is slow above this multiple of the median steady step, as in the per-step figure.
+SLOW_RATIO = 1.3
+#: Few steps above this multiple, as an unforeseen window takes for slow, are told from steps that are merely uneven.
+FAR_RATIO = 3.0
+#: At most one step in so many is few: the others are the run, and these something beside it (a choice).
+RARE = 20
+#: Fewer steady steps have no usual ones to compare with: the median of three is one of two alike.
+FEWEST_TO_COMPARE = 3
+
+
+def slow_steps(series: StepSeries) -> SlowSteps | None:
+    """The steady steps above ``SLOW_RATIO`` times the median; ``None`` if there are none, or too few to compare.
+
+    Where few of them are above ``FAR_RATIO`` and hold most of the time beyond the others, only those are meant.
+    """
+    rows = np.flatnonzero(series.steady)
+    if len(rows) < FEWEST_TO_COMPARE:
+        return None
+    even = evened(series)
+    time = even.time[rows]
+    usual_ns = median(time)
+    above = time > SLOW_RATIO * usual_ns
+    if not above.any():
+        return None
+    far = time > FAR_RATIO * usual_ns
+    is_few = 0 < np.count_nonzero(far) * RARE <= len(rows)
+    ratio = SLOW_RATIO
+    if is_few and (time[far] - usual_ns).sum() >= LEAST_COVERAGE * (time[above] - usual_ns).sum():
+        above, ratio = far, FAR_RATIO
+    slow, usual = np.zeros_like(series.steady), series.steady.copy()
+    slow[rows[above]], usual[rows[above]] = True, False
+    excess = float(time[above].mean() - time[~above].mean())
+    grown = what_grew(even, slow, usual)
+    recurs = recurring(series.index[rows], time)
+    among = np.isin(np.flatnonzero(above), recurs.where).mean() if recurs else 0.0
+    return SlowSteps(
+        count=len(rows[above]),
+        ratio=ratio,
+        excess_ns=round(excess),
+        share=excess * len(rows[above]) / int(series.time[rows].sum()),
+        part=grown.part if grown else None,
+        part_excess_ns=round(grown.excess_ns) if grown else None,
+        coverage=grown.coverage if grown else None,
+        period=recurs.period if recurs and among >= LEAST_COVERAGE else None,
+        first=int(series.index[slow][0]),
+        last=int(series.index[slow][-1]),
+    )
+
+
+#: So many other steps of the same window are compared with it: they are profiled alike. With fewer the typical window
+#: stands for them.
+_FEWEST_BESIDE = 2
+#: A step is told as slow above this multiple of the others.
+_SLOW_RATIO = 1.5
+#: A part is named when it holds at least this share of what the slow step takes more; at most so many are named.
+_NAMED_SHARE = 0.1
+_NAMED = 3
+
+
+class SlowTrace(msgspec.Struct, frozen=True):
+    """One traced slow step ``beside`` others of its window, else of the typical one, of which ``usual_ns`` is the mean.
+
+    ``grown`` has the parts that hold most of the difference and how much they grew, ns, largest first.
+    """
+
+    step: int
+    time_ns: int
+    usual_ns: int
+    beside: bool
+    grown: tuple[tuple[str, int], ...]
+
+    @property
+    def own_ns(self) -> int:
+        """How much the largest part that is no waiting for other ranks grew."""
+        return max((grown for part, grown in self.grown if not part.startswith("comm.")), default=0)
+
+    def told(self, trigger: str) -> str:
+        """The step in a sentence; ``trigger`` says why it was traced."""
+        excess = self.time_ns - self.usual_ns
+        others = "the steps beside it" if self.beside else "the typical traced step"
+        labels = {part: PARTS[part][1] for part, _ in self.grown}
+        named = [f"{format_ns(ns)} {within(labels[part])}" for part, ns in self.grown]
+        of_that = f"of that {', '.join(named)}" if named else "spread over all parts"
+        return (
+            f"Slow step {self.step:,} was traced because {trigger}: it took {format_ns(self.time_ns)}, "
+            f"{format_ns(excess)} longer than {others}, {of_that}."
+        )
+
+
+def slow_trace(trace: TraceFacts, typical: TraceFacts | None, step: int | None) -> SlowTrace | None:
+    """The slow step of a window that was opened to catch one: ``step``, or the longest; ``None`` where none is slow."""
+    steps, per_step = trace.steps, trace.partition.per_step
+    time = steps.end - steps.start
+    if not len(time):
+        return None
+    seen = steps.index == step if step is not None else np.zeros(len(time), dtype=bool)
+    slow = int(seen.argmax() if seen.any() else time.argmax())
+    others = np.arange(len(time)) != slow
+    beside = len(time) > _FEWEST_BESIDE
+    if beside:
+        usual = per_step[others].mean(axis=0)
+    elif typical is not None and typical.n_steady:
+        usual = typical.totals / typical.n_steady
+    else:
+        return None
+    usual_ns, excess = float(usual.sum()), per_step[slow] - usual
+    if time[slow] < _SLOW_RATIO * usual_ns:
+        return None
+    largest = np.argsort(-excess)[:_NAMED]
+    least = _NAMED_SHARE * float(excess.sum())
+    return SlowTrace(
+        step=int(steps.index[slow]),
+        time_ns=int(time[slow]),
+        usual_ns=round(usual_ns),
+        beside=beside,
+        grown=tuple((LEAVES[leaf], round(float(excess[leaf]))) for leaf in largest if excess[leaf] >= max(least, 1.0)),
+    )
 
 
 def queued_per_step(samples: Sequence[Sample], start: I64, time: I64) -> I64:
     """``(n_steps,)`` int64 ns in which the training thread was ready and waited for a processor, as ``per_step``.
-
-    A thread that waited 20 % of one second and 40 % of the next:
 
     >>> host = [HostSample(), HostSample(thread_queue_ratio=0.2), HostSample(thread_queue_ratio=0.4)]
     >>> samples = [Sample(t_ns=at * 10**9, host=record) for at, record in enumerate(host)]
@@ -31,21 +148,11 @@ def queued_per_step(samples: Sequence[Sample], start: I64, time: I64) -> I64:
     return per_step(samples, start, time, lambda host: host.thread_queue_ratio)
 
 
-def computed_per_step(samples: Sequence[Sample], start: I64, time: I64) -> I64:
-    """``(n_steps,)`` int64 ns of CPU time of the process, as ``per_step``."""
-    return per_step(samples, start, time, lambda host: host.process_cpu_cores)
-
-
 def per_step(samples: Sequence[Sample], start: I64, time: I64, of: Callable[[HostSample], float | None]) -> I64:
     """``(n_steps,)`` int64 ns, derived: what the kernel counted between two samples, spread evenly over that time.
 
-    -1 for a step that is not wholly between two samples that tell it.
-
-    Args:
-        samples: in their order.
-        start: starts of the steps on the samples' clock, ``(n_steps,)`` int64 ns, ascending.
-        time: start to next start.
-        of: share of the time since the sample before.
+    ``of`` is a share of the time since the sample before. -1 for a step that is not wholly between two samples that
+    tell it.
     """
     told = [(sample.t_ns, of(sample.host)) for sample in samples if sample.host is not None]
     queued = np.full(len(start), -1, dtype=np.int64)
@@ -88,22 +195,20 @@ def trace_series(trace: TraceFacts) -> StepSeries:
 def log_series(log: StepLog, wait_part: str, samples: Sequence[Sample]) -> StepSeries:
     """The steps of the timers, with what the host's samples tell of them."""
     time = log.stop - log.start
-    queued, computed = queued_per_step(samples, log.start, time), computed_per_step(samples, log.start, time)
-    return revise(log.series(wait_part), queued=queued, computed=computed)
+    computed = per_step(samples, log.start, time, lambda host: host.process_cpu_cores)
+    return revise(log.series(wait_part), queued=queued_per_step(samples, log.start, time), computed=computed)
 
 
 def log_steps(log: StepLog, series: StepSeries, found_by: str) -> Steps:
     """Steps as the timers saw them: waits, phases and collections are split off, the rest is one remainder."""
     warmup = warmup_cost(log.state, log.time, {"compilation": log.compiling, "the first batches": log.wait})
-    told = told_steps(series, log.start, log.state, found_by, inferred=log.inferred, warmup=warmup)
-    return revise(told, ahead_ns=log.ahead_ns)
+    return told_steps(series, log.start, log.state, found_by, log.inferred, warmup, log.ahead_ns)
 
 
 def trace_steps(trace: TraceFacts, series: StepSeries) -> Steps:
     """Steps as the trace holds them, split into leaves."""
-    found = trace.steps
-    told = told_steps(series, found.start, found.state, found.found_by, inferred=found.inferred, warmup=trace.warmup)
-    return revise(told, ahead_ns=found.ahead_ns)
+    of = trace.steps
+    return told_steps(series, of.start, of.state, of.found_by, of.inferred, trace.warmup, of.ahead_ns)
 
 
 def told_steps(
@@ -111,23 +216,13 @@ def told_steps(
     start: I64,
     state: tuple[StepState, ...],
     found_by: str,
-    *,
     inferred: bool,
     warmup: Warmup | None = None,
+    ahead_ns: int | None = None,
 ) -> Steps:
-    """Steps with their times, at most so many rows as ``shown_rows`` keeps, and what the first ones cost.
-
-    Args:
-        series: the steps.
-        start: ``(n_steps,)`` starts on the recording's clock, ns.
-        state: why each step is in or out.
-        found_by: what marks a step.
-        inferred: the marker was not given by the user.
-        warmup: what the steps before the judged ones cost.
-    """
-    queued = series.queued
-    count = len(series.index)
-    shown = shown_rows(count)
+    """Steps with their times, at most so many rows as ``MOST_ROWS``, and what the first ones cost."""
+    queued, count, time = series.queued, len(series.index), series.time[series.steady]
+    steady_queued = None if queued is None else queued[series.steady]
     rows = tuple(
         StepRow(
             index=int(series.index[row]),
@@ -137,7 +232,7 @@ def told_steps(
             parts={part: int(spent[row]) for part, spent in series.parts.items() if spent[row]},
             queued_ns=None if queued is None or queued[row] < 0 else int(queued[row]),
         )
-        for row in shown
+        for row in shown_rows(count)
     )
     dropped = [reason for reason in dict.fromkeys(state) if reason != "steady"]
     return Steps(
@@ -146,13 +241,14 @@ def told_steps(
         dropped={reason: state.count(reason) for reason in dropped},
         found_by=found_by,
         inferred=inferred,
-        time_ns=step_times(series.time[series.steady]),
+        time_ns=step_times(time),
         warmup=warmup,
         rows=rows,
         thinned=len(rows) < count,
         slow=slow_steps(series),
-        stretches=stretches(*_of_steady(series, queued)) if len(rows) < count else None,
-        queued_ratio=None if queued is None else _queued_ratio(series.time[series.steady], queued[series.steady]),
+        stretches=stretches(time, steady_queued) if len(rows) < count else None,
+        queued_ratio=None if steady_queued is None else _queued_ratio(time, steady_queued),
+        ahead_ns=ahead_ns,
     )
 
 
@@ -165,15 +261,8 @@ def _queued_ratio(time: I64, queued: I64) -> float | None:
     return int(queued[known].sum()) / told_ns
 
 
-def _of_steady(series: StepSeries, queued: I64 | None) -> tuple[I64, I64 | None]:
-    return series.time[series.steady], None if queued is None else queued[series.steady]
-
-
 def stretches(time: I64, queued: I64 | None) -> Stretches:
-    """Sum neighbouring steps, ``(n_steady,)`` ns each: rows at an even distance show a periodic cost always or never.
-
-    ``queued`` is as in ``told_steps``, of the same steps.
-    """
+    """Sum neighbouring steps: rows at an even distance would show a periodic cost always or never."""
     steps = max(math.ceil(len(time) / MOST_STRETCHES), 1)
     count = len(time) // steps
     waits = np.full(len(time), -1) if queued is None else queued

@@ -1,6 +1,6 @@
 """CO012: collectives take multiprocessors or bandwidth from the kernels beside them."""
 
-from profilerkit.analysis.communication.records import Contention
+from profilerkit.analysis.communication.table import Contention
 from profilerkit.analysis.communication.whatif import exposed, share_of_step
 from profilerkit.rules.api import (
     Facts,

@@ -1,6 +1,6 @@
 """CO008: DistributedDataParallel does extra work that its settings could avoid."""
 
-from profilerkit.analysis.communication.records import ReducerWork
+from profilerkit.analysis.communication.table import ReducerWork
 from profilerkit.analysis.communication.whatif import exposed_of, rows, share_of_step
 from profilerkit.rules.api import (
     Facts,

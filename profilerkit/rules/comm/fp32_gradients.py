@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.communication.records import Traffic
+from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import less, may_overlap, rows, share_of_step
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired
 from profilerkit.rules.comm.transfers import (

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from profilerkit.analysis.ranks.cause import FEWEST_EXPLAINED
+from profilerkit.analysis.ranks.late import FEWEST_EXPLAINED
 from profilerkit.analysis.trust import SHOW_STACKS, fitting
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.communication import Communication

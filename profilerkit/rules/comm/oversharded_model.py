@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.communication.records import Traffic
+from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import dimension, exposed_time, less, rows
 from profilerkit.analysis.costs.arguments import BY_NAME
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired

@@ -1,6 +1,6 @@
 """CO007: gradients are reduced in every micro-batch of a step, and not once."""
 
-from profilerkit.analysis.communication.records import Accumulation
+from profilerkit.analysis.communication.table import Accumulation
 from profilerkit.analysis.communication.whatif import exposed, exposed_time, share_of_step
 from profilerkit.analysis.whatif import half_sure
 from profilerkit.model.finding import Fix, Saving

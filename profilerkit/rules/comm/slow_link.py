@@ -1,6 +1,6 @@
 """CO004: large collectives run slower than the links allow."""
 
-from profilerkit.analysis.communication.records import Traffic
+from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import exposed, less, rows
 from profilerkit.analysis.run_facts import ONE_SWITCH
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired

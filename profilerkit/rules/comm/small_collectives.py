@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.communication.records import Traffic
+from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import exposed_of, floor_ns, joined, may_overlap, rows
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired
 from profilerkit.rules.comm.transfers import (

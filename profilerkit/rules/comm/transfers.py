@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.communication.records import Traffic
+from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import exposed
 from profilerkit.analysis.ranks.late import median_rank_ns
 from profilerkit.model.communication import DistributedModel, LateRank, ParallelName

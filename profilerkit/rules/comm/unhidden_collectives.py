@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.communication.records import Traffic
-from profilerkit.analysis.communication.table import SMALL_COLLECTIVE_BYTES
+from profilerkit.analysis.communication.table import SMALL_COLLECTIVE_BYTES, Traffic
 from profilerkit.analysis.communication.whatif import (
     available,
     could_hide,

@@ -3,7 +3,7 @@
 import msgspec
 
 from profilerkit.analysis.contention import BUSY
-from profilerkit.analysis.steps.growth import FEWEST_TO_GROW, StepGrowth, step_growth
+from profilerkit.analysis.steps.trend import FEWEST_TO_GROW, StepGrowth, step_growth
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import STEP_LENGTHS, Bound, Evidence, Fix

@@ -1,6 +1,6 @@
 """RU008: a sampled device is idle for seconds at a time, or never fully busy."""
 
-from profilerkit.analysis.logs.log_facts import Rests
+from profilerkit.analysis.logs.history import Rests
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.units import format_count, format_long_ns, format_ratio
 

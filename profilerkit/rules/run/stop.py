@@ -7,7 +7,7 @@ import msgspec
 
 from profilerkit.analysis.host.lines import HotLine, phase_place
 from profilerkit.analysis.ledger.pauses import Pause
-from profilerkit.analysis.steps.stalls import Stall
+from profilerkit.analysis.steps.series import Stall
 from profilerkit.rules.api import STEP_LENGTHS, Evidence, Facts, Source
 from profilerkit.rules.evidence import line_evidence
 from profilerkit.units import format_about, format_ratio

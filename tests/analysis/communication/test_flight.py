@@ -5,8 +5,8 @@ import pytest
 
 import profilerkit
 from profilerkit.analysis.intervals import EMPTY
-from profilerkit.analysis.ranks.cause import cause_by_parts
 from profilerkit.analysis.ranks.flight import flight_log
+from profilerkit.analysis.ranks.late import cause_by_parts
 from profilerkit.model.communication import DistributedModel
 from profilerkit.report.communication import waiting_lines
 from profilerkit.report.sections.communication import model_facts

@@ -5,8 +5,8 @@ import doctest
 import pytest
 
 from profilerkit.analysis.communication import details, registry
-from profilerkit.analysis.communication.passes import passes_of
-from profilerkit.analysis.communication.records import Accumulation
+from profilerkit.analysis.communication.details import passes_of
+from profilerkit.analysis.communication.table import Accumulation
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.ranks.job import compare
 from profilerkit.analysis.run_facts import run_facts

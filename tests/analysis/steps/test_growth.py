@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from profilerkit.analysis.host.lines import growing_line
-from profilerkit.analysis.steps import growth
-from profilerkit.analysis.steps.growth import step_growth
+from profilerkit.analysis.steps import trend
 from profilerkit.analysis.steps.log import log_of
+from profilerkit.analysis.steps.trend import step_growth
 from profilerkit.model.change import revise
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.sampled import StackSample
@@ -26,14 +26,14 @@ def grown(shape, *, count=300, noise=0.05, seed=0):
 
 
 def told(shape, **fields):
-    """Of all draws how many are growth, and how many a jump."""
+    """Of all draws how many are trend, and how many a jump."""
     found = [grown(shape, seed=seed, **fields) for seed in range(DRAWS)]
     found = [one for one in found if one is not None and one.ratio >= 1.2]
     return sum(one.jump is None for one in found), sum(one.jump is not None for one in found)
 
 
 def test_the_example_in_the_docstring_holds():
-    assert doctest.testmod(growth).failed == 0
+    assert doctest.testmod(trend).failed == 0
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.15])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.analysis.steps.slow import FAR_RATIO, SLOW_RATIO, slow_steps
+from profilerkit.analysis.steps.table import FAR_RATIO, SLOW_RATIO, slow_steps
 
 MS = 1_000_000
 COUNT = 200

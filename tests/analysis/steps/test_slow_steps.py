@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from profilerkit.analysis.stats import median_error
 from profilerkit.analysis.steps.series import weaknesses
-from profilerkit.analysis.steps.slow import slow_steps
-from profilerkit.analysis.steps.table import told_steps, trace_series
+from profilerkit.analysis.steps.table import slow_steps, told_steps, trace_series
 from tests.analysis.steps.test_stalls import series
 from tests.analysis.steps.test_step_log import facts_of
 from tests.recipes import MS, US, Log, training

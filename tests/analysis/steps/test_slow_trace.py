@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.steps.slow import slow_trace
+from profilerkit.analysis.steps.table import slow_trace
 from tests.recipes import MS, US, Trace, host_training
 
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profilerkit.analysis.steps import series as module
 from profilerkit.analysis.steps import series as series_module
-from profilerkit.analysis.steps import stalls as module
-from profilerkit.analysis.steps.series import StepSeries, levelled, what_grew
-from profilerkit.analysis.steps.stalls import MOST_STEPS, recurring, unnamed_stalls
+from profilerkit.analysis.steps.series import MOST_STEPS, StepSeries, levelled, recurring, unnamed_stalls, what_grew
 
 DRAWS = 200
 US = 1_000

@@ -8,7 +8,7 @@ import pytest
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.steps import find as module
 from profilerkit.analysis.steps.find import find_steps
-from profilerkit.analysis.steps.warmup import warmup_length
+from profilerkit.analysis.steps.trend import warmup_length
 from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Category
 from profilerkit.trace.launches import launch_of

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilerkit.analysis.steps import warmup as module
-from profilerkit.analysis.steps.warmup import warmup_length
+from profilerkit.analysis.steps import trend as module
+from profilerkit.analysis.steps.trend import warmup_length
 
 
 def jitter(count, sigma=0.05, seed=0):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf
-from profilerkit.analysis.steps.warmup import LOADING, causes, warmup_cost
+from profilerkit.analysis.steps.trend import LOADING, causes, warmup_cost
 from profilerkit.api import analyze
 from tests.recipes import LOADER, MS, US, WORKERS, Log, training, write_run
 
