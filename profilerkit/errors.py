@@ -24,6 +24,11 @@ class ProfilerkitError(Exception):
             lines.append(f"hint:  {self.hint}")
         return "\n".join(lines)
 
+    @property
+    def in_one_line(self) -> str:
+        """Return what failed, why, and what to do, for a warning."""
+        return "; ".join(part for part in (self.what, self.cause, self.hint) if part)
+
 
 class UsageError(ProfilerkitError):
     """Reject a call or command line that cannot be carried out as given."""
@@ -49,7 +54,7 @@ class RunDirectoryError(ProfilerkitError):
 
 
 class CaptureError(ProfilerkitError):
-    """Report that recording cannot start; raised before your loop begins, never inside it."""
+    """Report that recording cannot start; a profile block turns it into a warning."""
 
 
 class InvariantError(ProfilerkitError):

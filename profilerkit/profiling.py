@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profilerkit.capture.profiler import Profile, profile
-from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
     from profilerkit.capture.trace_handler import TraceHandler
@@ -32,16 +31,15 @@ def trace_handler(path: str | os.PathLike[str] | None = None, *, analyze: bool =
             ranks of one job write into the same directory.
         analyze: make the report when the profiler stops.
 
-    Raises:
-        UsageError: ``path`` is empty, not a path, or a file.
+    A path that cannot be a directory ends no training: the default is used, and a warning says so.
     """
     from profilerkit.capture.environment import script_name
-    from profilerkit.capture.settings import path_of
+    from profilerkit.capture.settings import Faults, path_of
     from profilerkit.capture.trace_handler import TraceHandler
 
-    wanted = path_of(path) or Path("runs") / script_name()
-    if wanted.is_file():
-        raise UsageError(f"{wanted} is a file", hint="name a directory; it is made if it does not exist")
+    faults = Faults()
+    wanted = faults.spare(None, path_of, path) or Path("runs") / script_name()
+    faults.announce("profilerkit.trace_handler")
     return TraceHandler(wanted, analyze=analyze)
 
 

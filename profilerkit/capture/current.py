@@ -11,7 +11,7 @@ from profilerkit.capture.place import Place
 from profilerkit.capture.place import place as place_of
 from profilerkit.capture.session import Session
 from profilerkit.capture.settings import Settings, take_options
-from profilerkit.errors import CaptureError, UsageError
+from profilerkit.errors import CaptureError
 from profilerkit.rundir.places import claim, private_place
 from profilerkit.rundir.writer import RankWriter
 
@@ -41,7 +41,6 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
 
     Raises:
         CaptureError: no directory can be written.
-        UsageError: the path is a file.
     """
     outer = active()
     if outer is not None:
@@ -102,11 +101,8 @@ def open_run(wanted: Path, place: Place) -> tuple[Path, RankWriter]:
 
     Raises:
         CaptureError: neither place can be written.
-        UsageError: ``wanted`` is a file.
     """
     try:
-        if wanted.exists() and not wanted.is_dir():
-            raise UsageError(f"{wanted} is a file", hint="name a directory; a missing one is created")
         run = claim(wanted, place.launch_id, place.rank)
         return run, RankWriter(run, place.rank)
     except OSError as error:

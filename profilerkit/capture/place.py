@@ -13,6 +13,8 @@ from profilerkit.capture.guard import attempt
 #: Slurm numbers the steps that it makes itself (batch script, interactive shell, extern) from here; ``srun`` counts its
 #: own from 0 (slurm.h: SLURM_MAX_NORMAL_STEP_ID). Only the latter start one process per task.
 _SLURM_OWN_STEPS = 0xFFFFFFF0
+#: Ten times the largest jobs there are. A larger size is no size, and nobody waits for so many.
+_MOST_RANKS = 1_000_000
 #: Where a rendezvous on one host may be.
 _ON_THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
@@ -67,7 +69,7 @@ def with_process_group() -> Any:
 def _by_rank(variables: Mapping[str, str], session: int) -> Place | None:
     """By the variables of torchrun, which other launchers and scripts set as well."""
     rank, world_size = _number(variables, "RANK"), _number(variables, "WORLD_SIZE")
-    if rank is None or world_size is None or world_size < 2 or rank >= world_size:
+    if rank is None or world_size is None or not rank < world_size or not 2 <= world_size <= _MOST_RANKS:
         return None
     # torchrun may run in several steps of one Slurm job, one per host; what Slurm starts itself is one step.
     names = ["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID"]
@@ -104,7 +106,7 @@ def _by_slurm(variables: Mapping[str, str], session: int) -> Place | None:
     # SLURM_NTASKS of a job stays set in its shells and in smaller steps; the step's own number goes before.
     tasks = _number(variables, "SLURM_STEP_NUM_TASKS") or _number(variables, "SLURM_NTASKS")
     rank, local = _number(variables, "SLURM_PROCID"), _number(variables, "SLURM_LOCALID")
-    if rank is None or tasks is None or tasks < 2 or rank >= tasks:
+    if rank is None or tasks is None or not rank < tasks or not 2 <= tasks <= _MOST_RANKS:
         return None
     launch = f"slurm:{variables.get('SLURM_JOB_ID', '')}:{step}:{variables.get('SLURM_RESTART_COUNT', '')}:{session}"
     return Place(rank, rank if local is None else local, tasks, launch, _number(variables, "SLURM_NODEID"))
@@ -124,7 +126,7 @@ def _by_mpi(variables: Mapping[str, str], session: int) -> Place | None:
     for rank_name, size_name, local_name, job_name in _MPI:
         rank, size, local = (_number(variables, name) for name in (rank_name, size_name, local_name))
         job = variables.get(job_name)
-        if rank is not None and size is not None and size > 1 and rank < size and job:
+        if rank is not None and size is not None and rank < size and 2 <= size <= _MOST_RANKS and job:
             return Place(rank, rank if local is None else local, size, f"mpi:{job}:{session}")
     return None
 

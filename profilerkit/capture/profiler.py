@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
-from profilerkit.capture.settings import Settings, budget_of, path_of, probes_of
-from profilerkit.errors import UsageError
+from profilerkit.capture.guard import Guard, announce
+from profilerkit.capture.settings import OVERHEAD_BUDGET, Faults, Settings, budget_of, path_of, probes_of, whole
+from profilerkit.errors import ProfilerkitError, UsageError
 
 if TYPE_CHECKING:
     from profilerkit.capture.session import Session
@@ -60,11 +61,10 @@ class Profile:
         return state
 
     def __enter__(self) -> "Profile":
-        """Start recording.
+        """Start recording. Where that fails, a warning says why and the block runs unrecorded.
 
         Raises:
-            CaptureError: no directory can be written, neither the one asked for nor one in ``$TMPDIR``.
-            UsageError: the path is a file, or this block is open already.
+            UsageError: this block is open already.
         """
         self._open(until_exit=False)
         return self
@@ -85,13 +85,20 @@ class Profile:
             raise UsageError("this profile block is open already", hint="make another one with profilerkit.profile()")
         if not self._settings.enabled:
             return
+        self.report = self.directory = None
+        self._session = Guard("profilerkit").call(self._started, until_exit)
+        self.directory = self._session.run if self._session is not None else None
+
+    def _started(self, until_exit: bool) -> "Session | None":
         from profilerkit.capture.current import active, start
 
-        self.report = None
         found = active() if until_exit else None
         self._owns_session = found is None
-        self._session = found or start(self._settings, until_exit=until_exit)
-        self.directory = self._session.run if self._session is not None else None
+        try:
+            return found or start(self._settings, until_exit=until_exit)
+        except ProfilerkitError as error:
+            announce(f"profilerkit records nothing, training goes on: {error.in_one_line}")
+            return None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -161,7 +168,7 @@ def profile(
     enabled: bool = True,
     overhead_budget: float | None = None,
 ) -> Profile:
-    """Record a training run, as a context manager or a decorator.
+    """Record a training run, as a context manager or a decorator; a warning says where an argument is replaced.
 
     Args:
         path: the run directory; default ``runs/<script name>``. If it holds a run, the next free number is used.
@@ -180,16 +187,14 @@ def profile(
             steps, which your own step counters count too. ``bf16`` may raise an error in your loop.
         enabled: ``False`` turns everything off at no cost.
         overhead_budget: largest share of a step to spend; default ``PROFILERKIT_OVERHEAD_BUDGET``, or 0.01.
-
-    Raises:
-        UsageError: an argument is out of range.
     """
+    faults = Faults()
     settings = Settings(
-        path=path_of(path),
-        trace_steps=trace_steps,
-        warmup_steps=warmup_steps,
-        trace_every=trace_every,
-        max_trace_bytes=max_trace_bytes,
+        path=faults.spare(None, path_of, path),
+        trace_steps=faults.spare(10, whole, "trace_steps", trace_steps, 1),
+        warmup_steps=faults.spare(5, whole, "warmup_steps", warmup_steps, 0),
+        trace_every=None if trace_every is None else faults.spare(None, whole, "trace_every", trace_every, 1),
+        max_trace_bytes=faults.spare(1 << 30, whole, "max_trace_bytes", max_trace_bytes, 0),
         with_stack=with_stack,
         light=light,
         deep=deep,
@@ -197,8 +202,10 @@ def profile(
         host=host,
         analyze=analyze,
         summaries=summaries,
-        probes=probes_of(probes),
+        probes=faults.spare((), probes_of, probes),
         enabled=enabled,
-        overhead_budget=budget_of(overhead_budget, os.environ),
+        overhead_budget=faults.spare(OVERHEAD_BUDGET, budget_of, overhead_budget, os.environ),
     )
+    if enabled:
+        faults.announce("profilerkit.profile")
     return Profile(settings)

@@ -1,13 +1,19 @@
-"""What the user asked capture to do, checked before anything starts."""
+"""What the user asked capture to do; what is wrong is refused by the command line, and replaced in a training."""
 
 import json
 import os
-from collections.abc import Iterable, Mapping, MutableMapping
+import stat
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
+from profilerkit.capture.guard import announce
 from profilerkit.errors import UsageError
 from profilerkit.model.probe_names import PROBE_WORDS, ProbeName
+
+_R = TypeVar("_R")
+_Ts = TypeVarTuple("_Ts")
 
 #: The most that recording every step may cost, of the step's time: what a user does not feel.
 OVERHEAD_BUDGET = 0.01
@@ -35,29 +41,6 @@ class Settings:
     probes: tuple[ProbeName, ...] = ()
     quiet: bool = False
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be carried out.
-
-        Raises:
-            UsageError: a number of steps is not a whole number in range, or the budget is no positive number.
-        """
-        for name, least in (("trace_steps", 1), ("warmup_steps", 0), ("trace_every", 1), ("max_trace_bytes", 0)):
-            value = getattr(self, name)
-            if name == "trace_every" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UsageError(
-                    f"{name} is {value!r}",
-                    cause=f"it must be a whole number of at least {least}",
-                    hint="pass deep=False to record without a trace",
-                )
-        if not isinstance(self.overhead_budget, (int, float)) or not self.overhead_budget > 0:
-            raise UsageError(
-                f"overhead_budget is {self.overhead_budget!r}",
-                cause="it must be a positive share of the step's time",
-                hint="the default is 0.01; 1.0 never turns anything off",
-            )
-
     def as_text(self) -> dict[str, str]:
         """Every setting but the path, for the manifest."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "path"}
@@ -67,17 +50,62 @@ class Settings:
         }
 
 
+class Faults:
+    """Collect what is wrong with the arguments of a recording, which uses defaults instead: a training goes on."""
+
+    def __init__(self) -> None:
+        self._said: list[str] = []
+
+    def spare(self, default: _R, read: Callable[[*_Ts], _R], *given: *_Ts) -> _R:
+        """Return what ``read`` makes of an argument, or the default where it raises ``UsageError``."""
+        try:
+            return read(*given)
+        except UsageError as error:
+            used = {None: "the default", (): "none"}.get(default, default)  # type: ignore[call-overload]
+            self._said.append(f"{error.in_one_line}. {used} is used instead")
+            return default
+
+    def announce(self, what: str) -> None:
+        """Warn once, of everything."""
+        if self._said:
+            announce(f"{what}: {'. '.join(self._said)}")
+
+
 def path_of(path: str | os.PathLike[str] | None) -> Path | None:
-    """``path`` as a ``Path``.
+    """Return ``path`` as a ``Path``.
 
     Raises:
-        UsageError: it is empty, or not a path.
+        UsageError: it is empty, not a path, a file, or a name that no file system takes.
     """
     if path is None:
         return None
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        raise UsageError(f"not a directory name: {path!r}", hint='pass a path such as "runs/resnet50"')
-    return Path(path)
+    wanted, cause = None, "it is not a path"
+    if isinstance(path, (str, os.PathLike)) and os.fspath(path):
+        try:
+            wanted, cause = Path(path), "it is a file"
+            is_usable = stat.S_ISDIR(wanted.stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            is_usable = True  # where it cannot be written after all, the start finds another place
+        except (OSError, ValueError, TypeError) as error:
+            is_usable, cause = False, getattr(error, "strerror", None) or str(error)
+    if wanted is None or not is_usable:
+        raise UsageError(f"path is {path!r:.60}", cause=cause, hint='pass a directory such as "runs/resnet50"')
+    return wanted
+
+
+def whole(name: str, value: int, least: int) -> int:
+    """Return a number of steps or bytes.
+
+    Raises:
+        UsageError: it is not a whole number in range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UsageError(
+            f"{name} is {value!r:.60}",
+            cause=f"it must be a whole number of at least {least}",
+            hint="pass deep=False to record without a trace" if name == "trace_steps" else "",
+        )
+    return value
 
 
 def probes_of(names: Iterable[str]) -> tuple[ProbeName, ...]:
@@ -86,10 +114,10 @@ def probes_of(names: Iterable[str]) -> tuple[ProbeName, ...]:
     Raises:
         UsageError: there is no such probe.
     """
-    wanted = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+    wanted = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(dict.fromkeys(names))
     unknown = [name for name in wanted if name not in PROBE_WORDS]
     if unknown:
-        raise UsageError(f"no such probe: {unknown[0]!r}", hint=f"the probes are {', '.join(PROBE_WORDS)}")
+        raise UsageError(f"no such probe: {unknown[0]!r:.60}", hint=f"the probes are {', '.join(PROBE_WORDS)}")
     return tuple(name for name in PROBE_WORDS if name in wanted)
 
 
@@ -97,17 +125,22 @@ def budget_of(given: float | None, environment: Mapping[str, str]) -> float:
     """The share of a step that capture may cost: as ``given``, else from the environment, else the default.
 
     Raises:
-        UsageError: the variable holds no number.
+        UsageError: it is no positive number.
     """
-    text = environment.get(BUDGET_VARIABLE)
-    if given is not None or not text:
-        return OVERHEAD_BUDGET if given is None else given
-    try:
-        return float(text)
-    except ValueError:
+    name, value = "overhead_budget", given
+    if value is None:
+        name, text = BUDGET_VARIABLE, environment.get(BUDGET_VARIABLE) or str(OVERHEAD_BUDGET)
+        try:
+            value = float(text)
+        except ValueError:
+            value = text  # type: ignore[assignment]  # refused below
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise UsageError(
-            f"{BUDGET_VARIABLE} is {text!r}", cause="it must be a share of the step's time", hint="for example 0.01"
-        ) from None
+            f"{name} is {value!r:.60}",
+            cause="it must be a positive share of the step's time",
+            hint=f"for example {OVERHEAD_BUDGET}; 1.0 never turns anything off",
+        )
+    return value
 
 
 #: Set from ``profilerkit run`` until the first process below it records; that process unsets it for its children.

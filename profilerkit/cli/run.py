@@ -212,10 +212,11 @@ def python_options(words: Sequence[str]) -> list[str]:
 
 def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str]:
     """The environment of the command."""
-    from profilerkit.capture.settings import RunOptions, probes_of
+    from profilerkit.capture.settings import RunOptions, budget_of, probes_of
     from profilerkit.cli import launch
 
     variables = dict(os.environ)
+    budget_of(None, variables)  # refused here, where nothing runs yet
     RunOptions(
         pid=os.getpid(),
         start_directory=str(Path(launch.__file__).absolute().with_name("start")),

@@ -6,7 +6,6 @@ import pytest
 
 import profilerkit
 from profilerkit.cli import main
-from profilerkit.errors import UsageError
 from tests import programs
 
 LOOP = textwrap.dedent("""
@@ -131,15 +130,3 @@ def test_what_cannot_be_written_warns_once_and_the_training_goes_on(run, tmp_pat
     """)
     assert done.stdout.splitlines() == ["trained None"]
     assert done.stderr.count("profilerkit.trace_handler switched itself off, training goes on") == 1
-
-
-@pytest.mark.parametrize("path", ["", 3])
-def test_what_is_no_directory_name_is_refused_before_the_loop(path):
-    with pytest.raises(UsageError, match="not a directory name"):
-        profilerkit.trace_handler(path)
-
-
-def test_a_file_is_refused_before_the_loop(tmp_path):
-    (tmp_path / "x").write_text("")
-    with pytest.raises(UsageError, match="is a file"):
-        profilerkit.trace_handler(tmp_path / "x")

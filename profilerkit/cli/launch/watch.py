@@ -7,13 +7,12 @@ from importlib import import_module
 from typing import Any
 
 from profilerkit.capture.environment import in_kernel
-from profilerkit.capture.guard import Guard, announce
+from profilerkit.capture.guard import Guard
 from profilerkit.capture.patches import uncounted
 from profilerkit.capture.profiler import profile
 from profilerkit.capture.settings import read_options
 from profilerkit.capture.start_up import Imports, note
 from profilerkit.cli.console import Console
-from profilerkit.errors import ProfilerkitError
 
 
 class Watch:
@@ -79,11 +78,7 @@ def _record() -> None:
     if order is None or sys.modules["torch.utils.data"].get_worker_info() is not None:
         return
     recording = profile()
-    try:
-        recording.record_until_exit()
-    except ProfilerkitError as error:
-        announce(f"profilerkit records nothing, training goes on: {error.what}: {error.cause}")
-        return
+    recording.record_until_exit()
     if os.environ.get("RANK", "0") == "0" and recording.directory is not None and not in_kernel():
         name = min(str(recording.directory), os.path.relpath(recording.directory), key=len)
         Console(quiet=order.quiet).note(
