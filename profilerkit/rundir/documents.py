@@ -148,7 +148,11 @@ def flight_of(dumps: Sequence[bytes], since_unix_ns: int) -> Flight:
     Raises:
         ValueError: a dump has another form than torch gives it.
     """
-    return flight_of_dumps([msgspec.json.decode(data, type=Dump) for data in dumps], since_unix_ns)
+    try:
+        read = [msgspec.json.decode(data, type=Dump) for data in dumps]
+    except msgspec.DecodeError as error:  # no ValueError in msgspec 0.19
+        raise ValueError(str(error)) from error
+    return flight_of_dumps(read, since_unix_ns)
 
 
 def flight_of_dumps(dumps: Sequence[Dump], since_unix_ns: int = 0) -> Flight:

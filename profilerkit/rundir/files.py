@@ -281,7 +281,11 @@ def read_document(path: Path, kind: type[_Document]) -> _Document:
         OSError: the file cannot be read.
         ValueError: it does not hold a ``kind``.
     """
-    return msgspec.json.decode(read_regular(path), type=kind)
+    data = read_regular(path)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:  # no ValueError in msgspec 0.19
+        raise ValueError(str(error)) from error
 
 
 #: The highest byte of a little-endian int64 of at most 2^60 ns, 36 years, from zero: clocks count from the machine's
@@ -435,6 +439,6 @@ class ReplacedDocument(Generic[_Document]):
             self._state = self._value = None
         except OSError:
             self._state = None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except ValueError:
             self._state, self._value = state, None
         return self._value

@@ -89,7 +89,7 @@ def _read(mark: Path) -> str | None:
     for _ in range(_MARK_READS):
         try:
             return read_document(mark, Launch).id
-        except msgspec.DecodeError:
+        except ValueError:
             time.sleep(0.01)
     return None
 

@@ -45,6 +45,7 @@ def write_window(directory, first, *, pid=100, rank=None, count=5, name=None, at
 
 @pytest.mark.parametrize("form", ["plain", "gz"])
 def test_the_documented_recipe_of_torch_is_one_rank(tmp_path, form):
+    pytest.importorskip("torch")
     programs.run("-c", RECIPE, tmp_path / "log", form, check=True)
     assert len(list((tmp_path / "log").iterdir())) == 3
     report = analyze(tmp_path / "log")

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 import subprocess
 import sys
@@ -184,8 +185,9 @@ def test_paths_in_a_trace_are_not_opened(tmp_path, monkeypatch):
     event = {"ph": "X", "name": "/etc/passwd", "cat": "kernel", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
     link = {"$ref": "file:///etc/passwd", "traceName": "/etc/passwd"}
     path.write_text(json.dumps({**link, "traceEvents": [event]}))
-    real = Path.open
-    monkeypatch.setattr(Path, "open", lambda self, *a, **k: opened.append(self) or real(self, *a, **k))
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *a, **k: opened.append(path) or real(path, *a, **k))
+    monkeypatch.setattr(Path, "open", lambda self, *_, **__: pytest.fail(f"opened {self}"))
     monkeypatch.setattr("builtins.open", lambda *a, **k: pytest.fail(f"opened {a}"))
     columns = read_trace(path, wanted=Wanted.EVERYTHING)
     assert columns.strings == ("/etc/passwd",)
