@@ -23,7 +23,6 @@ class Recorder:
 
     Attributes:
         record: appends one record, 0.1 µs, from any thread.
-        period_seconds: time between beats.
     """
 
     def __init__(self, writer: RankWriter, beat: Callable[[], object], period_seconds: float) -> None:
@@ -128,7 +127,6 @@ class Sampler:
 
     Attributes:
         reason: why it is off; empty while it is on.
-        period_seconds: time between samples.
     """
 
     def __init__(
@@ -161,7 +159,7 @@ class Sampler:
     def stop(self) -> None:
         """``end``, and wait for it; a source that hangs is left behind."""
         self.end()
-        self._thread.join(timeout=_JOIN_SECONDS)
+        self._thread.join(timeout=_SAMPLER_JOIN_SECONDS)
 
     def _guarded(self) -> None:
         self._guard.call(self._run)

@@ -42,9 +42,7 @@ class ExitCall:
 
 def exit_call_of(cause: BaseException | ExitCall | None) -> ExitCall | None:
     """The exit that ``cause`` asks for; ``None`` for another exception."""
-    if isinstance(cause, SystemExit):
-        return _leave_with(cause.code)
-    return cause if isinstance(cause, ExitCall) else None
+    return _leave_with(cause.code) if isinstance(cause, SystemExit) else cause if isinstance(cause, ExitCall) else None
 
 
 def _leave_with(status: object) -> ExitCall:
@@ -65,30 +63,23 @@ class Exits:
         """``steps`` counts those made until now; ``leaving`` has ``LEAVE_SECONDS`` before ``os._exit`` goes on."""
         self._steps = steps
         self._leaving = leaving
-        self._patches = Patches()
+        self.patches = Patches()
         self._pid = os.getpid()
-        self._earlier = _last_shown()
+        self._earlier = getattr(sys, "last_value", None)  # what Python printed last because nobody caught it
         self._latest: ExitCall | None = None
         self._latest_steps = 0
 
     def install(self) -> None:
         """Watch both ways to leave."""
-        self._patches.apply(self._patch)
+        quitter = getattr(sys.modules.get("_sitebuiltins"), "Quitter", None)  # python -S has none
+        ways = ((sys, "exit", self._noted), (quitter, "__call__", self._quits), (os, "_exit", self._announced))
 
-    def _patch(self, patches: Patches) -> None:
-        patches.patch(sys, "exit", self._noted)
-        quitter = getattr(sys.modules.get("_sitebuiltins"), "Quitter", None)
-        if quitter is not None:  # python -S has none
-            patches.patch(quitter, "__call__", self._quits)
-        patches.patch(os, "_exit", self._announced)
+        def patch(patches: Patches) -> None:
+            for owner, name, make in ways:
+                if owner is not None:
+                    patches.patch(owner, name, make)
 
-    def remove(self) -> None:
-        """Watch no longer."""
-        self._patches.remove()
-
-    def remove_in_child(self) -> None:
-        """``remove`` in a forked child."""
-        self._patches.remove_in_child()
+        self.patches.apply(patch)
 
     def cause(self) -> BaseException | ExitCall | None:
         """What ends the program, at its end: an exception that nobody caught, or a call; ``None`` as planned.
@@ -96,7 +87,7 @@ class Exits:
         A call of ``sys.exit`` was caught where a step was made after it, or where code still ran when what it raised
         was gone.
         """
-        latest = _last_shown()
+        latest = getattr(sys, "last_value", None)
         error = sys.exc_info()[1] or (latest if latest is not self._earlier else None)
         if error is not None or self._latest_steps != self._steps():
             return error
@@ -116,7 +107,7 @@ class Exits:
 
     def _by(self, status: object, original: Callable[..., NoReturn], *args: object) -> NoReturn:
         """Note the call, unless another thread makes it: that ends itself only. Then let it raise."""
-        if not self._patches.armed or threading.current_thread() is not threading.main_thread():
+        if not self.patches.armed or threading.current_thread() is not threading.main_thread():
             original(*args)
         latest = self._latest = _leave_with(status)
         self._latest_steps = self._steps()
@@ -133,7 +124,7 @@ class Exits:
     def _announced(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def _exit(status: int) -> NoReturn:
             # A child made by a fork that Python knows nothing of still has the patch, and this number tells.
-            if self._patches.armed and os.getpid() == self._pid and isinstance(status, int):
+            if self.patches.armed and os.getpid() == self._pid and isinstance(status, int):
                 attempt(self._leave, ExitCall("os._exit", status))
             original(status)
 
@@ -156,11 +147,9 @@ class _Gone:
         self._caught = caught
 
     def __reduce__(self) -> tuple[type[object], tuple[()]]:
-        """In a copy of the exception nothing of it."""
         return object, ()
 
     def __del__(self) -> None:
-        """See who is still there."""
         if sys._getframe().f_back is not None:
             self._caught()
 
@@ -171,14 +160,7 @@ def _named_as(function: Callable[..., NoReturn], module: str, name: str) -> Call
     return function
 
 
-def _last_shown() -> BaseException | None:
-    """The exception that Python printed last because nobody caught it."""
-    return getattr(sys, "last_value", None)
-
-
 class _AtExit:
-    """The process whose end closes what is open then."""
-
     pid = 0
 
 
@@ -206,11 +188,8 @@ def end_document(
     """Return how the recording ended: by the user's exception or exit, by capture's own ``failure``, or as planned."""
     leave = exit_call_of(cause)
     error = cause if isinstance(cause, BaseException) and leave is None else None
-    reason = "finished" if error is None else "exception"
-    if isinstance(error, KeyboardInterrupt):
-        reason = "interrupted"
-    if leave is not None:
-        reason = "exit"
+    reason = "exit" if leave is not None else "finished" if error is None else "exception"
+    reason = "interrupted" if isinstance(error, KeyboardInterrupt) else reason
     return RankEnd(
         reason=reason if failure is None else "switched_off",
         exception=None if error is None else _bounded("".join(traceback.format_exception_only(error)).strip()),

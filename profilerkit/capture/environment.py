@@ -1,17 +1,22 @@
-"""What the process runs on and with: versions, cores, device, allow-listed environment."""
+"""What the process runs on and with, and what it did before its recording."""
 
+import functools
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, Protocol
 
 from profilerkit import __version__
-from profilerkit.capture.cgroup import quota_cores
-from profilerkit.capture.cuda import cuda_in_use, peaks_bytes
+from profilerkit.capture.device_clock import cuda_in_use, peaks_bytes
 from profilerkit.capture.guard import attempt
+from profilerkit.capture.patches import Patches, uncounted
+from profilerkit.capture.proc_files import quota_cores
 from profilerkit.rundir.layout import FORMAT_VERSION, RunManifest
+from profilerkit.rundir.sampled import StartUp
 from profilerkit.secrets import ALLOWED_VARIABLES, masked_arguments
 
 #: What a kernel's runs are called.
@@ -107,10 +112,7 @@ def switches() -> set[str]:
 
 @lru_cache(maxsize=1)
 def processor_name() -> str | None:
-    """Model of the host's processor, as Linux names the first one; ``None`` where it does not say.
-
-    Virtual machines often name only the family (``AMD EPYC``); ARM's kernels name no model at all.
-    """
+    """Model of the host's processor, as Linux names the first one; ``None`` where it does not say."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             named = next((line for line in lines if line.startswith("model name")), "")
@@ -132,13 +134,10 @@ def cuda_device() -> tuple[str | None, str | None]:
         return None, None
     held = [(attempt(cuda.memory_allocated, device) or 0, peak or 0) for device, peak in enumerate(peaks)]
     properties = cuda.get_device_properties(held.index(max(held)))
-    uuid = getattr(properties, "uuid", None)
-    return str(properties.name), None if uuid is None else _nvml_uuid(str(uuid))
-
-
-def _nvml_uuid(uuid: str) -> str:
-    """NVML writes ``GPU-`` before what CUDA calls the UUID."""
-    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    uuid = str(getattr(properties, "uuid", None) or "")
+    if uuid and not uuid.startswith(("GPU-", "MIG-")):
+        uuid = f"GPU-{uuid}"  # as NVML writes it
+    return str(properties.name), uuid or None
 
 
 def whole(value: object) -> int | None:
@@ -163,3 +162,95 @@ def manifest(settings: dict[str, str], world_size: int) -> RunManifest:
 def writable(text: str) -> str:
     """Return ``text`` with a question mark for what UTF-8 cannot write, as a file name in no encoding."""
     return text.encode(errors="replace").decode()
+
+
+#: Packages that are named: a few hold most of what imports take (a choice).
+_NAMED = 5
+
+
+class Imports(Protocol):
+    """What was there before the program, and timed its imports."""
+
+    began_ns: int
+    spans: list[tuple[int, int]]
+    own_ns: dict[str, int]
+    aside: tuple[int, int] | None
+
+
+class StartUpWatch:
+    """Notes when parameters are registered, the first loader is made and CUDA is initialised, until ``end``."""
+
+    def __init__(self, imports: Imports) -> None:
+        self._imports = imports
+        self._patches = Patches()
+        self._model: tuple[int, int] | None = None
+        self._loaders: list[tuple[int, int]] = []  # start and end of the first that was made; the same of CUDA
+        self._devices: list[tuple[int, int]] = []
+
+    def begin(self) -> None:
+        """Hook it into torch, which is loaded."""
+        self._patches.apply(self._install)
+
+    def _install(self, patches: Patches) -> None:
+        module = sys.modules["torch.nn.modules.module"]
+        patches.on_remove(module.register_module_parameter_registration_hook(self._registered).remove)
+        self._time(sys.modules["torch.utils.data.dataloader"].DataLoader, "__init__", self._loaders)
+        self._time(sys.modules["torch"]._C, "_cuda_init", self._devices)
+
+    def end(self) -> StartUp:
+        """Remove it, and return what was noted."""
+        self._patches.remove()
+        finders: list[Any] = sys.meta_path
+        if self._imports in finders:
+            finders.remove(self._imports)
+        largest = sorted(self._imports.own_ns.items(), key=lambda item: -item[1])[:_NAMED]
+        return StartUp(
+            python_end_ns=self._imports.began_ns,
+            imports=tuple(self._imports.spans),
+            packages=dict(largest),
+            model=self._model,
+            loader_ns=self._loaders[0][0] if self._loaders else None,
+            device=self._devices[0] if self._devices else None,
+            own=self._imports.aside,
+        )
+
+    def _registered(self, _module: object, _name: object, _parameter: object) -> None:
+        now_ns = perf_counter_ns()
+        self._model = (self._model[0] if self._model else now_ns, now_ns)
+
+    def _time(self, owner: Any, name: str, first: list[tuple[int, int]]) -> None:
+        """Have the first call of ``owner.name`` noted; a torch without it is left alone."""
+
+        def timed(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                start_ns = perf_counter_ns()
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    if not first:
+                        first.append((start_ns, perf_counter_ns()))
+
+            return uncounted(call)
+
+        if name in vars(owner):
+            self._patches.patch(owner, name, timed)
+
+
+class _State:
+    watch: StartUpWatch | None = None
+    noted: StartUp | None = None
+
+
+def note(imports: Imports) -> None:
+    """Note what happens from here to the first recording."""
+    _State.watch = StartUpWatch(imports)
+    _State.watch.begin()
+
+
+def noted() -> StartUp | None:
+    """Return what happened before the first recording, which begins; ``None`` where nobody was there before."""
+    watch, _State.watch = _State.watch, None
+    if watch is not None:
+        _State.noted = watch.end()
+    return _State.noted

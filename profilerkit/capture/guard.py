@@ -16,18 +16,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Guard:
-    """Runs capture's own code beside the user's; the first failure switches ``what`` off.
-
-    Attributes:
-        failure: what failed first, one line; ``None`` while all is well.
-    """
+    """Runs capture's own code beside the user's; the first failure switches ``what`` off."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self.failure: str | None = None
-        self._switch_off: Callable[[], None] | None = None
+        self._switch_off: Callable[[], object] | None = None
 
-    def on_failure(self, switch_off: Callable[[], None]) -> None:
+    def on_failure(self, switch_off: Callable[[], object]) -> None:
         """Name what is called, once, at the first failure."""
         self._switch_off = switch_off
 

@@ -19,18 +19,8 @@ from typing import TYPE_CHECKING
 from profilerkit.capture.guard import announce
 from profilerkit.model.change import revise
 from profilerkit.programs import own_environment, own_program
+from profilerkit.rundir import layout
 from profilerkit.rundir.files import read_document, write_document
-from profilerkit.rundir.layout import (
-    END,
-    PART_SUFFIX,
-    REPORT_JSON,
-    WINDOW_STATUS,
-    WINDOW_TRACE,
-    WINDOW_TRACE_GZ,
-    WINDOWS,
-    WindowStatus,
-    rank_directory,
-)
 
 if TYPE_CHECKING:
     from profilerkit.model.report import Report
@@ -52,24 +42,13 @@ def compression(rank_path: Path, parent: int | None = None, *, summaries: bool =
 
 def summarise_traces(rank_path: Path, seconds: float) -> None:
     """Summarise the traces of one rank, in at most half of the time left for it and the report; say where it failed."""
-    failure = _run(summary_program(rank_path), min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL)
-    if failure:
-        again = f"`profilerkit map {rank_path / WINDOWS}` tries again"
+    if failure := _run(summary_program(rank_path), min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL):
+        again = f"`profilerkit map {rank_path / layout.WINDOWS}` tries again"
         announce(f"profilerkit could not summarise its traces; {again}: {failure}")
 
 
-def compress_traces(rank_path: Path, seconds: float) -> None:
-    """Compress the traces of one rank, in at most half of the time left for it and the report.
-
-    When that fails they stay as they are, which costs space and nothing else.
-    """
-    if not any((rank_path / WINDOWS).glob(f"*/{WINDOW_TRACE}")):
-        return
-    _run(compression(rank_path), min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL)
-
-
 def _has_ended(run: Path, rank: int) -> bool:
-    return (rank_directory(run, rank) / END).is_file()
+    return (layout.rank_directory(run, rank) / layout.END).is_file()
 
 
 def wait_for_ranks(run: Path, world_size: int, is_complete: Callable[[Path, int], bool] = _has_ended) -> list[int]:
@@ -96,38 +75,35 @@ def wait_for_report(run: Path, seconds: float) -> "Report | None":
     from profilerkit.model.report import Report  # the process that compresses has no use for it
 
     deadline = monotonic() + seconds
-    while not (run / REPORT_JSON).is_file():
+    while not (run / layout.REPORT_JSON).is_file():
         if monotonic() >= deadline:
             return None
         sleep(0.05)
-    return read_document(run / REPORT_JSON, Report)
+    return read_document(run / layout.REPORT_JSON, Report)
 
 
 def analyze(run: Path, seconds: float, *, quiet: bool = False) -> "Report | None":
-    """Return the report of ``run``, made by the command line program, which says its one line on standard error.
-
-    ``quiet`` suppresses that line.
+    """Return the report of ``run``, made by the command line program, which says one line unless ``quiet``.
 
     ``None``, with a warning, when it was not made within ``seconds``; the program has said why.
     """
     from profilerkit.model.report import Report
 
-    path = run / REPORT_JSON
+    path = run / layout.REPORT_JSON
     before = _state(path)
     failure = _run(_analysis(run, quiet=quiet), min(seconds, _ANALYZE_SECONDS), accepted=_REPORTED)
     if not failure and _state(path) in (None, before):
-        failure = f"{REPORT_JSON} was not written"
+        failure = f"{layout.REPORT_JSON} was not written"
     if not failure:
         try:
             return read_document(path, Report)
         except (OSError, ValueError) as error:
-            failure = f"{REPORT_JSON} cannot be read: {error}"
+            failure = f"{layout.REPORT_JSON} cannot be read: {error}"
     announce(f"profilerkit could not make the report; `profilerkit analyze {run}` tries again: {failure}")
     return None
 
 
 def _analysis(run: Path, *, quiet: bool) -> list[str]:
-    """The command that makes the report."""
     return own_program("profilerkit", "analyze", str(run), "-f", "html,json", "--brief", *(["-q"] if quiet else []))
 
 
@@ -151,7 +127,6 @@ def _start(command: list[str], *, is_left: bool = False) -> "subprocess.Popen[by
 def _run(
     command: list[str], timeout_seconds: float, *, accepted: tuple[int, ...] = (0,), stderr: int | None = None
 ) -> str:
-    """Return why a process did not end with an ``accepted`` exit code; empty when it did."""
     none, timeout, env = subprocess.DEVNULL, timeout_seconds, own_environment()
     try:
         done = subprocess.run(  # noqa: S603  our own module, no shell
@@ -165,11 +140,7 @@ def _run(
 
 
 class Packer:
-    """Compresses the traces of one rank, and summarises them where that is asked for.
-
-    Attributes:
-        wanted: there is a trace to compress; ``beat`` sees to it.
-    """
+    """Compresses the traces of one rank, and summarises them where that is asked for."""
 
     def __init__(self, rank_path: Path, *, summaries: bool) -> None:
         self._path, self._summaries = rank_path, summaries
@@ -191,7 +162,8 @@ class Packer:
         if process is not None:
             process.terminate()  # what it had begun is begun anew, not nice to others any more
             process.wait()
-        compress_traces(self._path, seconds)
+        if any((self._path / layout.WINDOWS).glob(f"*/{layout.WINDOW_TRACE}")):
+            _run(compression(self._path), min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL)
 
     def leave_child(self) -> None:
         """In a forked child the process is not ours to wait for."""
@@ -211,12 +183,12 @@ def compress(window: Path, parent: int | None = None) -> bool:
 
     ``False``, and the window stays as it is, where ``parent`` is given and not this process's parent any more.
     """
-    trace, packed = window / WINDOW_TRACE, window / WINDOW_TRACE_GZ
-    if not trace.is_file() or not (window / WINDOW_STATUS).is_file():
+    trace, packed = window / layout.WINDOW_TRACE, window / layout.WINDOW_TRACE_GZ
+    if not trace.is_file() or not (window / layout.WINDOW_STATUS).is_file():
         return True
-    part = packed.with_name(packed.name + PART_SUFFIX)
+    part = packed.with_name(packed.name + layout.PART_SUFFIX)
     with trace.open("rb") as raw, part.open("wb") as file:
-        with gzip.GzipFile(WINDOW_TRACE, "wb", _LEVEL, file) as out:
+        with gzip.GzipFile(layout.WINDOW_TRACE, "wb", _LEVEL, file) as out:
             while chunk := raw.read(_COPY_BYTES):
                 out.write(chunk)
                 if parent not in (None, os.getppid()):
@@ -225,15 +197,16 @@ def compress(window: Path, parent: int | None = None) -> bool:
         file.flush()
         os.fsync(file.fileno())
     part.replace(packed)
-    status = read_document(window / WINDOW_STATUS, WindowStatus)
-    write_document(window / WINDOW_STATUS, revise(status, trace=WINDOW_TRACE_GZ, size_bytes=packed.stat().st_size))
+    status = read_document(window / layout.WINDOW_STATUS, layout.WindowStatus)
+    status = revise(status, trace=layout.WINDOW_TRACE_GZ, size_bytes=packed.stat().st_size)
+    write_document(window / layout.WINDOW_STATUS, status)
     trace.unlink()
     return True
 
 
 def summary_program(rank_path: Path) -> list[str]:
     """The command that summarises the traces of one rank which have none yet, in one process."""
-    return own_program("profilerkit", "map", str(rank_path / WINDOWS), "--engine", "inline", "--quiet")
+    return own_program("profilerkit", "map", str(rank_path / layout.WINDOWS), "--engine", "inline", "--quiet")
 
 
 def main() -> None:
@@ -244,11 +217,11 @@ def main() -> None:
     parent = int(pid[0]) if pid else None
     if parent is not None:
         os.nice(_NICE)
-    windows = Path(directory) / WINDOWS
+    windows = Path(directory) / layout.WINDOWS
     for window in sorted(windows.glob("*")):
         if not compress(window, parent):
             return
-    if summaries and any(windows.glob(f"*/{WINDOW_TRACE_GZ}")):
+    if summaries and any(windows.glob(f"*/{layout.WINDOW_TRACE_GZ}")):
         command = summary_program(Path(directory))
         os.execv(command[0], command)  # noqa: S606  our own module, no shell
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from threading import get_ident
 from time import perf_counter_ns
-from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -31,8 +30,6 @@ class Hooks:
     """Install all hooks of one session that time steps.
 
     Attributes:
-        torch_hooked: torch was loaded and is patched.
-        watches_backward: backward passes are timed.
         meters: what is spent after the engine in a backward pass, and after an optimizer step.
     """
 
@@ -69,7 +66,12 @@ class Hooks:
             return
         self.torch_hooked = True
         data, optim, autograd = (sys.modules[name] for name in _NEEDED)
-        self._patch_loader(data, patches)
+        iterator, workers = data._BaseDataLoaderIter, self._workers
+        patches.patch(iterator, "__next__", lambda original: patched_next(self._timer, original, workers))
+        patches.patch(iterator, "__init__", lambda original: describing_init(self._timer, original))
+        patches.patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
+        if workers is not None:
+            patches.patch(BaseProcess, "start", workers.started)
         patches.patch(autograd, "_engine_run_backward", self.timed_backward)
         starts, ends = self.optimizer_hooks()
         patches.on_remove(optim.register_optimizer_step_pre_hook(starts).remove)
@@ -85,14 +87,6 @@ class Hooks:
         """``remove`` in a forked child."""
         self._timer.disarm()
         self._patches.remove_in_child()
-
-    def _patch_loader(self, data: ModuleType, patches: Patches) -> None:
-        iterator, workers = data._BaseDataLoaderIter, self._workers
-        patches.patch(iterator, "__next__", lambda original: patched_next(self._timer, original, workers))
-        patches.patch(iterator, "__init__", lambda original: describing_init(self._timer, original))
-        patches.patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
-        if workers is not None:
-            patches.patch(BaseProcess, "start", workers.started)
 
     def timed_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A replacement for torch's way into the autograd engine."""
@@ -111,7 +105,6 @@ class Hooks:
         return not_compiled(timed_backward)
 
     def _asked_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The way of all other backward passes."""
         patches, tracker = self._patches, self._tracker
         record, guard, meter, trained = self._record, self._guard, self.meters[0], self._trained
 
@@ -268,7 +261,6 @@ class GraphWatch(Watch):
         self._replays[graph] = _REPLAYS_ALONE if stepped else _NEVER
 
     def _forget(self, thread: int) -> list[int]:
-        """Return the optimizers that stepped since the thread began to capture."""
         hook, stepped = self._captures.pop(thread, (None, []))
         if hook is not None:
             hook.remove()

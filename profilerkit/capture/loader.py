@@ -20,10 +20,9 @@ from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, Protocol, TypeVar
 
-from profilerkit.capture.clocks import Meter, Moment, spent
+from profilerkit.capture.clocks import Meter, Moment, PerThread, ThreadState, spent
 from profilerkit.capture.guard import Guard, attempt
 from profilerkit.capture.loader_info import CLAIM, Claim, PaddingLooks, Source, length, loader_settings, sampler_of
-from profilerkit.capture.phase import PerThread, ThreadState
 from profilerkit.capture.steps import StepTracker
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
@@ -73,27 +72,20 @@ class FetchTimer:
 
     Attributes:
         armed: false outside the block and in forked children. ``fetches``: those seen on the training thread.
-        here: what the calling thread is doing.
-        trace: what may be recording a trace.
         settings: of the loader iterated last before the first backward pass. The loader is not held: its persistent
             workers die with its last name.
         meter, fast_meter: what fetches on the training thread cost beside the wait, slow ones and fast ones.
-        slow_fetches: fetches on the training thread that took the slow path.
-        reads_cpu: the CPU time of fetches is read.
-        record: takes the records.
         training: what the training thread is doing. This and ``fast_flags``, of the records, are of the fast iterator.
         slow_at: the number of fetches at which the next one takes the slow path again.
-        waited_ns: by all fetches.
-        next_wrapped: the ``__next__`` of wrapped iterators, once there is one.
         passed: backward passes before the last fast fetch.
         hardly_waits: little of the time is waited for batches; what the waits are made of is looked at less often then.
     """
 
     __slots__ = (  # see ``StepTracker``
         *("__weakref__", "_after_long_wait", "_backwards", "_beaten", "_claimed", "_counted", "_fast_iterator"),
-        *("_guard", "_latest", "_padding", "_reads", "_skips", "_sources", "_trainer", "armed", "fast_flags"),
+        *("_guard", "_latest", "_padding", "_reads", "_skips", "_trainer", "armed", "fast_flags"),
         *("fast_meter", "fetches", "hardly_waits", "here", "meter", "next_wrapped", "passed", "reads_cpu", "record"),
-        *("settings", "slow_at", "slow_fetches", "trace", "tracker", "training", "waited_ns"),
+        *("settings", "slow_at", "slow_fetches", "sources", "trace", "tracker", "training", "waited_ns"),
     )
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
@@ -114,7 +106,8 @@ class FetchTimer:
         self.reads_cpu = True
         self._reads = 0  # of the clocks
         self._after_long_wait = _AFTER_LONG_WAIT  # fetches before not every one is
-        self._sources: dict[int, object] = {}
+        # What stands for a claimed loader in its iterators, which it may hold: a cycle would keep its workers.
+        self.sources: dict[int, object] = {}
         self.next_wrapped: Callable[[Any], Any] | None = None
         self._claimed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._backwards = 0  # backward passes before the last fetch
@@ -143,7 +136,7 @@ class FetchTimer:
             return False
         if self._claimed.get(id(loader)) is not loader:
             self._claimed[id(loader)] = loader
-            self._sources[id(loader)] = Source()
+            self.sources[id(loader)] = Source()
         return True
 
     def claim_iterator(self, iterator: Any) -> bool:
@@ -154,10 +147,6 @@ class FetchTimer:
         if claim is None or claim.timer() is not self:
             iterator.__dict__[CLAIM] = Claim(weakref.ref(self), sampler_of(iterator), length(iterator))
         return True
-
-    def source_of(self, loader: Any) -> object:
-        """What stands for a claimed loader in its iterators, which it may hold: a cycle would keep its workers."""
-        return self._sources[id(loader)]
 
     def marks(self, loader: Any) -> bool:
         """Whether the iterations of a torch loader mark steps."""
@@ -302,7 +291,6 @@ class FetchTimer:
         return start_ns, clocks, flags, span, ready_ns - now_ns + marking_ns - self.tracker.marking_ns
 
     def _clocks(self, doing: ThreadState) -> Moment | None:
-        """The clocks of this thread; ``None`` where they are not to be read."""
         self._skips = 0 if self._after_long_wait else _READ_SELDOM if self.hardly_waits else _READ_EVERY
         self._after_long_wait = max(self._after_long_wait - 1, 0)
         if not self.reads_cpu:

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from time import perf_counter_ns
 from typing import Any
 
-from profilerkit.capture.nvml_counters import Counters, Gpm
-from profilerkit.capture.nvml_device import Calls, Device, Finder, hides_all, text
+from profilerkit.capture.nvml_device import Calls, Counters, Device, Finder, Gpm, hides_all, text
 from profilerkit.rundir.sampled import GpuFacts, GpuSample, Sample
 
 #: How often the other processes and memory errors are asked for, and which device it is: a list of processes took
@@ -40,11 +39,7 @@ _FACTS = {
 
 
 class NvmlSource:
-    """One device, found by UUID.
-
-    Attributes:
-        facts: what was asked once; ``None`` until the device is known.
-    """
+    """One device, found by UUID."""
 
     def __init__(self) -> None:
         self.facts: GpuFacts | None = None
@@ -109,8 +104,6 @@ class NvmlSource:
 
 
 class _Watched:
-    """The device that was found."""
-
     def __init__(self, calls: Calls, device: Device) -> None:
         self.device = device
         self.gpm = Gpm(calls, device)
@@ -138,14 +131,14 @@ class _Watched:
         return GpuSample(**found, **(self._rarely() if rarely else {}))
 
     def _rarely(self) -> dict[str, Any]:
-        """Return what is asked once a minute."""
         nvml, ask, whole, others = self._calls.nvml, self._calls.ask, self.device.whole, self._others()
+        sizes = None if others is None else [process.usedGpuMemory for process in others]
         return {
             **self._counters.ecc(),
             "power_limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit", whole),
             "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", whole, nvml.NVML_CLOCK_SM),
             "other_processes": None if others is None else len(others),
-            "other_processes_bytes": _together(others),
+            "other_processes_bytes": None if sizes is None or None in sizes else sum(map(int, sizes)),
             "other_pids": tuple(sorted(process.pid for process in others or ())[:_MOST_PIDS]),
         }
 
@@ -162,13 +155,6 @@ class _Watched:
 
     def close(self) -> None:
         self.gpm.close()
-
-
-def _together(processes: list[Any] | None) -> int | None:
-    """Memory of all of these; ``None`` where that of one is not told."""
-    if processes is None or any(process.usedGpuMemory is None for process in processes):
-        return None
-    return sum(int(process.usedGpuMemory) for process in processes)
 
 
 def _constants(nvml: Any, names: Iterable[str]) -> list[Any]:
@@ -188,6 +174,7 @@ def read_facts(calls: Calls, device: Device, gpm: str) -> GpuFacts:
 
     ecc, mig, rows = ask("nvmlDeviceGetEccMode"), ask("nvmlDeviceGetMigMode"), ask("nvmlDeviceGetRemappedRows")
     corrected, uncorrected, pending, _ = rows or (None,) * 4
+    node = ask("nvmlDeviceGetNumaNodeId")
     return GpuFacts(
         found_by=device.found_by,
         driver_version=text(calls.ask("nvmlSystemGetDriverVersion")),
@@ -197,7 +184,7 @@ def read_facts(calls: Calls, device: Device, gpm: str) -> GpuFacts:
         ecc_is_on=None if ecc is None else bool(ecc[0]),
         mig_is_on=None if mig is None else bool(mig[0]),
         nvlinks_up=_links_up(calls, whole),
-        numa_node=_numa_node(calls, whole),
+        numa_node=node if node is not None and 0 <= node < 1 << 16 else None,  # -1 where the machine has no such nodes
         cpu_affinity=_affinity(ask("nvmlDeviceGetCpuAffinity", _WORDS)),
         remapped_rows_correctable=corrected,
         remapped_rows_uncorrectable=uncorrected,
@@ -216,12 +203,6 @@ def _links_up(calls: Calls, device: Any) -> int | None:
             break
         states.append(state)
     return sum(map(bool, states)) if states else None
-
-
-def _numa_node(calls: Calls, device: Any) -> int | None:
-    """The NUMA node; ``None`` also where the machine has no such nodes, which is told as -1."""
-    node = calls.ask("nvmlDeviceGetNumaNodeId", device)
-    return node if node is not None and 0 <= node < 1 << 16 else None
 
 
 def _affinity(words: Any) -> str | None:

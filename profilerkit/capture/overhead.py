@@ -87,14 +87,7 @@ _SLOW_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Something that can be done without.
-
-    Attributes:
-        feature: its name in ``meta.json``.
-        what: what is different without it.
-        turn_off: gives it up; called on the writer thread.
-        is_on: whether there is anything to give up.
-    """
+    """Something that can be done without."""
 
     feature: str
     what: str
@@ -103,12 +96,7 @@ class Stage:
 
 
 class Budget:
-    """Compares capture's own cost with the steps of the run, on the writer thread.
-
-    Attributes:
-        turned_off: sentence of what was given up, by feature.
-        is_exceeded: nothing is left to give up and the cost is still above the budget.
-    """
+    """Compares capture's own cost with the steps of the run, on the writer thread."""
 
     def __init__(self, ratio: float, stages: Sequence[Stage], clock: Callable[[], int] = perf_counter_ns) -> None:
         """``ratio`` is the most capture may cost, of the time of a step; ``stages`` go in their order."""
@@ -186,20 +174,14 @@ def stages(
         marks_steps = tracker.ends_in_backward or tracker.found_by == "backward pass"
         return tracker.backwards > 0 and not marks_steps
 
-    found = [
-        Stage(
-            "device_steps",
-            f"the device's clock was read every {THINNED} steps",
-            off(setattr, clock, "every", THINNED),
-            lambda: clock.marks > 0,
-        )
-    ]
+    thinned = f"the device's clock was read every {THINNED} steps"
+    slowly, no_cpu = f"samples were taken every {_SLOW_SECONDS:.0f} s", "the CPU time of waits was not read"
+    found = [Stage("device_steps", thinned, off(setattr, clock, "every", THINNED), lambda: clock.marks > 0)]
     if workers is not None:
         unsampled = "the loader's queue was not sampled"
         found.append(Stage("queue", unsampled, off(setattr, workers, "samples_queue", False), lambda: workers.seen))
     if stacks is not None:
         found.append(Stage("stacks", "no stacks were sampled", stacks.end, lambda: not stacks.reason))
-    slowly, no_cpu = f"samples were taken every {_SLOW_SECONDS:.0f} s", "the CPU time of waits was not read"
     return (
         *found,
         Stage("samplers", slowly, sample_slowly, lambda: any(not sampler.reason for sampler in sampled)),

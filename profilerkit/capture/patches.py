@@ -1,7 +1,4 @@
-"""Replace attributes of other modules while a block runs, and restore them; each kind of event watched so is a watch.
-
-A watch that fails switches only itself off.
-"""
+"""Replace attributes of other modules while a block runs, and restore them; what is watched so is a watch."""
 
 import functools
 import sys
@@ -33,8 +30,6 @@ def uncounted(function: _Function) -> _Function:
 
 @dataclass(slots=True)
 class _Patch:
-    """One attribute that was replaced."""
-
     owner: Any
     name: str
     original: Any
@@ -74,10 +69,15 @@ class Patches:
 
     def extend(self, callbacks: list[Any], *added: Any) -> None:
         """Add what torch or Python keeps a list of, unless it is there; at the end it is taken out."""
+
+        def take_out(callback: Any) -> None:
+            if callback in callbacks:
+                callbacks.remove(callback)
+
         for callback in added:
             if callback not in callbacks:
                 callbacks.append(callback)
-                self.on_remove(functools.partial(_take_out, callbacks, callback))
+                self.on_remove(functools.partial(take_out, callback))
 
     def on_remove(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` at the end, for what torch itself keeps a list of."""
@@ -101,20 +101,12 @@ class Patches:
         self.remove()
 
 
-def _take_out(callbacks: list[Any], callback: Any) -> None:
-    if callback in callbacks:
-        callbacks.remove(callback)
-
-
 class Watch:
     """One kind of event that is watched while a block runs, such as saves, collectives or compilations.
 
     Attributes:
-        name: of the feature in ``meta.json``.
-        needs: modules that must be loaded completely before ``install``.
         not_ready: why it is not installed although they are.
         unseen: why nothing was seen although it is installed; empty where that needs no reason.
-        seen: something was recorded.
     """
 
     name = ""
@@ -145,7 +137,7 @@ class Watches:
     """All watches of one session. A failure in one switches that one off."""
 
     def __init__(self, watches: Sequence[Watch]) -> None:
-        self._patches = Patches()
+        self.patches = Patches()
         self._entries = [(watch, Guard(f"profilerkit's watch on {watch.name}")) for watch in watches]
         self._installed: set[str] = set()
 
@@ -154,7 +146,7 @@ class Watches:
         for watch, guard in self._entries:
             if watch.name not in self._installed and is_loaded(*watch.needs) and guard.call(watch.is_ready):
                 self._installed.add(watch.name)
-                guard.call(self._patches.apply, watch.install)
+                guard.call(self.patches.apply, watch.install)
 
     def _each_working(self, method: str) -> None:
         for watch, guard in self._entries:
@@ -169,24 +161,17 @@ class Watches:
         """End them all."""
         self._each_working("close")
 
-    def remove(self) -> None:
-        """Leave torch and Python as they were."""
-        self._patches.remove()
-
-    def remove_in_child(self) -> None:
-        """``remove`` in a forked child."""
-        self._patches.remove_in_child()
-
     def reasons(self) -> dict[str, str]:
         """Return why each saw nothing, or failed; empty text for those that saw something."""
-        return {watch.name: self._reason(watch, guard) for watch, guard in self._entries}
-
-    def _reason(self, watch: Watch, guard: Guard) -> str:
-        if guard.failure is None and watch.name not in self._installed:
+        found = {}
+        for watch, guard in self._entries:
             missing = next((name for name in watch.needs if not is_loaded(name)), "")
-            return f"{missing} was not imported" if missing else watch.not_ready
-        said = guard.call(watch.reason) if guard.failure is None else None
-        return guard.failure or said or ""
+            if guard.failure is not None or watch.name in self._installed:
+                said = guard.call(watch.reason) if guard.failure is None else None
+                found[watch.name] = guard.failure or said or ""
+            else:
+                found[watch.name] = f"{missing} was not imported" if missing else watch.not_ready
+        return found
 
 
 def is_loaded(*names: str) -> bool:

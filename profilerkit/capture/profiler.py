@@ -90,7 +90,7 @@ class Profile:
         self.directory = self._session.run if self._session is not None else None
 
     def _started(self, until_exit: bool) -> "Session | None":
-        from profilerkit.capture.current import active, start
+        from profilerkit.capture.session import active, start
 
         found = active() if until_exit else None
         self._owns_session = found is None

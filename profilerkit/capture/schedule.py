@@ -7,13 +7,12 @@ enough ahead that every rank hears of it in time. A rank that is alone may wait,
 import sys
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
-from profilerkit.capture.deep import Plan
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import NEVER, Quiet
-from profilerkit.rundir.layout import FLUSH_SECONDS
+from profilerkit.rundir.layout import FLUSH_SECONDS, WindowRequest
 from profilerkit.units import format_ns
 
 #: Steps the first window waits for others to settle, at most.
@@ -64,7 +63,6 @@ class Settling:
 
 
 def _compiled_frames() -> int:
-    """Functions that torch.compile has looked at so far; 0 where it is not in use."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     return int(counters["frames"].get("total", 0)) if counters and "frames" in counters else 0
 
@@ -87,8 +85,7 @@ LONGEST_STEPS = 20
 _AROUND = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(NamedTuple):
     """Where slow steps are expected: the first step to trace, at most how many, how often they come, also in words."""
 
     first_step: int
@@ -119,8 +116,10 @@ class StepTimes:
         self._ring.append(dur_ns // steps)
         self.to_go -= 1
         if not self.to_go:
-            self._take_median()
-        return self.slowest_ns(dur_ns, steps) > self.limit_ns
+            self.median_ns = sorted(self._ring)[len(self._ring) // 2]
+            self.limit_ns = SLOW_RATIO * self.median_ns
+            self.to_go = _ANEW
+        return self.is_slow(dur_ns, steps)
 
     def is_slow(self, dur_ns: int, steps: int = 1) -> bool:
         """Return whether one of so many steps is slow, which took this long together."""
@@ -139,11 +138,6 @@ class StepTimes:
     def last(self, count: int) -> list[int]:
         """The last steps, fewer at the beginning."""
         return list(self._ring)[-count:]
-
-    def _take_median(self) -> None:
-        self.median_ns = sorted(self._ring)[len(self._ring) // 2]
-        self.limit_ns = SLOW_RATIO * self.median_ns
-        self.to_go = _ANEW
 
 
 class Recurrence:
@@ -185,10 +179,6 @@ class Recurrence:
 class Schedule:
     """When to open.
 
-    Attributes:
-        look_at: the step at whose start ``due`` is to be asked next.
-        waits: the first window waits for steps to settle.
-
     Once the device's time of steps is known, it alone decides which are slow: a host that runs ahead waits now and then
     until the device has caught up, and loses nothing by it.
     """
@@ -199,9 +189,9 @@ class Schedule:
         self._alone, self._asks = alone, asks
         self._times, self._recurrence, self._settling = StepTimes(), Recurrence(), Settling()
         self._device_times: StepTimes | None = None
-        self._first_is_due = True
+        self.first_is_due = True
         self._due = settings.warmup_steps
-        self._planned: list[Plan] = []
+        self._planned: list[WindowRequest] = []
         self._to_ask = False  # the first window opened too early for all ranks, or not at all
         self._watches_slow_steps = True
         self._disturbed = -1
@@ -214,12 +204,7 @@ class Schedule:
         slow_ns = self._times.limit_ns if self._device_times is None else NEVER
         return Quiet(self.look_at, slow_ns, self._times.to_go)
 
-    @property
-    def first_is_due(self) -> bool:
-        """Whether the window after the warm-up is still to be opened."""
-        return self._first_is_due
-
-    def due(self, number: int) -> Plan | None:
+    def due(self, number: int) -> WindowRequest | None:
         """The window to open at the start of step ``number``, which only warms the profiler up."""
         if self._planned and number + 1 >= self._planned[0].first_step:
             return self._planned.pop(0)
@@ -227,25 +212,25 @@ class Schedule:
         self.look_at = self._next_look(number)
         return plan
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: WindowRequest) -> None:
         """Open this one at its step, if that is still to come."""
         self._planned = sorted([*self._planned, plan], key=lambda other: other.first_step)
         self._watches_slow_steps &= plan.kind != "anomaly"
         self.look_at = min(self.look_at, plan.first_step - 1)
 
-    def opened(self, plan: Plan) -> None:
+    def opened(self, plan: WindowRequest) -> None:
         """The window is open; the one after it is due."""
         if plan.kind == "scheduled":
-            self._first_is_due = self.waits = False
+            self.first_is_due = self.waits = False
         self._pass(plan.first_step)
 
-    def missed(self, plan: Plan) -> None:
+    def missed(self, plan: WindowRequest) -> None:
         """The window could not be opened, or gave way: another one takes its place."""
         if plan.kind == "scheduled" and self._alone:
-            self._tries += not self._first_is_due  # it had been opened
-            self._first_is_due, self._due = self._tries < _MOST_TRIES, self._settings.warmup_steps
+            self._tries += not self.first_is_due  # it had been opened
+            self.first_is_due, self._due = self._tries < _MOST_TRIES, self._settings.warmup_steps
         elif plan.kind == "scheduled":
-            self._first_is_due, self._to_ask = False, self._asks and not self._tries
+            self.first_is_due, self._to_ask = False, self._asks and not self._tries
             self._tries += 1
         self._pass(plan.first_step)
 
@@ -256,7 +241,7 @@ class Schedule:
 
     def stop(self) -> None:
         """Open nothing any more."""
-        self._planned, self._first_is_due, self._to_ask, self._due = [], False, False, NEVER
+        self._planned, self.first_is_due, self._to_ask, self._due = [], False, False, NEVER
         self._watches_slow_steps = False
         self.look_at = NEVER
 
@@ -266,17 +251,13 @@ class Schedule:
 
     def timed_on_device(self, dur_ns: int, steps: int) -> bool:
         """Take the time of so many steps on the device, outside of any window; return whether one of them is slow."""
-        if self._device_times is None:
-            self._judge_by(StepTimes())
-        return self._judged.add(dur_ns, steps)
+        if self._device_times is None:  # what was slow by the other clock says nothing of the next slow step
+            self._device_times, self._recurrence = StepTimes(), Recurrence()
+        return self._device_times.add(dur_ns, steps)
 
     def device_is_lost(self) -> None:
         """Judge steps by the host's clock again: the device's has failed."""
-        self._judge_by(None)
-
-    def _judge_by(self, device_times: StepTimes | None) -> None:
-        """Change the clock: what was slow by the other one says nothing of the next slow step."""
-        self._device_times, self._recurrence = device_times, Recurrence()
+        self._device_times, self._recurrence = None, Recurrence()
 
     def is_slow(self, dur_ns: int, steps: int, *, on_device: bool) -> bool:
         """Return whether one of so many steps is slow by this clock, if steps are judged by it."""
@@ -284,17 +265,18 @@ class Schedule:
 
     @property
     def _judged(self) -> StepTimes:
-        """Return the times by which steps are slow."""
         return self._times if self._device_times is None else self._device_times
 
-    def asked_for(self, number: int) -> Plan | None:
+    def asked_for(self, number: int) -> WindowRequest | None:
         """The window that all ranks are to be asked for at the start of step ``number``; ``None`` for none."""
         if not self._to_ask or not self._settling.is_over(self._times.last(3)):
             return None
         self._to_ask = False
-        return Plan(self._earliest(number), self._settings.trace_steps, "scheduled", "when the steps had settled")
+        return WindowRequest(
+            self._earliest(number), self._settings.trace_steps, "scheduled", "when the steps had settled"
+        )
 
-    def slow(self, number: int, dur_ns: int, at: int, steps: int = 1) -> Plan | None:
+    def slow(self, number: int, dur_ns: int, at: int, steps: int = 1) -> WindowRequest | None:
         """Return the window in which the next slow step is expected; ``None`` if nobody knows yet.
 
         One of the ``steps`` up to step ``number`` was slow, which took ``dur_ns`` together. ``at`` is the last step
@@ -309,11 +291,13 @@ class Schedule:
         if expected is None:
             return None
         self._watches_slow_steps = False
-        if expected.period <= self._settings.trace_steps:
+        first_step, most, period, often = expected
+        if period <= self._settings.trace_steps:
             return None  # a window of typical steps holds one
         usual = format_ns(self._judged.median_ns)
-        why = f"{expected.why} a step takes more than {SLOW_RATIO} times the median of {usual}"
-        return Plan(expected.first_step, expected.steps, "anomaly", why)
+        return WindowRequest(
+            first_step, most, "anomaly", f"{often} a step takes more than {SLOW_RATIO} times the median of {usual}"
+        )
 
     def _earliest(self, number: int) -> int:
         """The first step that a window asked for at the start of step ``number`` can trace."""
@@ -322,9 +306,9 @@ class Schedule:
         step_ns = self._judged.median_ns or min(self._judged.last(3), default=0)
         return number + 1 + -(-_AHEAD_NS // max(step_ns, 1000))
 
-    def _scheduled(self, number: int) -> Plan | None:
+    def _scheduled(self, number: int) -> WindowRequest | None:
         every, steps = self._settings.trace_every, self._settings.trace_steps
-        if self._first_is_due:
+        if self.first_is_due:
             settled = self._settling.is_over(self._times.last(3))
             if number < self._due:
                 return None
@@ -333,23 +317,22 @@ class Schedule:
                 return None
             self._to_ask = self._asks and not settled
             why = "once no other profiler was active" if self._tries else "after the warm-up"
-            return Plan(number + 1, steps, "scheduled", why)
+            return WindowRequest(number + 1, steps, "scheduled", why)
         if number < self._due:
             return None
         on_time = number == self._due
         self._pass(number + 1)
-        return Plan(number + 1, steps, "scheduled", f"every {every} steps") if on_time else None
+        return WindowRequest(number + 1, steps, "scheduled", f"every {every} steps") if on_time else None
 
     def _pass(self, first_step: int) -> None:
-        """What is due up to ``first_step`` is past."""
         every = self._settings.trace_every
-        if not self._first_is_due:
+        if not self.first_is_due:
             past = max(0, first_step - self._settings.warmup_steps)
             self._due = NEVER if every is None else self._settings.warmup_steps + (past // every + 1) * every
         self.look_at = self._next_look(first_step - 1)
 
     def _next_look(self, number: int) -> int:
-        if self._first_is_due:
+        if self.first_is_due:
             return max(number + 1, self._settings.warmup_steps - _LOOKED_AT_BEFORE)
         planned = self._planned[0].first_step - 1 if self._planned else NEVER
         return max(number + 1, min(self._due, planned, number + _LOOK_AGAIN if self._to_ask else NEVER))

@@ -1,43 +1,48 @@
-"""The life of one recording: start, run beside the training, close, hand over to the analysis."""
+"""One recording of this process: starts with a block or below ``profilerkit run``, and ends with it or the program."""
 
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from profilerkit.capture import environment, handoff, oom
 from profilerkit.capture.background import Recorder, Sampler, Source
-from profilerkit.capture.clocks import ClockWatch, take_anchor
-from profilerkit.capture.cuda import AllocatorWatch, CudaDevice
-from profilerkit.capture.device_clock import DeviceClock
-from profilerkit.capture.distributed import DdpWatch, FlightWatch
-from profilerkit.capture.ending import ExitCall, Exits, end_document, exit_call_of
-from profilerkit.capture.environment import in_kernel
-from profilerkit.capture.guard import Guard, announce, attempt
+from profilerkit.capture.clocks import ClockWatch, Phase, take_anchor
+from profilerkit.capture.device_clock import AllocatorWatch, CudaDevice, DeviceClock
+from profilerkit.capture.distributed import DdpWatch, FlightWatch, Place
+from profilerkit.capture.distributed import place as place_of
+from profilerkit.capture.ending import ExitCall, Exits, at_exit, end_document, exit_call_of
+from profilerkit.capture.environment import in_kernel, noted
+from profilerkit.capture.guard import Guard, announce, attempt, raised_by_handler
 from profilerkit.capture.hooks import GraphWatch, Hooks
 from profilerkit.capture.host import HostSource
 from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.loader_patches import wrapped
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.overhead import Budget, RunningCost, stages
 from profilerkit.capture.patches import Watch, Watches
-from profilerkit.capture.phase import Phase
-from profilerkit.capture.place import Place
 from profilerkit.capture.probes.feed import ProbedTimer
 from profilerkit.capture.probes.probing import Probing
-from profilerkit.capture.runtime_events import CollectionWatch, CompileWatch, EvaluationWatch
-from profilerkit.capture.settings import Settings
+from profilerkit.capture.settings import Settings, take_options
 from profilerkit.capture.stacks import stack_sampler
-from profilerkit.capture.start_up import noted
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.timed_calls import CollectiveWatch, CopyWatch, SaveWatch, SyncWatch
+from profilerkit.capture.timed_calls import (
+    CollectionWatch,
+    CollectiveWatch,
+    CompileWatch,
+    CopyWatch,
+    EvaluationWatch,
+    SaveWatch,
+    SyncWatch,
+)
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.capture.workers import WorkerWatch
-from profilerkit.capture.wrapped import wrapped
+from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
 from profilerkit.rundir.layout import (
     ALONE_FLUSH_SECONDS,
@@ -53,8 +58,9 @@ from profilerkit.rundir.layout import (
     Feature,
     RankMeta,
 )
+from profilerkit.rundir.places import claim, private_place
 from profilerkit.rundir.process import this_process
-from profilerkit.rundir.writer import RankWriter, Record, write_manifest
+from profilerkit.rundir.writer import RankWriter, write_manifest
 
 #: With nothing wrong, what may take long has its own bounds; after an exception the user wants to see it.
 _SECONDS, _SECONDS_AFTER_ERROR = float("inf"), 20.0
@@ -66,32 +72,26 @@ class Session:
     """One recording. Its methods are called on the training thread and never raise an ``Exception`` after ``begin``.
 
     Attributes:
-        run: the run directory.
         until_exit: no block has it; the end of the program closes it.
     """
 
-    def __init__(
-        self, settings: Settings, place: Place, run: Path, writer: RankWriter, ended: Callable[[], object]
-    ) -> None:
-        """``ended`` is called as soon as it records no more."""
+    def __init__(self, settings: Settings, place: Place, run: Path, writer: RankWriter) -> None:
         self.run = run
         self.until_exit = False
         self._settings = settings
-        self._ended = ended
         self._place = place
         self._writer = writer
         self._armed, self._closed = True, False
         self._leaves_analysis = False
         self._meta_is_known = self._said_refused = self._said_removed = False
         self._looks, self._switches = 0, Counter[str]()  # looks since the first step, and at how many each was on
-        self._self_ns: float | None = None
         self._beats = self._start_ns = 0
         self._anchor = take_anchor()
         self._flight = FlightWatch(writer.path / FLIGHT, self._anchor.unix_ns)
         self._guard = Guard("profilerkit")
         self._guard.on_failure(self._switch_off)
         self._recorder = Recorder(writer, lambda: self._guard.call(self._beat), FLUSH_SECONDS)
-        self._record = record = self._recorder.record if settings.light else _nothing
+        self._record = record = self._recorder.record if settings.light else lambda _record: None
         self._window = DeepWindows(
             writer, self._recorder.record, settings, place, loader_seen=lambda: self._timer.fetches > 0
         )
@@ -111,10 +111,8 @@ class Session:
         self._watches = Watches(self._all_watches() if settings.light else ())
         sources: dict[str, Source] = {}
         self._gpu = NvmlSource()
-        if settings.nvml:
-            sources["nvml"] = self._gpu
-        if settings.host:
-            sources["host"] = HostSource()
+        sources |= {"nvml": self._gpu} if settings.nvml else {}
+        sources |= {"host": HostSource()} if settings.host else {}
         self._samplers = {name: Sampler(name, source, writer.append_sample) for name, source in sources.items()}
         looker, self._stacks = stack_sampler(writer.path / STACKS, lambda: self._tracker.thread)
         can_go = stages(self._timer, self._hooks, self._clock, self._workers, [*self._samplers.values()], looker)
@@ -216,7 +214,7 @@ class Session:
                 self.take_out()
             finally:  # an interrupt may come at any line of it
                 self.take_out()
-                self._ended()
+                _State.active = None
         leave = exit_call_of(cause)
         planned = cause is None or (leave is not None and leave.code == 0)
         deadline = time.monotonic() + (_SECONDS if planned else _SECONDS_AFTER_ERROR)
@@ -231,7 +229,6 @@ class Session:
             call(self._write_dossier, cause)
         for sampler in self._samplers.values():
             call(sampler.stop)
-        call(self._measure_self)
         call(self._write_last_meta)
         call(self._window.pack, deadline - time.monotonic())  # before end.json, upon which rank 0 reads
         call(self._write_end, cause, end_ns)
@@ -241,7 +238,7 @@ class Session:
     def take_out(self) -> None:
         """Take out of torch and Python what was hung in, and let the threads end; waits for none."""
         self._armed = False
-        for remove in (self._hooks.remove, self._watches.remove, self._exits.remove):
+        for remove in (self._hooks.remove, self._watches.patches.remove, self._exits.patches.remove):
             self._guard.call(remove)
         self._recorder.end()
         for sampler in self._samplers.values():
@@ -256,23 +253,21 @@ class Session:
         """Record nothing from now on and leave everything as it was found; waits for no lock."""
         self._armed, self._closed = False, True
         self._hooks.remove_in_child()
-        self._watches.remove_in_child()
-        self._exits.remove_in_child()
+        self._watches.patches.remove_in_child()
+        self._exits.patches.remove_in_child()
         self._window.leave_child()
         self._recorder.disarm()
 
     def _switch_off(self) -> None:
-        """After an internal failure: leave the training alone, keep what was recorded."""
         if self._probing is not None and self._probing.when_outside(self._switch_off):
             return
         self._armed = False
         self._hooks.remove()
-        self._watches.remove()
+        self._watches.patches.remove()
         if threading.get_ident() == self._tracker.thread:
             self._window.abort()
 
     def _beat(self) -> None:
-        """Once or twice per second on the writer thread."""
         self._timer.beat()
         self._beats += self._hooks.torch_hooked
         is_alone = self._place.world_size < 2
@@ -330,10 +325,6 @@ class Session:
         if self._traces:
             self._window.close(self._tracker.count, held_back=held_back)
 
-    def _measure_self(self) -> None:
-        if self._settings.light:
-            self._self_ns = self._cost.overall_ns(self._tracker.count)
-
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if self._settings.summaries and self._traces:
             handoff.summarise_traces(self._writer.path, deadline - time.monotonic())
@@ -366,6 +357,9 @@ class Session:
 
     def _write_meta(self) -> None:
         place, (device_name, device_uuid) = self._place, environment.cuda_device()
+        # Those that were on at most looks: a program may set one back when its loop has ended.
+        most = {name for name, looks in self._switches.items() if 2 * looks > self._looks}
+        measured = self._closed and self._settings.light
         meta = RankMeta(
             format_version=FORMAT_VERSION,
             rank=place.rank,
@@ -380,7 +374,7 @@ class Session:
             device_uuid=device_uuid,
             features=self._features(),
             loader=self._timer.settings,
-            self_ns_per_step=self._self_ns,
+            self_ns_per_step=self._cost.overall_ns(self._tracker.count) if measured else None,
             own_cost=self._budget.own_cost(self._start_ns),
             steps_found_by=self._tracker.found_by if self._tracker.count else None,
             process_start_perf_ns=environment.process_start_ns(os.getpid()) if place.first_here else None,
@@ -391,15 +385,9 @@ class Session:
             threads=environment.intra_op_threads(),
             processor=environment.processor_name(),
             start_up=noted() if place.first_here else None,
-            switches=tuple(sorted(self._switches_on())),
+            switches=tuple(sorted(most if self._looks else environment.switches())),
         )
         self._writer.write_meta(meta)
-
-    def _switches_on(self) -> set[str]:
-        """Return the switches that were on at most looks: a program may set one back when its loop has ended."""
-        if not self._looks:
-            return environment.switches()
-        return {name for name, looks in self._switches.items() if 2 * looks > self._looks}
 
     def _write_dossier(self, error: Exception) -> None:
         """What was live, where the memory ran out on the training thread: another one's tensors are in use."""
@@ -425,9 +413,10 @@ class Session:
             self._writer.stop(END, error)
 
     def _features(self) -> dict[str, Feature]:
-        """What is on, and why the rest is off."""
-        on, tracker = _feature, self._tracker
-        light, failure = self._settings.light, self._guard.failure or ""
+        def on(wanted: bool, reason: str) -> Feature:
+            return Feature(on=wanted and not reason, reason=reason if wanted else OFF_BY_SETTINGS)
+
+        tracker, light, failure = self._tracker, self._settings.light, self._guard.failure or ""
         stopped = failure or self._writer.stopped or ""
         hooked = failure or ("" if self._hooks.torch_hooked else "torch was not imported")
         features = {
@@ -445,10 +434,102 @@ class Session:
         return features | {name: on(light, reason) for name, reason in self._budget.turned_off.items()}
 
 
-def _nothing(_record: Record) -> None:
-    """Where records go when the light tier is off."""
+class _State:
+    active: Session | None = None
+    started: int = 0
 
 
-def _feature(wanted: bool, reason: str) -> Feature:
-    """On when it is wanted and nothing speaks against it."""
-    return Feature(on=wanted and not reason, reason=reason if wanted else OFF_BY_SETTINGS)
+def active() -> Session | None:
+    """The session that records in this process; one whose end was interrupted does not."""
+    session = _State.active
+    return None if session is None or session.is_closed else session
+
+
+def start(settings: Settings, *, until_exit: bool = False) -> Session | None:
+    """A running session; ``None``, with a warning, inside the block of another one.
+
+    A session that runs ``until_exit`` of the program is not closed by a block: the block that starts first takes it
+    over and ends it. What ``profilerkit run`` was told goes before ``settings``.
+
+    Raises:
+        CaptureError: no directory can be written.
+    """
+    outer = active()
+    if outer is not None:
+        if outer.until_exit:
+            outer.until_exit = False
+            return outer
+        announce("a profile block inside another one records nothing; the outer one continues")
+        return None
+    order = take_options(os.environ)
+    if order is not None:
+        settings = order.settings(settings)
+    _State.started += 1
+    place = place_of(os.environ, _State.started)
+    wanted = Path.cwd() / (settings.path or Path("runs") / environment.script_name())
+    run, writer = open_run(wanted, place)
+    session = Session(settings, place, run, writer)
+    begun = False
+    try:
+        session.begin()
+        begun = True
+    except (OSError, RuntimeError) as error:
+        if raised_by_handler(error):
+            raise
+        if isinstance(error, OSError):
+            raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
+        raise CaptureError("cannot record", cause=str(error), hint="the system cannot start another thread") from error
+    finally:
+        if not begun:  # an interrupt among what may come
+            session.take_out()
+    _State.active = session
+    session.until_exit = until_exit
+    at_exit(_close_what_is_open)
+    return session
+
+
+def _close_what_is_open() -> None:
+    """At the end of the program: a recording without a block, or a block that was never left."""
+    session = _State.active
+    if session is not None:
+        try:
+            session.close_at_exit()
+        except KeyboardInterrupt:
+            announce(f"interrupted at its end; `profilerkit analyze {session.run}` makes the report")
+
+
+def _disarm_in_child() -> None:
+    session, _State.active = _State.active, None
+    if session is not None:
+        session.disarm()
+
+
+os.register_at_fork(after_in_child=_disarm_in_child)
+
+
+def open_run(wanted: Path, place: Place) -> tuple[Path, RankWriter]:
+    """The run directory and its writer; in ``$TMPDIR``, with a warning, when ``wanted`` cannot be written.
+
+    Raises:
+        CaptureError: neither place can be written.
+    """
+    try:
+        return _claimed(wanted, place)
+    except OSError as error:
+        if raised_by_handler(error):
+            raise
+        try:
+            run, writer = _claimed(private_place() / wanted.name, place)
+        except OSError as second:
+            raise CaptureError(
+                f"cannot write {wanted}",
+                cause=f"{error}. A directory in {tempfile.gettempdir()} failed too: {second}",
+                hint="name another path",
+            ) from second
+        announce(f"{wanted} cannot be written ({error.strerror}); recording to {run}")
+        return run, writer
+
+
+def _claimed(wanted: Path, place: Place) -> tuple[Path, RankWriter]:
+    run = claim(wanted, place.launch_id, place.rank)
+    return run, RankWriter(run, place.rank)

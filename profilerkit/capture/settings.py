@@ -4,9 +4,9 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from profilerkit.capture.guard import announce
 from profilerkit.errors import UsageError
@@ -43,7 +43,7 @@ class Settings:
 
     def as_text(self) -> dict[str, str]:
         """Every setting but the path, for the manifest."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "path"}
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "path"}
         return {
             name: ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
             for name, value in values.items()
@@ -149,7 +149,7 @@ VARIABLE = "PROFILERKIT_RUN"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of ``profilerkit run``; ``None`` leaves the choice to the script.
+    """Options of ``profilerkit run``: ``choices`` are ``Settings`` that go before those of the script.
 
     Attributes:
         pid: the process that became the command.
@@ -165,16 +165,7 @@ class RunOptions:
     directory: str
     began_unix_ns: int = 0
     path: str | None = None
-    trace_steps: int | None = None
-    warmup_steps: int | None = None
-    trace_every: int | None = None
-    with_stack: bool | None = None
-    deep: bool | None = None
-    nvml: bool | None = None
-    host: bool | None = None
-    analyze: bool | None = None
-    summaries: bool | None = None
-    probes: tuple[str, ...] | None = None
+    choices: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
 
     def put(self, variables: MutableMapping[str, str]) -> None:
@@ -185,9 +176,10 @@ class RunOptions:
 
     def settings(self, script: Settings) -> Settings:
         """What the script asked for, less what the command line says otherwise."""
-        asked = {name: getattr(self, name) for name in _CHOICES if getattr(self, name) is not None}
-        if self.probes is not None:
-            asked["probes"] = probes_of(self.probes)  # JSON knows lists only
+        known = {one.name for one in fields(Settings)}  # another version may offer more
+        asked = {name: value for name, value in self.choices.items() if name in known}
+        if "probes" in asked:
+            asked["probes"] = tuple(asked["probes"])  # JSON knows lists only
         from profilerkit.capture.environment import script_name
 
         named = self.path or script.path
@@ -197,12 +189,6 @@ class RunOptions:
     def run_directory(self, script: str) -> Path:
         """Where a program of that name records, if it does not say otherwise; or beside that, with a number."""
         return Path(self.path or Path(self.directory, "runs", script))
-
-
-_CHOICES = (
-    *("trace_steps", "warmup_steps", "trace_every", "with_stack"),
-    *("deep", "nvml", "host", "analyze", "summaries", "probes"),
-)
 
 
 def read_options(variables: MutableMapping[str, str]) -> RunOptions | None:

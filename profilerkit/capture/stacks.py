@@ -60,8 +60,8 @@ _MODULE, _FORWARD = "module", "forward"
 _EDGES: dict[str, StackPlace] = {_FETCHES: "input", "input": "input", "collate": "collate"}
 _CALLED: dict[str, StackPlace] = {"backward": "backward", "optimizer": "optimizer", "save": "save"}
 #: Capture's own work in which others are called.
-_OWN_FILES = ("capture/deep.py", "capture/windows.py", "capture/torch_profiler.py")
-_FETCH_FILES = ("capture/loader.py", "capture/loader_patches.py", "capture/wrapped.py", "capture/probes/feed.py")
+_OWN_FILES = ("capture/deep.py", "capture/windows.py")
+_FETCH_FILES = ("capture/loader.py", "capture/loader_patches.py", "capture/probes/feed.py")
 
 
 #: ``os.pread`` lets go of the interpreter, and getting it back from a thread that computes costs a look 0.1 ms.
@@ -83,7 +83,6 @@ class StackSource:
 
     Attributes:
         meter: how long one look holds the interpreter, which the training may want.
-        taken: looks that found the thread.
     """
 
     def __init__(self, path: Path, thread: Callable[[], int]) -> None:
@@ -323,9 +322,9 @@ def _kind_of(file: str, function: str) -> str:
 
 
 def _kind_of_ours(file: str, function: str) -> str:
-    if file.startswith("cli/demos/"):
+    if file == "cli/demos.py":
         return _USER
-    if file == "capture/worker.py" and function == "collate":
+    if file == "capture/workers.py" and function == "collate":
         return "collate"
     if file in _FETCH_FILES:
         return _FETCHES

@@ -77,12 +77,12 @@ class OptimizerCycle:
     [(), (), (1,), (3,)]
     """
 
-    __slots__ = ("_closing", "_known", "_since_closing", "_tentative_ns")
+    __slots__ = ("_closing", "_known", "_since_closing", "tentative_ns")
 
     def __init__(self) -> None:
         self._known: set[int] = set()
         self._closing: int | None = None  # the one of them that joined last
-        self._tentative_ns: int | None = None  # where the step ends unless another one joins
+        self.tentative_ns: int | None = None  # where the step ends unless another one joins
         self._since_closing = 0
 
     def stepped(self, optimizer: int, now_ns: int) -> tuple[int, ...]:
@@ -92,36 +92,25 @@ class OptimizerCycle:
             if optimizer in self._known:
                 self._known.clear()
             self._known.add(optimizer)
-            self._closing, self._tentative_ns, self._since_closing = optimizer, now_ns, 0
+            self._closing, self.tentative_ns, self._since_closing = optimizer, now_ns, 0
             return ()
-        before = () if self._tentative_ns is None else (self._tentative_ns,)
-        self._tentative_ns = None
+        before = () if self.tentative_ns is None else (self.tentative_ns,)
+        self.tentative_ns = None
         if optimizer != self._closing:
             return before
         self._since_closing = 0
         return (*before, now_ns)
-
-    def step_opened(self) -> None:
-        """A step begins: where one ended is no question any more."""
-        self._tentative_ns = None
 
 
 class StepTracker:
     """Find the steps of one run. ``abandoned``, ``leave_fast_path`` and ``thread_ended`` may be called on any thread.
 
     Attributes:
-        count: steps recorded.
         started_ns: when the open step began; ``None`` where none is open.
-        wrapped: a wrapped iterator marks the steps, or did.
-        backwards: backward passes seen.
         backward_depth: backward passes under way: whoever starts one counts it here, and then calls ``backward_ended``.
         ends_in_backward: optimizers step inside of backward passes, whose ends mark steps.
-        thread: identifier of the training thread.
         on_trained: called once, after the next optimizer step that is asked; without any, after a backward pass.
-        optimizer_seen: an optimizer stepped.
-        worked: one did in the open step.
         marked: something else than optimizers and backward passes ends the open step.
-        owner_id: ``id`` of the wrapped iterator that marks the steps, 0 without one.
         fast: ``id`` of the iterator whose fetches take the fast path (see ``loader``), up to the end of step number
             ``report_at`` and of one that takes longer than ``report_above_ns``; 0 where none does.
         measured: the same where its next fetch takes the fast path with clocks around it.
@@ -134,8 +123,6 @@ class StepTracker:
         marking_ns: what ``mark`` has taken so far; whoever measures what contains it takes that off.
         fast_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because an
             iterator on the fast path feeds the steps; else 0.
-        stepping_ns: when the optimizer step under way began; 0 without one.
-        found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
     """
 
     # An attribute in a slot is found with one look at memory; a step of the user's has emptied the caches meanwhile.
@@ -235,7 +222,9 @@ class StepTracker:
         elif self.wrapped:
             if not owner:
                 return
-            if self._trains_nothing() and self.started_ns is not None:
+            if self._doubted is not None and (self.worked or self.backwards > self._doubted):
+                self._doubted = None  # something has trained on it
+            if self._doubted is not None and self.started_ns is not None:
                 self.started_ns = now_ns
                 return
             if self._held is None:
@@ -245,10 +234,10 @@ class StepTracker:
             if more:
                 self._open(now_ns)
         else:
-            if self.started_ns is not None and self.worked and self.feeder is not None:
+            if self.started_ns is not None and self.worked:
                 self._end(now_ns, _INFERRED)
             elif self.started_ns is not None and self.feeder is None:
-                self._join_unfed(now_ns)
+                self._discard()  # it began without a fetch, and starts here
             if self.started_ns is None and more:
                 self._open(now_ns)
         if self.feeder is None:
@@ -346,12 +335,6 @@ class StepTracker:
             self._boundary(end_ns)
         self.worked = not ends_ns or ends_ns[-1] != now_ns
 
-    def _trains_nothing(self) -> bool:
-        """Whether the wrapped loader is another one than that of the steps before, and nothing has trained on it."""
-        if self._doubted is not None and (self.worked or self.backwards > self._doubted):
-            self._doubted = None
-        return self._doubted is not None
-
     def _trains_on(self, now_ns: int) -> bool:
         """Whether a loop whose last loader has ended goes on without any: what trains ends the steps from now on."""
         if self.started_ns is not None or self.wrapped or self.explicit:
@@ -389,18 +372,11 @@ class StepTracker:
         self._end(end_ns, _INFERRED)
         self._open(end_ns)
 
-    def _join_unfed(self, now_ns: int) -> None:
-        """A step that began without a fetch now fetches: it ends here if it trained, else it starts here."""
-        if self.worked:
-            self._end(now_ns, _INFERRED)
-        else:
-            self._discard()
-
     def _open(self, now_ns: int) -> None:
         self.started_ns, self._alone = now_ns, 0
         self.feeder, self.marked = None, self.wrapped or self.explicit
         self.worked = False
-        self._cycle.step_opened()
+        self._cycle.tentative_ns = None  # where a step ended is no question any more
         self._in_backward = False
         if self.wrapped and self._held is not None and not self.explicit:
             return

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profilerkit.capture import handoff
+from profilerkit.capture.distributed import Place, place
 from profilerkit.capture.environment import in_kernel
 from profilerkit.capture.guard import Guard, announce
-from profilerkit.capture.place import Place, place
 from profilerkit.capture.profiler import Profile
 from profilerkit.rundir.layout import PART_SUFFIX
 from profilerkit.rundir.places import claim

@@ -1,24 +1,21 @@
-"""The deep windows of one rank: opened when due, closed with their steps, their traces kept within a budget.
-
-All methods but ``beat`` run on the training thread.
-"""
+"""The deep windows of one rank: opened when due, closed with their steps, their traces kept within a budget."""
 
 import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 
 from profilerkit.capture import distributed
-from profilerkit.capture.cuda import captures_graph
-from profilerkit.capture.deep import DeepWindow, Plan
+from profilerkit.capture.deep import DeepWindow
+from profilerkit.capture.device_clock import captures_graph
+from profilerkit.capture.distributed import Place
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.handoff import Packer
-from profilerkit.capture.place import Place
 from profilerkit.capture.schedule import Schedule
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import NEVER, Quiet
+from profilerkit.model.change import revise
 from profilerkit.rundir.files import create_document, read_document
 from profilerkit.rundir.layout import FLIGHT, WindowKind, WindowRequest, WindowStatus, request_file, window_directory
 from profilerkit.rundir.writer import RankWriter, Record
@@ -39,8 +36,6 @@ class DeepWindows:
     """What the steps and the session know of the windows. A failure in here ends them and nothing else.
 
     Attributes:
-        traces: this rank traces at all.
-        window: the one that is open; it may still be warming up.
         read_device: has ``device_took`` told of what the device has done by now.
         wake: called, on any thread, when what ``rest`` said does not hold any more.
     """
@@ -123,7 +118,7 @@ class DeepWindows:
                 window.is_slow(number)
             self._left_ns -= max(dur_ns - self._before_ns, 0)
             if self._left_ns < 0:
-                window.plan = replace(window.plan, steps=1)
+                window.plan = revise(window.plan, steps=1)
             self._guard.call(self._in_window, window.step_ended, number)
 
     def device_took(self, number: int, steps: int, dur_ns: int, at: int) -> None:
@@ -210,7 +205,7 @@ class DeepWindows:
         self._hear(number)
         plan = self._schedule.due(number)
         if plan is not None and captures_graph():
-            self._schedule.plan(replace(plan, first_step=number + 2))
+            self._schedule.plan(revise(plan, first_step=number + 2))
         elif plan is not None:
             self._open(plan, number)
         wanted = self._schedule.asked_for(number) if self.window is None else None
@@ -224,13 +219,13 @@ class DeepWindows:
     def _hear(self, number: int) -> None:
         while self._heard:
             heard = self._heard.pop()
-            plan = Plan(heard.first_step, heard.steps, heard.kind, f"{heard.trigger} (asked for by rank {heard.rank})")
+            plan = revise(heard, trigger=f"{heard.trigger} (asked for by rank {heard.rank})")
             if number < plan.first_step:
                 self._schedule.plan(plan)
             else:
                 self._refuse(plan, f"this rank was already at step {number} when the request arrived")
 
-    def _open(self, plan: Plan, number: int) -> None:
+    def _open(self, plan: WindowRequest, number: int) -> None:
         if number + 1 > plan.first_step:
             self._refuse(plan, "another window was open at its step")
             return
@@ -274,7 +269,7 @@ class DeepWindows:
             return f"the disk has {free} free, and a trace needs {least}"
         return ""
 
-    def _refuse(self, plan: Plan, reason: str) -> None:
+    def _refuse(self, plan: WindowRequest, reason: str) -> None:
         """A window that does not open leaves its word where the others have it."""
         self._why_not = reason
         status = WindowStatus(
@@ -287,16 +282,13 @@ class DeepWindows:
         )
         self._writer.finish_window(plan.first_step, status)
 
-    def _ask(self, plan: Plan) -> None:
+    def _ask(self, plan: WindowRequest) -> None:
         """Open that window here, or on all ranks."""
         if self._alone:
             self._schedule.plan(plan)
             self._look_at = self._schedule.look_at
             return
-        asked = WindowRequest(
-            first_step=plan.first_step, steps=plan.steps, kind=plan.kind, trigger=plan.trigger, rank=self._rank
-        )
-        self._to_ask.append(asked)
+        self._to_ask.append(revise(plan, rank=self._rank))
 
     def _slow(self, number: int, dur_ns: int, at: int, steps: int = 1) -> None:
         plan = self._schedule.slow(number, dur_ns, at, steps)
@@ -305,7 +297,6 @@ class DeepWindows:
             self.wake()
 
     def _in_window(self, work: Callable[..., None], *arguments: object) -> None:
-        """What may close the window."""
         work(*arguments)
         self._settle()
 

@@ -1,31 +1,278 @@
-"""Has the workers of every DataLoader watched, and reads as fetches begin how many of their batches are ready."""
+"""DataLoader workers: how they are watched from the training process, and what they time themselves."""
 
 import functools
+import inspect
 import os
+import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import current_process
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from profilerkit.capture.clocks import Meter, open_for_reading
-from profilerkit.capture.guard import Guard
+from profilerkit.capture.clocks import Meter, Moment, ThreadClock, open_for_reading
+from profilerkit.capture.guard import Guard, attempt
 from profilerkit.capture.loader import ALL_OF_FIRST, FetchTimer
-from profilerkit.capture.worker import is_loop, watched_loop
-from profilerkit.rundir.layout import (
-    FAILED_SUFFIX,
-    WORKER_PREFIX,
-    WORKER_SUFFIX,
-    EventFlag,
-    EventKind,
-    WorkerState,
-    queue_value,
-)
+from profilerkit.capture.stacks import WORKER_PERIOD_SECONDS, stack_sampler
+from profilerkit.rundir import layout
+from profilerkit.rundir.files import AppendFile
 from profilerkit.rundir.writer import Record
 
-_QUEUE, _LOOK, _OTHER_THREAD = int(EventKind.QUEUE), int(EventKind.LOOK), int(EventFlag.OTHER_THREAD)
-_RUNNING, _LOCK, _BLOCKED = int(WorkerState.RUNNING), int(WorkerState.LOCK), int(WorkerState.BLOCKED)
+# Nothing of the user's or of torch's is patched there. The loader's own worker loop is called with its own arguments;
+# of these the queue of tasks, the collate function and the queue of batches are given timed methods, for this process
+# alone.
+
+#: Arguments by which the loop of a worker is known, torch's as well as torchdata's own.
+_OF_A_LOOP = frozenset(("index_queue", "data_queue", "collate_fn", "worker_id"))
+#: Leaves of a batch that are looked at for its size, so that a batch of many small objects costs no more.
+_MOST_LEAVES = 32
+#: Its own memory is read once in so many batches.
+_READ_EVERY = 16
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+#: A worker that outlives the recording finds that out so often.
+_CHECK_NS = 1_000_000_000
+_READ_BYTES = 256
+#: Fields of a record that are bytes; they stand after the times.
+_SIZES = 4
+
+
+def watched_loop(directory: str, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """``original``, a worker's loop, with its batches timed into ``directory``; itself when that cannot be done."""
+    if (Path(directory) / layout.END).exists():  # the recording is over, and somebody patched on top of ours
+        return original(*args, **kwargs)
+    guard = Guard("profilerkit's watch on a loader's worker")
+    watched = guard.call(_watched, Path(directory), original, args, kwargs, guard)
+    if watched is None:
+        return original(*args, **kwargs)
+    probe, bound = watched
+    guard.call(probe.stacks.start)
+    try:
+        return original(*bound.args, **bound.kwargs)
+    finally:
+        guard.call(probe.stacks.stop)
+
+
+def _watched(
+    directory: Path, original: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any], guard: Guard
+) -> "tuple[WorkerProbe, inspect.BoundArguments]":
+    """The arguments of torch's loop, with timed methods on its queues and a timed collate function."""
+    bound = inspect.signature(original).bind(*args, **kwargs)
+    tasks, batches = bound.arguments["index_queue"], bound.arguments["data_queue"]
+    collate = bound.arguments["collate_fn"]
+    path = layout.worker_file(directory, os.getpid(), bound.arguments["worker_id"])
+    failed = path.with_suffix(layout.FAILED_SUFFIX)  # for the main process and the reader
+    guard.on_failure(lambda: failed.write_text(guard.failure or "", encoding="utf-8", errors="replace"))
+    probe = WorkerProbe(path, guard)
+    bound.arguments["collate_fn"] = probe.timed_collate(collate)
+    tasks.get = probe.timed_get(tasks.get)
+    batches.put = probe.timed_put(batches.put)
+    batches._send_bytes = probe.timed_send(batches._send_bytes)  # read when the first batch starts the sending thread
+    return probe, bound
+
+
+class WorkerProbe:
+    """Times the batches of one worker: on its thread, and at the end of ``timed_send`` on the one that pickles."""
+
+    def __init__(self, path: Path, guard: Guard) -> None:
+        self._guard = guard
+        self._end = path.with_name(layout.END)
+        # A worker before this one may have had its number, as pids come around: its file goes on.
+        header = layout.HEADER.pack(layout.WORKER_MAGIC, layout.FORMAT_VERSION, layout.WORKER.size)
+        self._file = AppendFile(path, lambda: header)
+        self._stat = ThreadClock()
+        self._io = open_for_reading("/proc/self/io")
+        self._read = _traffic(self._io)
+        self._statm = open_for_reading("/proc/self/statm")
+        # A forked worker shares what it starts with; it owns what comes on top, at least.
+        is_forked = getattr(current_process(), "_start_method", "") == "fork"
+        self._shared_bytes = _anonymous_bytes(self._statm) if is_forked else 0
+        self._memory_bytes = -1
+        self._collations = 0
+        self._batch = self._items = 0
+        self._began: Moment | None = None
+        self._row: tuple[int, ...] | None = None
+        self._put_ns = 0
+        self._pending: deque[tuple[tuple[int, ...], int] | None] = deque()
+        self._sender: ThreadClock | None = None
+        self._sent: Moment = (0, 0, 0)
+        self._checked_ns = perf_counter_ns()
+        thread = threading.get_ident()
+        self.stacks, _ = stack_sampler(
+            path.with_suffix(f".{layout.STACKS}"),
+            lambda: thread if self._armed and self._began is not None else 0,
+            WORKER_PERIOD_SECONDS,
+        )
+
+    @property
+    def _armed(self) -> bool:
+        return self._guard.failure is None and not self._file.is_closed
+
+    def timed_get(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """The queue of tasks: a batch begins when its task arrives."""
+
+        def get(*args: Any, **kwargs: Any) -> Any:
+            task = inner(*args, **kwargs)
+            if self._armed:
+                self._guard.call(self._begin, task)
+            return task
+
+        return get
+
+    def timed_collate(self, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The collate function: before it the samples are there, after it the batch is."""
+
+        def collate(samples: Any) -> Any:
+            if not self._armed:
+                return inner(samples)
+            before = self._guard.call(self._stat.now)
+            batch = inner(samples)
+            if before is not None:
+                self._guard.call(self._collated, before, batch)
+            return batch
+
+        return collate
+
+    def timed_put(self, inner: Callable[..., None]) -> Callable[..., None]:
+        """The queue of batches, where the worker's thread leaves one."""
+
+        def put(*args: Any, **kwargs: Any) -> None:
+            if self._armed:
+                self._guard.call(self._left)
+            inner(*args, **kwargs)
+
+        return put
+
+    def timed_send(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """The end of the hand-over, on the thread that pickles: everything about the batch is known."""
+
+        def send(*args: Any, **kwargs: Any) -> Any:
+            result = inner(*args, **kwargs)
+            if self._armed:
+                self._guard.call(self._send_ended)
+            return result
+
+        return send
+
+    def _begin(self, task: object) -> None:
+        self._row = None
+        if not isinstance(task, tuple):
+            self._began = None  # the end, or the start of an epoch: what the worker waited was no hunger for work
+            self._put_ns = 0
+            return
+        self._batch, index = task
+        if isinstance(index, tuple) and isinstance(index[-1], bool):  # torchdata's: whether to send the state along
+            index = index[0]
+        self._items = len(index) if isinstance(index, (list, tuple)) else 1
+        self._began = self._stat.now()
+
+    def _collated(self, before: Moment, batch: object) -> None:
+        began, after = self._began, self._stat.now()
+        if began is None:
+            return
+        read = _traffic(self._io)
+        idle = (began[0] - self._put_ns) // 1000 if self._put_ns else layout.UNKNOWN_US
+        row = (began[0], self._batch, self._items, idle, *_between(began, before), *_between(before, after))
+        if self._collations % _READ_EVERY == 0 and self._statm >= 0:
+            self._memory_bytes = max(0, _anonymous_bytes(self._statm) - self._shared_bytes)
+        self._collations += 1
+        size = attempt(batch_bytes, batch)
+        self._row = (*row, *_grown(self._read, read), -1 if size is None else size, self._memory_bytes)
+        self._read = read
+
+    def _left(self) -> None:
+        row, self._row = self._row, None
+        self._began = None
+        now_ns = perf_counter_ns()
+        self._put_ns = now_ns if row is not None else 0
+        self._pending.append(None if row is None else (row, now_ns))
+
+    def _send_ended(self) -> None:
+        if self._sender is None:
+            self._sender = ThreadClock()
+        entry = self._pending.popleft()
+        now, last = self._sender.now(), self._sent
+        self._sent = now
+        if entry is None:
+            return
+        row, put_ns = entry
+        handover = _between((max(put_ns, last[0]), last[1], last[2]), now)
+        times, sizes = row[:-_SIZES], row[-_SIZES:]
+        self._file.append(packed((*times, *handover, *sizes)))
+        if now[0] - self._checked_ns > _CHECK_NS:
+            self._checked_ns = now[0]
+            if self._end.exists():
+                self._file.close()
+                self.stacks.end()
+
+
+def batch_bytes(batch: object) -> int:
+    """Bytes of the tensors and arrays in a batch of at most ``_MOST_LEAVES`` leaves; -1 when that is not known.
+
+    Of a sparse tensor it is not: torch (2.13) refuses to say, or says what a dense one would take.
+    """
+    found, looked, todo = -1, 0, [batch]
+    while todo:
+        item = todo.pop()
+        looked += 1
+        if looked > _MOST_LEAVES:
+            return -1
+        if isinstance(item, dict):
+            todo.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            todo.extend(item[:_MOST_LEAVES])
+            looked += max(0, len(item) - _MOST_LEAVES)
+        else:
+            if "sparse" in str(getattr(item, "layout", "")):
+                return -1
+            size = len(item) if isinstance(item, (bytes, bytearray)) else getattr(item, "nbytes", None)
+            if isinstance(size, int):
+                found = max(found, 0) + size
+    return found
+
+
+def _between(start: Moment, end: Moment) -> tuple[int, int, int]:
+    """Wall, CPU and run-queue µs from one moment to another."""
+    waited = (end[2] - start[2]) // 1000 if start[2] >= 0 else layout.UNKNOWN_US
+    return (end[0] - start[0]) // 1000, (end[1] - start[1]) // 1000, waited
+
+
+def packed(row: tuple[int, ...]) -> bytes:
+    """One record; a duration that does not fit, above an hour, is the longest that does."""
+    try:
+        return layout.WORKER.pack(*row)
+    except struct.error:
+        durations = slice(3, len(row) - _SIZES)
+        fitting = [min(max(value, 0), layout.UNKNOWN_US) for value in row[durations]]
+        return layout.WORKER.pack(*row[:3], *fitting, *row[-_SIZES:])
+
+
+def _traffic(fd: int) -> tuple[int, int]:
+    if fd < 0:
+        return -1, -1
+    words = os.pread(fd, _READ_BYTES, 0).split()
+    return int(words[1]), int(words[9])
+
+
+def _anonymous_bytes(fd: int) -> int:
+    """Resident memory that no file or shared segment stands behind."""
+    if fd < 0:
+        return 0
+    _, resident, shared, *_ = os.pread(fd, _READ_BYTES, 0).split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def _grown(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
+    if before[0] < 0 or after[0] < 0:
+        return -1, -1
+    return after[0] - before[0], after[1] - before[1]
+
+
+_QUEUE, _LOOK = int(layout.EventKind.QUEUE), int(layout.EventKind.LOOK)
+_OTHER_THREAD = int(layout.EventFlag.OTHER_THREAD)
+_RUNNING, _LOCK, _BLOCKED = map(int, layout.WorkerState)
 #: Workers that are looked at in one beat, some 15 µs each.
 _SAMPLED_WORKERS = 8
 #: A look costs as much as a fetch. Behind the first fetches, which are all looked at, so many of each 512 are, one
@@ -54,14 +301,7 @@ def unwatched() -> Iterator[None]:
 
 
 class WorkerWatch:
-    """The main process's side of what happens in workers. A failure in here ends the watch, not the recording.
-
-    Attributes:
-        samples_queue: the queue is sampled.
-        seen: a loader with worker processes was fetched from.
-        sampled: how often the training thread looked at the queue.
-        meter: what a look at the queue costs the training thread.
-    """
+    """The main process's side of what happens in workers. A failure in here ends the watch, not the recording."""
 
     def __init__(self, record: Callable[[Record], None], timer: FetchTimer, directory: Path) -> None:
         self._record = record
@@ -83,7 +323,9 @@ class WorkerWatch:
 
         def start(process: Any) -> None:
             target: Any = getattr(process, "_target", None)
-            if _Unwatched.depth == 0 and is_loop(target):
+            code: Any = getattr(target, "__code__", None)
+            is_loop = code is not None and _OF_A_LOOP.issubset(code.co_varnames[: code.co_argcount])
+            if _Unwatched.depth == 0 and is_loop:
                 process._target = functools.partial(watched_loop, str(self._directory.absolute()), target)
             original(process)
 
@@ -119,7 +361,7 @@ class WorkerWatch:
             self._pids.add(pid)
         trains = threading.get_ident() == self._tracker.thread
         flags = 0 if trains else _OTHER_THREAD
-        self._record((_QUEUE, flags, pid, now_ns, 0, queue_value(batch, outstanding, ready)))
+        self._record((_QUEUE, flags, pid, now_ns, 0, layout.queue_value(batch, outstanding, ready)))
         self.sampled += trains
         if trains and self.meter.is_open:
             self.meter.add(perf_counter_ns() - now_ns)
@@ -148,10 +390,10 @@ class WorkerWatch:
         return self._guard.failure or found or ""
 
     def _what_is_missing(self) -> str:
-        failed = min(self._directory.glob(f"{WORKER_PREFIX}*{FAILED_SUFFIX}"), default=None)
+        failed = min(self._directory.glob(f"{layout.WORKER_PREFIX}*{layout.FAILED_SUFFIX}"), default=None)
         if failed is not None:
             return f"{failed.stem}: {failed.read_text(encoding='utf-8', errors='replace')}"
-        if any(self._directory.glob(f"{WORKER_PREFIX}*{WORKER_SUFFIX}")):
+        if any(self._directory.glob(f"{layout.WORKER_PREFIX}*{layout.WORKER_SUFFIX}")):
             return ""
         if self.seen:
             return "the workers were started before the recording, or are not those of torch's DataLoader"

@@ -77,10 +77,6 @@ class FlightEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         name: position in ``Flight.names``.
         group: position in ``Flight.groups``.
         sequence: its number in the group; transfers between two are numbered apart.
-        between: whether it is such a transfer.
-        created_ns: when the host issued it, ns since the epoch.
-        input_elements: of all its input tensors together.
-        output_elements: of all its output tensors.
         dtype: position in ``Flight.names``; ``None`` without a tensor or with several types.
         duration_ns: on the device; ``None`` unless the back-end times it (NCCL, ``TORCH_NCCL_ENABLE_TIMING=1``).
     """
@@ -102,8 +98,6 @@ class Flight(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         made: collectives this process had issued by then; the recorder holds the last ones only.
         names: of collectives and types. Hostile text.
-        groups: whose they are.
-        entries: by time.
     """
 
     made: int
@@ -209,15 +203,9 @@ class ProbeRun(msgspec.Struct, frozen=True, kw_only=True):
     """One probe. Times are of single steps, ns, in their order.
 
     Attributes:
-        name: which probe.
-        change: what its steps did differently, with the values.
-        usual_ns: of the run's own steps before and after it.
         control_ns: of steps on a batch at hand without the change; empty where the run's own steps are compared with.
-        probed_ns: of steps with the change.
         first_step: number of the first step that it put in; ``None`` where it put in none.
-        last_step: of the last one.
         reason: why it was not made or not finished; empty when it was.
-        note: what weakens it; may be empty.
     """
 
     name: ProbeName

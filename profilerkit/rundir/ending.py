@@ -42,7 +42,6 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
             exception, ``interrupted (Ctrl-C)``, ``sys.exit(3)`` or ``os._exit(3)``.
         failure: who failed first, who left no word, and who recorded less than there was, in whole sentences; ``None``
             when every rank came to its end as planned.
-        kind: the same as a value, which decisions are made by.
     """
 
     word: str
@@ -114,11 +113,12 @@ def ending_of(run: RunRecord) -> Ending | None:
         words += [f"{named_ranks(killed).lower()} killed"] if killed else []
         return Ending(word="; ".join(words), kind="interrupted" if failed[0].interrupted else "failed", failure=said)
     if silent:
-        kind = _silent_kind(silent, last)
-        recorded = [entry for entry in silent if not entry.refused]
-        return Ending(word=_SILENT_WORDS[kind] if recorded else "not recorded", kind=kind, failure=said)
-    word = next((entry.end.left_by or entry.end.reason for entry in run.ranks if entry.end is not None), None)
-    return None if word is None else Ending(word=word, kind="finished", failure=said)
+        states = {entry.runs for entry in silent if not entry.refused}
+        kind: EndKind = "killed" if False in states else "running" if states == {True} else "unknown"
+        word = _SILENT_WORDS[kind] if states else "not recorded"
+        return Ending(word=word, kind="refused" if all(entry.refused for entry in last) else kind, failure=said)
+    left_by = next((entry.end.left_by or entry.end.reason for entry in run.ranks if entry.end is not None), None)
+    return None if left_by is None else Ending(word=left_by, kind="finished", failure=said)
 
 
 def dossier_of(run: RunRecord) -> OutOfMemory | None:
@@ -128,18 +128,7 @@ def dossier_of(run: RunRecord) -> OutOfMemory | None:
     return None if first is None else msgspec.structs.replace(first[2], rank=first[1])
 
 
-def _silent_kind(silent: Sequence[_Last], last: Sequence[_Last]) -> EndKind:
-    """What became of ranks that left no end record."""
-    if all(entry.refused for entry in last):
-        return "refused"
-    states = {entry.runs for entry in silent if not entry.refused}
-    if False in states:
-        return "killed"
-    return "running" if states == {True} else "unknown"
-
-
 def _last(entry: RankRecord) -> _Last:
-    """A rank's end, and its last record or sample."""
     end, meta = entry.end, entry.meta
     tail = list(EVENT.iter_unpack(entry.events[-_LAST_RECORDS * EVENT.size :]))
     heard = [start + duration for _, _, _, start, duration, _ in tail] + [sample.t_ns for sample in entry.samples[-1:]]
@@ -257,7 +246,6 @@ def _failure(failed: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
 
 
 def _after(entry: _Last) -> str:
-    """How many steps a rank that failed had made."""
     if not entry.steps:
         return "before its first step ended"
     return f"after {entry.steps} step{'' if entry.steps == 1 else 's'}"
@@ -272,9 +260,12 @@ def _silence(silent: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
     """
     if not silent:
         return []
+    likely = dict.fromkeys(entry.likely for entry in silent if entry.likely)
     if len(last) == 1:
-        return [_state(silent[0]), *_sign(silent[0]), *_reasons(silent)]
-    text = [*_states(silent), *_reasons(silent)]
+        alone = silent[0]
+        fate = f"The run recorded nothing: {REFUSED}." if alone.refused else _ALONE[alone.runs]
+        return [fate, *_sign(alone), *likely]
+    text = [*_states(silent), *likely]
     first, *others = sorted(last, key=lambda entry: (entry.heard_ns is None, entry.heard_ns or 0))
     second = others[0]
     if first.told or first.heard_ns is None or second.heard_ns is None:
@@ -290,15 +281,12 @@ def _silence(silent: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
     return [*text, f"The records of rank {first.rank} end first, {earlier}."]
 
 
-def _state(entry: _Last) -> str:
-    """What became of the only rank."""
-    if entry.refused:
-        return f"The run recorded nothing: {REFUSED}."
-    if entry.runs:
-        return "The run still runs: this is what it has recorded until now."
-    if entry.runs is False:
-        return "The run was killed: it left no word of its end."
-    return "The run left no word of its end: it was killed, or still runs."
+#: What became of the only rank, by whether it still runs.
+_ALONE = {
+    True: "The run still runs: this is what it has recorded until now.",
+    False: "The run was killed: it left no word of its end.",
+    None: "The run left no word of its end: it was killed, or still runs.",
+}
 
 
 def _states(silent: Sequence[_Last]) -> Iterator[str]:
@@ -314,15 +302,9 @@ def _states(silent: Sequence[_Last]) -> Iterator[str]:
 
 
 def _sign(entry: _Last) -> Iterator[str]:
-    """The last sign of life of the only rank."""
     if entry.heard_ns is not None and 0 <= entry.heard_ns < _LATEST_NS and entry.steps and not entry.runs:
         at = datetime.fromtimestamp(entry.heard_ns // 1_000_000_000, UTC)
         yield f"Its last record is of {at:%Y-%m-%d %H:%M:%S} UTC, {_after(entry)}."
-
-
-def _reasons(silent: Sequence[_Last]) -> Iterator[str]:
-    """What may have killed them, each reason once."""
-    yield from dict.fromkeys(entry.likely for entry in silent if entry.likely)
 
 
 def _stopped(ranks: Sequence[RankRecord]) -> Iterator[str]:

@@ -36,11 +36,6 @@ _KINDS = {
 def open_regular(path: Path, most_bytes: int | None = None, *, named: bool = False) -> IO[bytes]:
     """Open a regular file, which may be hostile.
 
-    Args:
-        path: the file.
-        most_bytes: a larger one is refused; ``None`` means any size.
-        named: a person named it, so that it may be a link.
-
     Raises:
         OSError: it cannot be opened, is no regular file, is too large, or is made of holes; ``strerror`` says which.
     """
@@ -121,9 +116,6 @@ class AppendFile:
 
     Attributes:
         stopped: why nothing is written now, for example ``No space left on device``; ``None`` while it works.
-        refused: the same of the last refusal, however it ended.
-        was_removed: the file was gone and was made anew.
-        is_closed: nothing more is written.
     """
 
     def __init__(self, path: Path, head: Callable[[], bytes] = bytes) -> None:
@@ -205,11 +197,7 @@ def _new_file(path: Path, mode: int = 0o644) -> int:
 
 
 def write_document(path: Path, document: msgspec.Struct, mode: int = 0o644) -> None:
-    """Write ``document`` as JSON beside ``path`` and rename it, so that no reader ever sees half of it.
-
-    Raises:
-        OSError: the disk refused; ``path`` is as it was.
-    """
+    """Write ``document`` as JSON beside ``path`` and rename it, so that no reader ever sees half of it."""
     data = msgspec.json.encode(document) + b"\n"
     part = path.with_name(path.name + PART_SUFFIX)
     # Not emptied first: a full disk still takes what fits into the room that `reserve` took.
@@ -225,11 +213,7 @@ def write_document(path: Path, document: msgspec.Struct, mode: int = 0o644) -> N
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file beside its place, by a name that nobody knows, and rename it; write to a device as it is.
-
-    Raises:
-        OSError: the disk refused; ``path`` is as it was.
-    """
+    """Write a file beside its place, by a name that nobody knows, and rename it; write to a device as it is."""
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return
@@ -243,11 +227,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def reserve(path: Path, size_bytes: int) -> None:
-    """Take the room that a document at ``path`` will need, so that it can be written when the disk is full.
-
-    Raises:
-        OSError: the disk is full already.
-    """
+    """Take the room that a document at ``path`` will need, so that it can be written when the disk is full."""
     fd = _new_file(path.with_name(path.name + PART_SUFFIX))
     try:
         os.write(fd, bytes(size_bytes))
@@ -259,9 +239,6 @@ def create_document(path: Path, document: msgspec.Struct) -> bool:
     """Write ``document`` to ``path`` unless somebody has; whether it was this process.
 
     A reader may find it empty for a moment: what it reads then is no document.
-
-    Raises:
-        OSError: the disk refused.
     """
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -275,12 +252,7 @@ def create_document(path: Path, document: msgspec.Struct) -> bool:
 
 
 def read_document(path: Path, kind: type[_Document]) -> _Document:
-    """Read a document that ``write_document`` wrote.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it does not hold a ``kind``.
-    """
+    """Read a document that ``write_document`` wrote."""
     data = read_regular(path)
     try:
         return msgspec.json.decode(data, type=kind)
@@ -327,8 +299,6 @@ class _News(NamedTuple):
     """What a look at a file found.
 
     Attributes:
-        head: the beginning of the file, as long as it was asked for or as the file is.
-        data: what was appended.
         is_another: the file is not the one that was read before.
         is_cut: something before ``data`` was left out.
     """

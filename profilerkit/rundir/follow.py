@@ -8,31 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from profilerkit.model.memory import OutOfMemory
+from profilerkit.rundir import layout
 from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed
 from profilerkit.rundir.files import GrowingLines, GrowingRecords, ReplacedDocument, sound_batches, sound_events
-from profilerkit.rundir.layout import (
-    CLOCK,
-    DDP,
-    END,
-    EVENT,
-    EVENTS,
-    FLIGHT,
-    MAGIC,
-    MANIFEST,
-    META,
-    NAMES,
-    OOM,
-    PROBES,
-    SAMPLES,
-    WINDOW_STATUS,
-    WINDOWS,
-    WORKER,
-    WORKER_MAGIC,
-    RankEnd,
-    RankMeta,
-    RunManifest,
-    WindowStatus,
-)
 from profilerkit.rundir.process import ClockAnchor, clock_of, still_runs
 from profilerkit.rundir.reader import Name, RankRecord, RunRecord, WorkerRecord, rank_directories, worker_of
 from profilerkit.rundir.sampled import Sample
@@ -72,7 +50,7 @@ class FollowedRun:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._manifest = ReplacedDocument(path / MANIFEST, RunManifest)
+        self._manifest = ReplacedDocument(path / layout.MANIFEST, layout.RunManifest)
         self._ranks: dict[int, _FollowedRank] = {}
 
     def look(self) -> RunRecord:
@@ -88,30 +66,27 @@ class FollowedRun:
 
 
 class _FollowedRank:
-    """The part of one rank, and how far it was read."""
-
     def __init__(self, rank: int, path: Path) -> None:
         self._rank = rank
         self._path = path
-        self._meta = ReplacedDocument(path / META, RankMeta)
-        self._end = ReplacedDocument(path / END, RankEnd)
-        self._oom = ReplacedDocument(path / OOM, OutOfMemory)
-        self._ddp = ReplacedDocument(path / DDP, DdpRecord)
-        self._flight = ReplacedDocument(path / FLIGHT, Flight)
-        self._probes = ReplacedDocument(path / PROBES, ProbesRecord)
-        self._events = GrowingRecords(path / EVENTS, MAGIC, EVENT.size, MOST_EVENTS)
-        self._names = GrowingLines(path / NAMES, Name, _MOST_NAMES)
-        self._samples = GrowingLines(path / SAMPLES, Sample, MOST_SAMPLES)
-        self._clock = GrowingLines(path / CLOCK, ClockAnchor, _MOST_ANCHORS)
+        self._meta = ReplacedDocument(path / layout.META, layout.RankMeta)
+        self._end = ReplacedDocument(path / layout.END, layout.RankEnd)
+        self._oom = ReplacedDocument(path / layout.OOM, OutOfMemory)
+        self._ddp = ReplacedDocument(path / layout.DDP, DdpRecord)
+        self._flight = ReplacedDocument(path / layout.FLIGHT, Flight)
+        self._probes = ReplacedDocument(path / layout.PROBES, ProbesRecord)
+        self._events = GrowingRecords(path / layout.EVENTS, layout.MAGIC, layout.EVENT.size, MOST_EVENTS)
+        self._names = GrowingLines(path / layout.NAMES, Name, _MOST_NAMES)
+        self._samples = GrowingLines(path / layout.SAMPLES, Sample, MOST_SAMPLES)
+        self._clock = GrowingLines(path / layout.CLOCK, ClockAnchor, _MOST_ANCHORS)
         self._files = _Listing(path)
         self._workers: dict[str, GrowingRecords] = {}
         self._worker_files: frozenset[str] = frozenset()
-        self._window_names = _Listing(path / WINDOWS)
-        self._windows: dict[str, WindowStatus] = {}
+        self._window_names = _Listing(path / layout.WINDOWS)
+        self._windows: dict[str, layout.WindowStatus] = {}
         self._last_flight: tuple[str, ReplacedDocument[Flight]] | None = None
 
     def look(self) -> RankRecord:
-        """What the rank left until now."""
         # The end first: what is read after it is all there is.
         end, meta = self._end.look(), self._meta.look()
         windows = self._look_at_windows()
@@ -148,13 +123,15 @@ class _FollowedRank:
         ]
 
     def _worker(self, name: str) -> GrowingRecords:
-        return GrowingRecords(self._path / name, WORKER_MAGIC, WORKER.size, _MOST_BATCHES)
+        return GrowingRecords(self._path / name, layout.WORKER_MAGIC, layout.WORKER.size, _MOST_BATCHES)
 
-    def _look_at_windows(self) -> list[WindowStatus]:
+    def _look_at_windows(self) -> list[layout.WindowStatus]:
         """The windows that are closed, in step order; a status is never written twice."""
         for name in self._window_names.look():
             if name not in self._windows and name.isdecimal():
-                status = ReplacedDocument(self._path / WINDOWS / name / WINDOW_STATUS, WindowStatus).look()
+                status = ReplacedDocument(
+                    self._path / layout.WINDOWS / name / layout.WINDOW_STATUS, layout.WindowStatus
+                ).look()
                 if status is not None:
                     self._windows[name] = status
         return [self._windows[name] for name in sorted(self._windows)]
@@ -165,7 +142,7 @@ class _FollowedRank:
             return None
         name = max(self._windows)
         if self._last_flight is None or self._last_flight[0] != name:
-            place = self._path / WINDOWS / name / FLIGHT
+            place = self._path / layout.WINDOWS / name / layout.FLIGHT
             self._last_flight = (name, ReplacedDocument(place, Flight))
         return self._last_flight[1].look()
 
@@ -179,7 +156,6 @@ class _Listing:
         self._names: list[str] = []
 
     def look(self) -> list[str]:
-        """The names, sorted; none while the directory is not there."""
         try:
             modified_ns = self._path.stat().st_mtime_ns
             if modified_ns != self._modified_ns:

@@ -206,9 +206,6 @@ class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
     """What tells a process from every other one on every host, and its control group from every other one.
 
     Attributes:
-        boot_id: of the kernel it runs on.
-        pid_namespace: in which its number counts.
-        start_ticks: when it started, in clock ticks since the boot.
         cgroup: number of the directory of its memory control group; ``None`` where it has none.
         oom_kills: processes that the kernel killed in that group for want of memory, until the recording began.
     """
@@ -224,9 +221,6 @@ class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
     """What the recording was allowed to cost, and did beside its time per step.
 
     Attributes:
-        budget_ratio: the most it may cost per step, of the step's time.
-        start_ns: time it took to start.
-        turned_off: what was given up to stay within the budget: one sentence each, without its full stop.
         is_exceeded: it cost more even so.
     """
 
@@ -240,23 +234,15 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """``meta.json``: one rank of the run.
 
     Attributes:
-        anchor_perf_ns: ``perf_counter_ns`` at the moment of ``anchor_unix_ns``.
         usable_cores: from the scheduling affinity and the cgroup quota.
-        features: feature name to state: light, deep, nvml, host, loader, optimizer …
         self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
-        own_cost: what else it cost; ``None`` in recordings of versions that did not say.
         steps_found_by: what marks the steps: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward
             pass``; ``None`` until a step was recorded.
         process_start_perf_ns: when the process began; ``None`` where that is not known, or where it did other work
             before: a notebook's kernel, a process that recorded before.
-        process: what finds the process again; ``None`` where the system does not tell.
-        node: number of its host in the job; ``None`` when the launcher does not say.
         joined: rank and size of the process group that it joined after the recording had begun as rank 0 of 1: the
             other ranks recorded elsewhere. ``None`` for a rank that knew its place.
-        gpu: of the device that was sampled; ``None`` without NVML, or until it is known which one is used.
         threads: intra-op threads of torch; ``None`` while torch is not loaded, and in recordings of older versions.
-        processor: model of the host's processor; ``None`` where the system does not name it.
-        start_up: what came before the recording; ``None`` where it was not begun by ``profilerkit run``.
         switches: switches made for debugging that were on all along, as ``NAME`` or ``NAME=value``; ``None`` in
             recordings of older versions.
         host_cores: all of the host, whoever may use them; ``None`` in recordings of older versions.
@@ -306,11 +292,7 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: why there is no usable trace; of a usable one, what it lacks.
-        kind: the typical step, or slow ones.
-        trigger: what made it open at this step, in words.
-        slow_step: the slow step that an anomaly's window caught; ``None`` when none came.
         kernels: kernels in the trace; ``None`` where no device was asked for, or nobody counted.
-        no_kernels: the likeliest reason why there are none; ``None`` where there are, or ``kernels`` is ``None``.
         cupti_is_taken_down: what slows the steps after the window is taken down with it (``TEARDOWN_CUPTI``); ``None``
             where no device was asked for, and in older recordings.
     """
@@ -331,14 +313,17 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     cupti_is_taken_down: bool | None = None
 
 
-class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """``windows/KIND.request``: one rank asks all of them to trace from ``first_step`` on, at most ``steps`` steps."""
+class WindowRequest(msgspec.Struct, frozen=True):
+    """``windows/KIND.request``: ``rank`` asks all of them to trace from ``first_step`` on, at most ``steps`` steps.
+
+    The step before ``first_step`` only warms the profiler up.
+    """
 
     first_step: int
     steps: int
     kind: WindowKind
     trigger: str
-    rank: int
+    rank: int = 0
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -346,12 +331,8 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: finished, exception, interrupted (by Ctrl-C), exit or switched_off.
-        exception: the exception that ended it, but for one that asks Python to exit.
         switched_off_because: the internal failure that ended the recording before the training.
         left_by: for an exit the call and its code, for example ``sys.exit(3)`` or ``os._exit(0)``.
-        exit_code: that the program asked for by that call.
-        stopped_because: why the disk took no more before the end.
-        closed_perf_ns: when the recording was complete.
     """
 
     reason: str

@@ -12,19 +12,8 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.errors import RunDirectoryError
+from profilerkit.rundir import layout
 from profilerkit.rundir.files import create_document, read_document
-from profilerkit.rundir.layout import (
-    CLOCK,
-    END,
-    EVENTS,
-    LAUNCH,
-    MANIFEST,
-    META,
-    SAMPLES,
-    Launch,
-    RankMeta,
-    rank_directory,
-)
 from profilerkit.rundir.reader import is_run_directory, rank_directories
 
 _MOST_NUMBERS = 10_000
@@ -46,14 +35,14 @@ def claim(wanted: Path, launch_id: str, rank: int) -> Path:
         RunDirectoryError: all numbers are taken.
     """
     for candidate in candidates(wanted):
-        mark = candidate / LAUNCH
+        mark = candidate / layout.LAUNCH
         # In this order: the mark is there before anything else of a run, and a rank of this one may write both now.
         if is_run_directory(candidate) and not mark.exists():
             continue
         candidate.mkdir(_PRIVATE if os.getuid() else _UNMASKED, parents=True, exist_ok=True)
-        if create_document(mark, Launch(id=launch_id)):
+        if create_document(mark, layout.Launch(id=launch_id)):
             return candidate
-        if _read(mark) == launch_id and not rank_directory(candidate, rank).exists():
+        if _read(mark) == launch_id and not layout.rank_directory(candidate, rank).exists():
             return candidate
     raise RunDirectoryError(f"no free directory name next to {wanted}", hint="name another one, or delete old runs")
 
@@ -62,9 +51,6 @@ def private_place() -> Path:
     """Return a directory for what cannot be written where it belongs: ours, and nobody else's to write in.
 
     Its name is known to others, who may have made it, or a link of that name: then another one is made.
-
-    Raises:
-        OSError: the system's directory for temporary files cannot be written.
     """
     place = Path(tempfile.gettempdir()) / f"profilerkit-{os.getuid()}"
     try:
@@ -88,14 +74,14 @@ def _read(mark: Path) -> str | None:
     """The launch id in ``mark``; ``None`` when it stays unreadable."""
     for _ in range(_MARK_READS):
         try:
-            return read_document(mark, Launch).id
+            return read_document(mark, layout.Launch).id
         except ValueError:
             time.sleep(0.01)
     return None
 
 
 #: What a rank writes while it runs: its clock once a minute whatever else is off. And its end.
-_WRITTEN = (EVENTS, SAMPLES, CLOCK, META, END)
+_WRITTEN = (layout.EVENTS, layout.SAMPLES, layout.CLOCK, layout.META, layout.END)
 
 
 def last_written_ns(run: Path) -> int | None:
@@ -104,7 +90,7 @@ def last_written_ns(run: Path) -> int | None:
     The manifest's time where no rank left anything; ``None`` where nothing can be asked for its time.
     """
     newest = _newest(directory / name for _, directory in rank_directories(run) for name in _WRITTEN)
-    return newest if newest is not None else _newest([run / MANIFEST])
+    return newest if newest is not None else _newest([run / layout.MANIFEST])
 
 
 def _newest(files: Iterable[Path]) -> int | None:
@@ -118,7 +104,7 @@ def _modified_ns(file: Path) -> int | None:
         return None
 
 
-_METAS = f"rank_*/{META}"
+_METAS = f"rank_*/{layout.META}"
 #: How deep a trace lies in a run directory: rank, windows, window, file.
 _DEPTH = 4
 
@@ -165,6 +151,6 @@ def _recorded_hosts(path: Path) -> Iterator[str]:
     run = next((place for place in (path, *path.absolute().parents[:_DEPTH]) if any(place.glob(_METAS))), path)
     for place in run.glob(_METAS):
         try:
-            yield read_document(place, RankMeta).host
+            yield read_document(place, layout.RankMeta).host
         except (OSError, ValueError):
             continue

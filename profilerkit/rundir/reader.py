@@ -9,41 +9,9 @@ import msgspec
 
 from profilerkit.errors import RunDirectoryError
 from profilerkit.model.memory import OutOfMemory
+from profilerkit.rundir import layout
 from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed
 from profilerkit.rundir.files import DOCUMENT_BYTES, RECORDS_BYTES, read_regular, sound_batches, sound_events
-from profilerkit.rundir.layout import (
-    CLOCK,
-    DDP,
-    END,
-    EVENT,
-    EVENTS,
-    FAILED_SUFFIX,
-    FLIGHT,
-    FORMAT_VERSION,
-    HEADER,
-    MAGIC,
-    MANIFEST,
-    META,
-    NAMES,
-    OOM,
-    PART_SUFFIX,
-    PROBES,
-    RANK_PREFIX,
-    SAMPLES,
-    STACKS,
-    WINDOW_STATUS,
-    WINDOW_TRACE,
-    WINDOW_TRACE_GZ,
-    WINDOWS,
-    WORKER,
-    WORKER_MAGIC,
-    WORKER_PREFIX,
-    WORKER_SUFFIX,
-    RankEnd,
-    RankMeta,
-    RunManifest,
-    WindowStatus,
-)
 from profilerkit.rundir.process import Clock, ClockAnchor, clock_of, still_runs
 from profilerkit.rundir.sampled import Sample, StackSample
 from profilerkit.units import format_ns
@@ -61,8 +29,10 @@ REFUSED = "the disk took nothing: it was full, or the host went down"
 _Document = TypeVar("_Document", bound=msgspec.Struct)
 #: Ranks named by their numbers; the others are counted.
 _NAMED = 8
-_WORKER_NAME = re.compile(rf"{re.escape(WORKER_PREFIX)}(\d{{1,10}})\.(\d{{1,6}}){re.escape(WORKER_SUFFIX)}")
-_RANK_NAME = re.compile(rf"{RANK_PREFIX}(\d{{5,}})")
+_WORKER_NAME = re.compile(
+    rf"{re.escape(layout.WORKER_PREFIX)}(\d{{1,10}})\.(\d{{1,6}}){re.escape(layout.WORKER_SUFFIX)}"
+)
+_RANK_NAME = re.compile(rf"{layout.RANK_PREFIX}(\d{{5,}})")
 
 
 class Name(msgspec.Struct, frozen=True):
@@ -73,14 +43,7 @@ class Name(msgspec.Struct, frozen=True):
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker process of a DataLoader left behind.
-
-    Attributes:
-        pid: its process.
-        number: its place among the workers of its loader, from 0.
-        batches: whole records of ``layout.WORKER``, without the header.
-        stacks: where its thread was while it made them, in file order.
-    """
+    """What one worker process of a DataLoader left behind: whole records of ``layout.WORKER``, without the header."""
 
     pid: int
     number: int
@@ -92,33 +55,24 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank left behind.
 
     Attributes:
-        rank: the number in the directory's name.
-        path: the rank's directory.
-        meta: ``None`` when it cannot be read.
-        events: whole records of ``layout.EVENT``, without the header.
+        events: whole records of ``layout.EVENT``, without the header and without what probes did.
         names: phase name of each name id.
-        samples: in file order.
         windows: status and trace file of each deep window; no file means no usable trace.
         end: ``None`` means the process was killed, or still runs.
         notes: what was missing or damaged, in plain sentences.
-        workers: processes of its DataLoaders that wrote anything, by pid.
-        oom: what the memory held when the rank ran out of it; ``None`` when it did not, or nobody could tell.
         clock: turns its times into the time of day; ``None`` without an anchor.
         flights: the last collectives before the end of each window and of the run, as far as they were recorded.
-        ddp: what DistributedDataParallel said of itself; ``None`` where it was not asked or not used.
-        probes: what in-run probes timed; ``None`` where none was asked for. What they did is not among ``events``.
         refused: the disk took nothing of the first files, which are empty: it was full, or the host went down.
-        stacks: where the training thread was, in file order.
     """
 
     rank: int
     path: Path
-    meta: RankMeta | None
+    meta: layout.RankMeta | None
     events: bytes
     names: dict[int, str]
     samples: tuple[Sample, ...]
-    windows: tuple[tuple[WindowStatus, Path | None], ...]
-    end: RankEnd | None
+    windows: tuple[tuple[layout.WindowStatus, Path | None], ...]
+    end: layout.RankEnd | None
     notes: tuple[str, ...]
     workers: tuple[WorkerRecord, ...] = ()
     oom: OutOfMemory | None = None
@@ -134,15 +88,12 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A run directory in memory.
 
     Attributes:
-        path: the directory.
         manifest: ``None`` when rank 0 did not write it or it cannot be read.
-        ranks: the ranks that left something, by rank.
         missing_ranks: ranks of the job that left nothing; empty when the world size is not known.
-        notes: what was missing or damaged in the run as a whole.
     """
 
     path: Path
-    manifest: RunManifest | None
+    manifest: layout.RunManifest | None
     ranks: tuple[RankRecord, ...]
     missing_ranks: tuple[int, ...]
     notes: tuple[str, ...]
@@ -151,17 +102,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 def is_run_directory(path: str | Path) -> bool:
     """Whether ``path`` is a directory with a manifest or at least one rank's part."""
     path = Path(path)
-    return path.is_dir() and ((path / MANIFEST).is_file() or next(rank_directories(path), None) is not None)
-
-
-def require_run_directory(path: Path) -> None:
-    """Raise ``RunDirectoryError`` unless ``path`` is a run directory."""
-    if not is_run_directory(path):
-        raise RunDirectoryError(
-            f"not a run directory: {path}",
-            cause=f"it holds neither {MANIFEST} nor {RANK_PREFIX}00000",
-            hint="name the directory given to profilerkit.profile(), or a trace file",
-        )
+    return path.is_dir() and ((path / layout.MANIFEST).is_file() or next(rank_directories(path), None) is not None)
 
 
 def read_run(path: str | Path) -> RunRecord:
@@ -172,12 +113,17 @@ def read_run(path: str | Path) -> RunRecord:
     Raises:
         RunDirectoryError: ``path`` is not a run directory.
     """
-    path = Path(path)
-    require_run_directory(path)
+    path, newest = Path(path), layout.FORMAT_VERSION
+    if not is_run_directory(path):
+        raise RunDirectoryError(
+            f"not a run directory: {path}",
+            cause=f"it holds neither {layout.MANIFEST} nor {layout.RANK_PREFIX}00000",
+            hint="name the directory given to profilerkit.profile(), or a trace file",
+        )
     notes = list(_left_out(path))
-    manifest = _document(path / MANIFEST, RunManifest, notes)
-    if manifest is not None and manifest.format_version > FORMAT_VERSION:
-        notes.append(f"{MANIFEST} has format {manifest.format_version}; this version reads up to {FORMAT_VERSION}")
+    manifest = _document(path / layout.MANIFEST, layout.RunManifest, notes)
+    if manifest is not None and manifest.format_version > newest:
+        notes.append(f"{layout.MANIFEST} has format {manifest.format_version}; this version reads up to {newest}")
     ranks = tuple(_read_rank(rank, directory) for rank, directory in sorted(rank_directories(path)))
     world_size = manifest.world_size if manifest is not None else 0
     present = {rank.rank for rank in ranks}
@@ -203,20 +149,20 @@ def named_ranks(ranks: Sequence[int]) -> str:
 
 def rank_directories(path: Path) -> Iterator[tuple[int, Path]]:
     """Rank number and directory of every rank's part."""
-    for child in path.glob(f"{RANK_PREFIX}*"):
+    for child in path.glob(f"{layout.RANK_PREFIX}*"):
         match = _RANK_NAME.fullmatch(child.name)
-        if match and not child.is_symlink() and ((child / META).is_file() or (child / EVENTS).is_file()):
+        if match and not child.is_symlink() and ((child / layout.META).is_file() or (child / layout.EVENTS).is_file()):
             yield int(match[1]), child
 
 
 def _left_out(path: Path) -> Iterator[str]:
     """Which ranks' parts are there and cannot be read."""
     read = {directory for _, directory in rank_directories(path)}
-    for child in sorted(path.glob(f"{RANK_PREFIX}*")):
+    for child in sorted(path.glob(f"{layout.RANK_PREFIX}*")):
         if child.is_symlink():
             yield f"{child.name} is a link and was left out"
-        elif child not in read and ((child / META).exists() or (child / EVENTS).exists()):
-            yield f"{child.name} was left out: its {META} and {EVENTS} are no files"
+        elif child not in read and ((child / layout.META).exists() or (child / layout.EVENTS).exists()):
+            yield f"{child.name} was left out: its {layout.META} and {layout.EVENTS} are no files"
 
 
 def _links(path: Path, pattern: str) -> list[str]:
@@ -236,64 +182,53 @@ def worker_of(name: str) -> tuple[int, int] | None:
 
 def _read_rank(rank: int, path: Path) -> RankRecord:
     notes: list[str] = []
-    end = _document(path / END, RankEnd, notes, optional=True)
-    meta = _document(path / META, RankMeta, notes)
+    end = _document(path / layout.END, layout.RankEnd, notes, optional=True)
+    meta = _document(path / layout.META, layout.RankMeta, notes)
     refused = meta is None and _is_refused(path)
-    if end is None and not (path / END).exists():
+    if end is None and not (path / layout.END).exists():
         fate = _FATE[still_runs(meta) if meta is not None else None]
-        notes.append(f"{END} is missing: {REFUSED if refused else fate}")
-    clock = clock_of(_lines(path / CLOCK, ClockAnchor, notes), meta)
-    notes += _clock_notes(clock)
-    windows = _window_directories(path / WINDOWS, notes)
-    flights = [_document(place / FLIGHT, Flight, notes, optional=True) for place in (*windows, path)]
-    probes = _document(path / PROBES, ProbesRecord, notes, optional=True)
-    events = _sound(path / EVENTS, _records(path / EVENTS, MAGIC, EVENT.size, notes), sound_events, EVENT.size, notes)
+        notes.append(f"{layout.END} is missing: {REFUSED if refused else fate}")
+    clock = clock_of(_lines(path / layout.CLOCK, ClockAnchor, notes), meta)
+    if clock is not None and (steps := clock.steps_ns()):
+        by = format_ns(abs(max(steps, key=abs)))
+        notes.append(
+            f"the host's clock was set by up to {by} during the run; times of day around that are off by as much"
+        )
+    windows = _window_directories(path / layout.WINDOWS, notes)
+    flights = [_document(place / layout.FLIGHT, Flight, notes, optional=True) for place in (*windows, path)]
+    probes = _document(path / layout.PROBES, ProbesRecord, notes, optional=True)
+    events = _records(path / layout.EVENTS, layout.MAGIC, layout.EVENT.size, sound_events, notes)
+    joined_late = [
+        f"the process became rank {now} of {size} only after the recording had begun; the other ranks recorded into "
+        "directories of their own. Open the block after init_process_group to have them in one report"
+        for now, size in ([meta.joined] if meta and meta.joined else [])
+    ]
     return RankRecord(
         rank=rank,
         path=path,
         meta=meta,
         events=events if probes is None else without_probed(events),
-        names={line.id: line.name for line in _lines(path / NAMES, Name, notes)},
-        samples=tuple(_lines(path / SAMPLES, Sample, notes)),
+        names={line.id: line.name for line in _lines(path / layout.NAMES, Name, notes)},
+        samples=tuple(_lines(path / layout.SAMPLES, Sample, notes)),
         windows=tuple(_windows(windows, notes)),
         end=end,
         workers=tuple(_workers(path, notes)),
-        oom=_document(path / OOM, OutOfMemory, notes, optional=True),
+        oom=_document(path / layout.OOM, OutOfMemory, notes, optional=True),
         clock=clock,
         flights=tuple(flight for flight in flights if flight is not None),
-        ddp=_document(path / DDP, DdpRecord, notes, optional=True),
+        ddp=_document(path / layout.DDP, DdpRecord, notes, optional=True),
         probes=probes,
         refused=refused,
-        stacks=tuple(_lines(path / STACKS, StackSample, notes)),
-        notes=(*notes, *_joined_notes(meta)),
+        stacks=tuple(_lines(path / layout.STACKS, StackSample, notes)),
+        notes=(*notes, *joined_late),
     )
 
 
 def _is_refused(path: Path) -> bool:
     """Whether the disk took nothing of one of the rank's first files, which is there and empty."""
-    documents = (path.parent / MANIFEST, path / END, path / META)
-    parts = (document.with_name(document.name + PART_SUFFIX) for document in documents if not document.exists())
-    return any(file.is_file() and not file.stat().st_size for file in (path / EVENTS, *parts))
-
-
-def _clock_notes(clock: Clock | None) -> list[str]:
-    """That the time of day was set while the rank recorded."""
-    steps = clock.steps_ns() if clock is not None else ()
-    if not steps:
-        return []
-    largest = format_ns(abs(max(steps, key=abs)))
-    return [f"the host's clock was set by up to {largest} during the run; times of day around that are off by as much"]
-
-
-def _joined_notes(meta: RankMeta | None) -> list[str]:
-    """That the rank learned its place too late for its directory."""
-    if meta is None or meta.joined is None:
-        return []
-    rank, size = meta.joined
-    return [
-        f"the process became rank {rank} of {size} only after the recording had begun; the other ranks recorded into "
-        "directories of their own. Open the block after init_process_group to have them in one report"
-    ]
+    documents = (path.parent / layout.MANIFEST, path / layout.END, path / layout.META)
+    parts = (document.with_name(document.name + layout.PART_SUFFIX) for document in documents if not document.exists())
+    return any(file.is_file() and not file.stat().st_size for file in (path / layout.EVENTS, *parts))
 
 
 def _bytes(path: Path, notes: list[str], *, optional: bool = False, most_bytes: int = RECORDS_BYTES) -> bytes | None:
@@ -337,43 +272,39 @@ def _lines(path: Path, kind: type[_Document], notes: list[str]) -> list[_Documen
     return good
 
 
-def _records(path: Path, magic: bytes, size: int, notes: list[str]) -> bytes:
-    """Whole records of ``size`` bytes; none, with a note, when the header is not one this version reads."""
+def _records(path: Path, magic: bytes, size: int, kept: Callable[[bytes], bytes], notes: list[str]) -> bytes:
+    """Whole records of ``size`` bytes whose times can be true, which are ``kept``; the others are counted in a note.
+
+    None, with a note, when the header is not one this version reads.
+    """
     data = _bytes(path, notes)
     if data is None:
         return b""
-    if len(data) < HEADER.size:
+    if len(data) < layout.HEADER.size:
         notes.append(f"{path.name} has no header")
         return b""
-    found, version, record_bytes = HEADER.unpack_from(data)
-    if found != magic or version != FORMAT_VERSION or record_bytes != size:
+    found, version, record_bytes = layout.HEADER.unpack_from(data)
+    if found != magic or version != layout.FORMAT_VERSION or record_bytes != size:
         notes.append(f"{path.name} has an unknown format: {found!r} version {version}, {record_bytes} bytes per record")
         return b""
-    body = data[HEADER.size :]
-    torn = len(body) % size
-    return body[: len(body) - torn] if torn else body
-
-
-def _sound(path: Path, data: bytes, kept: Callable[[bytes], bytes], size: int, notes: list[str]) -> bytes:
-    """The records whose times can be true; the others are counted in a note."""
-    sound = kept(data)
-    bad = (len(data) - len(sound)) // size
+    count = (len(data) - layout.HEADER.size) // size
+    sound = kept(data[layout.HEADER.size : layout.HEADER.size + count * size])
+    bad = count - len(sound) // size
     if bad:
-        notes.append(f"{path.name}: {bad} of {len(data) // size} records have impossible times and were left out")
+        notes.append(f"{path.name}: {bad} of {count} records have impossible times and were left out")
     return sound
 
 
 def _workers(path: Path, notes: list[str]) -> Iterator[WorkerRecord]:
     """The workers that wrote anything, by pid; a note for each that had to stop."""
-    for file in sorted(path.glob(f"{WORKER_PREFIX}*")):
+    for file in sorted(path.glob(f"{layout.WORKER_PREFIX}*")):
         worker = worker_of(file.name)
-        if file.name.endswith(FAILED_SUFFIX):
-            reason = (_bytes(file, notes) or b"").decode("utf-8", "replace")
-            notes.append(f"{file.name.removesuffix(FAILED_SUFFIX)} stopped recording: {reason[:_LONGEST_REASON]}")
+        if file.name.endswith(layout.FAILED_SUFFIX):
+            reason = (_bytes(file, notes) or b"").decode("utf-8", "replace")[:_LONGEST_REASON]
+            notes.append(f"{file.name.removesuffix(layout.FAILED_SUFFIX)} stopped recording: {reason}")
         elif worker:
-            batches = _records(file, WORKER_MAGIC, WORKER.size, notes)
-            batches = _sound(file, batches, sound_batches, WORKER.size, notes)
-            stacks = tuple(_lines(file.with_suffix(f".{STACKS}"), StackSample, notes))
+            batches = _records(file, layout.WORKER_MAGIC, layout.WORKER.size, sound_batches, notes)
+            stacks = tuple(_lines(file.with_suffix(f".{layout.STACKS}"), StackSample, notes))
             yield WorkerRecord(pid=worker[0], number=worker[1], batches=batches, stacks=stacks)
 
 
@@ -390,17 +321,17 @@ def _window_directories(path: Path, notes: list[str]) -> list[Path]:
     ]
 
 
-def _windows(directories: Sequence[Path], notes: list[str]) -> Iterator[tuple[WindowStatus, Path | None]]:
+def _windows(directories: Sequence[Path], notes: list[str]) -> Iterator[tuple[layout.WindowStatus, Path | None]]:
     """Status and trace of every window."""
     for directory in directories:
         step = int(directory.name)
-        status = _document(directory / WINDOW_STATUS, WindowStatus, notes) or WindowStatus(
+        status = _document(directory / layout.WINDOW_STATUS, layout.WindowStatus, notes) or layout.WindowStatus(
             first_step=step,
             last_step=step - 1,
             ok=False,
             reason="it was never completed: the process ended, or there was no room to write",
         )
-        traces = (directory / WINDOW_TRACE, directory / WINDOW_TRACE_GZ)
+        traces = (directory / layout.WINDOW_TRACE, directory / layout.WINDOW_TRACE_GZ)
         trace = next((trace for trace in traces if trace.is_file() and not trace.is_symlink()), None)
         if status.ok and (trace is None or status.reason):
             notes.append(f"window {directory.name}: {status.reason or 'the trace is missing'}")

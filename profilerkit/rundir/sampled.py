@@ -17,13 +17,7 @@ class StartUp(msgspec.Struct, frozen=True, kw_only=True):
     """What a program under ``profilerkit run`` did before its recording; instants by ``perf_counter_ns``.
 
     Attributes:
-        python_end_ns: when Python itself had started.
         imports: start and end of the main thread's imports, none in another one.
-        packages: of the packages that took most, what their own modules took, ns.
-        model: from the first parameter of a module to the last; ``None`` where there was none.
-        loader_ns: when the first DataLoader was made; ``None`` without one.
-        device: start and end of CUDA's initialisation; ``None`` where that was not seen.
-        own: start and end of what capture itself imported; ``None`` where that is not known.
     """
 
     python_end_ns: TimeNs
@@ -39,12 +33,9 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What does not change of the device in a run; ``None`` means unsupported or failed.
 
     Attributes:
-        found_by: how the device was told from the others of the machine.
-        uuid: NVML's, of the MIG device where the process has only that.
         gpm: why there are no GPM metrics; empty while there are.
         pcie_generation: of the link when it was asked; an idle link may run slower than a busy one.
         power_limit_mw: what the driver enforces; ``power_limit_default_mw`` is what the device boots with.
-        cpu_affinity: processors next to the device, such as ``0-15,64-79``.
         remapped_rows_uncorrectable: memory rows replaced after errors that could not be corrected, in all its life.
     """
 
@@ -81,10 +72,6 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         power_mw: the driver's average of one second on Ampere and newer, but for GA100, the chip of the A100: there and
             on older devices it is that of the moment (NVML, ``nvmlDeviceGetPowerUsage``).
         power_limit_mw: asked once a minute, as are ``sm_clock_max_mhz``, memory errors and other processes.
-        energy_mj: since the driver was loaded.
-        pcie_generation: of the link at this moment.
-        power_throttle_ratio: clocks held down to keep the power limit.
-        ecc_uncorrected: memory errors since the driver was loaded.
         other_processes: processes on the device that are not this one; ``other_pids`` are the numbers of at most 64.
         sm_active_ratio: GPM: multiprocessors with at least one warp, and so on for ``sm_occupancy`` (warps of the
             possible ones), ``tensor_active``, ``fp32_active`` and ``dram_active`` (bandwidth of the possible one).
@@ -135,11 +122,7 @@ class WorkerSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerPages(msgspec.Struct, frozen=True, array_like=True):
-    """Memory of one worker process that no file stands behind, and how much of it is the worker's alone.
-
-    A forked worker starts with pages that it shares. Writing to one copies it: ``private_bytes`` grows, and
-    ``anonymous_bytes`` does not.
-    """
+    """Memory of one worker process that no file stands behind, and how much of it is the worker's alone."""
 
     pid: int
     anonymous_bytes: SizeBytes
@@ -155,27 +138,17 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     Ratios of time and rates are over the time since the sample before.
 
     Attributes:
-        cpu_ratio: busy share of the machine's processors.
         steal_ratio: time in which another guest of the same machine ran instead.
         running_tasks: threads of the machine that run or wait for a processor, the sampler's own included.
-        process_cpu_cores: of this process, without its children.
-        thread_queue_ratio: time the training thread waited for a processor.
-        thread_preemptions_per_s: how often the training thread was taken off its processor.
-        process_major_faults_per_s: pages of this process that had to be read from a disk.
         read_bytes: by this process from storage, since its start; ``write_bytes`` likewise.
         cpu_pressure_ratio: time in which some task of the machine waited for a processor (PSI).
         cgroup_cpu_cores: used by the group of processes whose quota is the tightest around this one.
-        cpu_throttled_ratio: time in which that quota held it.
         cgroup_memory_bytes: of the group whose limit is the tightest around this process, its file cache included.
         cgroup_oom_kills: processes of that group killed for memory, in all its life.
-        disk_busy_ratio: of the busiest disk.
         net_rx_bytes_per_s: of the interfaces of this network namespace, the loopback left out.
-        workers: processes that this one started, at most 64.
         thread_faults_per_s: pages that the training thread touched for the first time since they were given to it.
         thread_system_ratio: time of the training thread in the kernel, and ``thread_cpu_ratio`` on a processor at all.
         process_file_bytes: of ``process_rss_bytes``, pages of files, which the kernel takes back when it needs them.
-        worker_pages: of one of ``workers``; seldom read.
-        pool_queue_ratio: time the busiest thread of the operators' pool waited for a processor.
     """
 
     cpu_ratio: float | None = None
@@ -259,8 +232,6 @@ class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """One line of ``stacks.jsonl``, an array, as there are many: where a thread was at a moment.
 
     Attributes:
-        t_ns: ``perf_counter_ns``.
-        place: of the loop.
         held_ns: how long the thread had kept the interpreter until it could be looked at.
         queued_ns: how long the look had waited for a processor before that.
         lines: ``file.py(12): function`` of the user's frames in that place, outer first; a library's, or torch's, where

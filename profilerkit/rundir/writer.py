@@ -6,30 +6,8 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.model.memory import OutOfMemory
+from profilerkit.rundir import layout
 from profilerkit.rundir.files import AppendFile, reserve, write_document
-from profilerkit.rundir.layout import (
-    CLOCK,
-    END,
-    EVENT,
-    EVENTS,
-    FORMAT_VERSION,
-    HEADER,
-    MAGIC,
-    MANIFEST,
-    META,
-    NAMES,
-    OOM,
-    PART_SUFFIX,
-    SAMPLES,
-    WINDOW_STATUS,
-    WINDOW_TRACE,
-    RankEnd,
-    RankMeta,
-    RunManifest,
-    WindowStatus,
-    rank_directory,
-    window_directory,
-)
 from profilerkit.rundir.process import ClockAnchor
 from profilerkit.rundir.sampled import Sample, StackSample
 
@@ -40,11 +18,7 @@ Record = tuple[int, int, int, int, int, int]
 
 
 class RankWriter:
-    """The files of one rank, open for appending.
-
-    Attributes:
-        path: the rank's directory.
-    """
+    """The files of one rank, open for appending."""
 
     def __init__(self, run: Path, rank: int) -> None:
         """Create the rank's directory and files.
@@ -52,22 +26,25 @@ class RankWriter:
         Raises:
             OSError: the directory cannot be created or written.
         """
-        self.path = rank_directory(run, rank)
+        self.path = layout.rank_directory(run, rank)
         self.path.mkdir(parents=True, exist_ok=True)
         self._said_names = bytearray()
-        self._events = AppendFile(self.path / EVENTS, lambda: HEADER.pack(MAGIC, FORMAT_VERSION, EVENT.size))
-        self._names = AppendFile(self.path / NAMES, lambda: bytes(self._said_names))
-        self._samples = AppendFile(self.path / SAMPLES)
-        self._clock = AppendFile(self.path / CLOCK)
+        self._events = AppendFile(
+            self.path / layout.EVENTS,
+            lambda: layout.HEADER.pack(layout.MAGIC, layout.FORMAT_VERSION, layout.EVENT.size),
+        )
+        self._names = AppendFile(self.path / layout.NAMES, lambda: bytes(self._said_names))
+        self._samples = AppendFile(self.path / layout.SAMPLES)
+        self._clock = AppendFile(self.path / layout.CLOCK)
         self._refused: str | None = None
         if self._events.stopped is not None:
-            raise OSError(f"cannot write {self.path / EVENTS}: {self._events.stopped}")
-        reserve(self.path / END, _END_BYTES)
+            raise OSError(f"cannot write {self.path / layout.EVENTS}: {self._events.stopped}")
+        reserve(self.path / layout.END, _END_BYTES)
 
     @property
     def dropped_records(self) -> int:
         """Event records that were given up, or wait: the disk refuses."""
-        return -(-self._events.unwritten_bytes // EVENT.size)
+        return -(-self._events.unwritten_bytes // layout.EVENT.size)
 
     @property
     def waits_for(self) -> str | None:
@@ -83,9 +60,9 @@ class RankWriter:
     def stopped(self) -> str | None:
         """Why the records are not whole; ``None`` while all is written."""
         if self.was_removed:
-            return f"{EVENTS}: it was removed while it was written, and was made anew"
+            return f"{layout.EVENTS}: it was removed while it was written, and was made anew"
         if self._refused is None and self._events.unwritten_bytes:
-            return f"{EVENTS}: {self._events.refused}"
+            return f"{layout.EVENTS}: {self._events.refused}"
         return self._refused
 
     def stop(self, name: str, error: OSError) -> None:
@@ -94,7 +71,7 @@ class RankWriter:
 
     def append_events(self, records: Sequence[Record]) -> None:
         """Append event records in one write; they wait while the disk refuses."""
-        self._events.append(b"".join([EVENT.pack(*record) for record in records]))
+        self._events.append(b"".join([layout.EVENT.pack(*record) for record in records]))
 
     def append_name(self, name_id: int, name: str) -> None:
         """Append one phase name; call it before the first event that uses ``name_id``."""
@@ -110,35 +87,35 @@ class RankWriter:
         """Append one line of ``clock.jsonl``."""
         self._clock.append(msgspec.json.encode(anchor) + b"\n")
 
-    def write_meta(self, meta: RankMeta) -> None:
+    def write_meta(self, meta: layout.RankMeta) -> None:
         """Replace ``meta.json``. Raises OSError when the disk refuses."""
-        write_document(self.path / META, meta)
+        write_document(self.path / layout.META, meta)
 
-    def write_end(self, end: RankEnd) -> None:
+    def write_end(self, end: layout.RankEnd) -> None:
         """Write ``end.json``: the mark of a clean close. Raises OSError when the disk refuses."""
-        write_document(self.path / END, end)
+        write_document(self.path / layout.END, end)
 
     def write_oom(self, dossier: OutOfMemory) -> None:
         """Write ``oom.json``. Raises OSError when the disk refuses."""
-        write_document(self.path / OOM, dossier)
+        write_document(self.path / layout.OOM, dossier)
 
     def trace_part(self, first_step: int) -> Path:
         """Where the trace of a window is to be exported before it counts; its directory exists afterwards."""
-        directory = window_directory(self.path, first_step)
+        directory = layout.window_directory(self.path, first_step)
         directory.mkdir(parents=True, exist_ok=True)
-        return directory / (WINDOW_TRACE + PART_SUFFIX)
+        return directory / (layout.WINDOW_TRACE + layout.PART_SUFFIX)
 
-    def finish_window(self, first_step: int, status: WindowStatus) -> None:
+    def finish_window(self, first_step: int, status: layout.WindowStatus) -> None:
         """Rename the exported trace of a usable window (remove it otherwise) and write its status.
 
         torch 2.13 writes beside the name it is given, and leaves that there when the disk is full.
         """
         part = self.trace_part(first_step)
         if status.ok:
-            part.replace(part.with_name(WINDOW_TRACE))
+            part.replace(part.with_name(layout.WINDOW_TRACE))
         for left in part.parent.glob(f"{part.name}*"):
             left.unlink(missing_ok=True)
-        write_document(part.with_name(WINDOW_STATUS), status)
+        write_document(part.with_name(layout.WINDOW_STATUS), status)
 
     def close(self) -> None:
         """Close the append-only files."""
@@ -170,6 +147,6 @@ class StackFile:
             self._file.close()
 
 
-def write_manifest(run: Path, manifest: RunManifest) -> None:
+def write_manifest(run: Path, manifest: layout.RunManifest) -> None:
     """Write ``run.json``. Raises OSError when the disk refuses."""
-    write_document(run / MANIFEST, manifest, mode=0o600)  # it holds the command line
+    write_document(run / layout.MANIFEST, manifest, mode=0o600)  # it holds the command line

@@ -10,8 +10,8 @@ for lost, while the others may have heard an answer. They then put in steps that
 import time
 from typing import Any
 
+from profilerkit.capture.distributed import with_process_group
 from profilerkit.capture.guard import attempt
-from profilerkit.capture.place import with_process_group
 from profilerkit.capture.probes.found import UnprobedError
 
 #: A rank that does not reply for so long is not at the same step, s (a choice: a checkpoint of one rank fits in).

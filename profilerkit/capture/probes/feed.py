@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, TypeVar
 
+from profilerkit.capture.clocks import ThreadState
 from profilerkit.capture.guard import attempt
 from profilerkit.capture.loader import FetchTimer
-from profilerkit.capture.phase import ThreadState
 from profilerkit.capture.probes.found import UnprobedError
 from profilerkit.capture.probes.replay import Replay
 

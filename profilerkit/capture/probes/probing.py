@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable, Generator
 from time import perf_counter_ns
 
+from profilerkit.capture.distributed import Place
 from profilerkit.capture.environment import usable_cores
 from profilerkit.capture.guard import Guard
-from profilerkit.capture.place import Place
 from profilerkit.capture.probes.feed import Feed, ProbedTimer
 from profilerkit.capture.probes.found import UnprobedError
 from profilerkit.capture.probes.kinds import probes_of

@@ -24,8 +24,8 @@ from itertools import pairwise
 from time import perf_counter_ns
 from typing import Protocol, TypeVar
 
+from profilerkit.capture.distributed import Place, joined
 from profilerkit.capture.guard import attempt
-from profilerkit.capture.place import Place, joined
 from profilerkit.capture.probes.agreement import Agreement, LostError, agreement
 from profilerkit.capture.probes.feed import Feed, ahead
 from profilerkit.capture.probes.found import Found, UnprobedError, find, trains_in_parallel

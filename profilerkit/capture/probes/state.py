@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from profilerkit.capture.cgroup import FreeMemory
 from profilerkit.capture.guard import attempt
 from profilerkit.capture.probes.found import Found, UnprobedError
-from profilerkit.capture.proc_files import ProcFiles
+from profilerkit.capture.proc_files import FreeMemory, ProcFiles
 from profilerkit.units import format_bytes
 
 #: Of the memory that is free, copies may take this much (a choice: the rest of the step needs some too).
