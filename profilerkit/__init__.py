@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from profilerkit.profiling import trace_handler as trace_handler
     from profilerkit.results import Diff as Diff
     from profilerkit.results import Report as Report
-    from profilerkit.summaries.one import summarise as summarise
+    from profilerkit.summaries.mapping import summarise as summarise
 
 # Public names by where they live. They are imported on first use: `import profilerkit` must not load numpy.
 _PUBLIC = {
@@ -38,7 +38,7 @@ _PUBLIC = {
         "profilerkit.capture.trace_handler": "TraceHandler",
         "profilerkit.profiling": "Profile profile trace_handler",
         "profilerkit.results": "Diff Report",
-        "profilerkit.summaries.one": "summarise",
+        "profilerkit.summaries.mapping": "summarise",
     }.items()
     for name in names.split()
 }

@@ -113,7 +113,7 @@ def report_of(
     """Analyze as ``analyze`` does, with its settings as one record."""
     rules, reading = _rules(settings), _reading(settings, strict=strict, events=True)
     with fetched(paths) as copies:
-        made = _analyzed(copies.paths, reading, rules, rank)
+        made = _told(read_inputs(copies.paths, reading), copies.paths, reading, rules, rank)
         return as_report(with_cost(copies.told(made.report), settings.gpu_hour_price), made.step_events)
 
 
@@ -122,7 +122,6 @@ class Analysis(msgspec.Struct, frozen=True):
 
     Attributes:
         report: the report, without the cost of lost time.
-        ranks: everything that was read, by rank number.
         judged: the rank that unlabelled numbers describe.
         detailed: the rank whose steps the report shows.
     """
@@ -160,8 +159,9 @@ def analysis(
     events: bool = False,
 ) -> Analysis:
     """Analyze as ``analyze`` does and keep the recording, with ``events`` those of the timeline too."""
-    reading = _reading(settings, strict=strict, events=events)
-    return _analyzed([Path(path) for path in paths], reading, _rules(settings), rank)
+    rules, reading = _rules(settings), _reading(settings, strict=strict, events=events)
+    places = [Path(path) for path in paths]
+    return _told(read_inputs(places, reading), places, reading, rules, rank)
 
 
 def so_far(run: RunRecord, settings: Settings) -> Record:
@@ -208,34 +208,20 @@ def reduced_report(paths: Sequence[str | Path], settings: Settings) -> Report:
     """Reduce as ``reduce`` does, with its settings as one record."""
     rules = _rules(settings)
     with fetched(paths) as copies:
-        return as_report(copies.told(_reduced(copies.paths, settings, rules)))
-
-
-def _reduced(places: Sequence[Path], settings: Settings, rules: "_Rules") -> Record:
-    reduced = read_summaries(found_in(places))
-    require_one_job(reduced.ranks)
-    crowd, size = reduced.crowd, reduced.world_size
-    recording = Recording(reduced.ranks, None, reduced.notes, of=len(crowd.members), world_size=size)
-    report = _told(recording, places, Reading(device=settings.device), rules, None).report
-    record = crowd_record(
-        crowd,
-        world_size=size,
-        unreadable=reduced.unreadable,
-        left_out=reduced.left_out,
-        sampled=reduced.sampled,
-    )
-    return with_cost(revise(report, crowd=record), settings.gpu_hour_price)
-
-
-def _analyzed(places: Sequence[Path], reading: Reading, rules: "_Rules", rank: int | None) -> Analysis:
-    """The report without what lost time costs, and what was read."""
-    return _told(read_inputs(places, reading), places, reading, rules, rank)
+        reduced = read_summaries(found_in(copies.paths))
+        require_one_job(reduced.ranks)
+        crowd, size = reduced.crowd, reduced.world_size
+        recording = Recording(reduced.ranks, None, reduced.notes, of=len(crowd.members), world_size=size)
+        report = _told(recording, copies.paths, Reading(device=settings.device), rules, None).report
+        known = fields_of(reduced, "unreadable", "left_out", "sampled")
+        record = crowd_record(crowd, world_size=size, **known)
+        return as_report(copies.told(with_cost(revise(report, crowd=record), settings.gpu_hour_price)))
 
 
 def _told(
     recording: Recording, places: Sequence[Path], reading: Reading, rules: "_Rules", rank: int | None
 ) -> Analysis:
-    """The report on a recording, and the recording."""
+    """The report on a recording without what lost time costs, and the recording."""
     from profilerkit import __version__
 
     record = recording.run
@@ -259,7 +245,10 @@ def _told(
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
     ran = run_rules(program, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
     outcomes = with_overlaps(program, ran)
-    detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
+    detail = facts
+    if told not in (None, facts.judged_rank):  # one rank of a job, which divided its waiting from transfer
+        alone = run_facts([ranks[told]], device=reading.device, world_size=facts.world_size)
+        detail = revise(alone, parts=facts.ranks[told].breakdown)
     run = describe(places, recording, ending, facts, __version__)
     report = revise(
         _report(program, detail, outcomes, run),
@@ -297,14 +286,7 @@ def _reading(settings: Settings, *, strict: bool, events: bool = False) -> Readi
     return Reading(strict=strict, device=settings.device, registry=registry, events=events)
 
 
-def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) -> Facts:
-    """The facts of one rank of a job, which divided its waiting from transfer."""
-    alone = run_facts([entry], device=device, world_size=facts.world_size)
-    return revise(alone, parts=facts.ranks[position].breakdown)
-
-
 def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Record:
-    """The verdict on the job, with one of its ranks in detail."""
     return Record(
         verdict=diagnose(facts, outcomes),
         breakdown=detail.parts,
@@ -348,18 +330,13 @@ def diff(
     for text in fail_if:
         parse_limit(text)  # before minutes of analysis
     sides = (before, *also_before, after, *also_after)
-    reports = _alike([side if isinstance(side, Record) else read_report(side, settings) for side in sides])
+    reports = [side if isinstance(side, Record) else read_report(side, settings) for side in sides]
+    if any(report.run.redacted for report in reports):  # what was left out does not come back
+        from profilerkit.report.redaction import told
+
+        reports = [told(report, redact=not report.run.redacted) for report in reports]
     first, second = reports[: 1 + len(also_before)], reports[1 + len(also_before) :]
     return as_diff(compare(first[0], second[0], fail_if, also_before=first[1:], also_after=second[1:]))
-
-
-def _alike(reports: Sequence[Record]) -> list[Record]:
-    """All redacted where one is, or every path would count as a difference: what was left out does not come back."""
-    if not any(report.run.redacted for report in reports):
-        return list(reports)
-    from profilerkit.report.redaction import told
-
-    return [told(report, redact=not report.run.redacted) for report in reports]
 
 
 def read_report(path: str | Path, settings: Settings | None = None) -> Report:
@@ -367,16 +344,12 @@ def read_report(path: str | Path, settings: Settings | None = None) -> Report:
 
     A saved report keeps the settings it was made with.
     """
+    used = settings or Settings()
     with fetched([path]) as copies:
-        return as_report(copies.told(_read_report(copies.paths[0], settings or Settings())))
-
-
-def _read_report(place: Path, used: Settings) -> Record:
-    require_existing([place])
-    saved = saved_report(place)
-    if saved is not None:
-        return load(saved)
-    return with_cost(analysis([place], used).report, used.gpu_hour_price)
+        require_existing(copies.paths)
+        saved = saved_report(copies.paths[0])
+        found = with_cost(analysis(copies.paths, used).report, used.gpu_hour_price) if saved is None else load(saved)
+        return as_report(copies.told(found))
 
 
 def saved_report(place: Path) -> Path | None:

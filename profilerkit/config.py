@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from pathlib import Path
@@ -147,14 +147,12 @@ def load_settings(
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in _NAMES:
-        if name in _TABLES:
-            continue
-        variable = f"{_VARIABLE}{name.upper()}"
-        if environment.get(variable):
-            found[name] = _checked(name, environment[variable], variable)
-    return found
+    variables = {name: f"{_VARIABLE}{name.upper()}" for name in _NAMES if name not in _TABLES}
+    return {
+        name: _checked(name, environment[variable], variable)
+        for name, variable in variables.items()
+        if environment.get(variable)
+    }
 
 
 def _from_pyproject(start: Path) -> dict[str, Any]:
@@ -184,34 +182,32 @@ def _checked_table(table: Any, path: Path) -> dict[str, Any]:
     for key in table:
         if key.replace("-", "_") not in _NAMES:
             known = [name.replace("_", "-") for name in _NAMES]
-            hint = did_you_mean(key, known) or f"known settings: {', '.join(known)}"
-            raise ConfigError(f"unknown setting {key!r}", cause=f"it is in {where}", hint=hint)
+            raise _unknown_key(key, f"unknown setting {key!r}", known, "known settings", where)
     return {key.replace("-", "_"): _checked(key.replace("-", "_"), value, where) for key, value in table.items()}
+
+
+def _unknown_key(key: str, what: str, known: Sequence[str], all_of_them: str, where: str) -> ConfigError:
+    hint = did_you_mean(key, known) or f"{all_of_them}: {', '.join(known)}"
+    return ConfigError(what, cause=f"it is in {where}", hint=hint)
+
+
+def _refused(what: str, value: Any, where: str, hint: str) -> ConfigError:
+    return ConfigError(what, cause=f"{where} says {value!r}", hint=hint)
 
 
 def _checked(name: str, value: Any, where: str) -> Any:
     """The value in the type of its setting. Lists may also be written as text."""
     option = name.replace("_", "-")
-    if name == "rules":
-        return _rule_options(value, where)
-    if name == "suppress":
-        return _suppressions(value, where)
-    if name == "gpu_hour_price":
-        return _price(value, where)
-    if name == "budgets":
-        return _budgets(value, where)
+    if name in _PARSED:
+        return _PARSED[name](value, where)
     if name in _LISTS:
         separator, noun, example = _LISTS[name]
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
-            raise ConfigError(
-                f"{option} is not a list of {noun}",
-                cause=f"{where} says {value!r}",
-                hint=f"write {option} = {example}",
-            )
+            raise _refused(f"{option} is not a list of {noun}", value, where, f"write {option} = {example}")
         return tuple(piece.strip() for item in items for piece in item.split(separator) if piece.strip())
     if not isinstance(value, str):
-        raise ConfigError(f"{option} is not text", cause=f"{where} says {value!r}", hint=f'write {option} = "…"')
+        raise _refused(f"{option} is not text", value, where, f'write {option} = "…"')
     if name == "fail_on" and value not in SEVERITIES:
         hint = did_you_mean(value, SEVERITIES) or f"allowed: {', '.join(SEVERITIES)}"
         raise ConfigError(f"{value!r} is not a severity", cause=f"{where} sets {option}", hint=hint)
@@ -247,11 +243,8 @@ def _written(option: str, value: str, where: str) -> str:
 def _rule_options(value: Any, where: str) -> dict[str, Options]:
     """Rule to options; which rules and options there are is known only where the rules are."""
     if not isinstance(value, dict) or not all(isinstance(options, dict) for options in value.values()):
-        raise ConfigError(
-            "rules is not a table of tables",
-            cause=f"{where} says {value!r}",
-            hint="write [tool.profilerkit.rules.IN001] with smallest-share = 0.1 below it",
-        )
+        example = "write [tool.profilerkit.rules.IN001] with smallest-share = 0.1 below it"
+        raise _refused("rules is not a table of tables", value, where, example)
     return {
         code: Options(
             {key.replace("-", "_"): item for key, item in options.items()},
@@ -264,7 +257,7 @@ def _rule_options(value: Any, where: str) -> dict[str, Options]:
 def _suppressions(value: Any, where: str) -> tuple[Suppression, ...]:
     example = 'write [[tool.profilerkit.suppress]] and below it rule = "IN002" and reason = "…"'
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise ConfigError("suppress is not a list of tables", cause=f"{where} says {value!r}", hint=example)
+        raise _refused("suppress is not a list of tables", value, where, example)
     return tuple(_suppression(entry, where, example) for entry in value)
 
 
@@ -273,12 +266,11 @@ def _suppression(entry: dict[str, Any], where: str, example: str) -> Suppression
     known = ("rule", "reason", "until")
     for key in entry:
         if key not in known:
-            hint = did_you_mean(key, known) or f"known keys: {', '.join(known)}"
-            raise ConfigError(f"unknown key {key!r} of a suppression", cause=f"it is in {where}", hint=hint)
+            raise _unknown_key(key, f"unknown key {key!r} of a suppression", known, "known keys", where)
     rule, reason, until = (entry.get(key) for key in known)
     for key, text in (("rule", rule), ("reason", reason)):
         if not isinstance(text, str) or not text.strip():
-            raise ConfigError(f"a suppression has no {key}", cause=f"{where} says {entry!r}", hint=example)
+            raise _refused(f"a suppression has no {key}", entry, where, example)
     try:
         last = date.fromisoformat(until) if isinstance(until, str) else until
     except ValueError:
@@ -294,9 +286,15 @@ def _budgets(value: Any, where: str) -> tuple[tuple[str, str], ...]:
         pieces = [piece.partition("=") for piece in value.split(",")]
         value = {metric: limit for metric, _, limit in pieces} if all(limit for _, _, limit in pieces) else value
     if not isinstance(value, dict) or not all(isinstance(limit, str) for limit in value.values()):
-        raise ConfigError(
-            "budgets is not a table of limits as text",
-            cause=f"{where} says {value!r}",
-            hint='write step_time = "200 ms" under [tool.profilerkit.budgets]',
-        )
+        example = 'write step_time = "200 ms" under [tool.profilerkit.budgets]'
+        raise _refused("budgets is not a table of limits as text", value, where, example)
     return tuple((metric.strip(), limit.strip()) for metric, limit in value.items())
+
+
+#: Settings that are neither a list nor text.
+_PARSED: dict[str, Callable[[Any, str], Any]] = {
+    "rules": _rule_options,
+    "suppress": _suppressions,
+    "gpu_hour_price": _price,
+    "budgets": _budgets,
+}

@@ -6,7 +6,6 @@ _BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "
 
 
 def _three_digits(value: float) -> str:
-    """Return three significant digits without an exponent: 38.1, 176, 1.20, 1,455."""
     magnitude = abs(value)
     if magnitude >= 99.95:
         return f"{value:,.0f}"

@@ -25,7 +25,7 @@ from profilerkit.analysis.stats import ratio_error
 from profilerkit.analysis.steps.series import FEW_STEPS, Stall, StepSeries
 from profilerkit.analysis.surroundings import Surroundings, Throttling
 from profilerkit.analysis.workers.loading import LoadingFacts
-from profilerkit.hardware.lookup import DeviceSpec
+from profilerkit.hardware import DeviceSpec
 from profilerkit.model.communication import Communication
 from profilerkit.model.events import MedianStep
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, CodeLine, Evidence, Probed, Source

@@ -37,7 +37,7 @@ from profilerkit.analysis.trust import (
     signals_of_rank,
     unread,
 )
-from profilerkit.hardware.lookup import DeviceSpec
+from profilerkit.hardware import DeviceSpec
 from profilerkit.model.change import fields_of, revise
 from profilerkit.model.communication import Communication
 from profilerkit.model.memory import Memory

@@ -59,7 +59,7 @@ from profilerkit.analysis.steps.lanes import StepLanes, step_events, step_lanes
 from profilerkit.analysis.steps.phases import PhaseFacts, RecordingFacts, optimizer_rows, phase_facts, recording_facts
 from profilerkit.analysis.steps.trend import causes, loading_per_step, warmup_cost
 from profilerkit.analysis.trace_view import TraceView
-from profilerkit.hardware.lookup import DeviceSpec, lookup
+from profilerkit.hardware import DeviceSpec, lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Parallelism
 from profilerkit.model.events import StepEvents

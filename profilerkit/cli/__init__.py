@@ -98,7 +98,11 @@ def _run(words: list[str], boundary: Boundary) -> int:
         debug=getattr(arguments, "debug", False),
     )
     if getattr(arguments, "verbose", False) or boundary.console.debug:
-        _log_to_stderr(boundary.console.debug)
+        import logging
+
+        level = logging.DEBUG if boundary.console.debug else logging.INFO
+        logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+        logging.getLogger("profilerkit").setLevel(level)
     code: int = import_module(f"profilerkit.cli.{verb}").run(arguments, boundary.console)
     return code
 
@@ -163,12 +167,3 @@ def _parsers(verb: str | None) -> tuple[Parser, dict[str, Parser]]:
         if name == verb:
             import_module(f"profilerkit.cli.{name}").add_arguments(parsers[name])
     return top, parsers
-
-
-def _log_to_stderr(everything: bool) -> None:
-    import logging
-
-    logging.basicConfig(
-        level=logging.DEBUG if everything else logging.INFO, format="%(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("profilerkit").setLevel(logging.DEBUG if everything else logging.INFO)

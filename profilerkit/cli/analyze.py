@@ -6,15 +6,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import listing, redact
-from profilerkit.cli.arguments import one_of, some_of
-from profilerkit.cli.consent import add_allow_rules, project_settings
+from profilerkit.cli import listing
+from profilerkit.cli.arguments import (
+    add_allow_rules,
+    add_no_redact,
+    one_of,
+    project_settings,
+    shown_events,
+    shown_reports,
+    shown_step_events,
+    some_of,
+)
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
-from profilerkit.cli.outputs import SUFFIXES, Output, has_screen, opening, plan, render, write
-from profilerkit.cli.places import REMOTE_HELP, at_hand, place
+from profilerkit.cli.outputs import SUFFIXES, Output, has_screen, open_needs_a_page, opening, plan, render, write_all
+from profilerkit.cli.places import REMOTE_HELP, Progress, at_hand, place
 from profilerkit.config import SEVERITIES, Settings, unknown_word
 from profilerkit.errors import UsageError
-from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
     from profilerkit.formats.remote import Copies
@@ -83,13 +90,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what is to be written where, and what is judged: of every verb that makes a report."""
+
+    def installed() -> Sequence[str]:
+        from profilerkit.plugins import renderer_names
+
+        return renderer_names()
+
     formats = tuple(SUFFIXES)
     parser.add_argument("-o", "--output", metavar="FILE", help="write there; a directory gets a name of its own")
     parser.add_argument(
         "-f",
         "--format",
         metavar="FORMATS",
-        type=some_of("--format", formats, _installed_formats),
+        type=some_of("--format", formats, installed),
         default=(),
         dest="formats",
         help=f"write any of {', '.join(formats)}, separated by commas (default: html)",
@@ -107,7 +120,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu-hour-price", metavar="PRICE", help="show what lost time costs, at this price of one GPU for one hour"
     )
     add_allow_rules(parser)
-    redact.add_argument(parser)
+    add_no_redact(parser)
     parser.add_argument("--brief", action="store_true", help="print one line instead of the verdict")
     parser.add_argument("--open", action="store_true", help="open the HTML report in the browser")
 
@@ -120,24 +133,21 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit import api
-    from profilerkit.cli.progress import Progress
     from profilerkit.formats.directories import runs_in
     from profilerkit.formats.inputs import require_existing
 
-    paths: Sequence[Path] = copies.paths
-    require_existing(paths)
-    saved = api.saved_report(paths[0]) if len(paths) == 1 else None
+    require_existing(copies.paths)
+    saved = api.saved_report(copies.paths[0]) if len(copies.paths) == 1 else None
     rerender = saved is not None
     settings = project_settings(arguments, console, runs_rules=not rerender)
-    if saved is not None:
-        paths = [saved]
+    paths = copies.paths if saved is None else [saved]
     if len(paths) == 1 and (runs := runs_in(paths[0])):
         return listing.run(runs, arguments, settings, console)
     if arguments.show is not None:
         return _show(paths, rerender, arguments, settings, console)
     outputs = plan(paths, arguments.formats, arguments.output, rerender=rerender, beside=copies.beside())
-    if arguments.open and not any(output.format == "html" and output.path for output in outputs):
-        raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
+    if arguments.open:
+        open_needs_a_page(outputs)
     _check_device(settings.device)
 
     has_page = any(output.format == "html" for output in outputs)
@@ -157,23 +167,18 @@ def publish(
     *,
     events: "Sequence[StepEvents]" = (),
 ) -> int:
-    """Write the report, print its verdict, judge the gates; return the exit code.
-
-    ``events`` of two steps are for the timeline of the page alone.
-    """
-    from profilerkit.cli.progress import Progress
-
+    """Write the report, print its verdict, judge the gates; return the exit code."""
     with Progress(console) as progress:
         progress.begin("writing the report")
-        (report,) = redact.shown([full], paths, arguments)
-        known = redact.shown_step_events(events, paths, arguments)
+        (report,) = shown_reports([full], paths, arguments)
+        known = shown_step_events(events, paths, arguments)
         page = next((output.path for output in outputs if output.format == "html"), None)
         documents = [
             (one.path, render(report, one, width=80 if one.path else console.width, events=known, page=page))
             for one in outputs
         ]
     try:
-        written = _write_all(documents, console)
+        written = write_all(documents, console)
     except UsageError:  # a full disk: what was found is told all the same
         if arguments.brief:
             console.note(brief(report, ()))
@@ -196,7 +201,6 @@ def publish(
 def _show(
     paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings, console: Console
 ) -> int:
-    """Print one piece of evidence with the raw events behind it."""
     from profilerkit import api
     from profilerkit.report import findings, terminal
 
@@ -211,7 +215,7 @@ def _show(
     made = None if rerender else api.analysis(paths, settings, rank=arguments.rank, strict=arguments.strict)
     known = made.report if made else api.load(paths[0])
     wanted = findings.require_evidence(known, arguments.show)
-    (report,) = redact.shown([known], paths, arguments)
+    (report,) = shown_reports([known], paths, arguments)
     unknown = "A saved report holds no raw events. Name the run directory or the trace instead."
     if made:
         files = " and ".join(made.files_of(wanted))
@@ -219,7 +223,7 @@ def _show(
     text = terminal.render_evidence(
         report,
         arguments.show,
-        redact.shown_events(made.raw_events(wanted), paths, arguments) if made else (),
+        shown_events(made.raw_events(wanted), paths, arguments) if made else (),
         unknown=unknown,
         width=console.width,
         colour=console.colour,
@@ -229,16 +233,10 @@ def _show(
     return DONE
 
 
-def _installed_formats() -> "Sequence[str]":
-    from profilerkit.plugins import renderer_names
-
-    return renderer_names()
-
-
 def _check_device(name: str | None) -> None:
     if name is None:
         return
-    from profilerkit.hardware.lookup import known_names, lookup
+    from profilerkit.hardware import known_names, lookup
 
     if lookup(name) is None:
         hint = "omit --device: other devices are analyzed without peaks"
@@ -257,17 +255,6 @@ def _read(
         return report if settings.gpu_hour_price is None else with_cost(report, settings.gpu_hour_price), ()
     made = api.analysis(paths, settings, rank=arguments.rank, strict=arguments.strict, events=has_page)
     return with_cost(made.report, settings.gpu_hour_price), made.step_events
-
-
-def _write_all(documents: Iterable[tuple[Path | None, str]], console: Console) -> list[str]:
-    """Write each document; return what was written where and how big."""
-    written = []
-    for path, text in documents:
-        if path is None:
-            console.raw(text)
-        else:
-            written.append(f"{path} ({format_bytes(write(path, text))})")
-    return written
 
 
 def _print_verdict(report: "Report", console: Console, *, verbose: bool) -> None:
@@ -293,7 +280,6 @@ def brief(report: "Report", outputs: Iterable[Output]) -> str:
 
 
 def _shortest(path: Path) -> str:
-    """The path, relative to the working directory where that is shorter."""
     return min(str(path), os.path.relpath(path), key=len)
 
 

@@ -1,10 +1,17 @@
-"""Arguments: argparse whose errors have three parts and know what was probably meant."""
+"""Arguments whose errors know what was probably meant; settings with consent to rules; what ``--no-redact`` decides."""
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
+from profilerkit.cli.console import Console
+from profilerkit.config import Settings, load_settings
 from profilerkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from profilerkit.model.events import RawEvents, StepEvents
+    from profilerkit.model.report import Report
 
 
 class Parser(argparse.ArgumentParser):
@@ -80,3 +87,95 @@ def seconds(option: str, least: float, most: float) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+def add_no_redact(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--no-redact``."""
+    parser.add_argument(
+        "--no-redact",
+        action="store_true",
+        help="do not redact user names, host names, paths, variables or secrets",
+    )
+
+
+def shown_reports(reports: "Sequence[Report]", paths: Sequence[Path], arguments: argparse.Namespace) -> "list[Report]":
+    """The reports as they are told: redacted unless ``--no-redact``, and all alike.
+
+    A saved report that was redacted cannot be undone; what it is compared with then loses its names too, or every path
+    would count as a difference.
+    """
+    if arguments.no_redact and not any(report.run.redacted for report in reports):
+        return list(reports)
+    from profilerkit.report.redaction import redacted
+    from profilerkit.rundir.places import identity_of
+
+    names = identity_of(paths)
+    return [redacted(report, names) for report in reports]
+
+
+def shown_events(
+    tables: "Sequence[RawEvents]", paths: Sequence[Path], arguments: argparse.Namespace
+) -> "Sequence[RawEvents]":
+    """Raw events as they are told: redacted unless ``--no-redact``."""
+    if arguments.no_redact:
+        return tables
+    from profilerkit.report.redaction import redacted_events
+    from profilerkit.rundir.places import identity_of
+
+    return redacted_events(tables, identity_of(paths))
+
+
+def shown_step_events(
+    events: "Sequence[StepEvents]", paths: Sequence[Path], arguments: argparse.Namespace
+) -> "Sequence[StepEvents]":
+    """Return the events of steps as they are shown: redacted unless ``--no-redact``."""
+    if arguments.no_redact or not events:
+        return events
+    from profilerkit.report.redaction import redacted_step_events
+    from profilerkit.rundir.places import identity_of
+
+    return redacted_step_events(events, identity_of(paths))
+
+
+def mask(paths: Sequence[Path], arguments: argparse.Namespace) -> "Callable[[str], str]":
+    """Return what is done to each text that is shown: nothing with ``--no-redact``."""
+    if arguments.no_redact:
+        return str
+    from profilerkit.report.redaction import masking
+    from profilerkit.rundir.places import identity_of
+
+    return masking(identity_of(paths))
+
+
+def add_allow_rules(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--allow-rules``."""
+    parser.add_argument(
+        "--allow-rules",
+        action="store_true",
+        help="load the rules that pyproject.toml names, now and later, until one of their files changes",
+    )
+
+
+def project_settings(arguments: argparse.Namespace, console: Console, *, runs_rules: bool = True) -> Settings:
+    """Return the settings in force, and say whose rules are loaded, or were found and are not.
+
+    Raises:
+        UsageError: a setting is wrong, or ``--allow-rules`` finds no rules.
+    """
+    from profilerkit.consent import allow
+    from profilerkit.plugins import about_project_rules
+
+    settings = load_settings(vars(arguments))
+    if arguments.allow_rules:
+        if settings.rules_from is None or not Path(settings.rules_path or "").exists():
+            raise UsageError(
+                "--allow-rules found no rules",
+                cause="no pyproject.toml here or above names a rules-path that exists",
+                hint='write rules-path = "checks" under [tool.profilerkit]',
+            )
+        record = allow(Path(settings.rules_path or ""))
+        console.note(f"allowed the rules in {settings.rules_path} as they are now; recorded in {record}")
+    if runs_rules:
+        for sentence in about_project_rules(settings):
+            console.note(sentence)
+    return settings

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import redact, results
-from profilerkit.cli.consent import project_settings
+from profilerkit.cli import results
+from profilerkit.cli.arguments import project_settings, shown_reports
 from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
     from profilerkit.model.diff import Gate
-    from profilerkit.model.finding import Finding
     from profilerkit.model.report import Report
     from profilerkit.report.ci import Alert
 
@@ -65,18 +64,20 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit import api
 
     results.tell_saved([arguments.path], settings, console)
-    (report,) = redact.shown([api.read_report(arguments.path, settings)], [arguments.path], arguments)
+    (report,) = shown_reports([api.read_report(arguments.path, settings)], [arguments.path], arguments)
     gates = [judge_budget(limit, report) for limit in limits]
-    to_standard_output = results.publish(
-        documents, lambda name: render(report, gates, name, arguments.location), console
-    )
-    if to_standard_output:
+
+    def rendered(name: str) -> str:
+        return render(report, gates, name, arguments.location)
+
+    if results.publish(documents, rendered, console):
         results.tell_gates(gates, console)
     elif not console.quiet:
-        console.out(_text(report, gates, console))
-    results.tell_github(
-        arguments, lambda: render(report, gates, "md", arguments.location), gates, alerts_of(report), console
-    )
+        from profilerkit.report import terminal
+
+        shown = terminal.render_gates(gates, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
+        console.out(f"{report.verdict.bound}: {report.verdict.headline}\n\n{shown}")
+    results.tell_github(arguments, lambda: rendered("md"), gates, alerts_of(report), console)
     return results.exit_code(gates, strict=arguments.strict, judged=True)
 
 
@@ -102,24 +103,18 @@ def render(report: "Report", gates: "Sequence[Gate]", format_name: str, location
     return terminal.render_gates(gates)
 
 
-def _text(report: "Report", gates: "Sequence[Gate]", console: Console) -> str:
-    from profilerkit.report import terminal
-
-    shown = terminal.render_gates(gates, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
-    return f"{report.verdict.bound}: {report.verdict.headline}\n\n{shown}"
-
-
 def alerts_of(report: "Report") -> "list[Alert]":
     """The findings that have a fix, or are severe."""
     from profilerkit.model.finding import in_order
     from profilerkit.report.ci import Alert
 
     return [
-        Alert(rule=outcome.rule, summary=outcome.summary, severity=finding.severity, message=_message(finding))
+        Alert(
+            rule=outcome.rule,
+            summary=outcome.summary,
+            severity=finding.severity,
+            message=f"{finding.title}. {finding.fix.text}" if finding.fix else finding.title,
+        )
         for outcome, finding in in_order(report.outcomes)
         if finding.fix is not None or finding.severity in ("high", "medium")
     ]
-
-
-def _message(finding: "Finding") -> str:
-    return f"{finding.title}. {finding.fix.text}" if finding.fix else finding.title

@@ -30,11 +30,7 @@ class Console:
     """Standard output for data, standard error for everything else.
 
     Attributes:
-        colour: whether standard output gets colour.
-        ascii_only: whether standard output cannot show more than ASCII.
         width: columns of standard output; when it is not a terminal, ``COLUMNS`` or 80.
-        quiet: nothing but errors and asked-for data is shown.
-        debug: errors come with their traceback.
         live: standard output is a terminal on which a page can be drawn over itself.
         in_actions: GitHub Actions reads along: a line of a stranger's text may not be one of its commands.
     """
@@ -49,17 +45,27 @@ class Console:
     ) -> None:
         self.quiet = quiet
         self.debug = debug
-        self.colour = _shows_colour(sys.stdout, colour, environment)
+        is_dumb, in_ci = environment.get("TERM") == "dumb", environment.get("CI")
+        # Colour when asked for; else only on a terminal that nobody asked to keep plain (no-color.org).
+        plain = environment.get("NO_COLOR") or in_ci or is_dumb
+        self.colour = sys.stdout.isatty() and not plain if colour == "auto" else colour == "always"
         self.ascii_only = not _is_utf8(sys.stdout)
-        self.live = sys.stdout.isatty() and environment.get("TERM") != "dumb"
-        self._shows_status = _shows_status(environment) and not (quiet or debug)
+        self.live = sys.stdout.isatty() and not is_dumb
+        self._shows_status = sys.stderr.isatty() and not (in_ci or is_dumb or quiet or debug)
         self._environment = environment
         self.fit()
         self.in_actions = environment.get("GITHUB_ACTIONS") == "true"
 
     def fit(self) -> None:
         """Measure the terminal again: a window may have become wider or narrower."""
-        self.width = _width(sys.stdout, self._environment)
+        if sys.stdout.isatty():
+            from shutil import get_terminal_size
+
+            columns = min(120, get_terminal_size().columns)
+        else:
+            wanted = self._environment.get("COLUMNS", "")
+            columns = int(wanted) if wanted.isdecimal() else 80
+        self.width = max(_LEAST_COLUMNS, columns)
 
     def out(self, text: str) -> None:
         """Write data to standard output. Colour in it is kept only where colour is on."""
@@ -178,25 +184,3 @@ def _put(stream: TextIO, text: str, encoding: str | None) -> None:
 
 def _is_utf8(stream: TextIO) -> bool:
     return (stream.encoding or "utf-8").lower().replace("-", "").replace("_", "") == "utf8"
-
-
-def _shows_colour(stream: TextIO, wanted: Colour, environment: Mapping[str, str]) -> bool:
-    """Colour when asked for; else only on a terminal that nobody asked to keep plain (no-color.org)."""
-    if wanted != "auto":
-        return wanted == "always"
-    plain = environment.get("NO_COLOR") or environment.get("CI") or environment.get("TERM") == "dumb"
-    return stream.isatty() and not plain
-
-
-def _shows_status(environment: Mapping[str, str]) -> bool:
-    """Whether a line on standard error may be drawn over itself."""
-    return sys.stderr.isatty() and not environment.get("CI") and environment.get("TERM") != "dumb"
-
-
-def _width(stream: TextIO, environment: Mapping[str, str]) -> int:
-    if not stream.isatty():
-        wanted = environment.get("COLUMNS", "")
-        return max(_LEAST_COLUMNS, int(wanted)) if wanted.isdecimal() else 80
-    from shutil import get_terminal_size
-
-    return max(_LEAST_COLUMNS, min(120, get_terminal_size().columns))

@@ -4,11 +4,9 @@ import argparse
 import shutil
 import time
 from collections.abc import Container
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from textwrap import fill
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from profilerkit.cli.console import DONE, INCONCLUSIVE, Console
@@ -17,9 +15,9 @@ from profilerkit.errors import CaptureError, UsageError
 from profilerkit.units import format_ns, format_ratio, format_saving
 
 if TYPE_CHECKING:
-    from profilerkit.cli.demos.trained import Proposal, Trained
+    from profilerkit.cli.demos import Program, Proposal, Trained
 
-#: Kind to what is wrong with its training program, the module of that name in ``demos``. Kind ``x`` is ``x-bound``.
+#: Kind to what is wrong with its training program. Kind ``x`` is ``x-bound``.
 KINDS = {
     "input": "a DataLoader that is slower than the training step",
     "overhead": "metrics counted in a Python loop after every step",
@@ -79,7 +77,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         _drop(directory, keep=())
     unproven = _unproven(before, after, proposal)
     console.out(_comparison(before, after, proposal, unproven))
-    _note_other_verdict(before, f"{kind}-bound", console)
+    promised = f"{kind}-bound"
+    if before.report and before.report.verdict.bound != promised:
+        console.note(f"the fault is {promised} on a quiet machine; here it was {before.report.verdict.bound}")
     if not arguments.keep:
         _drop(directory, keep=_REPORTS)
     pages = [directory / name / _REPORTS[0] for name in _RUNS]
@@ -90,17 +90,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     return DONE
 
 
-def _train_twice(program: ModuleType, directory: Path, console: Console) -> "tuple[Trained, Proposal, Trained]":
-    """The run with the fault, the fix its report proposes, and the run with that fix."""
-    console.note(f"1/3 training with a fault: {program.FAULT}")
-    workload = program.prepare()
-    before: Trained = program.train(workload, program.SLOW, directory / _RUNS[0])
+def _train_twice(program: "Program", directory: Path, console: Console) -> "tuple[Trained, Proposal, Trained]":
+    console.note(f"1/3 training with a fault: {program.fault}")
+    train = program.prepare()
+    before = train(program.slow, directory / _RUNS[0])
     _print_verdict(before, console)
-    proposal: Proposal = program.propose(before)
+    proposal = program.propose(before)
     origin = f"its saving predicted by {proposal.rule}" if proposal.rule else "not proposed by the report"
     console.note(f"2/3 applying the fix, {origin}: {proposal.text}")
     console.note("3/3 training again")
-    return before, proposal, program.train(workload, proposal.settings, directory / _RUNS[1])
+    return before, proposal, train(proposal.settings, directory / _RUNS[1])
 
 
 def _uneven(before: "Trained", after: "Trained") -> str:
@@ -131,22 +130,16 @@ def _unproven(before: "Trained", after: "Trained", proposal: "Proposal") -> str:
     )
 
 
-def _note_other_verdict(before: "Trained", promised: str, console: Console) -> None:
-    found = before.report.verdict.bound if before.report else promised
-    if found != promised:
-        console.note(f"the fault is {promised} on a quiet machine; here it was {found}")
-
-
-def _load(kind: str) -> ModuleType:
+def _load(kind: str) -> "Program":
     try:
-        import torch  # noqa: F401 - the programs need it; asked for here so that its absence is explained
+        from profilerkit.cli.demos import PROGRAMS
     except (ImportError, OSError) as error:
         raise UsageError(
             "the demo trains a real model and torch is missing",
             cause=str(error),
             hint="pip install torch",
         ) from error
-    return import_module(f"profilerkit.cli.demos.{kind}")
+    return PROGRAMS[kind]
 
 
 def _fresh_directory(wanted: Path | None, default: Path) -> Path:

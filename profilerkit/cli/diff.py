@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import redact, results
-from profilerkit.cli.consent import project_settings
+from profilerkit.cli import results
+from profilerkit.cli.arguments import project_settings, shown_reports
 from profilerkit.cli.console import Console
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.errors import UsageError
@@ -105,14 +105,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _read(places: "Sequence[str | Path]", arguments: argparse.Namespace, console: Console) -> "list[Report]":
-    """The reports of the places as they are told."""
     from profilerkit import api
 
     with at_hand(places, console) as copies:
         settings = project_settings(arguments, console)
         results.tell_saved(copies.paths, settings, console, copies.words)
         told = [copies.told(api.read_report(path, settings), path) for path in copies.paths]
-        return redact.shown(told, copies.paths, arguments)
+        return shown_reports(told, copies.paths, arguments)
 
 
 def render(diff: "Diff", format_name: str, location: str) -> str:

@@ -4,11 +4,10 @@ import argparse
 import os
 from pathlib import Path
 
-from profilerkit.cli import redact
-from profilerkit.cli.arguments import one_of
-from profilerkit.cli.consent import add_allow_rules, project_settings
+from profilerkit.cli.arguments import add_allow_rules, add_no_redact, mask, one_of, project_settings
 from profilerkit.cli.console import DONE, Console
-from profilerkit.cli.places import REMOTE_HELP, at_hand, place
+from profilerkit.cli.outputs import name_of, unwritten
+from profilerkit.cli.places import REMOTE_HELP, Progress, at_hand, place
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.units import format_bytes
 
@@ -44,13 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, always as gzip")
     add_allow_rules(parser)
-    redact.add_argument(parser)
+    add_no_redact(parser)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Analyze the run and write it; return the exit code."""
     from profilerkit import api
-    from profilerkit.cli.progress import Progress
     from profilerkit.formats.inputs import require_existing
     from profilerkit.report import perfetto
 
@@ -71,12 +69,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             progress.begin("writing the events")
             beside = path.with_name(f".{path.name}.{os.getpid()}.part")
             try:
-                count = perfetto.write(beside, made.report, made.ranks, redact.mask(paths, arguments))
+                count = perfetto.write(beside, made.report, made.ranks, mask(paths, arguments))
                 beside.replace(path)
             except OSError as error:
                 beside.unlink(missing_ok=True)
-                hint = "name another place with -o FILE"
-                raise UsageError(f"cannot write {path}", cause=error.strerror or str(error), hint=hint) from error
+                raise unwritten(path, error, "name another place with -o FILE") from error
     size = format_bytes(path.stat().st_size)
     console.note(f"wrote {path} ({size}, {count:,} events); next: open it in https://ui.perfetto.dev")
     return DONE
@@ -84,8 +81,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _beside(first: Path, elsewhere: Path | None) -> Path:
     """Where the file goes without ``-o``: into a directory that was named, else beside the trace."""
-    from profilerkit.cli.names import name_of
-
     if first.is_dir():
         return (elsewhere or first) / f"trace{_ENDING}"
     return (elsewhere or first.parent) / f"{name_of(first)}{_ENDING}"

@@ -10,9 +10,10 @@ from shlex import quote
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import redact
+from profilerkit.cli.arguments import shown_reports
 from profilerkit.cli.console import DONE, Console
 from profilerkit.cli.outputs import write
+from profilerkit.cli.places import Progress
 from profilerkit.errors import ProfilerkitError, UsageError
 from profilerkit.units import format_gain, format_ns
 
@@ -31,13 +32,7 @@ class Row:
     """One run of a list.
 
     Attributes:
-        run: its directory below the one that was named.
-        recorded_unix_ns: when it was last written to.
-        verdict: its bound; empty where it cannot be analyzed.
-        detail: the sub-cause; may be empty.
-        headline: the verdict's sentence.
         step_time_ns: mean of its steady steps; ``None`` when not measured.
-        fix: what to change first; empty where no change is proposed.
         saving: of that fix; ``None`` when none is stated.
         error: why it cannot be analyzed; empty where it can.
         is_saved: these are numbers of a saved report as new as the recording; else they were made now.
@@ -57,8 +52,6 @@ class Row:
 
 def run(runs: Sequence[Path], arguments: argparse.Namespace, settings: "Settings", console: Console) -> int:
     """Print the runs as a table, or as JSON with ``-f json``."""
-    from profilerkit.cli.progress import Progress
-
     _check(runs, arguments)
     with Progress(console) as progress:
         rows = []
@@ -66,7 +59,11 @@ def run(runs: Sequence[Path], arguments: argparse.Namespace, settings: "Settings
             progress.begin(f"run {number}/{len(runs)}: {path.name}")
             rows.append(_row(path, arguments, settings))
     as_json = arguments.formats == ("json",)
-    text = _json(rows) if as_json else _table(rows, time.time_ns(), console.width)
+    text = (
+        json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False, default=_saving)
+        if as_json
+        else _table(rows, time.time_ns(), console.width)
+    )
     if arguments.output not in (None, "-"):
         write(Path(arguments.output), f"{text}\n")
     elif as_json:
@@ -82,7 +79,6 @@ def run(runs: Sequence[Path], arguments: argparse.Namespace, settings: "Settings
 
 
 def _check(runs: Sequence[Path], arguments: argparse.Namespace) -> None:
-    """Raise ``UsageError`` for what a list cannot do."""
     unfit = [f"--{name.replace('_', '-')}" for name in _OF_ONE_RUN if _is_given(getattr(arguments, name))]
     unfit += [f"-f {name}" for name in arguments.formats if name not in ("json", "text")]
     if unfit or len(arguments.formats) > 1:
@@ -109,7 +105,7 @@ def _row(path: Path, arguments: argparse.Namespace, settings: "Settings") -> Row
         found = api.load(saved) if is_saved else api.read_report(path, settings)
     except ProfilerkitError as error:
         return Row(path.name, written_ns, error=error.cause or error.what)
-    (report,) = redact.shown([found], [path], arguments)
+    (report,) = shown_reports([found], [path], arguments)
     best = next(iter(with_fixes(report.outcomes)), None)
     return Row(
         path.name,
@@ -124,11 +120,8 @@ def _row(path: Path, arguments: argparse.Namespace, settings: "Settings") -> Row
     )
 
 
-def _json(rows: Sequence[Row]) -> str:
-    def saving(of: "Saving") -> dict[str, float | str]:
-        return {"low": of.low, "expected": of.expected, "high": of.high, "method": of.method}
-
-    return json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False, default=saving)
+def _saving(of: "Saving") -> dict[str, float | str]:
+    return {"low": of.low, "expected": of.expected, "high": of.high, "method": of.method}
 
 
 def _table(rows: Sequence[Row], now_ns: int, width: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from profilerkit.cli.arguments import one_of
 from profilerkit.cli.console import DONE, FAILED, Console
-from profilerkit.cli.places import REMOTE_HELP, place
+from profilerkit.cli.places import REMOTE_HELP, Progress, place
 from profilerkit.config import load_settings
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.units import format_bytes
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit.formats.processes import needed_bytes, room_bytes
     from profilerkit.formats.remote import is_remote, shown
     from profilerkit.model.change import revise
-    from profilerkit.summaries import engines
+    from profilerkit.summaries import mapping
     from profilerkit.summaries.files import is_fresh, place_of
     from profilerkit.summaries.mapping import Task, map_all, shard_of
 
@@ -90,8 +90,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise UsageError("--scheduler needs Dask", cause=f"the engine is {arguments.engine}", hint="add --engine dask")
     if arguments.workers is not None and arguments.workers < 1:
         raise UsageError(f"--workers {arguments.workers} is too few", hint="name at least 1")
-    here = {"pool": engines.pool, "inline": engines.inline}
-    engine = here.get(arguments.engine) or engines.dask(arguments.scheduler)
+    here = {"pool": mapping.pool, "inline": mapping.inline}
+    engine = here.get(arguments.engine) or mapping.dask(arguments.scheduler)
     index, count = _shard(arguments.shard)
     settings = load_settings(vars(arguments))
     reading = Reading(device=settings.device, registry=with_patterns(settings.communication_kernels))
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     every = [Task(trace, place_of(trace, output), reading) for trace in traces]
     stale = [task for task in every if arguments.force or not is_fresh(task.target, task.trace, reading)]
     tasks = [revise(task, memory_bytes=needed_bytes(_text_bytes(task.trace))) for task in stale]
-    workers = min(engines.usable_workers(arguments.workers), max(len(tasks), 1))
+    workers = min(mapping.usable_workers(arguments.workers), max(len(tasks), 1))
     # Dask looks after the memory of its workers itself, which may be on other machines.
     room = room_bytes() if arguments.engine == "pool" else math.inf
     _tell_room(tasks, workers, room, console)
@@ -136,8 +136,6 @@ def _tell_room(tasks: "Sequence[Task]", workers: int, room: float, console: Cons
 
 def _shown(results: "Iterable[Done]", count: int, console: Console) -> "Iterator[Done]":
     """The results as they come, and on a terminal how far it is."""
-    from profilerkit.cli.progress import Progress
-
     with Progress(console) as progress:
         progress.begin(f"summarising {count:,} traces")
         for number, done in enumerate(results):
@@ -160,7 +158,6 @@ def _shard(text: str | None) -> tuple[int, int]:
 
 
 def _told(task: "Task") -> str:
-    """The trace of a task, as it is named."""
     return str(task.trace) if isinstance(task.trace, Path) else task.trace.url
 
 
@@ -174,11 +171,7 @@ def _text_bytes(trace: "Path | RemoteFile") -> int:
 
 
 def _traces(places: Sequence[str | Path]) -> "list[Path | RemoteFile]":
-    """The traces that are named, and those in the directories that are, at any depth; sorted, each once.
-
-    Raises:
-        UnreadableInputError: one is missing, or there is no trace at all.
-    """
+    """The traces that are named, and those in the directories that are, at any depth; sorted, each once."""
     from profilerkit.formats.directories import traces_below, traces_named
     from profilerkit.formats.remote import is_remote, listed, shown
 
@@ -200,11 +193,6 @@ def _traces(places: Sequence[str | Path]) -> "list[Path | RemoteFile]":
 
 
 def _made(place: str | Path) -> Path:
-    """The directory, which is there now.
-
-    Raises:
-        UsageError: it cannot be made, or lies elsewhere.
-    """
     if isinstance(place, str):
         raise UsageError(
             "summaries are written to a local directory",

@@ -1,18 +1,87 @@
-"""Where reports are written and how: beside the input, atomically, never over it."""
+"""Where reports are written, how they are named, and how they are rendered: beside the input, never over it."""
 
+import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
-from profilerkit.rundir.files import write_whole
+from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
     from profilerkit.model.events import StepEvents
     from profilerkit.model.report import Report
+
+
+# Read of each end of a file; a trace can have gigabytes.
+_END_BYTES = 1 << 16
+
+
+def shared_stem(recording: Path) -> str:
+    """``<run>.<yyyymmdd-hhmm>.<8 hex>``: what was recorded, when, and which of several of that minute.
+
+    The time is in UTC: when a run was started, or that of the newest trace. The digits are of the contents: of a run
+    directory ``run.json`` alone, which is written once, else the ends of the files.
+    """
+    files = sorted(_files(recording))
+    known = hashlib.sha256()
+    for file in files:
+        known.update(file.name.encode("utf-8", "surrogateescape") + _ends(file))
+    when = datetime.fromtimestamp(_seconds(recording, files), UTC).strftime("%Y%m%d-%H%M")
+    return f"{name_of(recording.resolve())}.{when}.{known.hexdigest()[:8]}"
+
+
+def made_stem(kind: str, places: Iterable[object]) -> str:
+    """``<kind>.<yyyymmdd-hhmmss>.<8 hex>``: what is made of the places, when, and which of several of that second.
+
+    The time is in UTC; the digits are of where the places are, for one on another machine is not read yet.
+    """
+    whole = "\0".join(str(place.resolve()) if isinstance(place, Path) else str(place) for place in places)
+    digits = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return f"{kind}.{datetime.now(UTC):%Y%m%d-%H%M%S}.{digits}"
+
+
+def name_of(recording: Path) -> str:
+    """What its reports are named by; those of a summary by its trace."""
+    from profilerkit.summaries.files import name_of_trace
+
+    if recording.is_dir():
+        return recording.name
+    return name_of_trace(recording.name).removesuffix(".gz").removesuffix(".json")
+
+
+def _seconds(recording: Path, files: Sequence[Path]) -> float:
+    from profilerkit.rundir.files import read_document
+    from profilerkit.rundir.layout import MANIFEST, RunManifest
+
+    with suppress(OSError, ValueError):
+        return read_document(recording / MANIFEST, RunManifest).created_unix_ns / 1e9
+    return max((file.stat().st_mtime for file in files), default=0.0)
+
+
+def _files(recording: Path) -> Iterable[Path]:
+    if not recording.is_dir():
+        return [recording]
+    from profilerkit.rundir.layout import MANIFEST
+
+    manifest = recording / MANIFEST
+    return [manifest] if manifest.is_file() else (file for file in recording.iterdir() if file.is_file())
+
+
+def _ends(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        opened.seek(0)
+        first = opened.read(_END_BYTES)
+        opened.seek(max(size - _END_BYTES, 0))
+        return size.to_bytes(8, "little") + first + opened.read(_END_BYTES)
+
 
 #: Format to the ending of its file.
 SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt"}
@@ -53,13 +122,7 @@ def plan(
 
             find_renderer(name)
     if target == "-":
-        if len(formats) != 1:
-            raise UsageError(
-                "-o - needs one format",
-                cause=f"{len(formats)} formats were given",
-                hint="add -f json, -f md or -f text",
-            )
-        return (Output(formats[0], None),)
+        return for_standard_output(formats, "text")
     if target is not None:
         _check_target(target, formats)
     chosen = tuple(formats) or _default_formats(inputs[0], target)
@@ -74,6 +137,17 @@ def plan(
         assert output.path is not None
         _check_writable(output.path, inputs)
     return outputs
+
+
+def for_standard_output(formats: Sequence[str], last: str) -> tuple[Output, ...]:
+    """The one format that was asked for; ``last`` is named among those to choose from."""
+    if len(formats) != 1:
+        raise UsageError(
+            "-o - needs one format",
+            cause=f"{len(formats)} formats were given",
+            hint=f"add -f json, -f md or -f {last}",
+        )
+    return (Output(formats[0], None),)
 
 
 def render(
@@ -111,14 +185,38 @@ def render(
     return find_renderer(format_name)(report)
 
 
+def open_needs_a_page(outputs: Iterable[Output]) -> None:
+    """Raise ``UsageError`` unless a page for ``--open`` is to be written."""
+    if not any(output.format == "html" and output.path for output in outputs):
+        raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
+
+
 def write(path: Path, text: str) -> int:
     """Write beside ``path`` and rename; a device such as ``/dev/null`` is written to. Returns the size in bytes."""
+    from profilerkit.rundir.files import write_whole
+
     data = text.encode("utf-8", "backslashreplace")
     try:
         write_whole(path, data)
     except OSError as error:
-        raise UsageError(f"cannot write {path}", cause=error.strerror or str(error), hint=_HINT) from error
+        raise unwritten(path, error, _HINT) from error
     return len(data)
+
+
+def unwritten(path: object, error: OSError, hint: str) -> UsageError:
+    """Return the error for a file that cannot be written."""
+    return UsageError(f"cannot write {path}", cause=error.strerror or str(error), hint=hint)
+
+
+def write_all(documents: Iterable[tuple[Path | None, str]], console: Console) -> list[str]:
+    """Write each document, without a path to standard output; return what was written where and how big."""
+    written = []
+    for path, text in documents:
+        if path is None:
+            console.raw(text)
+        else:
+            written.append(f"{path} ({format_bytes(write(path, text))})")
+    return written
 
 
 def has_screen() -> bool:
@@ -174,8 +272,6 @@ def _default_formats(first: Path, target: str | None) -> tuple[str, ...]:
 
 def _stem(first: Path, target: str | None, beside: Path | None, *, rerender: bool) -> Path:
     """The path of the reports without the ending of the format."""
-    from profilerkit.cli.names import name_of, shared_stem
-
     if target is not None and not Path(target).is_dir():
         named = Path(target)
         return named.with_suffix("") if named.suffix.lower() in SUFFIXES.values() else named

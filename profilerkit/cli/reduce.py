@@ -1,16 +1,13 @@
 """``profilerkit reduce``: the summaries of any number of ranks to one verdict and its report files."""
 
 import argparse
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profilerkit.cli import analyze
-from profilerkit.cli.consent import project_settings
+from profilerkit.cli.arguments import project_settings
 from profilerkit.cli.console import Console
-from profilerkit.cli.outputs import plan
-from profilerkit.cli.places import REMOTE_HELP, at_hand, place
-from profilerkit.errors import UsageError
+from profilerkit.cli.outputs import open_needs_a_page, plan
+from profilerkit.cli.places import REMOTE_HELP, Progress, at_hand, place
 
 if TYPE_CHECKING:
     from profilerkit.formats.remote import Copies
@@ -47,16 +44,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit import api
-    from profilerkit.cli.progress import Progress
     from profilerkit.summaries.files import name_of_trace
 
-    paths: Sequence[Path] = copies.paths
+    paths = copies.paths
     settings = project_settings(arguments, console)
     # Where the traces lie beside their summaries, they are not written over either.
     traces = [path.with_name(name_of_trace(path.name)) for path in paths if path.is_file()]
     outputs = plan([*paths, *traces], arguments.formats, arguments.output, rerender=False, beside=copies.beside())
-    if arguments.open and not any(output.format == "html" and output.path for output in outputs):
-        raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
+    if arguments.open:
+        open_needs_a_page(outputs)
     with Progress(console):
         report = api.reduced_report(paths, settings)
     return analyze.publish(copies.told(report), outputs, paths, arguments, settings, console)

@@ -3,35 +3,25 @@
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import redact
-from profilerkit.cli.arguments import some_of
-from profilerkit.cli.consent import add_allow_rules
+from profilerkit.cli.arguments import add_allow_rules, add_no_redact, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
-from profilerkit.cli.outputs import write
+from profilerkit.cli.outputs import SUFFIXES as OF_REPORTS
+from profilerkit.cli.outputs import Output, for_standard_output, made_stem, unwritten, write_all
 from profilerkit.config import Settings
 from profilerkit.errors import UsageError
-from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
     from profilerkit.model.diff import Gate
     from profilerkit.report.ci import Alert
 
 #: Format to the ending of its file.
-SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt", "junit": ".xml", "sarif": ".sarif"}
+SUFFIXES = {**OF_REPORTS, "junit": ".xml", "sarif": ".sarif"}
 #: Code scanning refuses an alert without a file. Budgets stand in this one; a finding is about the run, not a line.
 LOCATION = "pyproject.toml"
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One document to write; ``path`` is ``None`` for standard output."""
-
-    format: str
-    path: Path | None
 
 
 def add_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
@@ -47,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]) -> No
         help=f"write any of {', '.join(formats)}, separated by commas",
     )
     add_allow_rules(parser)
-    redact.add_argument(parser)
+    add_no_redact(parser)
     parser.add_argument("--strict", action="store_true", help="exit with 3 when a gate could not be judged")
     parser.add_argument(
         "--annotations", action="store_true", help="print annotations for GitHub; automatic in GitHub Actions"
@@ -79,27 +69,19 @@ def tell_saved(paths: Sequence[Path], settings: Settings, console: Console, word
 
 def plan(
     formats: Sequence[str], target: str | None, stem: str, known: Sequence[str], judged: Iterable[object]
-) -> tuple[Document, ...]:
+) -> tuple[Output, ...]:
     """What to write where: nothing unless asked. Raises ``UsageError`` where it is not clear.
 
     ``target`` names one document, whose ending stands for the format, or a directory: what was ``judged`` then goes
     into the name, for others may lie there. Without it the files are called ``stem``.
     """
     if target is None:
-        return tuple(Document(name, Path(stem + SUFFIXES[name])) for name in formats)
+        return tuple(Output(name, Path(stem + SUFFIXES[name])) for name in formats)
     if target == "-":
-        if len(formats) != 1:
-            raise UsageError(
-                "-o - needs one format",
-                cause=f"{len(formats)} formats were given",
-                hint="add -f json, -f md or -f junit",
-            )
-        return (Document(formats[0], None),)
+        return for_standard_output(formats, "junit")
     if Path(target).is_dir():
-        from profilerkit.cli.names import made_stem
-
         made = made_stem(stem, judged)
-        return tuple(Document(name, Path(target) / (made + SUFFIXES[name])) for name in formats or known[:1])
+        return tuple(Output(name, Path(target) / (made + SUFFIXES[name])) for name in formats or known[:1])
     ending = Path(target).suffix.lower()
     chosen = tuple(formats) or tuple(name for name in known if SUFFIXES[name] == ending)
     if len(chosen) != 1:
@@ -112,21 +94,15 @@ def plan(
         raise UsageError(
             f"cannot write {target}", cause=f"{Path(target).parent} is not a directory", hint="create it first"
         )
-    return (Document(chosen[0], Path(target)),)
+    return (Output(chosen[0], Path(target)),)
 
 
-def publish(documents: Sequence[Document], render: Callable[[str], str], console: Console) -> bool:
+def publish(outputs: Sequence[Output], render: Callable[[str], str], console: Console) -> bool:
     """Write each document; whether one of them went to standard output."""
-    written = []
-    for document in documents:
-        text = render(document.format)
-        if document.path is None:
-            console.raw(text)
-        else:
-            written.append(f"{document.path} ({format_bytes(write(document.path, text))})")
+    written = write_all(((output.path, render(output.format)) for output in outputs), console)
     if written:
         console.note(f"wrote {' and '.join(written)}")
-    return any(document.path is None for document in documents)
+    return any(output.path is None for output in outputs)
 
 
 def tell_github(
@@ -151,9 +127,7 @@ def tell_github(
             with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(markdown())
         except OSError as error:
-            raise UsageError(
-                f"cannot write {summary}", cause=error.strerror or str(error), hint="name another file with --summary"
-            ) from error
+            raise unwritten(summary, error, "name another file with --summary") from error
 
 
 def tell_gates(gates: "Sequence[Gate]", console: Console) -> None:

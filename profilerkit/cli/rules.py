@@ -3,10 +3,9 @@
 import argparse
 import json
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from profilerkit.cli.arguments import one_of
-from profilerkit.cli.consent import add_allow_rules, project_settings
+from profilerkit.cli.arguments import add_allow_rules, one_of, project_settings
 from profilerkit.cli.console import DONE, Console
 from profilerkit.config import unknown_word
 
@@ -51,7 +50,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     rules = _known(arguments, console)
     wanted = arguments.code
     exact = [rule for rule in rules if wanted and wanted.lower() in (rule.code.lower(), rule.name.lower())]
-    listed = [rule for rule in rules if wanted is None or _is_in(rule, wanted.lower())]
+    family = (wanted or "").lower()  # or the beginning of a code
+    listed = [rule for rule in rules if not wanted or rule.family == family or rule.code.lower().startswith(family)]
     if not exact and not listed:
         known = [name for rule in rules for name in (rule.code, rule.name, rule.family)]
         raise unknown_word(wanted, known, what="rule", hint="profilerkit rules lists them")
@@ -62,11 +62,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     else:
         console.raw(_document(exact or listed, arguments.format, bool(exact), console.width))
     return DONE
-
-
-def _is_in(rule: "Rule", wanted: str) -> bool:
-    """Return whether a family, or the beginning of a code, means this rule."""
-    return rule.family == wanted or rule.code.lower().startswith(wanted)
 
 
 def _known(arguments: argparse.Namespace, console: Console) -> "list[Rule]":
@@ -91,7 +86,17 @@ def _document(rules: "Sequence[Rule]", form: str, is_one: bool, width: int) -> s
         return docs.render_markdown(rules)
     if form == "html":
         return docs.render_html(rules)
-    records = [_record(rule, width) for rule in rules]
+    records = [
+        {
+            "code": rule.code,
+            "name": rule.name,
+            "family": rule.family,
+            "summary": rule.summary,
+            "options": docs.thresholds(rule),
+            "page": docs.render_text(rule, width=width),
+        }
+        for rule in rules
+    ]
     return json.dumps(records[0] if is_one else records, indent=2, ensure_ascii=False)
 
 
@@ -102,16 +107,3 @@ def _table(rules: "Sequence[Rule]", width: int) -> str:
         lead = f"{rule.code:<6} {rule.family:<{family_width}}  "
         lines += textwrap.wrap(rule.summary, width, initial_indent=lead, subsequent_indent=" " * len(lead))
     return "\n".join(lines)
-
-
-def _record(rule: "Rule", width: int) -> dict[str, Any]:
-    from profilerkit.rules import docs
-
-    return {
-        "code": rule.code,
-        "name": rule.name,
-        "family": rule.family,
-        "summary": rule.summary,
-        "options": docs.thresholds(rule),
-        "page": docs.render_text(rule, width=width),
-    }

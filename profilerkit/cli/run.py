@@ -35,6 +35,7 @@ ends with the program. A profile block in the script joins the recording."""
 _WITH_VALUE = ("-o", "--output", "--trace-steps", "--warmup-steps", "--trace-every", "--probe", "--color")
 #: What Python runs; ``""`` is of a script without a suffix.
 _SCRIPTS = ("", ".py", ".pyc", ".pyw", ".pyz", ".zip")
+_CHOICES = ("trace_steps", "warmup_steps", "trace_every", "with_stack", "summaries")
 _OFF = {
     "deep": "do not trace a window of steps",
     "nvml": "do not sample the GPU",
@@ -211,25 +212,20 @@ def python_options(words: Sequence[str]) -> list[str]:
 
 
 def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str]:
-    """The environment of the command."""
     from profilerkit.capture.settings import RunOptions, budget_of, probes_of
-    from profilerkit.cli import launch
 
     variables = dict(os.environ)
     budget_of(None, variables)  # refused here, where nothing runs yet
+    choices = {name: getattr(arguments, name) for name in (*_CHOICES, *_OFF)}
+    if arguments.probe is not None:
+        choices["probes"] = probes_of(name.strip() for name in arguments.probe.split(","))
     RunOptions(
         pid=os.getpid(),
-        start_directory=str(Path(launch.__file__).absolute().with_name("start")),
+        start_directory=str(Path(__file__).absolute().with_name("start")),
         directory=str(Path.cwd()),
         began_unix_ns=time.time_ns(),
         path=None if arguments.output is None else str(arguments.output.absolute()),
-        trace_steps=arguments.trace_steps,
-        warmup_steps=arguments.warmup_steps,
-        trace_every=arguments.trace_every,
-        with_stack=arguments.with_stack,
-        summaries=arguments.summaries,
-        probes=None if arguments.probe is None else probes_of(name.strip() for name in arguments.probe.split(",")),
-        **{name: getattr(arguments, name) for name in _OFF},
+        choices={name: value for name, value in choices.items() if value is not None},
         quiet=console.quiet,
     ).put(variables)
     return variables

@@ -1,7 +1,4 @@
-"""``profilerkit watch``: what a running job does, from the files that it writes.
-
-The job does not know that it is watched: files are read, nothing is locked, nothing is asked of its processes.
-"""
+"""``profilerkit watch``: what a running job does, from the files that it writes."""
 
 import argparse
 import os
@@ -9,11 +6,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from shlex import join
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import redact
-from profilerkit.cli.arguments import seconds
-from profilerkit.cli.consent import add_allow_rules, project_settings
+from profilerkit.cli.arguments import add_allow_rules, add_no_redact, project_settings, seconds, shown_reports
 from profilerkit.cli.console import DONE, INTERRUPTED, Console
 from profilerkit.errors import UnreadableInputError, UsageError
 
@@ -22,6 +18,33 @@ if TYPE_CHECKING:
     from profilerkit.model.live import Live
     from profilerkit.model.report import Report
     from profilerkit.rundir.follow import RankState
+
+
+_UP, _CLEAR_BELOW, _CLEAR_ALL = "\x1b[{}A\r", "\x1b[J", "\x1b[H\x1b[2J"
+
+
+class Screen:
+    """Where the last page stands. Only for a console that is ``live``."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lines = 0
+        self._size = get_terminal_size()
+
+    def show(self, page: str, *, whole: bool = False) -> None:
+        """Draw ``page`` where the last one stands; what does not fit is left out unless it is the last, ``whole``."""
+        size = get_terminal_size()
+        lines = page.splitlines()
+        room = max(size.lines - 1, 2)
+        if len(lines) > room and not whole:
+            lines = [*lines[: room - 1], f"{len(lines) - room + 1} more lines: make the window taller"]
+        # Where the terminal has wrapped lines, after a change of width or in too few columns, there are more of them.
+        back = _UP.format(self._lines) if self._lines else ""
+        is_known = size == self._size and size.columns >= self._console.width
+        start = back + _CLEAR_BELOW if is_known else _CLEAR_ALL
+        self._console.raw(start + "\n".join(lines) + "\n")
+        self._lines, self._size = len(lines), size
+
 
 _EPILOG = """\
 examples:
@@ -74,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--once", action="store_true", help="print one page and exit")
     add_allow_rules(parser)
-    redact.add_argument(parser)
+    add_no_redact(parser)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -149,7 +172,6 @@ def _is_gone(live: "Live") -> bool:
 
 
 def _ending(live: "Live", report: "Report | None") -> str:
-    """How the run ended, or that it may be gone."""
     from profilerkit.units import format_long_ns
 
     if live.is_over:
@@ -159,7 +181,6 @@ def _ending(live: "Live", report: "Report | None") -> str:
 
 def _follow(watched: "_Watched", console: Console) -> str:
     """Show the run until it is over, or taken to be gone; return how it ended."""
-    from profilerkit.cli.screen import Screen
     from profilerkit.report import live as words
 
     screen = Screen(console) if console.live else None
@@ -189,7 +210,9 @@ def _follow(watched: "_Watched", console: Console) -> str:
         time.sleep(watched.every_s if is_first else max(watched.every_s, looking_s / _LOOKING_SHARE))
         if is_first:
             is_first = False
-            _give_way()
+            # Let the training go first, but not before the first page: on a busy host that would take its time.
+            with suppress(OSError):  # it has a lower priority already
+                os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
     page = watched.page(live, report, console)
     if screen is not None:
         screen.show(page, whole=True)
@@ -198,19 +221,8 @@ def _follow(watched: "_Watched", console: Console) -> str:
     return _ending(live, report)
 
 
-def _give_way() -> None:
-    """Let the training go first. Not before the first page: on a busy host that would take its time."""
-    with suppress(OSError):  # it has a lower priority already
-        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
-
-
 class _Watched:
-    """One run, what is known of it, and when it is judged again.
-
-    Attributes:
-        every_s: time between two looks.
-        judging_s: CPU time that the last look took for a verdict.
-    """
+    """One run, what is known of it, and when it is judged again."""
 
     def __init__(self, place: Path, settings: "Settings", arguments: argparse.Namespace) -> None:
         from profilerkit.rundir.follow import FollowedRun
@@ -239,7 +251,7 @@ class _Watched:
         self.judging_s = 0.0
         if run.ranks and (judge or is_due):
             began_s, is_first = time.process_time(), self._report is None
-            (told,) = redact.shown([api.so_far(run, self._settings)], [self._place], self._arguments)
+            (told,) = shown_reports([api.so_far(run, self._settings)], [self._place], self._arguments)
             self.judging_s = time.process_time() - began_s
             self._take(told)
             refreshes = _REFRESHES if told.steps.steady >= FEWEST_JUDGED else 1
@@ -292,7 +304,6 @@ class _Watched:
         return f"next: {join(['profilerkit', 'analyze', str(self._place)])}"
 
     def page(self, live: "Live", report: "Report | None", console: Console) -> str:
-        """The page in the characters and the width of the console."""
         from profilerkit.report import live as words
 
         return words.page(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from profilerkit.errors import UsageError
-from profilerkit.integrations.replaced import Replaced, TimedSave
+from profilerkit.integrations import Replaced, TimedSave
 from profilerkit.profiling import Profile
 
 _SAVES = ("save", "save_model", "save_state")

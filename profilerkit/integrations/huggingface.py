@@ -13,11 +13,7 @@ from profilerkit.profiling import Profile, profile
 
 
 class TrainerHooks:
-    """Record ``train()``; the base of ``ProfilerkitCallback`` beside the ``TrainerCallback`` of transformers.
-
-    Attributes:
-        prof: the recording; its ``report`` is there after the training.
-    """
+    """Record ``train()``; the base of ``ProfilerkitCallback`` beside the ``TrainerCallback`` of transformers."""
 
     def __init__(self, prof: Profile | None = None) -> None:
         """``prof`` is what ``profilerkit.profile()`` gave; in its ``with`` block that block ends the recording."""

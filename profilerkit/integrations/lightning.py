@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from profilerkit.errors import UsageError
-from profilerkit.integrations.replaced import TimedSave
+from profilerkit.integrations import TimedSave
 from profilerkit.profiling import Profile, profile
 
 #: Two distributions of one framework, whose classes do not know each other.
@@ -22,11 +22,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 class LightningHooks:
-    """Record the fit; the base of ``ProfilerkitCallback`` beside Lightning's ``Callback``.
-
-    Attributes:
-        prof: the recording; its ``report`` is there after the fit.
-    """
+    """Record the fit; the base of ``ProfilerkitCallback`` beside Lightning's ``Callback``."""
 
     def __init__(self, prof: Profile | None = None) -> None:
         """``prof`` is what ``profilerkit.profile()`` gave; in its ``with`` block that block ends the recording."""
@@ -78,11 +74,7 @@ class LightningHooks:
 
 
 class ProfilerHooks:
-    """Record as Lightning's ``Profiler``, the other base of ``ProfilerkitProfiler``: the callback does the work.
-
-    Attributes:
-        prof: the recording; its ``report`` is there after the fit.
-    """
+    """Record as Lightning's ``Profiler``, the other base of ``ProfilerkitProfiler``: the callback does the work."""
 
     def __init__(self, recording: str | os.PathLike[str] | Profile | None = None) -> None:
         """``recording`` is the run directory, or what ``profilerkit.profile()`` gave."""

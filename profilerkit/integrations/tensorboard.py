@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from profilerkit.integrations.tracked import scalars
+from profilerkit.integrations import scalars
 from profilerkit.model.report import Report
 from profilerkit.report.redaction import told
 from profilerkit.results import as_report

@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from profilerkit.integrations.tracked import scalars
+from profilerkit.integrations import scalars
 from profilerkit.model.report import Report
 from profilerkit.report.redaction import told
 from profilerkit.results import as_report

@@ -17,10 +17,8 @@ from profilerkit.formats.windows import job_of_trace, samples_beside, window_of
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Condition
 from profilerkit.rundir.files import open_regular, write_whole
-from profilerkit.summaries.codec import decode, encode
-from profilerkit.summaries.compact import smaller, thin
-from profilerkit.summaries.sample import MOST_COLLECTIVES
-from profilerkit.summaries.sound import sound
+from profilerkit.summaries.codec import decode, encode, sound
+from profilerkit.summaries.compact import MOST_COLLECTIVES, smaller, thin
 from profilerkit.units import format_bytes
 
 SUFFIX = ".pksum"
@@ -45,20 +43,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What a summary was made from, and by what.
 
     Attributes:
-        version: of profilerkit; another one writes another record.
-        origin: name of the trace's file.
-        trace_bytes: its size.
-        trace_mtime_ns: when it was written.
         stamp: of a trace that lies elsewhere, what changes with it; empty of one that is here.
-        reading: how it was read, as a digest.
         rank: of a trace in a run directory, as that says; ``None`` elsewhere.
         kind: of its window there: ``scheduled``, or ``anomaly`` where it was opened for slow steps; empty elsewhere.
         first_step: of that window; -1 elsewhere.
         outline_bytes: length of the record by which ranks are compared; the rest is everything else.
         details_bytes: length of that rest.
-        left_out: what did not fit, in words; empty where all did.
-        collectives: of the trace.
-        compared: those of them in the record by which ranks are compared.
         condition: of the rank's device and host, as its run directory has samples of them; ``None`` elsewhere.
     """
 
@@ -117,11 +107,7 @@ def digest(reading: Reading) -> str:
 
 
 def place_of(trace: Path | RemoteFile, directory: Path | None) -> Path:
-    """Where the summary of a trace lies: beside it, or in a directory, where the trace's own one tells it apart.
-
-    Raises:
-        UsageError: the trace lies elsewhere, and no directory was given: nothing is written there.
-    """
+    """Where the summary of a trace lies: beside it, or in a directory, where the trace's own one tells it apart."""
     if isinstance(trace, RemoteFile):
         if directory is None:
             raise UsageError(
@@ -161,13 +147,8 @@ def is_fresh(target: Path, trace: Path | RemoteFile, reading: Reading) -> bool:
     return is_same and (found.version, found.reading) == (__version__, digest(reading))
 
 
-def summarise(trace: Path | RemoteFile, target: Path, reading: Reading) -> None:
-    """Read one trace and write its summary; what lies elsewhere is fetched meanwhile.
-
-    Raises:
-        UnreadableInputError: the trace cannot be read.
-        OSError: the summary cannot be written.
-    """
+def summarise_into(trace: Path | RemoteFile, target: Path, reading: Reading) -> None:
+    """Read one trace and write its summary; what lies elsewhere is fetched meanwhile."""
     if isinstance(trace, RemoteFile):
         stamp = trace.stamp()
         with fetched([trace]) as copies:
@@ -198,16 +179,7 @@ def _summarise(trace: Path, target: Path, reading: Reading, stamp: str) -> None:
 
 
 def write(facts: TraceFacts, target: Path, header: Header) -> None:
-    """Write the summary of a trace, beside its place and renamed.
-
-    Args:
-        facts: of the trace.
-        target: the file.
-        header: what it was made from; what is about the file itself is filled in.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write the summary of a trace, beside its place and renamed."""
     least = thin(facts)
     outline = encode(least)
     details, left_out = _fitted(facts, MOST_FILE_BYTES - len(outline) - _HEADER_BYTES)
@@ -235,11 +207,7 @@ def _fitted(facts: TraceFacts, room: int) -> tuple[bytes, str]:
 
 
 def open_summary(path: Path) -> Summary:
-    """What the file says of itself.
-
-    Raises:
-        UnreadableInputError: it cannot be read, or is no summary.
-    """
+    """What the file says of itself."""
     try:
         with open_regular(path, named=True) as file:
             start = file.read(len(_MAGIC) + _LENGTH_BYTES)

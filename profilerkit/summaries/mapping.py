@@ -1,20 +1,144 @@
-"""Many traces to their summaries: what is done is skipped, and a worker that dies costs nobody else anything."""
+"""Traces to their summaries: one, or all of them in processes of this machine or of Dask."""
 
 import math
+import multiprocessing
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
-from profilerkit.errors import UnreadableInputError
+from profilerkit.analysis.communication.registry import with_patterns
+from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats.jobs import Reading
-from profilerkit.formats.remote import RemoteFile
-from profilerkit.summaries.engines import Engine
-from profilerkit.summaries.files import summarise
+from profilerkit.formats.processes import free_cores
+from profilerkit.formats.remote import RemoteFile, is_remote, listed, shown
+from profilerkit.summaries.files import is_fresh, place_of, summarise_into
+
+_R = TypeVar("_R")
+
+#: A scheduler that runs answers at once.
+_ANSWER_SECONDS = 10
+#: Makes an executor of so many workers for as long as the context lasts.
+Engine = Callable[[int], AbstractContextManager[Executor]]
+
+
+def usable_workers(wanted: int | None) -> int:
+    """Workers of this machine: as many as asked for, else one for each core that is free."""
+    return wanted if wanted is not None else max(1, free_cores())
+
+
+class _Inline(Executor):
+    """Runs what it is given at once, here; what that raises is raised here."""
+
+    def submit(self, fn: Callable[..., _R], /, *args: Any, **kwargs: Any) -> "Future[_R]":
+        future: Future[_R] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def inline(workers: int) -> AbstractContextManager[Executor]:
+    """This process alone, whatever ``workers`` says: what ends it ends all of it."""
+    del workers
+    return _Inline()
+
+
+@contextmanager
+def pool(workers: int) -> Iterator[Executor]:
+    """Processes of this machine, each started afresh: nothing of this one is copied into them.
+
+    They are ended, not waited for: one that was started while the pool broke waits for ever for its first task, and
+    Python 3.11 waits for it (seen where a worker was killed as another began).
+    """
+    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        yield executor
+    finally:
+        started = list((getattr(executor, "_processes", None) or {}).values())
+        executor.shutdown(wait=False, cancel_futures=True)
+        for process in started:
+            process.terminate()
+
+
+def dask(scheduler: str | None) -> Engine:
+    """Dask's workers, of a scheduler that runs already, else of one on this machine."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise UsageError("--engine dask needs Dask", cause=str(error), hint="pip install distributed") from error
+
+    @contextmanager
+    def made(workers: int) -> Iterator[Executor]:
+        try:
+            client = (
+                Client(scheduler, timeout=_ANSWER_SECONDS)
+                if scheduler
+                else Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+            )
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"no Dask scheduler answers at {scheduler or 'this machine'}",
+                cause=str(error),
+                hint="check --scheduler, or omit it to use workers on this machine",
+            ) from error
+        with client:
+            yield client.get_executor()
+
+    return made
+
+
+def summarise(
+    path: str | Path,
+    output: str | Path | None = None,
+    *,
+    device: str | None = None,
+    communication_kernels: Sequence[str] = (),
+) -> Path:
+    """Summarise one trace into a file of at most 120 kB, for ``reduce``; an existing summary is kept.
+
+    A plain function of a path: any ``concurrent.futures`` executor can map it over a run:
+    ``list(executor.map(profilerkit.summarise, paths))``.
+
+    Args:
+        path: the trace; a URL is fetched through fsspec.
+        output: directory of the summary; default beside the trace. Remote traces need one.
+        device: device name, where the trace does not name it.
+        communication_kernels: regular expressions of kernel names that are communication beside the known ones.
+
+    Raises:
+        UsageError: there is no such file, or the summary cannot be written.
+        UnreadableInputError: it is not a readable trace.
+    """
+    trace, directory = _trace(path), None if output is None else Path(output)
+    reading = Reading(device=device, registry=with_patterns(communication_kernels))
+    target = place_of(trace, directory)
+    if not is_fresh(target, trace, reading):
+        try:
+            summarise_into(trace, target, reading)
+        except OSError as error:
+            raise UsageError(
+                f"cannot summarise {shown(str(path))}",
+                cause=error.strerror or str(error),
+                hint="check that the trace exists and that its summary can be written",
+            ) from error
+    return target
+
+
+def _trace(path: str | Path) -> Path | RemoteFile:
+    if not is_remote(path):
+        return Path(path)
+    found = listed(str(path))
+    if len(found) > 1:
+        raise UsageError(
+            f"{shown(str(path))} is not a trace", cause=f"{len(found):,} files are there", hint="name one of them"
+        )
+    return found[0]
+
 
 #: A file that ends so many workers is given up, as by Dask.
 MOST_DEATHS = 3
@@ -25,7 +149,7 @@ _AHEAD = 1
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One trace to summarise; ``memory_bytes`` is about what a process takes that reads it."""
+    """One trace to summarise_into; ``memory_bytes`` is about what a process takes that reads it."""
 
     trace: Path | RemoteFile
     target: Path
@@ -55,7 +179,7 @@ def _key(trace: Path | RemoteFile) -> bytes:
 def run(task: Task) -> str:
     """Summarise one trace; why it cannot be read, or an empty string. Called in a worker."""
     try:
-        summarise(task.trace, task.target, task.reading)
+        summarise_into(task.trace, task.target, task.reading)
     except UnreadableInputError as error:
         return error.cause or error.what
     except OSError as error:
@@ -136,7 +260,6 @@ def _result(future: "Future[str]") -> str | None:
 
 
 def _alone(task: Task, engine: Engine) -> Done:
-    """Run one task by itself, in a new executor each time."""
     for _ in range(MOST_DEATHS):
         running: dict[Future[str], Task] = {}
         with engine(1) as executor:

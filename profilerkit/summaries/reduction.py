@@ -29,13 +29,9 @@ class Reduced(msgspec.Struct, frozen=True):
     """What the summaries say.
 
     Attributes:
-        ranks: those that are told in detail, by rank number.
-        crowd: all ranks compared.
         world_size: of the job, as the traces say; ``None`` where they do not.
-        unreadable: summaries that could not be read.
         left_out: what the summaries of the told ranks lack, in words.
         sampled: the collectives of ranks that have more than is kept; ``None`` where nobody has.
-        notes: what a reader of the report has to know about the input.
     """
 
     ranks: list[RankFacts]
@@ -48,12 +44,7 @@ class Reduced(msgspec.Struct, frozen=True):
 
 
 def found_in(paths: Sequence[Path]) -> list[Path]:
-    """The summaries that are named, and those in the directories that are; sorted.
-
-    Raises:
-        UsageError: no path was given.
-        UnreadableInputError: one is missing, or there is no summary at all.
-    """
+    """The summaries that are named, and those in the directories that are; sorted."""
     if not paths:
         raise UsageError("no path was given", hint="name a directory of summaries, as profilerkit map writes them")
     found: set[Path] = set()
@@ -71,11 +62,7 @@ def found_in(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_summaries(files: Sequence[Path]) -> Reduced:
-    """Compare all ranks, and read those in detail that the comparison asks for.
-
-    Raises:
-        UnreadableInputError: none of the files can be read.
-    """
+    """Compare all ranks, and read those in detail that the comparison asks for."""
     broken: list[tuple[Path, UnreadableInputError]] = []
     opened: list[tuple[Summary, Member]] = []
     worlds: list[int] = []
@@ -137,7 +124,6 @@ def _details(summary: Summary, lost: list[str]) -> TraceFacts:
 
 
 def _sampled(summaries: Sequence[Summary]) -> Sampled | None:
-    """How many collectives there are and are kept, of the ranks that have more than is kept."""
     cut = [summary.header for summary in summaries if summary.header.collectives > summary.header.compared]
     if not cut:
         return None

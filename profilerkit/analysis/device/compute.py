@@ -11,7 +11,7 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.steps.phases import recomputed
 from profilerkit.analysis.trace_view import TraceView
-from profilerkit.hardware.lookup import DeviceSpec
+from profilerkit.hardware import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.model.report import MOST_KERNELS, Compute, Kernel

@@ -11,7 +11,7 @@ from profilerkit.analysis.costs.formulas import FAMILIES
 from profilerkit.analysis.costs.operators import DTYPES, OperatorCosts, operator_costs
 from profilerkit.analysis.device.kernels import MATH_TYPES, NARROW, WIDE, KernelNames
 from profilerkit.analysis.intervals import I64, union
-from profilerkit.hardware.lookup import DeviceSpec, is_by_amd
+from profilerkit.hardware import DeviceSpec, is_by_amd
 from profilerkit.trace.columns import DeviceProperties, TraceColumns
 
 
@@ -194,7 +194,7 @@ def _item_bytes(columns: TraceColumns, names: npt.NDArray[np.int32]) -> F64:
 def dense_peak(precision: str, spec: DeviceSpec | None) -> float | None:
     """Dense FLOPs per second of a device in a type; ``None`` where not known. TF32 is FP32 on matrix units.
 
-    >>> from profilerkit.hardware.lookup import lookup
+    >>> from profilerkit.hardware import lookup
     >>> dense_peak("bf16", lookup("NVIDIA L4")), dense_peak("fp64", lookup("NVIDIA L4"))
     (121000000000000.0, None)
     """
@@ -318,7 +318,7 @@ def math_facts(
 def peak_ratio(slow: str, target: str | None, spec: DeviceSpec | None) -> float | None:
     """Return how many times the peak of ``target`` is that of the type ``slow``; ``None`` where one is not known.
 
-    >>> from profilerkit.hardware.lookup import lookup
+    >>> from profilerkit.hardware import lookup
     >>> a100 = lookup("NVIDIA A100-SXM4-80GB")
     >>> peak_ratio("fp32", "tf32", a100), peak_ratio("3xtf32", "fp16", a100), peak_ratio("tf32", "fp16", a100)
     (8.0, 6.0, 2.0)

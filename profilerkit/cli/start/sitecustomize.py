@@ -26,10 +26,8 @@ class _Finder:
     It costs 10 µs for each package. A recording that begins takes it out.
 
     Attributes:
-        began_ns: when it began, as the others by ``perf_counter_ns``.
         spans: of the imports that no other one needs, start and end, ns; shorter ones than ``_SHORTEST_NS`` left out.
         own_ns: package to what its modules took, but for what they import of others, ns.
-        aside: start and end of what was imported for us; ``None`` before that.
     """
 
     _SHORTEST_NS, _MOST_SPANS = 1_000_000, 1_000
@@ -103,7 +101,7 @@ class _Finder:
 
 def _watch(finder: _Finder) -> None:
     try:
-        from profilerkit.cli.launch.watch import watch
+        from profilerkit.cli.launch import watch
     except (ImportError, SyntaxError) as error:  # another Python, or one without what profilerkit needs
         sys.stderr.write(f"profilerkit cannot be imported by {sys.executable}, nothing is recorded here: {error}\n")
     else:
@@ -127,7 +125,7 @@ def _tell_at_end() -> None:
     import json
 
     if json.loads(order)["pid"] == os.getpid():
-        from profilerkit.cli.launch.at_end import tell
+        from profilerkit.cli.launch import tell
 
         tell()
 

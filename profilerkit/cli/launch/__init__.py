@@ -1,1 +1,0 @@
-"""How ``profilerkit run`` gets into the training process: by the environment, without touching the script."""
