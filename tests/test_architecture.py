@@ -71,7 +71,7 @@ THIRD_PARTY = {
 # The lazy table of public names; nothing in it runs at import.
 LAZY_PACKAGE = "profilerkit"
 # Programs that are imported only to train with torch.
-TORCH_PROGRAMS = "profilerkit.cli.demos."
+TORCH_PROGRAMS = "profilerkit.cli.demos"
 # The guards, and the fetch, which hands what it caught to one: to be called through it costs too much on each step.
 # Plug-ins, and file systems of other packages, fail with errors of their own.
 BROAD_EXCEPT = {

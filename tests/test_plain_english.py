@@ -61,7 +61,6 @@ PACKAGE = Path(__file__).parents[1] / "profilerkit"
 PUBLIC = (
     *(PACKAGE / f"{name}.py" for name in ("__init__", "api", "config", "errors", "plugins", "profiling", "results")),
     *(PACKAGE / f"{name}.py" for name in ("units", "capture/profiler", "model/finding", "model/verdict")),
-    PACKAGE / "summaries" / "one.py",
     *sorted((PACKAGE / "integrations").glob("*.py")),
     *sorted((PACKAGE / "guide").glob("*.py")),
 )

@@ -8,7 +8,7 @@ import torch
 
 from gpu_truth_parts.checks import Check, between
 from gpu_truth_parts.device import Device
-from profilerkit.hardware.lookup import lookup
+from profilerkit.hardware import lookup
 
 #: A real kernel reaches at least half of a peak that is right, and never more than it, give or take the clock.
 _LOW, _HIGH = 0.5, 1.02

@@ -179,7 +179,7 @@ def _watched(step: Step, watch: Watch, asks: Callable[[], bool]) -> _Took:
 
 def _asks() -> Callable[[], bool]:
     """Return whether the next fetch takes the slow path."""
-    from profilerkit.capture.current import active  # noqa: PLC0415 - the peers' environments do not have it
+    from profilerkit.capture.session import active  # noqa: PLC0415 - the peers' environments do not have it
 
     session = active()
     assert session is not None

@@ -15,8 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import profilerkit
-from profilerkit.cli.demos.device import compute
-from profilerkit.cli.demos.link import slow_link
+from profilerkit.cli.demos import compute, slow_link
 
 #: Samples of a batch; seconds that a sample takes the model, which no core computes.
 BATCH, SAMPLE_S = 8, 0.003

@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit.analysis.samples import summarise
-from profilerkit.capture.cuda import AllocatorWatch
+from profilerkit.capture.device_clock import AllocatorWatch
 
 STATISTICS = {
     "allocated_bytes": {"all": {"current": 100, "peak": 150}, "large_pool": {"current": 90, "peak": 140}},

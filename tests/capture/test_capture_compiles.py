@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit.capture.patches import Patches
-from profilerkit.capture.runtime_events import CompileWatch
+from profilerkit.capture.timed_calls import CompileWatch
 from profilerkit.rundir.layout import EventFlag, EventKind
 
 pytestmark = pytest.mark.torch

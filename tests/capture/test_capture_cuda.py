@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.capture import cuda, environment
+from profilerkit.capture import device_clock, environment
 from profilerkit.rundir.layout import EventKind
 
 torch = pytest.importorskip("torch")
@@ -42,7 +42,7 @@ def test_an_allocator_that_torch_cannot_ask_counts_as_use(placed, monkeypatch):
 
     for name in ("memory_allocated", "max_memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, refuse)
-    assert cuda.cuda_in_use()
+    assert device_clock.cuda_in_use()
     assert environment.cuda_device()[0] == placed.device.name
 
 
@@ -68,4 +68,4 @@ def test_a_device_is_named_by_what_it_holds_or_else_has_held(placed, monkeypatch
 
 def test_a_device_that_fails_every_call_captures_nothing(placed, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: 1 / 0)
-    assert not cuda.captures_graph()
+    assert not device_clock.captures_graph()

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from profilerkit.capture import torch_profiler
+from profilerkit.capture import deep
 
 
 def torch_with(cuda):
@@ -25,16 +25,16 @@ def unset(monkeypatch):
     [("12.6", True), ("13.0", True), ("12.5", False), ("11.8", False), (None, False), ("strange", False)],
 )
 def test_cupti_is_taken_down_where_graphs_survive_it(cuda, taken):
-    torch_profiler.have_cupti_taken_down(torch_with(cuda))
-    assert torch_profiler.cupti_is_taken_down() is taken
+    deep.have_cupti_taken_down(torch_with(cuda))
+    assert deep.cupti_is_taken_down() is taken
 
 
 @pytest.mark.parametrize("name", ["TEARDOWN_CUPTI", "DISABLE_CUPTI_LAZY_REINIT"])
 def test_what_the_user_or_torch_has_set_stays(monkeypatch, name):
     monkeypatch.setenv(name, "0")
-    torch_profiler.have_cupti_taken_down(torch_with("12.8"))
+    deep.have_cupti_taken_down(torch_with("12.8"))
     assert os.environ[name] == "0"
-    assert not torch_profiler.cupti_is_taken_down()
+    assert not deep.cupti_is_taken_down()
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def host(tmp_path, monkeypatch):
     """Writes what the host says of itself; torch can trace CUDA on it."""
     activity = SimpleNamespace(CUDA="cuda")
     profiler = SimpleNamespace(ProfilerActivity=activity, supported_activities=lambda: {"cuda"})
-    monkeypatch.setitem(torch_profiler.sys.modules, "torch", SimpleNamespace(profiler=profiler))
+    monkeypatch.setitem(deep.sys.modules, "torch", SimpleNamespace(profiler=profiler))
 
     def write(params="", status="", kernel="6.8.0-generic"):
         for name, text in (("_DRIVER", params), ("_STATUS", status), ("_KERNEL", kernel)):
             path = tmp_path / name
             path.write_text(text, "ascii")
-            monkeypatch.setattr(torch_profiler, name, path)
+            monkeypatch.setattr(deep, name, path)
         return profiler
 
     return write
@@ -71,19 +71,19 @@ USER, ADMIN = "CapEff:\t00000000a80425fb\n", "CapEff:\t000001ffffffffff\n"
 )
 def test_a_trace_without_kernels_has_the_likeliest_reason(host, said, reason):
     host(**said)
-    assert torch_profiler.why_no_kernels() == reason
+    assert deep.why_no_kernels() == reason
 
 
 def test_another_tool_in_the_process_and_a_torch_without_cupti_are_named(host, monkeypatch):
     profiler = host(params=RESTRICTED, status=USER)
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/nsight/libToolsInjection64.so")
-    assert torch_profiler.why_no_kernels() == "other_tool"
+    assert deep.why_no_kernels() == "other_tool"
     profiler.supported_activities = set
-    assert torch_profiler.why_no_kernels() == "not_built"
+    assert deep.why_no_kernels() == "not_built"
 
 
 def test_a_host_that_says_nothing_gives_no_reason(host, tmp_path, monkeypatch):
     host()
     for name in ("_DRIVER", "_STATUS", "_KERNEL"):
-        monkeypatch.setattr(torch_profiler, name, tmp_path / "nowhere")
-    assert torch_profiler.why_no_kernels() == "unknown"
+        monkeypatch.setattr(deep, name, tmp_path / "nowhere")
+    assert deep.why_no_kernels() == "unknown"

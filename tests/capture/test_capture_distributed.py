@@ -10,8 +10,8 @@ import pytest
 
 from profilerkit.capture import clocks
 from profilerkit.capture.clocks import ClockWatch, take_anchor
+from profilerkit.capture.distributed import place
 from profilerkit.capture.patches import Patches
-from profilerkit.capture.place import place
 from profilerkit.rundir.layout import END, META
 from profilerkit.rundir.process import clock_of
 from profilerkit.rundir.reader import read_run

@@ -8,12 +8,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from profilerkit.capture import runtime_events
+from profilerkit.capture import timed_calls
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.patches import Patches
-from profilerkit.capture.runtime_events import EvaluationWatch
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.timed_calls import EvaluationWatch
 from profilerkit.rundir.layout import EventKind
 
 pytestmark = pytest.mark.torch
@@ -239,7 +239,7 @@ def test_modules_are_not_kept_alive_and_not_without_number(toy, watched):
     gone = [weakref.ref(linear(2, 2).eval()) for _ in range(3)]
     assert [ref() for ref in gone] == [None] * 3
     many = [linear(2, 2).eval() for _ in range(20)]
-    assert len(watched.watch._left) == runtime_events._MOST_MODULES
+    assert len(watched.watch._left) == timed_calls._MOST_MODULES
     assert watched.found() == 0
     assert watched.watch._left == []
     assert len(many) == 20

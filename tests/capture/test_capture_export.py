@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from profilerkit.capture import torch_profiler
+from profilerkit.capture import deep
+from profilerkit.capture.deep import examine
 from profilerkit.capture.handoff import Packer, compress
-from profilerkit.capture.torch_profiler import examine
 from profilerkit.programs import own_environment, own_program
 from profilerkit.rundir.files import read_document, write_document
 from profilerkit.rundir.layout import WindowStatus
@@ -40,7 +40,7 @@ def test_a_file_without_a_step_is_a_flaw(tmp_path):
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64, 1 << 20])
 def test_steps_and_kernels_are_counted_across_the_edges_of_what_is_read(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(torch_profiler, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(deep, "_CHUNK_BYTES", chunk)
     path = tmp_path / "trace.json"
     path.write_bytes(b"[" + (STEP + KERNEL * 3 + COPY) * 5 + b"{}]}\n")
     found = examine(path)

@@ -9,8 +9,8 @@ from profilerkit.capture import loader, loader_patches
 from profilerkit.capture.clocks import ThreadClock
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.loader_patches import wrapped
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.wrapped import wrapped
 from profilerkit.rundir.layout import EventKind
 from tests.recipes import NoTrace
 

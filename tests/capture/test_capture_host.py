@@ -6,11 +6,9 @@ import time
 
 import pytest
 
-from profilerkit.capture import host, processes
-from profilerkit.capture.cgroup import Cgroup, quota_cores
-from profilerkit.capture.host import HostSource, Traffic
-from profilerkit.capture.proc_files import ProcFiles, pressure_ns
-from profilerkit.capture.processes import ChildProcesses
+from profilerkit.capture import host
+from profilerkit.capture.host import ChildProcesses, HostSource, Traffic
+from profilerkit.capture.proc_files import Cgroup, ProcFiles, pressure_ns, quota_cores
 from profilerkit.rundir.sampled import WorkerPages
 
 SECOND = 10**9
@@ -335,7 +333,7 @@ def test_the_pages_of_one_worker_are_counted_the_more_seldom_the_longer_it_takes
     popen = [type("Popen", (), {"pid": pid}) for pid in (76, 77)]
     monkeypatch.setattr(multiprocessing.process, "_children", {type("Child", (), {"_popen": one}) for one in popen})
     spent = iter(range(0, 10**12, 10**7))  # each count takes 10 ms
-    monkeypatch.setattr(processes, "thread_time_ns", lambda: next(spent))
+    monkeypatch.setattr(host, "thread_time_ns", lambda: next(spent))
     known = {f"proc/{pid}/stat": STAT.format(faults=0, user=0, system=0) for pid in (76, 77)}
     pages = "Rss: 9 kB\nPss_Shmem:  100 kB\nPrivate_Dirty:  300 kB\nAnonymous:  700 kB\n"
     children = ChildProcesses(ProcFiles(machine({**known, "proc/77/smaps_rollup": pages})))

@@ -286,9 +286,9 @@ def test_worker_processes_record_nothing(toy, light, recorded):
 
         def __getitem__(self, index):
             gc.collect(0)
-            from profilerkit.capture import current
+            from profilerkit.capture import session
 
-            return int(current._State.active is None), len(gc.callbacks), os.getpid()
+            return int(session._State.active is None), len(gc.callbacks), os.getpid()
 
     before = len(gc.callbacks)
     with light() as prof:

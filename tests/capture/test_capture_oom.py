@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from profilerkit.capture import live, oom
-from profilerkit.capture.live import unallocated_bytes
+from profilerkit.capture import oom
+from profilerkit.capture.oom import unallocated_bytes
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import OOM
 from profilerkit.rundir.reader import read_run
@@ -75,7 +75,7 @@ def test_what_was_live_is_told_by_kind_and_every_storage_once(failing, toy):
 
 ALONE = """
 import sys, torch
-from profilerkit.capture.live import live_memory
+from profilerkit.capture.oom import live_memory
 model = torch.nn.Linear(100, 50, bias=False)
 model.register_buffer("scale", torch.ones(300))
 optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
@@ -112,7 +112,7 @@ def test_nothing_is_kept_alive(toy, caplog):
     del odd.__dict__["_parameters"]
     held = [toy.torch.ones(1000)]
     seen = weakref.ref(held[0])
-    assert live.live_memory(toy.torch, "cpu", None).kinds
+    assert oom.live_memory(toy.torch, "cpu", None).kinds
     assert oom.dossier(MemoryError("x"), steps=1, loader=None) is not None
     assert "KeyError: '_parameters'" in caplog.text
     gc.disable()
@@ -125,8 +125,8 @@ def test_nothing_is_kept_alive(toy, caplog):
 
 @pytest.mark.torch
 def test_looking_is_bounded_and_says_so(toy, monkeypatch):
-    monkeypatch.setattr(live, "_SECONDS", -1.0)
-    found = live.live_memory(toy.torch, "cpu", None)
+    monkeypatch.setattr(oom, "_SECONDS", -1.0)
+    found = oom.live_memory(toy.torch, "cpu", None)
     assert (found.kinds, found.complete) == ((), False)
 
 
@@ -138,7 +138,7 @@ def test_objects_that_lie_about_themselves_are_left_alone(toy):
             raise RuntimeError("asked")
 
     liar = [Liar()]
-    assert live.live_memory(toy.torch, "cpu", None).complete
+    assert oom.live_memory(toy.torch, "cpu", None).complete
     assert liar
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import profilerkit
-from profilerkit.capture.current import active
+from profilerkit.capture.session import active
 from profilerkit.rundir.reader import read_run
 from tests.capture.test_capture_probes import LIGHT, Samples, Stream, Training, loader_of, same
 

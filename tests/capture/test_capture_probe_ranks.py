@@ -17,7 +17,7 @@ import hashlib, json, os, sys
 import torch, torch.distributed as dist
 import profilerkit
 from profilerkit.capture.probes import agreement, kinds
-from profilerkit.capture.current import active
+from profilerkit.capture.session import active
 
 # Short where a rank never replies, long where a slow machine must not matter.
 STEPS, SHORT_S, LONG_S = 90, 2.0, 20.0

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import profilerkit
-from profilerkit.capture.current import active
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.probes import state
 from profilerkit.capture.probes.feed import Feed
@@ -17,6 +16,7 @@ from profilerkit.capture.probes.found import UnprobedError
 from profilerkit.capture.probes.kinds import CommProbe
 from profilerkit.capture.probes.probing import Probing
 from profilerkit.capture.probes.program import Program
+from profilerkit.capture.session import active
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import read_run
 from tests import programs

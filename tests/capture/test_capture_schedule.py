@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from profilerkit.capture.deep import Plan
 from profilerkit.capture.schedule import Schedule
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import NEVER
 from profilerkit.capture.windows import traced_ranks
+from profilerkit.rundir.layout import WindowRequest
 
 MS = 1_000_000
 
@@ -113,7 +113,7 @@ def test_two_windows_that_were_asked_for_open_both():
     schedule = schedule_of(alone=False)
     schedule.opened(schedule.due(5))
     for first, kind in ((60, "anomaly"), (40, "scheduled")):
-        schedule.plan(Plan(first, 3, kind, "asked for"))
+        schedule.plan(WindowRequest(first, 3, kind, "asked for"))
     assert schedule.look_at == 39
     assert schedule.due(38) is None
     assert schedule.due(39).kind == "scheduled"

@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from profilerkit.capture import current
+from profilerkit.capture import session
 from profilerkit.capture.guard import Guard, attempt
 from profilerkit.capture.patches import Patches
-from profilerkit.capture.runtime_events import CollectionWatch
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.timed_calls import CollectionWatch
 from profilerkit.rundir.layout import EventKind
 
 
@@ -198,7 +198,7 @@ def test_a_signal_in_an_export_ends_the_loop_and_leaves_nothing(toy, deep, handl
         train()
     assert "KINETO_LOG_LEVEL" not in os.environ
     assert not toy.torch.autograd._profiler_enabled()
-    assert current.active() is None
+    assert session.active() is None
 
 
 def time_out(*_args):
@@ -210,10 +210,10 @@ def test_a_handlers_os_error_is_no_unwritable_directory(light, handled, monkeypa
     monkeypatch.setattr("profilerkit.capture.session.write_manifest", lambda *_: signal.raise_signal(signal.SIGUSR1))
     with pytest.raises(TimeoutError), light():
         pass
-    monkeypatch.setattr("profilerkit.capture.current.claim", lambda *_: signal.raise_signal(signal.SIGUSR1))
+    monkeypatch.setattr("profilerkit.capture.session.claim", lambda *_: signal.raise_signal(signal.SIGUSR1))
     with pytest.raises(TimeoutError), light():
         pass
-    assert current.active() is None
+    assert session.active() is None
 
 
 @pytest.mark.torch
@@ -263,7 +263,7 @@ def test_an_interrupt_while_a_block_is_entered_or_left_leaves_nothing_behind(toy
         toy.train(toy.batch())
     assert interrupts
     assert (toy.torch.utils.data.DataLoader.__iter__, sys.exit, os._exit, list(gc.callbacks)) == before
-    assert current.active() is None
+    assert session.active() is None
     deadline = time.monotonic() + 5
     while ours() and time.monotonic() < deadline:
         time.sleep(0.01)

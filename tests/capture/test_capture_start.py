@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import profilerkit
-from profilerkit.capture import current
+from profilerkit.capture import session
 from profilerkit.errors import UsageError
 from profilerkit.rundir.layout import NAMES, EventKind
 
@@ -244,7 +244,7 @@ def test_the_writer_beats_twice_per_second_at_first_and_where_ranks_ask_each_oth
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", str(world))
     with light():
-        running = current._State.active
+        running = session._State.active
         periods = []
         for _ in range(21):
             periods.append(running._recorder.period_seconds)
@@ -266,4 +266,4 @@ def test_a_thread_that_the_system_refuses_ends_the_recording_alone_and_leaves_no
         pass
     assert prof.directory is None
     assert (sys.exit, os._exit, list(gc.callbacks)) == before
-    assert current.active() is None
+    assert session.active() is None

@@ -9,18 +9,17 @@ from hypothesis import strategies as st
 
 from profilerkit.capture import clocks as clock_module
 from profilerkit.capture import clocks as meter_module
+from profilerkit.capture import clocks as phase_module
 from profilerkit.capture import hooks as hooks_module
 from profilerkit.capture import loader as loader_module
 from profilerkit.capture import loader_patches as patches_module
-from profilerkit.capture import phase as phase_module
+from profilerkit.capture.clocks import Phase
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.loader import FetchTimer
-from profilerkit.capture.loader_patches import patched_next
+from profilerkit.capture.loader_patches import patched_next, wrapped
 from profilerkit.capture.overhead import stages
-from profilerkit.capture.phase import Phase
 from profilerkit.capture.steps import NEVER, Quiet, StepTracker
-from profilerkit.capture.wrapped import wrapped
 from profilerkit.rundir.layout import EventKind
 
 BATCHES = 9

@@ -40,7 +40,7 @@ def test_synchronising_is_recorded_from_when_the_device_is_in_use(monkeypatch):
     assert torch._C._cuda_synchronize() == "waited"
     torch.cuda.Event.synchronize(object())
     assert watches.reasons() == {"syncs": ""}
-    watches.remove()
+    watches.patches.remove()
     torch._C._cuda_synchronize()
     assert [record[0] for record in records] == 2 * [EventKind.SYNC]
     assert [record[2] for record in records] == [names["torch.cuda.synchronize"], names["torch.cuda.Event.synchronize"]]

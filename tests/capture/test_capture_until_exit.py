@@ -119,7 +119,7 @@ def leaving(monkeypatch):
 
     yield leaving
     for exits in made:
-        exits.remove()
+        exits.patches.remove()
 
 
 def test_an_exit_waits_no_longer_than_its_bound_for_a_disk_that_hangs(leaving, monkeypatch):
@@ -181,7 +181,7 @@ def exits():
     made = Exits(lambda: 7, lambda _leave: None)
     made.install()
     yield made
-    made.remove()
+    made.patches.remove()
 
 
 def leave(code):

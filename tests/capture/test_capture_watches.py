@@ -42,7 +42,7 @@ def test_a_watch_lives_from_the_import_of_its_module_to_the_end(monkeypatch):
     watches.install()
     watches.install()
     watches.beat()
-    watches.remove()
+    watches.patches.remove()
     watches.close()
     assert watch.calls == ["install", "beat", "undone", "close"]
     assert watches.reasons() == {"example": "nothing was seen"}
@@ -65,7 +65,7 @@ def test_a_watch_that_fails_ends_alone():
 def test_nothing_is_installed_after_the_end(monkeypatch):
     watch = _Watch(needs=("a_module_of_the_user",))
     watches = Watches([watch])
-    watches.remove()
+    watches.patches.remove()
     monkeypatch.setitem(sys.modules, "a_module_of_the_user", types.ModuleType("a_module_of_the_user"))
     watches.install()
     assert watch.calls == []

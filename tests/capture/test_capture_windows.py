@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from profilerkit.capture.place import Place
+from profilerkit.capture.deep import TraceMemory
+from profilerkit.capture.distributed import Place
 from profilerkit.capture.settings import Settings
-from profilerkit.capture.torch_profiler import TraceMemory
 from profilerkit.capture.windows import DeepWindows, Requests
 from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import WindowRequest, WindowStatus, request_file

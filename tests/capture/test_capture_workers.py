@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from profilerkit.capture import worker, workers
+from profilerkit.capture import workers
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.workers import WorkerWatch
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::Deprecation
 
 
 def batches_of(run):
-    """Rows of every worker, by worker."""
+    """Rows of every workers, by workers."""
     return {entry.number: list(WORKER.iter_unpack(entry.batches)) for entry in run.rank.workers}
 
 
@@ -226,7 +226,7 @@ def test_a_failure_of_ours_is_said_and_costs_no_batch(toy, light, recorded, monk
     def broken(self, task):
         raise ValueError("planted")
 
-    monkeypatch.setattr(worker.WorkerProbe, "_begin", broken)
+    monkeypatch.setattr(workers.WorkerProbe, "_begin", broken)
     with light() as prof:
         assert sum(1 for _ in toy.loader(num_workers=2)) == 8
     run = recorded(prof.directory)
@@ -238,7 +238,7 @@ def test_a_failure_of_ours_is_said_and_costs_no_batch(toy, light, recorded, monk
 
 
 def test_a_torch_with_other_arguments_is_left_alone(toy, light, recorded, monkeypatch):
-    monkeypatch.setattr(worker.inspect, "signature", lambda _loop: (_ for _ in ()).throw(TypeError("no signature")))
+    monkeypatch.setattr(workers.inspect, "signature", lambda _loop: (_ for _ in ()).throw(TypeError("no signature")))
     with light() as prof:
         assert sum(1 for _ in toy.loader(num_workers=1)) == 8
     run = recorded(prof.directory)
@@ -374,7 +374,7 @@ def test_without_workers_the_reason_is_that_there_are_none(toy, light, recorded)
 
 
 def test_workers_that_outlive_the_recording_stop(toy, light, recorded, monkeypatch):
-    monkeypatch.setattr(worker, "_CHECK_NS", 0)
+    monkeypatch.setattr(workers, "_CHECK_NS", 0)
     loader = toy.loader(num_workers=1, persistent_workers=True)
     with light() as prof:
         list(loader)
@@ -433,17 +433,17 @@ def test_a_killed_worker_leaves_whole_records(toy, light, recorded):
 def test_nested_batches_are_measured_and_strange_ones_are_not():
     torch = pytest.importorskip("torch")
     nested = {"x": torch.ones(10), "y": [np.zeros(4), (b"abc", "text", 1)]}
-    assert worker.batch_bytes(nested) == 40 + 32 + 3
-    assert worker.batch_bytes("text") == -1
-    assert worker.batch_bytes([1.0, 2.0]) == -1
-    assert worker.batch_bytes([torch.ones(1)] * 1000) == -1
+    assert workers.batch_bytes(nested) == 40 + 32 + 3
+    assert workers.batch_bytes("text") == -1
+    assert workers.batch_bytes([1.0, 2.0]) == -1
+    assert workers.batch_bytes([torch.ones(1)] * 1000) == -1
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls its compressed layouts beta
 @pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
 def test_the_size_of_a_sparse_batch_is_not_known(layout):
     torch = pytest.importorskip("torch")
-    assert worker.batch_bytes([torch.ones(10), getattr(torch.eye(100), layout)()]) == -1
+    assert workers.batch_bytes([torch.ones(10), getattr(torch.eye(100), layout)()]) == -1
 
 
 class Rude:
@@ -464,9 +464,9 @@ def test_a_batch_that_refuses_to_say_its_size_is_recorded_without_it(toy, light,
 
 
 def test_a_worker_with_the_pid_of_an_earlier_one_adds_its_batches_to_the_file(tmp_path):
-    path = tmp_path / "worker.1.0.bin"
+    path = tmp_path / "workers.1.0.bin"
     for batch in (3, 5):
-        probe = worker.WorkerProbe(path, Guard("the test"))
+        probe = workers.WorkerProbe(path, Guard("the test"))
         probe.timed_get(lambda batch=batch: (batch, [0]))()
         probe.timed_put(lambda _batch: None)(probe.timed_collate(lambda samples: samples)(None))
         probe.timed_send(lambda _data: None)(b"")
@@ -476,11 +476,11 @@ def test_a_worker_with_the_pid_of_an_earlier_one_adds_its_batches_to_the_file(tm
 
 def test_a_batch_of_more_than_an_hour_is_the_longest_there_is():
     row = (1, 2, 3, 4, 2**40, -5, *range(7), 1, 2, 3, 4)
-    assert WORKER.unpack(worker.packed(row)) == (1, 2, 3, 4, UNKNOWN_US, 0, *range(7), 1, 2, 3, 4)
+    assert WORKER.unpack(workers.packed(row)) == (1, 2, 3, 4, UNKNOWN_US, 0, *range(7), 1, 2, 3, 4)
 
 
 def test_a_batch_costs_the_worker_some_twenty_microseconds(tmp_path):
-    probe = worker.WorkerProbe(tmp_path / "worker.1.0.bin", Guard("the test"))
+    probe = workers.WorkerProbe(tmp_path / "workers.1.0.bin", Guard("the test"))
     get, collate = probe.timed_get(lambda: (0, [0])), probe.timed_collate(lambda samples: samples)
     put, send = probe.timed_put(lambda _batch: None), probe.timed_send(lambda _data: None)
 
@@ -494,4 +494,4 @@ def test_a_batch_costs_the_worker_some_twenty_microseconds(tmp_path):
 
     cost(100)
     assert min(cost(100) for _ in range(20)) <= 40_000  # half as fast a machine passes
-    assert ((tmp_path / "worker.1.0.bin").stat().st_size - HEADER.size) % WORKER.size == 0
+    assert ((tmp_path / "workers.1.0.bin").stat().st_size - HEADER.size) % WORKER.size == 0

@@ -2,16 +2,16 @@ import os
 import re
 import socket
 import sys
-from types import SimpleNamespace
 from typing import get_args
 
 import pytest
 
 from profilerkit.cli import demo, main
-from profilerkit.cli.demos import link
-from profilerkit.cli.demos.trained import Proposal, Trained
 from profilerkit.model.finding import Bound, Saving
 from tests.report import samples
+
+demos = pytest.importorskip("profilerkit.cli.demos", exc_type=ImportError)
+Program, Proposal, Trained = demos.Program, demos.Proposal, demos.Trained
 
 
 def test_the_kinds_are_listed(capsys):
@@ -26,12 +26,12 @@ def test_there_is_a_kind_for_each_bound():
 
 def test_without_torch_the_way_to_get_it_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "profilerkit.cli.demos")
     assert main(["demo"]) == 2
     assert "hint:  pip install torch" in capsys.readouterr().err
 
 
 def test_a_directory_with_something_in_it_is_not_used(tmp_path, capsys):
-    pytest.importorskip("torch")
     (tmp_path / "file").touch()
     assert main(["demo", "-o", str(tmp_path)]) == 2
     assert "is not empty" in capsys.readouterr().err
@@ -67,7 +67,7 @@ def program(monkeypatch):
         left = list(compute_ns)
         steps = list(step_ns) * 3
 
-        def train(workload, settings, directory):
+        def train(settings, directory):
             (directory / "rank_00000").mkdir(parents=True)
             for name in ("report.html", "run.json"):
                 (directory / name).touch(exist_ok=False)
@@ -75,9 +75,7 @@ def program(monkeypatch):
 
         saving = Saving(low=0.3, expected=0.4, high=0.5, method="analytic")
         proposal = Proposal({"num_workers": 2}, "num_workers 0 → 2", saving, "IN002")
-        fake = SimpleNamespace(
-            FAULT="none", SLOW={}, prepare=lambda: None, train=train, propose=lambda trained: proposal
-        )
+        fake = Program("none", {}, lambda: train, lambda trained: proposal)
         monkeypatch.setattr(demo, "_load", lambda kind: fake)
         return left
 
@@ -152,7 +150,6 @@ def test_recordings_are_kept_only_when_asked(tmp_path, program, options, kept):
 @pytest.mark.torch
 @pytest.mark.parametrize(("kind", "said", "most_points"), [("input", "input-bound", 15)])
 def test_the_demo_predicts_what_it_then_measures(tmp_path, capsys, kind, said, most_points):
-    pytest.importorskip("torch")
     code = main(["demo", kind, "-o", str(tmp_path / "demo")])
     shown = capsys.readouterr()
     assert code == (3 if "Nothing was proven." in shown.out else 0)
@@ -167,24 +164,19 @@ def test_the_demo_predicts_what_it_then_measures(tmp_path, capsys, kind, said, m
 
 
 def test_every_kind_has_its_program():
-    pytest.importorskip("torch")
-    for kind in demo.KINDS:
-        program = demo._load(kind)
-        assert program.FAULT
-        assert {"prepare", "train", "SLOW", "propose"} <= vars(program).keys()
+    assert set(demo.KINDS) == set(demos.PROGRAMS)
 
 
 @pytest.mark.parametrize("kind", demo.KINDS)
 def test_a_report_that_proposes_nothing_is_not_said_to(kind):
-    pytest.importorskip("torch")
     program = demo._load(kind)
     proposal = program.propose(Trained(report=samples.empty(), step_ns=100, compute_ns=40, steps=30))
     assert (proposal.saving, proposal.rule) == (None, None)
-    assert proposal.settings != program.SLOW
+    assert proposal.settings != program.slow
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere connections cannot be paced")
 def test_a_slow_link_paces_what_is_connected():
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
-        link.slow_link(4_000_000)
-        assert sender.getsockopt(socket.SOL_SOCKET, link.SO_MAX_PACING_RATE) == 4_000_000
+        demos.slow_link(4_000_000)
+        assert sender.getsockopt(socket.SOL_SOCKET, demos.SO_MAX_PACING_RATE) == 4_000_000

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from profilerkit.cli import checks, main
-from profilerkit.cli.checks import Check
+from profilerkit.cli import doctor, main
+from profilerkit.cli.doctor import Check
 
 
 class NVMLError(Exception):
@@ -71,7 +71,7 @@ def test_a_missing_package_makes_the_tool_unusable(monkeypatch, capsys):
 
 def test_a_known_device_is_named_with_its_row(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
-    driver, device = checks._nvml()
+    driver, device = doctor._nvml()
     assert driver == Check("nvml", "ok", "driver 570.1, 1 device")
     assert device.state == "ok"
     assert "h200-sxm" in device.text
@@ -79,7 +79,7 @@ def test_a_known_device_is_named_with_its_row(monkeypatch):
 
 def test_an_unknown_device_is_a_warning_not_a_guess(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(name="NVIDIA A2", memory_bytes=24_000_000_000))
-    device = list(checks._nvml())[1]
+    device = list(doctor._nvml())[1]
     assert device.state == "warn"
     assert "not in the hardware table" in device.text
 
@@ -92,27 +92,27 @@ def test_an_nvml_call_that_fails_later_is_a_warning(monkeypatch):
 
     nvml.nvmlDeviceGetName = fail
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert [check.state for check in checks._nvml()] == ["ok", "warn"]
+    assert [check.state for check in doctor._nvml()] == ["ok", "warn"]
 
 
 def test_small_shared_memory_is_a_warning(monkeypatch, tmp_path):
     monkeypatch.setattr(
-        checks.os, "statvfs", lambda path: SimpleNamespace(f_frsize=4096, f_blocks=16384, f_bavail=16384)
+        doctor.os, "statvfs", lambda path: SimpleNamespace(f_frsize=4096, f_blocks=16384, f_bavail=16384)
     )
-    check = checks._shared_memory(tmp_path)
+    check = doctor._shared_memory(tmp_path)
     assert check.state == "warn"
     assert "64.0 MiB" in check.text
     assert "--shm-size" in check.fix
 
 
 def test_what_cannot_be_read_is_a_warning(monkeypatch, tmp_path):
-    assert checks._pressure(tmp_path / "absent").state == "warn"
-    assert checks._shared_memory(tmp_path / "absent").state == "warn"
+    assert doctor._pressure(tmp_path / "absent").state == "warn"
+    assert doctor._shared_memory(tmp_path / "absent").state == "warn"
 
 
 def test_a_full_disk_is_a_warning(monkeypatch, tmp_path):
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
-    assert checks._disk(tmp_path).state == "warn"
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
+    assert doctor._disk(tmp_path).state == "warn"
 
 
 def tracing_torch(*, kineto=True, cuda=True, supported=True, recorded=True, error=None):
@@ -161,7 +161,7 @@ def tracing_torch(*, kineto=True, cuda=True, supported=True, recorded=True, erro
     ],
 )
 def test_tracing_is_tried_rather_than_assumed(torch, state, words):
-    check = checks._tracing(torch)
+    check = doctor._tracing(torch)
     assert check.state == state
     assert words in check.text
     assert (check.fix == "") == (state == "ok")
@@ -170,6 +170,6 @@ def test_tracing_is_tried_rather_than_assumed(torch, state, words):
 @pytest.mark.torch
 def test_an_installed_torch_is_described():
     torch = pytest.importorskip("torch")
-    build, tracing = checks._torch()
+    build, tracing = doctor._torch()
     assert torch.__version__ in build.text
     assert tracing.name == "tracing"

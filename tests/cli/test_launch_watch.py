@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.cli.launch.watch import Watch
+from profilerkit.cli.launch import Watch
 
 pytestmark = pytest.mark.torch
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import profilerkit
-from profilerkit.cli import main, progress
+from profilerkit.cli import main, places
 from profilerkit.cli import map as map_verb
 from profilerkit.cli.console import Console
-from profilerkit.cli.progress import Progress
+from profilerkit.cli.places import Progress
 from tests.recipes import training
 
 HOME = Path(profilerkit.__file__).parents[1]
@@ -35,8 +35,8 @@ class Shown:
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "_PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr(places, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(places, "_PERIOD_SECONDS", 0.01)
 
 
 @pytest.mark.parametrize("teller", ["profilerkit.formats.jobs", "profilerkit.summaries.reduction"])
@@ -53,7 +53,7 @@ def test_the_latest_phase_is_shown_and_taken_away(at_once, teller):
 
 
 def test_short_work_shows_nothing(monkeypatch):
-    monkeypatch.setattr(progress, "_QUIET_SECONDS", 60.0)
+    monkeypatch.setattr(places, "_QUIET_SECONDS", 60.0)
     shown = Shown()
     with Progress(shown) as told:
         told.begin("writing the report")
@@ -119,10 +119,11 @@ def test_only_a_terminal_gets_a_status_line(capsys):
 
 PROGRAM = textwrap.dedent("""
     import sys
-    from profilerkit.cli import main, progress
+    from profilerkit.cli import main
+    from profilerkit.cli import places
 
-    progress._QUIET_SECONDS = 0.0
-    progress._PERIOD_SECONDS = 0.001
+    places._QUIET_SECONDS = 0.0
+    places._PERIOD_SECONDS = 0.001
     sys.exit(main(["analyze", "trace.json", *sys.argv[1:]]))
 """)
 

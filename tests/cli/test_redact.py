@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from profilerkit import api
-from profilerkit.cli import main, redact
+from profilerkit.cli import arguments, main
 from profilerkit.model.change import revise
 from profilerkit.model.finding import in_order
 from profilerkit.report.redaction import redacted
@@ -114,5 +114,5 @@ def test_a_machine_without_names_costs_no_report(monkeypatch):
 
     monkeypatch.setattr(getpass, "getuser", unknown)
     monkeypatch.setattr(Path, "home", homeless)
-    (told,) = redact.shown([SAMPLES["input_bound"]()], [], Namespace(no_redact=False))
+    (told,) = arguments.shown_reports([SAMPLES["input_bound"]()], [], Namespace(no_redact=False))
     assert told.run.redacted

@@ -14,7 +14,7 @@ import pytest
 
 import profilerkit
 from profilerkit.capture.settings import VARIABLE, RunOptions
-from profilerkit.cli import launch, main, run
+from profilerkit.cli import main, run
 from profilerkit.rundir.reader import read_run
 
 HOME = Path(profilerkit.__file__).parents[1]
@@ -168,7 +168,7 @@ def test_workers_record_nothing_of_their_own(start, tmp_path, method):
     inside = textwrap.dedent("""
     def probe(worker):
         with open(f"worker{worker}", "w") as file:
-            print("PROFILERKIT_RUN" in os.environ, "launch.start" in os.environ.get("PYTHONPATH", ""), file=file)
+            print("PROFILERKIT_RUN" in os.environ, "cli/start" in os.environ.get("PYTHONPATH", ""), file=file)
         train()  # a loop inside a worker is not the training
 
     if __name__ == "__main__":
@@ -430,7 +430,7 @@ def test_a_python_that_cannot_record_imports_its_torch_all_the_same(tmp_path, ba
     (tmp_path / "torch.py").write_text("", encoding="utf-8")
     (tmp_path / "train.py").write_text("import torch\nprint('trained')", encoding="utf-8")
     variables = {"PYTHONPATH": os.pathsep.join(map(str, paths))}
-    start_directory = Path(launch.__file__).with_name("start")
+    start_directory = Path(run.__file__).with_name("start")
     RunOptions(pid=1, start_directory=str(start_directory), directory=str(tmp_path)).put(variables)
     done = subprocess.run(
         [bare_python, "train.py"], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
@@ -494,7 +494,7 @@ def test_options_end_where_the_command_begins(words, split):
 
 
 def test_the_variable_has_one_name():
-    started = Path(launch.__file__).with_name("start") / "sitecustomize.py"
+    started = Path(run.__file__).with_name("start") / "sitecustomize.py"
     assert f'"{VARIABLE}"' in started.read_text("utf-8")
 
 

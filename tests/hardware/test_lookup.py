@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from profilerkit.hardware import lookup as lookup_module
-from profilerkit.hardware.lookup import is_by_amd, known_names, lookup
+from profilerkit import hardware as lookup_module
+from profilerkit.hardware import is_by_amd, known_names, lookup
 
 SPECS = {name: lookup(name) for name in known_names()}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from profilerkit.capture.current import open_run
-from profilerkit.capture.place import Place
+from profilerkit.capture.distributed import Place
+from profilerkit.capture.session import open_run
 from profilerkit.rundir.files import write_document, write_whole
 from profilerkit.rundir.layout import Launch
 from profilerkit.rundir.places import claim

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import profilerkit
-from profilerkit.capture import current
+from profilerkit.capture import session
 from profilerkit.cli import main
 
 #: Arguments and variables, and what the warning says of them: the cause and the remedy.
@@ -112,14 +112,14 @@ def test_a_working_directory_that_is_gone_ends_no_training(tmp_path, monkeypatch
     with pytest.warns(RuntimeWarning), block() as prof:
         assert list(prof.wrap([1])) == [1]
     monkeypatch.chdir(tmp_path)
-    assert current.active() is None
+    assert session.active() is None
 
 
 def test_a_fault_of_ours_at_the_start_ends_no_training(monkeypatch):
     def broken(*_given):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(current, "place_of", broken)
+    monkeypatch.setattr(session, "place_of", broken)
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError") as warned:
         prof = block().__enter__()
     assert list(prof.wrap([1])) == [1]
@@ -127,7 +127,7 @@ def test_a_fault_of_ours_at_the_start_ends_no_training(monkeypatch):
     with prof.phase("x"):
         pass
     prof.__exit__(None, None, None)
-    assert (len(warned), prof.directory, prof.report, current.active()) == (1, None, None, None)
+    assert (len(warned), prof.directory, prof.report, session.active()) == (1, None, None, None)
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE"])
@@ -142,7 +142,7 @@ def test_a_launcher_that_says_nonsense_ends_no_training(monkeypatch, name, value
 
 
 def test_the_wait_for_ranks_is_not_one_for_a_job_of_absurd_size(monkeypatch):
-    from profilerkit.capture.place import place
+    from profilerkit.capture.distributed import place
 
     assert place({"RANK": "0", "WORLD_SIZE": "999999999999999999"}, 1).world_size == 1
     assert place({"RANK": "0", "WORLD_SIZE": "100000"}, 1).world_size == 100_000

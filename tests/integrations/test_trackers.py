@@ -8,8 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from profilerkit.integrations import mlflow, tensorboard, wandb
-from profilerkit.integrations.tracked import scalars
+from profilerkit.integrations import mlflow, scalars, tensorboard, wandb
 from profilerkit.model.change import revise
 from tests.report.samples import SAMPLES
 

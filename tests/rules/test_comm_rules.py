@@ -13,7 +13,7 @@ from profilerkit.analysis.communication.table import (
 )
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.diagnosis import diagnose
-from profilerkit.hardware.lookup import lookup
+from profilerkit.hardware import lookup
 from profilerkit.model.communication import Communication, DistributedModel, Parallelism
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Collective, Compute

@@ -16,7 +16,7 @@ from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.analysis.whatif import HANDOVER_NS
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts
 from profilerkit.diagnosis import diagnose
-from profilerkit.hardware.lookup import lookup
+from profilerkit.hardware import lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
 from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth

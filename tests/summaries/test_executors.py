@@ -14,9 +14,8 @@ import pytest
 import profilerkit
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats.jobs import Reading
-from profilerkit.summaries.engines import dask, pool
 from profilerkit.summaries.files import place_of
-from profilerkit.summaries.mapping import Task, map_all
+from profilerkit.summaries.mapping import Task, dask, map_all, pool
 from tests.recipes import training
 
 RANKS = 64
@@ -154,7 +153,7 @@ def test_a_ray_worker_that_is_killed_in_mid_run_changes_nothing(traces, expected
 
 def test_dask_that_does_not_answer_is_said(monkeypatch):
     pytest.importorskip("distributed")
-    monkeypatch.setattr("profilerkit.summaries.engines._ANSWER_SECONDS", 1)
+    monkeypatch.setattr("profilerkit.summaries.mapping._ANSWER_SECONDS", 1)
     with pytest.raises(UsageError, match="no Dask scheduler answers"), dask("tcp://127.0.0.1:1")(1):
         pass
 

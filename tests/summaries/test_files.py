@@ -7,7 +7,7 @@ import pytest
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.jobs import Reading
 from profilerkit.summaries import files
-from profilerkit.summaries.files import MOST_FILE_BYTES, is_fresh, open_summary, place_of, summarise
+from profilerkit.summaries.files import MOST_FILE_BYTES, is_fresh, open_summary, place_of, summarise_into
 from tests.recipes import training
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -22,7 +22,7 @@ def trace(tmp_path):
 @pytest.fixture
 def summary(trace):
     target = place_of(trace, None)
-    summarise(trace, target, PLAIN)
+    summarise_into(trace, target, PLAIN)
     return target
 
 
@@ -55,7 +55,7 @@ def test_a_trace_that_cannot_be_read_leaves_nothing(tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text("{}")
     with pytest.raises(UnreadableInputError):
-        summarise(broken, place_of(broken, None), PLAIN)
+        summarise_into(broken, place_of(broken, None), PLAIN)
     assert [path.name for path in tmp_path.iterdir()] == ["broken.json"]
 
 
@@ -75,14 +75,14 @@ def test_a_summary_that_was_cut_off_is_refused_and_made_again(trace, summary, le
     with pytest.raises(UnreadableInputError, match="shorter than its header says"):
         open_summary(summary)
     assert not is_fresh(summary, trace, PLAIN)
-    summarise(trace, summary, PLAIN)
+    summarise_into(trace, summary, PLAIN)
     assert is_fresh(summary, trace, PLAIN)
 
 
 def test_less_is_kept_where_there_is_less_room(trace, summary, monkeypatch):
     outline = open_summary(summary).header.outline_bytes
     monkeypatch.setattr(files, "MOST_FILE_BYTES", outline + files._HEADER_BYTES)
-    summarise(trace, summary, PLAIN)
+    summarise_into(trace, summary, PLAIN)
     found = open_summary(summary)
     assert found.header.left_out == "everything but steps and collectives"
     assert found.details().totals.tolist() == found.outline().totals.tolist()
@@ -92,7 +92,7 @@ def test_less_is_kept_where_there_is_less_room(trace, summary, monkeypatch):
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"no shared traces beside the repository, at {SHARED}")
 def test_of_twenty_thousand_kernels_in_one_step_more_is_kept_than_the_step(tmp_path):
     target = tmp_path / "sam.pksum"
-    summarise(SHARED / "sam_launch_bound" / "sam_launch_bound.json.gz", target, PLAIN)
+    summarise_into(SHARED / "sam_launch_bound" / "sam_launch_bound.json.gz", target, PLAIN)
     found = open_summary(target)
     assert target.stat().st_size <= MOST_FILE_BYTES
     assert found.header.left_out.startswith("the lanes of the median step")

@@ -18,9 +18,8 @@ from profilerkit.errors import UnreadableInputError
 from profilerkit.formats import processes
 from profilerkit.formats.jobs import Reading
 from profilerkit.summaries import mapping
-from profilerkit.summaries.engines import pool
 from profilerkit.summaries.files import SUFFIX, place_of
-from profilerkit.summaries.mapping import Task, map_all, shard_of
+from profilerkit.summaries.mapping import Task, map_all, pool, shard_of
 from tests.recipes import training
 
 PLAIN = Reading()

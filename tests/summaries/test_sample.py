@@ -12,9 +12,9 @@ from profilerkit.analysis.communication.log import Channel
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.formats.jobs import Reading
 from profilerkit.report import terminal
-from profilerkit.summaries import sample
+from profilerkit.summaries import compact
+from profilerkit.summaries.compact import spread, stretch
 from profilerkit.summaries.files import SUFFIX, Header, digest, open_summary, write
-from profilerkit.summaries.sample import spread, stretch
 from tests.recipes import replace
 
 RANKS, LATE, FROM_STEP = 40, 13, 15
@@ -29,7 +29,7 @@ def facts():
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch):
-    monkeypatch.setattr(sample, "MOST_COLLECTIVES", KEPT)
+    monkeypatch.setattr(compact, "MOST_COLLECTIVES", KEPT)
 
 
 def of_rank(facts, rank=0, *, late=-1):
@@ -42,7 +42,7 @@ def steps_of(log, known):
 
 
 def test_the_example_in_the_docstring_holds():
-    assert doctest.testmod(sample).failed == 0
+    assert doctest.testmod(compact).failed == 0
 
 
 def test_whole_steps_are_kept_all_over_the_trace(facts):
@@ -60,7 +60,7 @@ def test_the_same_steps_are_kept_of_a_capture_that_begins_later(facts):
     later = np.flatnonzero(known.steps.index >= 3)
     first = known.steps.start[later[0]]
     log = known.collectives
-    short = replace(log, **{name: getattr(log, name)[log.start >= first] for name in sample._ARRAYS})
+    short = replace(log, **{name: getattr(log, name)[log.start >= first] for name in compact._ARRAYS})
     steps = replace(
         known.steps,
         index=known.steps.index[later],
@@ -115,7 +115,7 @@ def test_a_rank_alone_is_told_by_the_first_of_its_judged_steps(facts):
 
 def test_little_is_left_as_it_is(facts):
     known = of_rank(facts)
-    log = replace(known.collectives, **{name: getattr(known.collectives, name)[:KEPT] for name in sample._ARRAYS})
+    log = replace(known.collectives, **{name: getattr(known.collectives, name)[:KEPT] for name in compact._ARRAYS})
     assert spread(log, known.steps) is stretch(log, known.steps) is log
     assert spread(None, known.steps) is stretch(None, known.steps) is None
 
@@ -150,7 +150,7 @@ def test_a_rank_that_is_late_only_later_is_found_and_the_sample_is_told(facts, t
 
 
 def test_by_the_first_collectives_alone_it_would_be_missed(facts, tmp_path, monkeypatch):
-    monkeypatch.setattr(sample, "_is_numbered", lambda log: False)
+    monkeypatch.setattr(compact, "_is_numbered", lambda log: False)
     assert reduced(facts, tmp_path).crowd.culprits == ()
 
 

@@ -22,7 +22,7 @@ from profilerkit.rundir.layout import EVENT, FORMAT_VERSION, HEADER, WORKER, WOR
 from profilerkit.rundir.process import ClockAnchor
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import AllocatorSample, GpuSample, HostSample, Sample
-from profilerkit.summaries.files import open_summary, place_of, summarise
+from profilerkit.summaries.files import open_summary, place_of, summarise_into
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.recipes import Log, flight, training, worker_batch, write_run
@@ -161,7 +161,7 @@ def summary_originals(_path=None):
             trace = Path(directory) / f"rank{rank}.json"
             training(4, kernels=3, comm=50 + rank, rank=rank, world_size=2).write(trace)
             place = place_of(trace, None)
-            summarise(trace, place, Reading())
+            summarise_into(trace, place, Reading())
             data, summary = place.read_bytes(), open_summary(place)
             records = (data[summary.outline_at : summary.details_at], data[summary.details_at :])
             found.append((data, summary.header, [zlib.decompress(record) for record in records]))

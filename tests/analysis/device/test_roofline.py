@@ -7,7 +7,7 @@ from profilerkit.analysis.device.compute import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, UNKNOWN
 from profilerkit.analysis.parts import LEAVES
-from profilerkit.hardware.lookup import lookup
+from profilerkit.hardware import lookup
 from profilerkit.trace.columns import Category
 from profilerkit.trace.launches import launch_of
 from tests.recipes import ELEMENTWISE, GEMM, OTHER_KERNEL, Trace
