@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from profilerkit.compare.sides import loader_settings
 from profilerkit.model.change import revise
 from profilerkit.model.diff import AppliedFix, FindingChange, FindingState, Judgement, PartChange, Range, StepChange
-from profilerkit.model.finding import Bound, Finding, Outcome, Saving, SettingChange, Severity, in_order
+from profilerkit.model.finding import Bound, Finding, Outcome, SettingChange, Severity, in_order
 from profilerkit.model.report import Report
 from profilerkit.rules.parts import PARTS_OF_RULE
 
@@ -112,16 +112,12 @@ def _state(before: Finding | None, after: Finding | None, verdict: Judgement) ->
     old, new = before.prediction, after.prediction
     if old and new:
         more = new.expected - old.expected
-        is_seen = _disjoint(old, new) or verdict == ("slower" if more > 0 else "faster")
+        is_seen = (old.high < new.low or new.high < old.low) or verdict == ("slower" if more > 0 else "faster")
         if abs(more) >= SAME_SAVING and is_seen:
             return "worse" if more > 0 else "better"
         return "unchanged"
     grown = ORDER.index(after.severity) - ORDER.index(before.severity)
     return "unchanged" if not grown else "worse" if grown > 0 else "better"
-
-
-def _disjoint(first: Saving, second: Saving) -> bool:
-    return first.high < second.low or second.high < first.low
 
 
 def _expected(row: FindingChange) -> float:

@@ -90,7 +90,19 @@ def refusal(facts: Facts) -> Verdict | None:
             return inconclusive(
                 "The file is cut off before any device event", "Record fewer steps, or save the trace again."
             )
-        return _without_device(facts)
+        remedy = f"Record with {fitting(_WITH_DEVICE, facts.recorder)}."
+        shares: dict[Bound, float] = {
+            "input-bound": facts.family("input"),
+            "memory-bound": facts.share("mem.alloc"),
+            "overhead-bound": facts.share("over."),
+        }
+        bound = max(shares, key=lambda name: shares[name])
+        waits = facts.share("sync.", "input.h2d")
+        if not waits or shares[bound] < LARGEST_ON_HOST:
+            return inconclusive("The run used a device, but none of its events is in the trace", remedy)
+        mean_ns = facts.mean_step_ns or 0.0
+        held, step = format_ns(shares[bound] * mean_ns), each(facts, format_ns(mean_ns))
+        return likely(facts, bound, f"{_ON_HOST[bound]} {held} of {step}; no device was recorded", remedy)
     if facts.launches is not None and facts.launches.lost_much:
         return inconclusive(
             f"The file is damaged: {format_ratio(facts.launches.lost_ratio or 0.0)} of the device's work is missing",
@@ -123,26 +135,6 @@ def _too_little(facts: Facts) -> Verdict | None:
     else:
         return None
     return inconclusive(said, f"Record while steps run: {RECORD}.", RECORD)
-
-
-def _without_device(facts: Facts) -> Verdict:
-    """What the host shows of a run whose device was not recorded: what it does most bounds a step that waits little.
-
-    A host that never waits for the device may run ahead of it: then nothing tells.
-    """
-    remedy = f"Record with {fitting(_WITH_DEVICE, facts.recorder)}."
-    shares: dict[Bound, float] = {
-        "input-bound": facts.family("input"),
-        "memory-bound": facts.share("mem.alloc"),
-        "overhead-bound": facts.share("over."),
-    }
-    bound = max(shares, key=lambda name: shares[name])
-    waits = facts.share("sync.", "input.h2d")
-    if not waits or shares[bound] < LARGEST_ON_HOST:
-        return inconclusive("The run used a device, but none of its events is in the trace", remedy)
-    mean_ns = facts.mean_step_ns or 0.0
-    held, step = format_ns(shares[bound] * mean_ns), each(facts, format_ns(mean_ns))
-    return likely(facts, bound, f"{_ON_HOST[bound]} {held} of {step}; no device was recorded", remedy)
 
 
 def shows_idle_device(facts: Facts) -> bool:

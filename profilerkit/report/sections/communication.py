@@ -45,7 +45,10 @@ def collective_chart(report: Report) -> Chart | None:
     if not rows or (peak is None and len(rows) < 2):
         return None
     rates = [row.bus_bytes_per_s or 0.0 for row in rows]
-    x = _sizes([_size(row) for row in rows])
+    values = [_size(row) for row in rows]
+    low = math.floor(math.log(min(values), _BASE) - 1e-9)
+    high = math.ceil(math.log(max(values), _BASE) + 1e-9)
+    x = Scale(_BASE**low, _BASE ** max(high, low + 2), is_log=True)
     y = below(min(rates), max(*rates, peak or 0.0))
     places = [(x.at(_size(row)), 100.0 - y.at(rate)) for row, rate in zip(rows, rates, strict=True)]
     line = 100.0 - y.at(peak) if peak else None
@@ -73,12 +76,6 @@ def _size(row: Collective) -> float:
 def _time(row: Collective) -> int:
     """What the bandwidth is counted over, ns: the transfers, or all of it where waiting could not be told apart."""
     return row.total_ns if row.bandwidth_is_bound or row.transfer_ns is None else row.transfer_ns
-
-
-def _sizes(values: Sequence[float]) -> Scale:
-    low = math.floor(math.log(min(values), _BASE) - 1e-9)
-    high = math.ceil(math.log(max(values), _BASE) + 1e-9)
-    return Scale(_BASE**low, _BASE ** max(high, low + 2), is_log=True)
 
 
 def _size_axis(scale: Scale) -> Axis:

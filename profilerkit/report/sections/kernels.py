@@ -127,7 +127,7 @@ def _caption(report: Report, top: list[Kernel]) -> str:
 def _cells(kernel: Kernel) -> tuple[Cell, ...]:
     return (
         Name(kernel.name, "kernel"),
-        _kind(kernel),
+        (_KINDS.get(kernel.kind, inert(kernel.kind, 20)) + (" ?" if _by_name(kernel) else "")),
         _launched_by(kernel),
         Value(kernel.count),
         Value(kernel.total_ns, "ns"),
@@ -139,10 +139,6 @@ def _cells(kernel: Kernel) -> tuple[Cell, ...]:
 
 def _by_name(kernel: Kernel) -> bool:
     return kernel.kind_source == "estimated" and kernel.kind != "comm"
-
-
-def _kind(kernel: Kernel) -> str:
-    return _KINDS.get(kernel.kind, inert(kernel.kind, 20)) + (" ?" if _by_name(kernel) else "")
 
 
 def _launched_by(kernel: Kernel) -> str:

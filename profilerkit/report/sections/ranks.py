@@ -104,7 +104,10 @@ class _Row(msgspec.Struct, frozen=True):
 def rank_chart(report: Report) -> Chart | None:
     """The heat map; ``None`` without the times of several ranks."""
     steps = report.rank_steps
-    step_ns = _usual_step_ns(report)
+    lengths = [rank.step_ns for rank in report.ranks if rank.step_ns]
+    if not lengths and report.steps.time_ns:
+        lengths = [report.steps.time_ns.median]
+    step_ns = float(median(lengths)) if lengths else 0.0
     if steps is None or not steps.index or not step_ns or len(report.ranks) < 2:
         return None
     rows = _rows(report, steps)
@@ -125,14 +128,6 @@ def rank_chart(report: Report) -> Chart | None:
         labels=(),
         table=_table(steps, rows, levels),
     )
-
-
-def _usual_step_ns(report: Report) -> float:
-    """The median step of the median rank; 0 where no step is known."""
-    lengths = [rank.step_ns for rank in report.ranks if rank.step_ns]
-    if not lengths and report.steps.time_ns:
-        lengths = [report.steps.time_ns.median]
-    return float(median(lengths)) if lengths else 0.0
 
 
 def _rows(report: Report, steps: RankSteps) -> list[_Row]:

@@ -61,7 +61,9 @@ class DdpSettings(Rule, frozen=True):
         search = work.searches > 0 and not unused
         expected = share_of_step(facts, work.copy_ns)
         if search:
-            expected += share_of_step(facts, work.search_ns) + _map_of_use(facts)
+            expected += share_of_step(facts, work.search_ns) + exposed_of(
+                facts, rows(facts, lambda row: row.kind == "all_reduce" and row.dtype == "Int")
+            )
         if not self.worth_saying(facts, expected):
             needed = f"; {format_bytes(unused)} of parameters need the search" if unused else ""
             return Passed(f"searches and copies that settings could avoid take {_time(facts, expected)} a step{needed}")
@@ -95,11 +97,6 @@ class DdpSettings(Rule, frozen=True):
             fix=Fix(text="; ".join(changes) + ".", code=f"DistributedDataParallel(model, {', '.join(code)})"),
             confirm="Record again: the reducer's events must be gone from the trace.",
         )
-
-
-def _map_of_use(facts: Facts) -> float:
-    """Exposed share of the all-reduce of which parameters were used: of integers, once a step."""
-    return exposed_of(facts, rows(facts, lambda row: row.kind == "all_reduce" and row.dtype == "Int"))
 
 
 def _time(facts: Facts, share: float) -> str:

@@ -128,21 +128,16 @@ def _is_unnamed(facts: Facts) -> bool:
 def _by_workers(facts: Facts, fix: LoaderFix) -> Fix | None:
     """Workers for the loading; without some IN002 proposes them, with recorded ones IN003: nothing is listed twice."""
     if made_in_line(facts):
-        return _loader_of_its_own(facts, fix)
+        assert facts.input is not None
+        what = _maker(facts.input.frames) or "what makes them"
+        return Fix(
+            text=f"Make batches ahead of the step, if they need nothing that training changes. Put {what} into the "
+            f"__iter__ of an IterableDataset, read by a DataLoader with num_workers={fix.workers}. Give each "
+            "worker its own part or random generator, by get_worker_info(): else all may give the same "
+            f"batches.{limits(facts, fix)}",
+            code=f"DataLoader(dataset, batch_size=None, num_workers={fix.workers}, persistent_workers=True)",
+        )
     return worker_fix(facts, fix) if fix.current and facts.workers is None else None
-
-
-def _loader_of_its_own(facts: Facts, fix: LoaderFix) -> Fix:
-    """Return a loader for batches that the training thread computes itself."""
-    assert facts.input is not None
-    what = _maker(facts.input.frames) or "what makes them"
-    return Fix(
-        text=f"Make batches ahead of the step, if they need nothing that training changes. Put {what} into the "
-        f"__iter__ of an IterableDataset, read by a DataLoader with num_workers={fix.workers}. Give each "
-        "worker its own part or random generator, by get_worker_info(): else all may give the same "
-        f"batches.{limits(facts, fix)}",
-        code=f"DataLoader(dataset, batch_size=None, num_workers={fix.workers}, persistent_workers=True)",
-    )
 
 
 def _told_by_workers(facts: Facts) -> bool:
