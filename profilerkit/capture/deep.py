@@ -28,8 +28,7 @@ from profilerkit.capture.torch_profiler import (
     printable,
     why_no_kernels,
 )
-from profilerkit.model.run import RIVAL
-from profilerkit.rundir.layout import WINDOW_TRACE, EventKind, WindowKind, WindowStatus
+from profilerkit.rundir.layout import RIVAL, WINDOW_TRACE, EventKind, WindowKind, WindowStatus
 from profilerkit.rundir.writer import RankWriter, Record
 
 #: A window of very long steps is closed early: the trace of a minute is larger than anybody reads.

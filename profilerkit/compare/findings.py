@@ -1,7 +1,6 @@
 """Findings and fixes of two reports: what became of each, and what was predicted beside what was measured."""
 
 import math
-import re
 from collections.abc import Callable, Hashable, Sequence
 from typing import Literal, NamedTuple
 
@@ -19,9 +18,6 @@ SAME_SAVING = 0.03
 _STATES: tuple[FindingState, ...] = ("gone", "new", "worse", "better", "unchanged")
 #: Outcomes in which a rule looked and found nothing.
 _LOOKED = ("passed", "not_applicable", "fired")
-#: A number in a title, with its unit.
-_NUMBER = re.compile(r"\d[\d.,]*(?:\s?(?:%|(?:[nµm]?s|min|h|[KMGTk]?i?B)\b))?")
-
 _Entry = tuple[str, Finding]
 _Pair = tuple[str, Finding | None, Finding | None]
 
@@ -41,7 +37,7 @@ def _findings(report: Report) -> list[_Entry]:
 
 
 def _pairs(before: list[_Entry], after: list[_Entry]) -> list[_Pair]:
-    """The findings of both sides by what they say, the closest match first; then those without a partner.
+    """The findings of both sides by what they are about, the closest match first; then those without a partner.
 
     The rank counts only where a closer match is to be had: which rank is late may change from run to run.
     """
@@ -56,19 +52,11 @@ def _pairs(before: list[_Entry], after: list[_Entry]) -> list[_Pair]:
     return [*pairs, *((rule, finding, None) for rule, finding in before), *((rule, None, new) for rule, new in after)]
 
 
-def _stem(title: str) -> str:
-    """A title without its numbers, which differ from run to run.
-
-    >>> _stem("Logging takes 1.2 s every 50 steps"), _stem("Logging takes 980 ms every 9 steps")
-    ('Logging takes # every # steps', 'Logging takes # every # steps')
-    """
-    return _NUMBER.sub("#", title)
-
-
-#: What two findings have in common that are one, the strictest first; ``None`` matches nothing.
+#: What two findings have in common that are one, the strictest first; ``None`` matches nothing. What a finding is about
+#: is named by the number that it shows first.
 _KEYS: tuple[Callable[[_Entry], Hashable], ...] = (
-    lambda entry: (entry[0], entry[1].rank, _stem(entry[1].title)),
-    lambda entry: (entry[0], _stem(entry[1].title)),
+    lambda entry: (entry[0], entry[1].rank, entry[1].detail, entry[1].evidence[0].label),
+    lambda entry: (entry[0], entry[1].detail, entry[1].evidence[0].label),
     lambda entry: (entry[0], entry[1].detail) if entry[1].detail else None,
 )
 

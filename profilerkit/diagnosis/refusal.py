@@ -165,7 +165,7 @@ def _unexplained(facts: Facts) -> str:
     if facts.share(UNSPLIT):
         return idle_without_trace(facts)[0]
     share = format_ratio(facts.share("idle.unknown"))
-    if facts.trust.has_rival:
+    if facts.has_rival:
         return f"Another profiler is on, and {share} of {judged(facts)} cannot be explained"
     if shows_idle_device(facts):
         return f"{who(facts)} is idle for {share} of {judged(facts)}, for no recorded reason"
@@ -185,7 +185,7 @@ def idle_without_trace(facts: Facts) -> tuple[str, str, str]:
 
 def what_to_record(facts: Facts) -> tuple[str, str]:
     """Return how the next recording would explain more, and the command for it: empty where none fits."""
-    if facts.trust.has_rival:
+    if facts.has_rival:
         return "Switch the other profiler off, or let it trace some steps only, and record again.", ""
     if facts.framework:
         return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto.", ""

@@ -45,8 +45,6 @@ INPUT_WAIT = "input wait"
 OPERATOR_TRACE = "operator trace"
 #: The signal of a run whose steps were all timed, not only those in a trace.
 STEP_TIMERS = "step timers, every step"
-#: Why nothing was traced, where somebody else profiles: sessions cannot be nested.
-RIVAL = "another profiler was active"
 
 
 class CaptureCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,11 +85,6 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     cost: CaptureCost | None = None
     signals: tuple[Signal, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def has_rival(self) -> bool:
-        """Return whether another profiler was active when a trace was to be recorded."""
-        return any(RIVAL in signal.reason for signal in self.signals)
 
 
 #: The signals of which a report keeps the samples: of the device where one was sampled, else of the host.

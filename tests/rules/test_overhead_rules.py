@@ -12,7 +12,7 @@ from profilerkit.analysis.steps.phases import RecordingFacts
 from profilerkit.analysis.steps.series import Stall
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
-from profilerkit.model.run import RIVAL, STEP_TIMERS, Loader, Series, Signal, Trust
+from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal, Trust
 from profilerkit.rules import RULES
 from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
@@ -317,8 +317,7 @@ def test_where_compilations_were_watched_their_absence_is_known():
 
 
 def test_another_profiler_that_is_always_on_is_named_without_a_price():
-    rival = Signal(name="operator trace", state="missing", reason=f"it was not opened: {RIVAL}")
-    found = finding("OV007", facts(**TIMERS_ONLY, trust=Trust(mode="steps", signals=(rival,))))
+    found = finding("OV007", facts(**TIMERS_ONLY, has_rival=True))
     assert "Another profiler is on" in found.title
     assert (found.bound, found.saving) == (None, None)
     assert found.evidence[0].value is not None
