@@ -157,13 +157,13 @@ def _calling(facts: Facts) -> HotLine | None:
 
 def _fewer_operators(facts: Facts) -> Fix:
     """Return what makes operators fewer on a host; compiling the model reaches only what it calls."""
-    line, code = _calling(facts), "model = torch.compile(model)"
+    line = _calling(facts)
     if line is None:
         return Fix(
-            text="Fewer, larger operators: vectorise loops over tensors, fused=True for the optimizer.", code=code
+            text="Fewer, larger operators: vectorise loops over tensors, fused=True for the optimizer.",
+            code="model = torch.compile(model)",
         )
-    in_model = any(frame.endswith("): forward") for frame in line.frames)
-    return Fix(text=f"Vectorise {line_text(line)}: fewer, larger operators.", code=code if in_model else "")
+    return Fix(text=f"Vectorise {line_text(line)}: fewer, larger operators.")
 
 
 def _one_graph(facts: Facts, step: str) -> Fix:

@@ -111,7 +111,7 @@ class TrainingPause(Rule, frozen=True):
             facts,
             bound="overhead-bound",
             title=f"{label} stops training for {format_ns(stop.each_ns)} {stop.how_often}",
-            why=f"{stop.spread(facts)}{told_line(stop.line, 'one')}{_beside(stop)}{_grown(stop)}",
+            why=f"{stop.spread(facts)}{told_line(stop.line, 'one')}{_grown(stop)}",
             evidence=stop.evidence(facts, label),
             at_most=surest,
             detail=stop.kind if stop.kind == "evaluation" else "python",
@@ -161,15 +161,6 @@ def _reads_small_batches(stop: Stop, below_ns: float = _SHORT_BATCH_NS) -> bool:
 
 def _code(stop: Stop) -> str:
     return "model.eval()\nwith torch.no_grad():\n    ..." if stop.records_graphs else ""
-
-
-def _beside(stop: Stop) -> str:
-    """Say that it comes in the steps of something with a name, as a sentence; empty where it does not."""
-    if not stop.beside:
-        return ""
-    kinds = " and ".join(kind for kind, _ in stop.beside)
-    together = stop.share + sum(share for _, share in stop.beside)
-    return f" It comes in the same steps as {kinds}, on top of that: together {format_ratio(together)}."
 
 
 def _grown(stop: Stop) -> str:

@@ -1,7 +1,6 @@
 """RU004: some steps are much longer than the others."""
 
-from profilerkit.analysis.parts import WAITS
-from profilerkit.analysis.whatif import consumer_ns, saving
+from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Saving
 from profilerkit.model.step import PARTS, SlowSteps, StepTimes, within
@@ -63,8 +62,6 @@ class UnevenSteps(Rule, frozen=True):
             return Passed(f"slow steps raise the mean by {format_ratio(max(bound, 0.0))} of it")
         if slow.part is not None and slow.part.startswith("compute."):
             return Passed("the longer steps hold more device work: larger batches, or work from the steps before")
-        if slow.part in WAITS and _in_bursts(facts, slow):
-            return Passed("the longer steps wait for workers that are slower than the steps: they deliver in bursts")
         bound = min(most, slow.share - _told(facts))
         if not self.worth_saying(facts, bound):
             return Passed("the slow steps are stalls that recur, which have a rule of their own")
@@ -113,18 +110,6 @@ def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence
         row("Step time, mean", times.mean, "ns", steady),
         row("Step time, median", times.median, "ns", steady),
     )
-
-
-def _in_bursts(facts: Facts, slow: SlowSteps) -> bool:
-    """Return whether the loader's workers are slower than the steps, and deliver in bursts: that has rules of its own.
-
-    Of n workers in step every n-th batch is waited for; rarer ones are outliers, of which half as many are taken for
-    that where workers fall out of step.
-    """
-    workers = facts.workers
-    if workers is None or workers.pace_ns <= consumer_ns(facts, facts.mean_step_ns or 0.0):
-        return False
-    return 2 * slow.count * workers.at_work >= facts.steps.steady
 
 
 def _told(facts: Facts) -> float:
