@@ -15,7 +15,7 @@ from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal
 from profilerkit.rules import RULES
 from profilerkit.rules.api import Fired, MissingData, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import DEVICE, INPUT, MS, S, facts, replace, steps
+from tests.recipes import INPUT, MS, S, facts, replace, steps
 from tests.rules import contract
 from tests.rules.test_rules import JUST, check, ended, finding, on_host, stalling, timers_only, uneven
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from profilerkit.model.communication import (
     DistributedModel,
-    FlightRecorder,
     RecordedCollective,
 )
 from profilerkit.model.report import Collective, Report
@@ -259,8 +258,16 @@ def recorded_table(report: Report) -> Table | None:
     skewed = any(row.skew_ns is not None for row in found.collectives)
     columns = ("Collective", "Type", "Group", "Calls", "Bytes", *(("Skew",) if skewed else ()))
     rows = [_recorded_cells(row) for row in found.collectives]
+    rank = f"Rank {found.rank}" if found.rank is not None else "This rank"
+    per_step = f", {found.per_step:g} in the median step" if found.per_step is not None else ""
+    held = (
+        f"all {plural(found.made, 'collective')} it issued"
+        if found.held >= found.made
+        else f"the last {format_count(found.held)} of {plural(found.made, 'collective')} it issued"
+    )
+    skew = " Skew is derived: from the first rank's arrival to the last one's, median." if skewed else ""
     return Table(
-        _recorded_caption(found, skewed=skewed),
+        f"{rank}: {held}{per_step}. Calls and bytes are measured.{skew}",
         columns,
         tuple(cells if skewed else cells[:-1] for cells in rows),
         text_columns=3,
@@ -277,18 +284,6 @@ def _recorded_cells(row: RecordedCollective) -> tuple[str, ...]:
         "not known" if row.bytes is None else format_bytes(row.bytes),
         "not known" if row.skew_ns is None else format_ns(row.skew_ns),
     )
-
-
-def _recorded_caption(found: FlightRecorder, *, skewed: bool) -> str:
-    rank = f"Rank {found.rank}" if found.rank is not None else "This rank"
-    per_step = f", {found.per_step:g} in the median step" if found.per_step is not None else ""
-    held = (
-        f"all {plural(found.made, 'collective')} it issued"
-        if found.held >= found.made
-        else f"the last {format_count(found.held)} of {plural(found.made, 'collective')} it issued"
-    )
-    skew = " Skew is derived: from the first rank's arrival to the last one's, median." if skewed else ""
-    return f"{rank}: {held}{per_step}. Calls and bytes are measured.{skew}"
 
 
 def model_facts(report: Report) -> tuple[Fact, ...]:

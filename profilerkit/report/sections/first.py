@@ -76,11 +76,6 @@ def first_of(report: Report, findings: Findings) -> First:
         return revise(first, fixes=findings.fixes, because=because, measure=_MEASURE, missing=_missing(report))
     if not findings.fixes and verdict.bound in ("balanced", "compute-bound"):
         return revise(first, advice="Nothing needs to change.", missing=_missing(report))
-    return _blind(first, report)
-
-
-def _blind(first: First, report: Report) -> First:
-    """What helps as the headline, with its command if one fits, where the recording cannot say what to change."""
     verdict, helps = report.verdict, inert(report.verdict.refuted_by, SENTENCE_LIMIT)
     is_log = report.trust.mode in ("logs", "dumps")
     if verdict.bound != "inconclusive" and not is_log:

@@ -1,6 +1,5 @@
 """CO008: DistributedDataParallel does extra work that its settings could avoid."""
 
-from profilerkit.analysis.communication.table import ReducerWork
 from profilerkit.analysis.communication.whatif import exposed_of, rows, share_of_step
 from profilerkit.rules.api import (
     Facts,
@@ -67,9 +66,6 @@ class DdpSettings(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             needed = f"; {format_bytes(unused)} of parameters need the search" if unused else ""
             return Passed(f"searches and copies that settings could avoid take {_time(facts, expected)} a step{needed}")
-        return self._fired(facts, work, expected, search=search, unused=unused)
-
-    def _fired(self, facts: Facts, work: ReducerWork, expected: float, *, search: bool, unused: int) -> Result:
         changes, code = [], []
         if search:
             known = any(model.unused_parameter_bytes is not None for model in models(facts))

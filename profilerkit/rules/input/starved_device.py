@@ -113,16 +113,11 @@ def _not_for_data(facts: Facts, share: float) -> str:
 def _surest(facts: Facts) -> Confidence:
     """Return how sure the rule can be by what the wait was read from."""
     assert facts.input is not None
-    if _is_unnamed(facts):
+    assert facts.input is not None
+    if facts.input.gap == "before the copy" and not facts.input.frames and _most(facts) == "input.wait":
         return "low"
     seen = facts.workers is not None or not workers_now(facts)
     return "high" if facts.input.source == "measured" and seen else "medium"
-
-
-def _is_unnamed(facts: Facts) -> bool:
-    """Return whether most of the wait is Python before a batch copy, of which nothing tells what it does."""
-    assert facts.input is not None
-    return facts.input.gap == "before the copy" and not facts.input.frames and _most(facts) == "input.wait"
 
 
 def _by_workers(facts: Facts, fix: LoaderFix) -> Fix | None:
