@@ -58,6 +58,7 @@ _KEYS: tuple[Callable[[_Entry], Hashable], ...] = (
     lambda entry: (entry[0], entry[1].rank, entry[1].detail, entry[1].evidence[0].label),
     lambda entry: (entry[0], entry[1].detail, entry[1].evidence[0].label),
     lambda entry: (entry[0], entry[1].detail) if entry[1].detail else None,
+    lambda entry: (entry[0], entry[1].evidence[0].label),
 )
 
 
