@@ -65,10 +65,10 @@ class Diff(compared.Diff, frozen=True, kw_only=True):
 
     def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
         """Return the comparison as JSON text, and write it to ``path`` when given; redacted as a report is."""
-        from profilerkit.report.json import render_diff
+        from profilerkit.report.json import render
         from profilerkit.report.redaction import told_diff
 
-        return _saved(render_diff(told_diff(self, redact=redact)), path)
+        return _saved(render(told_diff(self, redact=redact)), path)
 
     def to_html(self, path: str | Path | None = None, *, redact: bool = True) -> str:
         """Return the comparison as one offline HTML document, and write it to ``path`` when given."""

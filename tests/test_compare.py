@@ -32,7 +32,7 @@ from profilerkit.report.diff_document import document_of_diff
 from tests.comparisons import MS, STEP_MS, host_samples, parts_of, report_of, times_of, verdict_of
 from tests.recipes import Log, write_run
 
-MODULES = ("steps", "findings", "gates", "parts")
+MODULES = ("steps", "gates", "parts")
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -61,6 +61,11 @@ def finding(severity="high", expected=0.2, fix="", bound="input-bound", changes=
         fix=Fix(text=fix, changes=changes or SETTINGS.get(fix, ())) if fix else None,
         **fields,
     )
+
+
+def about(what, title, **fields):
+    made = finding(**fields)
+    return replace(made, title=title, evidence=(replace(made.evidence[0], label=f"{what}, time per occurrence"),))
 
 
 # The step.
@@ -507,7 +512,7 @@ def test_savings_that_overlap_have_changed_only_with_the_step(after_ms, expected
 
 def test_the_finding_that_is_left_is_not_taken_for_the_one_that_went():
     def stop(what, time, **fields):
-        return replace(finding(**fields), title=f"{what} stops training for {time} every 50 steps")
+        return about(what, f"{what} stops training for {time} every 50 steps", **fields)
 
     before = {"RU002": (stop("Evaluation", "3.1 s"), stop("Logging", "1.2 s", expected=0.1))}
     after = {"RU002": (stop("Logging", "980 ms", expected=0.12),)}
@@ -727,7 +732,7 @@ def test_other_programs_that_ended_are_no_fix():
 
 
 def test_what_is_left_of_a_rule_was_not_fixed():
-    stops = [replace(finding(fix=f"Run {what} less often."), title=what) for what in ("Evaluation", "Logging")]
+    stops = [about(what, what, fix=f"Run {what} less often.") for what in ("Evaluation", "Logging")]
     (fix,) = fixes({"RU002": tuple(stops)}, {"RU002": (stops[1],)})
     assert (fix.text, fix.holds) == ("Run Evaluation less often.", True)
 

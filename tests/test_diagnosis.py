@@ -11,7 +11,7 @@ from profilerkit.analysis.run_facts import run_facts
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Probed, Saving
-from profilerkit.model.run import RIVAL, STEP_TIMERS, Loader, Signal, Trust
+from profilerkit.model.run import STEP_TIMERS, Loader, Signal, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps
 from profilerkit.model.verdict import RECORD, RECORD_MORE
 from profilerkit.rules import RULES
@@ -861,8 +861,7 @@ def test_a_rank_that_is_waited_for_is_named_where_nobody_knows_what_makes_it_lat
 
 
 def test_another_profiler_is_named_where_it_kept_the_step_from_being_traced():
-    rival = Signal(name="operator trace", state="missing", reason=f"it was not opened: {RIVAL}")
-    verdict = verdict_of(facts({"idle.unknown": 0.9}, trust=Trust(mode="steps", signals=(rival,))))
+    verdict = verdict_of(facts({"idle.unknown": 0.9}, has_rival=True))
     assert verdict.headline == "Another profiler is on, and 90 % of the step cannot be explained"
     assert verdict.refuted_by.startswith("Switch the other profiler off")
 

@@ -67,6 +67,7 @@ class Facts(msgspec.Struct, frozen=True):
         timed_may_be_hidden: whether devices may have worked beside what the timers measured, and no trace tells.
         communication: what the collectives of all ranks say; ``None`` when none was seen.
         device_events_missing: the trace shows that a device was used, and holds none of its events.
+        has_rival: another profiler kept the judged rank from being traced.
         kernels_unseen: why the trace of a run that trained on a device holds none of the device's events though they
             were asked for, and its timers tell the story; ``None`` where nothing is missing.
         doubts: what makes the split of the step less sure.
@@ -124,6 +125,7 @@ class Facts(msgspec.Struct, frozen=True):
     communication: Communication | None = None
     device_events_missing: bool = False
     kernels_unseen: NoKernels | None = None
+    has_rival: bool = False
     doubts: tuple[Doubt, ...] = ()
     failure: str | None = None
     raised: bool = False

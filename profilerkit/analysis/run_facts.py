@@ -16,7 +16,7 @@ from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.ranks.alike import comparable, host_ranks, uneven_steps, without_trace
+from profilerkit.analysis.ranks.alike import comparable, host_ranks, uneven_steps, why_no_trace, without_trace
 from profilerkit.analysis.ranks.flight import flight_recorder, groups_of
 from profilerkit.analysis.ranks.job import Job, compare, notes_of
 from profilerkit.analysis.ranks.late import late_by_clock, late_by_timers, may_be_hidden, timed_ns
@@ -44,7 +44,7 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.run import Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.ending import Ending
-from profilerkit.rundir.layout import NoKernels
+from profilerkit.rundir.layout import RIVAL, NoKernels
 from profilerkit.rundir.reader import RunRecord
 from profilerkit.trace.columns import ANOTHER_FOLLOWS
 
@@ -102,6 +102,7 @@ def run_facts(
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
         communication=_communication(job, judged, timed),
         kernels_unseen=_why_unseen(chosen),
+        has_rival=trace is None and RIVAL in why_no_trace(chosen.record),
         loader=meta.loader if meta and (chosen.log is None or chosen.log.waits_seen) else None,
         usable_cores=_cores(ranks, chosen),
         has_whole_host=_has_whole_host(chosen),

@@ -15,8 +15,7 @@ from typing import Any, Literal
 from profilerkit.capture.device_clock import activities_in_use, captures_graph
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.proc_files import FreeMemory, ProcFiles, number
-from profilerkit.model.run import RIVAL
-from profilerkit.rundir.layout import WINDOW_TRACE, EventKind, NoKernels, WindowRequest, WindowStatus
+from profilerkit.rundir.layout import RIVAL, WINDOW_TRACE, EventKind, NoKernels, WindowRequest, WindowStatus
 from profilerkit.rundir.writer import RankWriter, Record
 from profilerkit.units import format_bytes
 

@@ -41,9 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Print what was asked for."""
     if arguments.schema:
-        from profilerkit.model.report import json_schema
+        from profilerkit.report.json import schema_text
 
-        console.raw(json.dumps(json_schema(), indent=2))
+        console.raw(schema_text().rstrip())
         return DONE
     from profilerkit.rules import docs
 

@@ -1,14 +1,13 @@
 """Findings and fixes of two reports: what became of each, and what was predicted beside what was measured."""
 
 import math
-import re
 from collections.abc import Callable, Hashable, Sequence
 from typing import Literal, NamedTuple
 
 from profilerkit.compare.sides import loader_settings
 from profilerkit.model.change import revise
 from profilerkit.model.diff import AppliedFix, FindingChange, FindingState, Judgement, PartChange, Range, StepChange
-from profilerkit.model.finding import Bound, Finding, Outcome, Saving, SettingChange, Severity, in_order
+from profilerkit.model.finding import Bound, Finding, Outcome, SettingChange, Severity, in_order
 from profilerkit.model.report import Report
 from profilerkit.rules.parts import PARTS_OF_RULE
 
@@ -19,9 +18,6 @@ SAME_SAVING = 0.03
 _STATES: tuple[FindingState, ...] = ("gone", "new", "worse", "better", "unchanged")
 #: Outcomes in which a rule looked and found nothing.
 _LOOKED = ("passed", "not_applicable", "fired")
-#: A number in a title, with its unit.
-_NUMBER = re.compile(r"\d[\d.,]*(?:\s?(?:%|(?:[nµm]?s|min|h|[KMGTk]?i?B)\b))?")
-
 _Entry = tuple[str, Finding]
 _Pair = tuple[str, Finding | None, Finding | None]
 
@@ -41,7 +37,7 @@ def _findings(report: Report) -> list[_Entry]:
 
 
 def _pairs(before: list[_Entry], after: list[_Entry]) -> list[_Pair]:
-    """The findings of both sides by what they say, the closest match first; then those without a partner.
+    """The findings of both sides by what they are about, the closest match first; then those without a partner.
 
     The rank counts only where a closer match is to be had: which rank is late may change from run to run.
     """
@@ -56,20 +52,13 @@ def _pairs(before: list[_Entry], after: list[_Entry]) -> list[_Pair]:
     return [*pairs, *((rule, finding, None) for rule, finding in before), *((rule, None, new) for rule, new in after)]
 
 
-def _stem(title: str) -> str:
-    """A title without its numbers, which differ from run to run.
-
-    >>> _stem("Logging takes 1.2 s every 50 steps"), _stem("Logging takes 980 ms every 9 steps")
-    ('Logging takes # every # steps', 'Logging takes # every # steps')
-    """
-    return _NUMBER.sub("#", title)
-
-
-#: What two findings have in common that are one, the strictest first; ``None`` matches nothing.
+#: What two findings have in common that are one, the strictest first; ``None`` matches nothing. What a finding is about
+#: is named by the number that it shows first.
 _KEYS: tuple[Callable[[_Entry], Hashable], ...] = (
-    lambda entry: (entry[0], entry[1].rank, _stem(entry[1].title)),
-    lambda entry: (entry[0], _stem(entry[1].title)),
+    lambda entry: (entry[0], entry[1].rank, entry[1].detail, entry[1].evidence[0].label),
+    lambda entry: (entry[0], entry[1].detail, entry[1].evidence[0].label),
     lambda entry: (entry[0], entry[1].detail) if entry[1].detail else None,
+    lambda entry: (entry[0], entry[1].evidence[0].label),
 )
 
 
@@ -112,16 +101,12 @@ def _state(before: Finding | None, after: Finding | None, verdict: Judgement) ->
     old, new = before.prediction, after.prediction
     if old and new:
         more = new.expected - old.expected
-        is_seen = _disjoint(old, new) or verdict == ("slower" if more > 0 else "faster")
+        is_seen = (old.high < new.low or new.high < old.low) or verdict == ("slower" if more > 0 else "faster")
         if abs(more) >= SAME_SAVING and is_seen:
             return "worse" if more > 0 else "better"
         return "unchanged"
     grown = ORDER.index(after.severity) - ORDER.index(before.severity)
     return "unchanged" if not grown else "worse" if grown > 0 else "better"
-
-
-def _disjoint(first: Saving, second: Saving) -> bool:
-    return first.high < second.low or second.high < first.low
 
 
 def _expected(row: FindingChange) -> float:

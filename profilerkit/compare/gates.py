@@ -174,7 +174,13 @@ def judge_change(limit: Limit, before: Report, after: Report, diff: Diff) -> Gat
     may be noise is not judged: it did not pass either.
     """
     if limit.metric is None:
-        return _judge_findings(limit, diff)
+        asked = f"no new or worse finding of severity {limit.severity} or above"
+        found = [row for row in diff.findings if row.state in ("new", "worse") and _reaches(row, limit.severity)]
+        # A rule that could not look before has not found anything new.
+        counted = [row for row in found if not row.reason]
+        if not counted:
+            return _gate(FINDINGS, asked, "none", "passed")
+        return _gate(FINDINGS, asked, f"{len(counted)}", "failed", _named([(row.rule, row.title) for row in counted]))
     metric = limit.metric
     first, second = metric.read(before), metric.read(after)
     kinds = metric.kind(before), metric.kind(after)
@@ -223,16 +229,6 @@ def _is_real(name: str, ratio: float, diff: Diff, step: StepChange) -> bool:
         return diff.verdict == "slower"
     waits = [side.queued_ratio or 0.0 for side in (diff.before, diff.after)]
     return ratio > QUANTILE_NOISE * step.visible_ratio + abs(waits[1] - waits[0]) / max(1 - max(waits), 0.01)
-
-
-def _judge_findings(limit: Limit, diff: Diff) -> Gate:
-    asked = f"no new or worse finding of severity {limit.severity} or above"
-    found = [row for row in diff.findings if row.state in ("new", "worse") and _reaches(row, limit.severity)]
-    # A rule that could not look before has not found anything new.
-    counted = [row for row in found if not row.reason]
-    if not counted:
-        return _gate(FINDINGS, asked, "none", "passed")
-    return _gate(FINDINGS, asked, f"{len(counted)}", "failed", _named([(row.rule, row.title) for row in counted]))
 
 
 def _reaches(row: FindingChange, severity: Severity) -> bool:

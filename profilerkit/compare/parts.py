@@ -32,7 +32,7 @@ def part_changes(before: Report, after: Report, step: StepChange | None) -> tupl
     visible = step.visible_ratio if step else 1.0
     rows = [_judged(_change(name, before, after), least_ns, visible) for name in names]
     moved = [row for row in rows if row.before_ns or row.after_ns]
-    return tuple(sorted(moved, key=lambda row: (-_at_stake_ns(row), row.part)))
+    return tuple(sorted(moved, key=lambda row: (-abs((row.after_ns or 0) - (row.before_ns or 0)), row.part)))
 
 
 def _judged(row: PartChange, least_ns: float, visible: float) -> PartChange:
@@ -52,11 +52,6 @@ def doubt(before: float, after: float, visible_ratio: float) -> float:
     """
     # A growth by g of what it was is a fall by g / (1 + g) of what it is.
     return COMPOSITION_ERROR * (before + after) + visible_ratio / (1.0 + visible_ratio) * max(before, after)
-
-
-def _at_stake_ns(row: PartChange) -> int:
-    """How far the part moved, or may have: all of its time where one side does not know it."""
-    return abs((row.after_ns or 0) - (row.before_ns or 0))
 
 
 def _change(name: str, before: Report, after: Report) -> PartChange:

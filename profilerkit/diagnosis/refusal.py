@@ -90,7 +90,19 @@ def refusal(facts: Facts) -> Verdict | None:
             return inconclusive(
                 "The file is cut off before any device event", "Record fewer steps, or save the trace again."
             )
-        return _without_device(facts)
+        remedy = f"Record with {fitting(_WITH_DEVICE, facts.recorder)}."
+        shares: dict[Bound, float] = {
+            "input-bound": facts.family("input"),
+            "memory-bound": facts.share("mem.alloc"),
+            "overhead-bound": facts.share("over."),
+        }
+        bound = max(shares, key=lambda name: shares[name])
+        waits = facts.share("sync.", "input.h2d")
+        if not waits or shares[bound] < LARGEST_ON_HOST:
+            return inconclusive("The run used a device, but none of its events is in the trace", remedy)
+        mean_ns = facts.mean_step_ns or 0.0
+        held, step = format_ns(shares[bound] * mean_ns), each(facts, format_ns(mean_ns))
+        return likely(facts, bound, f"{_ON_HOST[bound]} {held} of {step}; no device was recorded", remedy)
     if facts.launches is not None and facts.launches.lost_much:
         return inconclusive(
             f"The file is damaged: {format_ratio(facts.launches.lost_ratio or 0.0)} of the device's work is missing",
@@ -125,26 +137,6 @@ def _too_little(facts: Facts) -> Verdict | None:
     return inconclusive(said, f"Record while steps run: {RECORD}.", RECORD)
 
 
-def _without_device(facts: Facts) -> Verdict:
-    """What the host shows of a run whose device was not recorded: what it does most bounds a step that waits little.
-
-    A host that never waits for the device may run ahead of it: then nothing tells.
-    """
-    remedy = f"Record with {fitting(_WITH_DEVICE, facts.recorder)}."
-    shares: dict[Bound, float] = {
-        "input-bound": facts.family("input"),
-        "memory-bound": facts.share("mem.alloc"),
-        "overhead-bound": facts.share("over."),
-    }
-    bound = max(shares, key=lambda name: shares[name])
-    waits = facts.share("sync.", "input.h2d")
-    if not waits or shares[bound] < LARGEST_ON_HOST:
-        return inconclusive("The run used a device, but none of its events is in the trace", remedy)
-    mean_ns = facts.mean_step_ns or 0.0
-    held, step = format_ns(shares[bound] * mean_ns), each(facts, format_ns(mean_ns))
-    return likely(facts, bound, f"{_ON_HOST[bound]} {held} of {step}; no device was recorded", remedy)
-
-
 def shows_idle_device(facts: Facts) -> bool:
     """Return whether unexplained time is a device's that waits for its host.
 
@@ -173,7 +165,7 @@ def _unexplained(facts: Facts) -> str:
     if facts.share(UNSPLIT):
         return idle_without_trace(facts)[0]
     share = format_ratio(facts.share("idle.unknown"))
-    if facts.trust.has_rival:
+    if facts.has_rival:
         return f"Another profiler is on, and {share} of {judged(facts)} cannot be explained"
     if shows_idle_device(facts):
         return f"{who(facts)} is idle for {share} of {judged(facts)}, for no recorded reason"
@@ -193,7 +185,7 @@ def idle_without_trace(facts: Facts) -> tuple[str, str, str]:
 
 def what_to_record(facts: Facts) -> tuple[str, str]:
     """Return how the next recording would explain more, and the command for it: empty where none fits."""
-    if facts.trust.has_rival:
+    if facts.has_rival:
         return "Switch the other profiler off, or let it trace some steps only, and record again.", ""
     if facts.framework:
         return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto.", ""

@@ -172,19 +172,14 @@ def _chosen(found: Sequence[Priced]) -> list[Priced]:
     best: dict[tuple[str, ...], Priced] = {}
     replayed = {entry.rule for entry in found}
     for entry in found:
-        kind = _kind(entry)
+        change = entry.change
+        kind = (change.fix_class, *(change.leaves if isinstance(change, Phases) else ()))
         known = best.get(kind)
         if entry.finding.fix is None or (entry.finding.overlaps and entry.finding.overlaps not in replayed):
             continue
         if _expected(entry) >= SMALLEST_SAVING and (known is None or _expected(entry) >= _expected(known)):
             best[kind] = entry
     return sorted(best.values(), key=_expected, reverse=True)[:MOST_SHARED]
-
-
-def _kind(entry: Priced) -> tuple[str, ...]:
-    """Return what two fixes share that are ways to the same end; those of different phases are not."""
-    change = entry.change
-    return (change.fix_class, *(change.leaves if isinstance(change, Phases) else ()))
 
 
 def _expected(entry: Priced) -> float:

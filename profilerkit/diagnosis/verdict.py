@@ -71,7 +71,9 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     if refused is not None:
         return _with_scope(facts, outcomes, refused, {})
     best = joined(facts, outcomes, best_per_bound(outcomes))
-    known = _ranked(_larger(best_per_bound(outcomes, suppressed=True), best))
+    with_aside = best_per_bound(outcomes, suppressed=True)
+    more = {bound: entry for bound, entry in best.items() if entry.expected >= with_aside[bound].expected}
+    known = _ranked(with_aside | more)
     most = known[0].expected if known else 0.0
     held = facts.family(BOUND_FAMILY[known[0].bound]) if known else 0.0
     unexplained = unexplained_share(facts)
@@ -95,12 +97,6 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     return _with_scope(facts, outcomes, verdict, best)
 
 
-def _larger(with_aside: dict[Bound, Best], best: dict[Bound, Best]) -> dict[Bound, Best]:
-    """Of each bound the entry that expects more: fixes together, or what was set aside."""
-    more = {bound: entry for bound, entry in best.items() if entry.expected >= with_aside[bound].expected}
-    return with_aside | more
-
-
 def _ranked(best: dict[Bound, Best]) -> list[Best]:
     return sorted(best.values(), key=lambda entry: -entry.expected)
 
@@ -111,6 +107,8 @@ def _named(facts: Facts, top: Best, others: Sequence[Best], best: dict[Bound, Be
     second = others[0].expected if others else 0.0
     left = [entry for entry in _ranked(best) if entry.bound != top.bound]
     sure: Confidence = "high" if top.expected >= 1.5 * second else "medium"
+    contenders = tuple(entry.bound for entry in left if entry.expected >= CONTENDER_SAVING)
+    in_doubt = top.bound == "overhead-bound" and slowed_by(facts) and facts.share("compute.") >= top.expected
     return Verdict(
         bound=top.bound,
         detail=top.finding.detail,
@@ -118,17 +116,9 @@ def _named(facts: Facts, top: Best, others: Sequence[Best], best: dict[Bound, Be
         headline=headline(facts, top),
         share=share,
         saving=top.saving,
-        contenders=_with_kernels(
-            facts, top, tuple(entry.bound for entry in left if entry.expected >= CONTENDER_SAVING)
-        ),
+        contenders=(*contenders, "compute-bound") if in_doubt and "compute-bound" not in contenders else contenders,
         refuted_by=top.finding.confirm,
     )
-
-
-def _with_kernels(facts: Facts, top: Best, contenders: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Return the contenders, the kernels among them where only a recorder that slows the host may let them wait."""
-    in_doubt = top.bound == "overhead-bound" and slowed_by(facts) and facts.share("compute.") >= top.expected
-    return (*contenders, "compute-bound") if in_doubt and "compute-bound" not in contenders else contenders
 
 
 def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) -> Verdict:

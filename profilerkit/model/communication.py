@@ -27,9 +27,6 @@ class CulpritRow(msgspec.Struct, frozen=True, kw_only=True):
     """Whom the others wait for.
 
     Attributes:
-        kind: one rank, or all ranks of a host.
-        name: of it: ``rank 777``, or the host's. Hostile text.
-        ranks: their numbers, the one that causes most first; a rank without a number is left out.
         waited_ns: per step, by the median rank beside them.
         share: of all waiting that is left without the culprits before it.
         steps: share of the steps in which it causes most of the waiting.
@@ -47,9 +44,6 @@ class HostRow(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of one host.
 
     Attributes:
-        name: hostile text.
-        ranks: how many.
-        step_ns: median of their median steps; ``None`` without steps.
         caused_ns: per step, waiting of all ranks for one of these; ``None`` where nothing was matched.
     """
 
@@ -67,11 +61,8 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stage: position in the pipeline, from 0; ``None`` for a group that is no stage.
-        ranks: how many were read.
         members: numbers of the first of them, at most 8.
-        step_ns: median of their median steps; ``None`` without steps.
         caused_ns: per step, waiting of all ranks for one of these; ``None`` where nothing was matched.
-        late: matched collectives to which one of these came last; ``None`` likewise.
     """
 
     stage: int | None
@@ -97,15 +88,9 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sm_clock_mhz: median clock of the multiprocessors while the device was at work, like ``temperature_c``.
-        slowed_ratio: share of that time in which heat, the supply or the hardware held the clock down.
-        thermal_ratio: of it, in which heat did.
         power_capped_ratio: of it, in which the power limit did, which is normal at full load.
-        temperature_c: of the device.
-        host_cpu_ratio: median busy share of the machine's processors.
         cpu_pressure_ratio: median share of the time in which some task of the machine waited for a processor (PSI).
-        running_tasks: median number of threads of the machine that ran or waited for a processor.
         thread_queue_ratio: median share of the time in which the training thread waited for a processor.
-        cpu_quota_ratio: median share of the time in which a quota of processors held the job.
     """
 
     sm_clock_mhz: float | None = None
@@ -132,9 +117,7 @@ class Heat(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rows: number of the first rank of each row; a row holds ``ranks_each`` ranks, the last one maybe fewer.
-        ranks_each: ranks per row.
         columns: number of the first step of each column, which holds ``steps_each`` steps.
-        steps_each: steps per column.
         waited_ns: by row and column, of the rank in the row that causes most: waiting of the mean other member for it,
             in the worst of the column's steps.
     """
@@ -150,11 +133,6 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that have more collectives than is kept of each: those of whole steps, spread over the trace.
 
     Where a trace marks no steps, or does not number its collectives, the first are kept.
-
-    Attributes:
-        ranks: how many.
-        kept: of their collectives.
-        of: their collectives.
     """
 
     ranks: int
@@ -166,24 +144,12 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
     """All ranks of a run of which only some are told in detail.
 
     Attributes:
-        ranks: that were read.
         missing: of the job, not read; ``None`` where its size is not known.
-        unreadable: files that could not be read.
-        told: numbers of the ranks in ``Report.ranks``.
-        step_ns: median steps.
-        parts: the largest parts, by median.
-        culprits: the costliest first.
-        hosts: those that cause most first, at most 20.
         host_count: hosts there are; ``None`` where traces do not say theirs.
-        heat: ``None`` where nothing was matched.
         matched: collectives that were matched between ranks; ``None`` where none could be.
-        of: collectives that could have been.
         residual_ns: largest median distance of a rank's ends of collectives from its clock's offset.
-        left_out: what the summaries of the told ranks lack, in words.
         groups: by kind, of the kinds that the job named; the others are not measured.
         outliers: the ranks of the culprits, at most 16.
-        typical: medians over all ranks whose condition was sampled; ``None`` without any.
-        conditions: ranks whose condition was sampled.
         sampled: ranks of which not all collectives are compared; ``None`` where there are none.
     """
 
@@ -215,11 +181,7 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
     """A rank the others wait for, surely or likely beyond accident.
 
     Attributes:
-        rank: global rank; ``None`` when its file does not say.
-        origin: file name or rank directory.
         share: of all waiting in the judged steps, caused by it.
-        last: in how many of ``of`` matched collectives it arrived last.
-        of: matched collectives it took part in.
         cause: the part of its step that is longer than on the others; ``None`` when nothing explains enough: the
             waiting is unattributed.
         cause_ns: how much longer, ns per judged step, in the spans the others waited for it; ``None`` without a cause.
@@ -247,8 +209,6 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
     """One way in which the job is divided, read from groups and names.
 
     Attributes:
-        name: the dimension.
-        size: ranks in it; ``None`` when unknown.
         evidence: what in the trace says so.
         micro_batches: of a pipeline, per step; ``None`` when unknown.
         bubble_share: of a pipeline, exposed point-to-point time / step; ``None`` when it was not measured.
@@ -268,10 +228,6 @@ class RecordedCollective(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: as torch has it: ``gloo:all_reduce``.
-        kind: as in ``Collective.kind``.
-        group: description of the process group, else its name.
-        group_size: its members; ``None`` where the recorder does not know.
-        count: how many.
         bytes: of all of them, the larger of each one's sides; ``None`` where a type is not known.
         dtype: element type in torch's words; ``None`` without a tensor.
         skew_ns: derived: from the first rank's arrival to the last one's, median of those that were matched; ``None``
@@ -292,12 +248,8 @@ class FlightRecorder(msgspec.Struct, frozen=True, kw_only=True):
     """What torch's flight recorder held of the judged rank at the end of the run and of the windows.
 
     Attributes:
-        rank: global rank.
-        held: collectives and transfers in it.
         made: how many the process had issued; the recorder keeps the last ones.
-        steps: judged steps in which some of these were issued.
         per_step: collectives in the median one of these; ``None`` without any.
-        collectives: by name, type and group, most bytes first.
     """
 
     rank: int | None
@@ -315,23 +267,10 @@ class DistributedModel(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         module: class of the wrapped model. Hostile text.
-        backend: of its process group.
-        world_size: ranks.
-        parameter_bytes: size of the parameters.
-        unused_parameter_bytes: of these, without a gradient.
         bucket_bytes: sizes of the gradient buckets in use, in the order in which they are reduced.
-        bucket_cap_bytes: what ``bucket_cap_mb`` allows.
-        rebuilt: whether the buckets follow the order in which gradients became ready.
-        forward_ns: forward pass.
-        backward_ns: computing the gradients.
         comm_ns: from the start of the first bucket's reduction to the end of the last one's, waiting for other ranks
             included.
-        overlap_ns: of that, while gradients were still being computed.
         overlap_ratio: ``overlap_ns`` / ``comm_ns``.
-        find_unused_parameters: whether the graph is searched for parameters without a gradient in each step.
-        gradient_as_bucket_view: whether gradients lie in the buckets, which saves a copy.
-        static_graph: whether the graph was said to be the same in each step.
-        hook: name of a communication hook; empty without one.
     """
 
     module: str = ""
@@ -358,28 +297,15 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         matched: collectives that were matched across ranks; ``None``, as all numbers about several ranks, with one.
-        of: collectives that could have been.
-        by: what matched them; ``None`` when nothing was matched.
         residual_ns: of the rank that fits worst, the median distance of its ends after alignment.
         most_shift: most collectives that one rank's capture lacks at its beginning.
-        steps: judged steps with matched collectives, which the waiting was counted in.
         steps_needed: judged steps in which being last in each excludes chance, however late; ``None`` where as many
             were judged.
         blurred: whether one rank seems late, but the ends of one collective lie too far apart on its host, or the
             hosts' clocks may, to say so.
-        waited_ns: waiting of all ranks in them, hidden or not.
-        time_ns: time of all ranks in the matched collectives of the judged steps, waiting included.
         transfer_ns: the rest of that time; ``None`` where members of a group were not read, who may have come last.
-        late: ranks the others wait for; empty when nobody is late but by turns.
         late_by_timers: global rank that spends much more than the others in what timers measure, where nothing was
             matched; ``None`` where there is none.
-        problems: what could not be matched, in whole sentences.
-        unclassified_ratio: share of the judged rank's communication whose collective is not known.
-        parallelism: how the work is divided, as far as it shows.
-        matched_in: whose collectives were matched: those of traces, or those of torch's flight recorders, which tell
-            when ranks arrive and nothing about transfer.
-        flight: what the flight recorder held; ``None`` where it was not asked or held nothing.
-        ddp: models that DistributedDataParallel told about.
         groups: of the ranks told here side by side, of the kinds that the job named; the others are not measured.
     """
 

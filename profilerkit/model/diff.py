@@ -1,6 +1,6 @@
 """Two reports compared, the gates set on them, and the JSON schema."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -16,10 +16,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the metric, for example ``step_time``.
-        limit: what was asked, for a person: ``at most 200 ms``.
         measured: what was found, for a person; ``not measured`` without a number.
-        status: a limit that could not be judged neither passed nor failed.
-        reason: one sentence: why it failed or could not be judged; empty for a gate that passed.
     """
 
     name: str
@@ -53,22 +50,11 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One of the two runs in short. ``None`` means not measured.
 
     Attributes:
-        name: what a person calls it.
-        created: when its report was made, ISO 8601 UTC.
-        bound: its verdict.
-        detail: the sub-cause of it; may be empty.
-        headline: its verdict in one sentence.
-        mode: what stood for the device, as in ``Trust``.
-        steady: judged steps.
-        mean_ns: steady step, mean; ``median_ns`` likewise. Of several recordings their geometric mean.
-        p90_ns: steady step, 90th percentile, of the first recording.
         queued_ratio: share of the time in which the training thread waited for a processor that other programs used.
         samples_per_s: throughput of all ranks; needs the batch size.
         peak_memory_bytes: of the judged rank: of its device, of the process where no device memory is known.
-        peak_memory_of: which memory that is.
         recordings: how many recordings of this program the step times come from; the rest is of the first one.
         ranks: how many ranks of the job the step times are the mean of.
-        rank: the one that the parts are of; ``None`` when it is not named.
     """
 
     name: str
@@ -100,10 +86,8 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
             what other programs cost by the caches that they left cold.
         own_before_ns: the mean step without the time other programs had its processor, derived; the timed one where
             that is not taken out.
-        own_after_ns: the same after.
         quiet_before_ns: the mean step as ``judged`` compares it: ``own_before_ns`` without what cold caches are
             estimated to have cost.
-        quiet_after_ns: the same after.
         between_runs_ratio: standard deviation between runs of one program that was assumed for this pair.
         visible_ratio: the smallest growth that this pair could have shown; a fall is as many times as little.
         is_taken_out: whether the time that other programs took could be taken out: not on a device, and not where a
@@ -144,9 +128,6 @@ class SpanChange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         span: of the one step; of a trace without steps as a whole; of its device from the first to the last event; or
             of its kernels up to the first pause, as in ``DeviceWindow``.
-        before_ns: how long it lasts.
-        after_ns: the same after.
-        change: after / before − 1.
         is_visible: whether that is more than two runs of one program are taken to differ by.
     """
 
@@ -199,13 +180,8 @@ class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of the fullest snapshot of each side.
 
     Attributes:
-        before_bytes: in use at the peak, or when the snapshot was taken.
-        after_bytes: the same after.
-        change: after / before - 1.
         at_peak: whether it is the peak of a history, on both sides.
         is_lower_bound: whether a history begins late, so that its peak may have been higher.
-        kinds: by ``LiveKind``, largest change first.
-        lines: by the line that asked for it, largest change first, at most eight.
     """
 
     before_bytes: int
@@ -221,10 +197,8 @@ class KernelChange(msgspec.Struct, frozen=True, kw_only=True):
     """The device time of a kernel or an operator per judged step on both sides, derived.
 
     Attributes:
-        name: as the trace has it.
         of: a kernel; or an operator, with all kernels listed that it launched most of, or on a CPU-only run its own.
         before_ns: 0 where it did not run, ``None`` where it is not among the largest that the report lists.
-        after_ns: the same after.
         is_real: it changed by more than two runs of one program are taken to differ by, and by at least 2.5 % of the
             step before.
     """
@@ -240,9 +214,6 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
     """One finding on both sides.
 
     Attributes:
-        rule: the code of its rule.
-        title: what was found, of the later side that has it.
-        state: what became of it.
         reason: why a finding that is gone may not be: its rule could not run.
         summary: the rule's claim in one line, as in a report.
     """
@@ -263,11 +234,7 @@ class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
     """A fix that was proposed before and is in force after, or whose finding is gone or has lost most of its time.
 
     Attributes:
-        rule: that proposed it.
-        text: what it proposed.
-        how: how that is known. A finding may also have gone with another change.
         predicted: saving of the step; ``None`` when none could be stated.
-        measured: saving of the step as it was timed, as it was predicted; ``None`` when the runs cannot be compared.
         holds: whether a saving was proven and lies in the predicted interval; false where the setting was changed as
             proposed and the two intervals do not meet. ``None`` between these, where one of them is missing, where
             several fixes were applied at once and only their sum was measured, beside a fix that saves far more, and
@@ -289,19 +256,10 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         verdict: faster, slower, no real change or not comparable; of snapshots without steps less or more memory.
-        headline: the verdict with its numbers, in one sentence.
         obstacles: why the steps cannot be compared; empty unless the verdict says so, or is about ``spans``.
-        step: ``None`` when a side has no step times.
         spans: where each side has one step, or none: how long that and its parts last, the one that the verdict is
             about first.
-        differences: what is not the same about the runs, as far as both say it.
-        memory: of two snapshots; ``None`` where a side has none.
-        parts: largest movement first.
         kernels: kernels and operators, largest change first, at most 20; empty where a side lists none.
-        findings: gone, new, worse, better, then unchanged.
-        fixes: those that were applied.
-        gates: what was asked with ``--fail-if``.
-        notes: what limits the comparison, in whole sentences.
     """
 
     schema_version: int = DIFF_SCHEMA_VERSION
@@ -327,9 +285,3 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
         """Return the verdict in one line: ``<Diff slower: The step takes …>``; the JSON has everything."""
         headline = "".join(char if char.isprintable() else "?" for char in self.headline)
         return f"<Diff {self.verdict}: {headline}>"
-
-
-def diff_json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of ``Diff``, generated from the types."""
-    schema = msgspec.json.schema(Diff)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "profilerkit diff", **schema}

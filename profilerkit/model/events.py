@@ -17,8 +17,6 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     """What a lane did of one family.
 
     Attributes:
-        family: of the parts.
-        time_ns: in the whole step, exact.
         levels: one byte for each of ``CELLS`` pieces of the step: how much of the piece it took, 0 none to 255 all, at
             least 1 where there is any. Base 64 in JSON.
     """
@@ -60,18 +58,11 @@ class MedianStep(msgspec.Struct, frozen=True, kw_only=True):
     """The traced steady step whose time is closest to their median.
 
     Attributes:
-        step: its number.
-        rank: whose step it is; ``None`` when the file does not say.
-        of: how many traced steady steps there are.
         mode: ``gpu``, or ``cpu`` when the main thread is treated as the device; idle then is what is no computation.
         time_ns: start to next start.
         idle_ns: no kernel, copy or collective ran on any stream.
         causes: part to ns of the idle time, exact: the partition of this step.
-        gaps: the longest, longest first.
-        gap_count: all of them.
         lanes: the partition first, then the busiest streams, the loader, and the busiest host threads.
-        streams_left_out: further streams with work in this step.
-        threads_left_out: further host threads with work in this step.
     """
 
     step: int
@@ -98,7 +89,6 @@ class EventTrack(msgspec.Struct, frozen=True, kw_only=True):
         name: ``Stream 7``, ``Main thread``. Hostile text.
         kind: ``cause`` names the part of each idle time; ``stream`` has kernels, ``copies`` and ``communication`` what
             else ran on a stream; ``thread`` has operators, ranges and runtime calls, ``python`` Python functions.
-        rows: how many rows hold them without an overlap.
     """
 
     name: str
@@ -110,19 +100,12 @@ class StepEvents(msgspec.Struct, frozen=True, kw_only=True):
     """The longest events of one step; the arrays have one entry each, sorted by row and start.
 
     Attributes:
-        step: its number.
-        time_ns: start to next start.
         is_median: whether it is the step closest to the median, else it is the slowest.
         mode: ``gpu``, or ``cpu`` when the main thread represents the device.
-        tracks: from top to bottom.
         names: each text once. Hostile; of a ``cause`` it is a part of the step.
         families: what ``family`` counts in.
         start_ns: since the start of the step; negative for what began before it.
         dur_ns: whole durations, also of what ends after the step.
-        name: positions in ``names``.
-        row: of the tracks, counted through from the top.
-        family: positions in ``families``.
-        left_out: shorter events of the step.
     """
 
     step: int
@@ -146,9 +129,6 @@ class RawEvent(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         start_ns: when, on the clock that the table names.
         value: its length, or what was sampled, in the unit of the table.
-        step: the step that it lies in; ``None`` for what is in none, or is of no step.
-        where: the thread or stream; empty where that says nothing.
-        name: what ran, was waited for or was sampled; empty where nothing was recorded meanwhile.
     """
 
     start_ns: int
@@ -162,13 +142,8 @@ class RawEvents(msgspec.Struct, frozen=True, kw_only=True):
     """Events of one kind from one file, at most as many as can be read, and how many there are.
 
     Attributes:
-        what: their kind, for a person.
-        origin: the file they come from.
         clock: ``trace`` for times as the trace file has them, ``run`` for those since the first one recorded.
-        unit: of the values; ``ns`` for lengths.
         order: how the rows were chosen: the longest of all, or all at an even distance.
-        count: how many there are.
-        rows: those that are shown.
     """
 
     what: str

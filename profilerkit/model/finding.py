@@ -13,21 +13,15 @@ Agreement = Literal["agrees", "below", "above", "other", "unlike"]
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """One probe: how much shorter the run's own steps were with one thing changed. Measured, or not at all.
+    """Hold how much shorter the run's own steps were with one thing changed. It is measured, or ``None``.
 
     Attributes:
-        name: which probe.
         change: what its steps did differently, with the values.
         share: how much shorter they were, of the step before and after; negative where they were longer. ``None`` where
             the probe was not made or not finished.
-        low: lower end of its interval, which nine of ten such measurements stay within; ``None`` without ``share``.
-        high: upper end; likewise.
-        steps: probed steps that were timed.
         step_ns: mean step of the run beside it, which ``share`` is of; ``None`` without ``share``.
         without_ns: mean step without the change: that, or one on a batch at hand where that one is too; likewise.
-        probed_ns: mean step with the change; likewise.
         first_step: number of the first step that the probe put in; ``None`` where it put in none.
-        last_step: of the last one.
         reason: why there is no ``share``; else what weakens it; may be empty.
         agreement: with the saving that a finding predicts; ``None`` where there is nothing to compare.
     """
@@ -75,16 +69,9 @@ class Evidence(msgspec.Struct, frozen=True):
 
     Attributes:
         id: ``E1``, ``E2`` … in report order; empty until the runner numbers it.
-        label: what was measured, for a person.
-        value: the number in ``unit``; ``None`` means not measured.
         unit: ``ns``, ``bytes``, ``ratio``, ``count``, ``per_s``, or a unit printed as it stands.
-        source: how the number came about.
         origin: the file, event names or setting it was taken from.
-        n: how many observations it rests on; ``None`` if it is not a sample.
-        low: lower end of the interval, same unit; ``None`` without one.
-        high: upper end of the interval, same unit; ``None`` without one.
         rank: the global rank; ``None`` if it holds for all.
-        steps: first and last step number, inclusive; ``None`` if it is not about steps.
         range_ns: start and end on the trace's clock, to be typed into a timeline viewer.
         behind: what it was computed from, to find its raw events: parts of the step, names of sampled signals, or
             ``step`` for step lengths. Empty where its events cannot be distinguished.
@@ -111,10 +98,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     """Hold how much shorter the step gets, each end a ratio of the steady step time (0 to 1).
 
     Attributes:
-        low: a value the measured saving should exceed.
-        expected: the prediction.
         high: a value it should not exceed; where nothing narrowed the interval, the bound.
-        method: how ``expected`` was computed.
         calibration: ``uncalibrated``, on how many applied fixes the interval was calibrated, or ``measured in this
             run`` of what a probe gained.
         bound: the largest possible saving, including noise, if ``high`` is below it.
@@ -137,13 +121,6 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     """Hold how many more samples per second a fix gives, as a ratio of today's rate: 0.5 means 50 % more.
 
     It is for fixes that put more into a step without making it shorter. A ``Saving`` is a share of the step's time.
-
-    Attributes:
-        low: a value the measured gain should exceed.
-        expected: the prediction.
-        high: the bound.
-        method: how ``expected`` was computed.
-        calibration: as of a saving.
     """
 
     low: float
@@ -186,17 +163,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Hold what a rule claims about this run.
 
     Attributes:
-        title: the claim in one line.
         bound: the verdict this finding argues for; ``None`` for guards and observations.
         detail: the sub-cause, for example ``prep`` or ``launch``; may be empty.
-        severity: computed from saving and confidence by the runner.
         saving: ``None`` when the saving is unknown.
-        confidence: how sure the rule is.
-        why: how the claim follows from the evidence, one to three sentences.
-        fix: what to change; ``None`` for observations.
         confirm: how to check that the fix worked, or what would refute the claim.
-        evidence: never empty.
-        rank: the rank it is about; ``None`` for all.
         throughput: of a fix that makes the step do more, not end sooner; ``None`` otherwise.
         overlaps: code of the rule whose finding saves no less, and some or all of the same time: the two do not add up.
             Empty where there is none.
@@ -240,11 +210,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Hold how one rule ended. Every rule of the run has exactly one outcome.
 
     Attributes:
-        rule: the code, for example ``IN001``.
-        name: the failing state as a noun, for example ``starved_device``.
-        summary: the rule's claim in one line, for people who do not know the code.
-        status: one of the seven outcomes.
-        reason: why, for every status but ``fired``.
         hint: for ``missing_data``: how to record the missing signal.
         findings: non-empty only when ``fired``.
         suppressed: what a ``suppressed`` rule found: it may name the bound, but its saving and fix are nobody's advice.

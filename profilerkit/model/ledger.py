@@ -64,12 +64,9 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One class of a run's time. The entries of a ledger sum to its wall clock exactly.
 
     Attributes:
-        entry: a key of ``ENTRIES``.
-        stage: its stage.
         time_ns: time of the training thread, int64 ns. Beside a device's clock, only that in which the device may have
             stood still; the rest is ``step.device``.
         share: of the wall clock, 0 to 1.
-        source: how it came about.
         count: how often it occurred, where that can be told: evaluations, checkpoints, phases, compilations.
         largest: the packages that imports took longest for, and how long without what they import of others, ns.
     """
@@ -95,16 +92,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The wall clock of the told rank.
 
     Attributes:
-        rank: whose.
         wall_ns: from the start of the process, or of the recording, to the end of the recording.
         from_process_start: it begins with the process; otherwise when that was is not known, or it did other work
             before: the wall clock is that of the recording.
         to_last_record: it ends with the last record, because no end was written: the process was killed, or still runs.
         loader_seen: a fetch of the training's was recorded; otherwise waiting for data was not measured.
-        steps: steps that ended.
-        unexplained_ns: time in no step, phase or record.
-        entries: those that took time, in the order of ``ENTRIES``.
-        ranks: all ranks, where there are several.
     """
 
     rank: int
@@ -128,10 +120,7 @@ class LostTime(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cause: a key of ``PARTS`` for time inside the steps, of ``ENTRIES`` for time outside.
-        inside: whether it lies inside the steps.
-        hours: of all ranks together.
         share: of all hours, 0 to 1.
-        cost: hours × price; ``None`` without a price.
         source: estimated where it was recorded on other ranks than all, or told from their names.
     """
 
@@ -147,13 +136,7 @@ class FixValue(msgspec.Struct, frozen=True, kw_only=True):
     """What the saving of a finding amounts to. Those of two findings overlap and must not be added.
 
     Attributes:
-        rule: code of the rule that found it.
-        title: of the finding.
-        method: how its saving was computed.
         low: hours that it should give back at least; this and the next two are of all ranks together.
-        expected: the prediction.
-        high: the bound.
-        cost: expected hours × price; ``None`` without a price.
     """
 
     rule: str
@@ -173,10 +156,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         scope: the whole recorded run, or as many steps as make a number worth reading where only some were recorded.
         ranks: whose hours are counted: of the job where its size is known, else those that were read.
         ranks_read: how many of them were recorded; what the others lost is taken to be the same.
-        hours: of all ranks together.
         price: of one hour of one GPU; ``None`` without, and where the unit is ``rank``.
-        lost: largest first, start-up among them.
-        fixes: largest expected value first.
     """
 
     unit: Literal["GPU", "rank"]

@@ -36,11 +36,8 @@ class LiveRank(msgspec.Struct, frozen=True, kw_only=True):
     """One rank now.
 
     Attributes:
-        rank: its number.
         host: name of its host; empty where it is not known. Hostile text.
-        steps: steps that it has finished.
         wait_ns: mean wait for data of a recent step; ``None`` where no fetch was seen.
-        wait_ratio: of the recent steps' time.
         device: ``None`` without a sample of the last seconds; ``no_device`` says why there is none.
         hosted: of its host, likewise, and ``no_host``.
     """
@@ -60,13 +57,9 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
     """The last steps of one rank.
 
     Attributes:
-        rank: whose.
-        steps: how many.
-        rate_per_s: steps per second, all of them counted.
         median_ns: of those that are no warm-up and were not traced.
         p10_ns: of the same; ``None`` for a single one, as is ``p90_ns``.
         trend: medians of groups of equally many steps, the oldest first.
-        trend_steps: steps in all the groups.
     """
 
     rank: int
@@ -93,13 +86,9 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         world_size: ranks of the job; ``None`` while rank 0 has not told.
-        ranks: those that recorded anything, by number.
         running_ns: from the start of the first rank's recording until now, or until its end.
         quiet_ns: since the last step of any rank ended; ``None`` before the first one, and after the end.
-        recent: of the rank with the most steps; ``None`` before its first step, or its device's.
-        late: ranks that stand out, those by timers first.
         window: first and last step of the latest trace that can be read; ``None`` while there is none.
-        is_over: no rank records any more.
         silent_ns: since the last record of ranks that nobody here can ask whether they still run; ``None`` where one is
             known to run, or all are known to be over.
         verdict_age_ns: since the verdict was made; ``None`` where it is of this moment, or there is none.

@@ -39,17 +39,10 @@ class MemoryGrowth(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         of: what grows; ``allocated`` is judged by the least of each step, which is what steps leave behind.
-        bytes_per_step: the slope.
-        low_bytes_per_step: lower end of its interval.
-        high_bytes_per_step: upper end of its interval.
-        n: points it rests on.
-        first_step: first step judged.
-        last_step: last step judged.
         grows: the growth is significant and persistent. Where it is not, nothing may be claimed from the slope.
         headroom_bytes: capacity minus the largest memory seen, at least 0; ``None`` when unknown.
         steps_to_full: headroom / slope, an estimate; ``None`` unless it grows over at least 50 steps and points, and
             the headroom is known.
-        ns_to_full: the same as time at the mean steady step.
     """
 
     of: Tracked
@@ -93,14 +86,10 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of the judged rank; ``None`` means not measured.
 
     Attributes:
-        peak_allocated_bytes: largest sum of blocks in use in the steady window.
         peak_reserved_bytes: largest sum of segments that the caching allocator held.
-        capacity_bytes: of the device.
-        allocator_calls_per_step: calls to the driver's allocator.
         place: where the allocated memory lies. On the host it counts from the beginning of the recording.
         fragmentation_ratio: share of the reserved memory that lies idle when most is allocated:
             1 - allocated / reserved at the peak of the allocated memory.
-        allocator_frees_per_step: calls that give device memory back to the driver.
         allocator_retries: operators of the steady window in which memory was given back to the driver so that an
             allocation could succeed; derived from the order of the calls.
         peak_device_used_bytes: largest sampled use of the device, by all processes.
@@ -108,10 +97,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         traced_process_bytes: by how much that memory rose in trace windows: at most so much is the recording's own;
             ``None`` where it is not known or little.
         kept_process_bytes: how much of it was still there after the windows; later samples hold it.
-        host_capacity_bytes: of the host.
-        alive: what was alive at the peak, largest first, at most 20 entries.
         alive_before_bytes: what was alive at the peak and allocated before the recording: parameters, optimizer state.
-        growth: one entry per memory that could be judged; that of the process is less what trace windows kept.
         rows: the largest memory of each step, thinned like the steps; ``rows_of`` says which memory.
     """
 
@@ -177,25 +163,15 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of a rank at the moment it ran out of it. ``None`` means not known.
 
     Attributes:
-        device: that had none left: ``cuda:0``, or ``host``.
-        message: of the error, its first line.
-        requested_bytes: the request that failed, which is the largest one known.
         step: steps that were complete; the failure is in the next one. ``None`` where no step was recorded.
-        live: by kind, largest first; measured, but for ``unseen``, which is what the process or the allocator holds
-            beside the tensors that were found.
-        largest: the largest of the tensors, at most ten.
         complete: all objects were looked at in the time there was; otherwise there may be more tensors.
         free_bytes: that could still be had: on the device, or of the tightest limit on the host.
-        total_bytes: of the device, or that limit.
         allocated_bytes: in tensors, by torch's allocator; of a host, what the process holds.
         reserved_bytes: by torch's allocator, with what lies idle in it.
-        limit: what bounds the memory: ``device``, ``host``, ``control group`` or ``address space``.
-        batch_size: of the training loader.
         fitting_batch_size: the largest batch that may have fitted, estimated: parameters, gradients, optimizer state
             and buffers stay, those not allocated yet included, and the rest shrinks with the batch. An upper bound:
             the step had not made all activations, and what an optimizer takes for the length of its step is left out.
             ``None`` also where the state that the optimizer will keep is not known.
-        rank: that it is about; ``None`` in the rank's own file.
         frames: lines of Python that asked for it, innermost first; empty where they were not recorded.
     """
 
@@ -233,11 +209,6 @@ class FailedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that the device had no memory for; ``None`` means not recorded.
 
     Attributes:
-        requested_bytes: what was asked for.
-        free_bytes: of the device.
-        in_use_bytes: in blocks at that moment, derived.
-        reserved_bytes: held by the allocator at that moment, derived.
-        frames: lines of Python that asked for it, innermost first.
         is_of_loss: the loss over the classes, or the logits before it, asked for it, by the names of its lines.
     """
 
@@ -262,25 +233,13 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     Sizes in use are those that were asked for; the allocator rounds them up.
 
     Attributes:
-        origin: name of the file.
-        device: its number in the process.
-        in_use_bytes: in blocks when the snapshot was taken.
-        reserved_bytes: held by the allocator then.
-        idle_bytes: of those in no block in use.
         split_bytes: of the idle ones in segments that hold blocks in use as well, which cannot be given back.
-        events: of the history.
         start_in_use_bytes: in use when the history begins: it does not tell who asked for that.
         peak_bytes: the most in use in the history; a lower bound of the run's peak unless the history begins empty.
-        reserved_at_peak_bytes: held by the allocator then.
-        peak_reserved_bytes: the most held in the history.
-        length_ns: from the first to the last event.
         live: in use at the peak, without a history at the snapshot; largest first, at most ten lines.
-        failed: requests that failed, in their order.
         kinds: what ``live`` is, with all lines of each kind together, largest first; ``unseen`` has no line.
         loss: of what was live, what the loss over the classes or the logits before it asked for, by its largest line.
         largest_free_bytes: the largest free block when the snapshot was taken; a larger request needs new memory.
-        growth: of what is in use at the lowest moment between one rise and the next, which marks a step; ``None``
-            with fewer than eight such moments, or without times.
         retaken: pieces of memory that were taken from the device after some had been given back to it, in the history.
     """
 

@@ -1,6 +1,6 @@
 """The Report: everything a renderer may know, and its JSON schema."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -24,11 +24,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     Operators count with their own time, without what is nested in them. ``None`` means not known.
 
     Attributes:
-        name: as the trace has it.
         kind: math, membw, comm or other: what most of its time is bound by.
-        count: calls.
-        total_ns: time of all calls.
-        median_ns: time of the median call.
         share: total time / steady time; may overlap with other streams.
         kind_source: derived from shapes and the device's peaks, or estimated from the name.
         priced_ns: time of the calls whose arithmetic and traffic follow from recorded shapes.
@@ -37,10 +33,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
         efficiency: the time those calls would take at the rates real kernels reach / ``priced_ns``, 0 to 1.
         precision: short name of the type most of the time is computed in; tf32 for FP32 on matrix units.
         tensor_core: runs on matrix units, as its name says; ``None`` for what computes nothing.
-        operator: the operator that launched most of its time.
-        module: the innermost ``nn.Module`` around the longest call that has one.
         line: the innermost line of Python outside torch around that call.
-        per_step_ns: time of all calls / judged steps of the trace.
     """
 
     name: str
@@ -66,22 +59,14 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
     """What the compute kernels of the steady window do, derived. ``None`` means not known.
 
     Attributes:
-        spec: row of the hardware table that the kernels are judged by; ``None`` for a device that is not in it.
         by_shape_ratio: share of the kernel time whose bound follows from shapes and peaks; names tell the rest.
         efficiency: the least time the shapes of those kernels allow on this device / the time they took, 0 to 1.
         priced_ratio: share of the time of math kernels whose FLOPs follow from shapes.
         beyond_ratio: share of the kernel time that ran faster than the peaks allow: from a cache, by an algorithm
             that saves arithmetic, or priced wrongly. It counts as fully efficient.
-        small_ratio: share of the kernel time in kernels below 10 µs.
         tensor_core_ratio: share of the math kernels' time on matrix units, as names tell.
-        flops_per_step: of the kernels that are priced.
-        recomputed_flops_per_step: of those, run a second time in backward.
-        precision: type in which most FLOPs are computed.
-        peak_flops_per_s: dense peak of the device for it.
         peaks_flops_per_s: dense peaks of the device by type, as far as its specification gives them.
-        peak_bytes_per_s: of the device's memory.
         mfu: FLOPs without recomputation / (step time × peak); only where nearly all math kernels are priced.
-        hfu: the same with recomputation.
     """
 
     spec: str | None = None
@@ -105,11 +90,6 @@ class HostCopy(msgspec.Struct, frozen=True, kw_only=True):
     """Copies between host and device of one kind in the steady window, against the host link and never device memory.
 
     Attributes:
-        direction: to the device, or to the host.
-        memory: pageable or pinned host memory; ``None`` when the trace does not say.
-        per_step: copies.
-        bytes_per_step: their size; ``None`` when not recorded.
-        time_ns: of one step's copies.
         bytes_per_s: rate of the copies of at least 64 KiB; smaller ones are bound by latency. ``None`` without any.
         link_ratio: that rate / the peak of the link; ``None`` for an unknown device.
     """
@@ -127,13 +107,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives of one name and group, summed over the steady window. ``None`` means not recorded.
 
     Attributes:
-        name: as the metadata has it, else the name of the kernel or transfer.
-        count: how many.
-        total_ns: their durations, waiting for other ranks included.
         exposed_ns: when no compute kernel ran beside them.
-        bytes: what they moved, by the convention of nccl-tests.
-        dtype: element type in torch's words.
-        group_size: members of the process group.
         kind: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send_recv, barrier
             or unknown.
         bytes_source: measured where the metadata says the bytes, derived where the operator's shapes do.
@@ -210,9 +184,3 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """Return the verdict in one line: ``<Report input-bound: Training waits …>``; the JSON has everything."""
         headline = "".join(char if char.isprintable() else "?" for char in self.verdict.headline)
         return f"<Report {self.verdict.bound}: {headline}>"
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of ``Report``, generated from the types."""
-    schema = msgspec.json.schema(Report)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "profilerkit report", **schema}

@@ -45,15 +45,12 @@ INPUT_WAIT = "input wait"
 OPERATOR_TRACE = "operator trace"
 #: The signal of a run whose steps were all timed, not only those in a trace.
 STEP_TIMERS = "step timers, every step"
-#: Why nothing was traced, where somebody else profiles: sessions cannot be nested.
-RIVAL = "another profiler was active"
 
 
 class CaptureCost(msgspec.Struct, frozen=True, kw_only=True):
     """What the recording itself cost the judged rank, measured by itself; ``None`` means not measured.
 
     Attributes:
-        per_step_ns: time added to every step.
         start_ns: time until the loop could begin.
         close_ns: time from the end of the loop until the recording was complete, without the analysis.
         windows_ns: time the loop stood still for trace windows, all of them together.
@@ -71,17 +68,9 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         mode: ``gpu`` when device events were read, ``cpu`` when the main thread is treated as the device,
             ``steps`` when only step timers exist, ``logs`` when there are not even steps.
-        events: events read, all files.
-        repaired: events that needed repair.
-        dropped: events that could not be read.
-        truncated: the end of a file is missing.
-        another_follows: a file holds a second document, which was not read.
         damaged: files or rank directories whose trace lost its end or events.
         inflation_ratio: profiled / unprofiled step time; ``None`` when not measured.
         overhead_ratio: capture's own light-tier cost / step time; ``None`` when not measured.
-        cost: what else the recording cost; ``None`` without a run directory that says so.
-        signals: what was and was not recorded.
-        notes: plain sentences, most important first.
     """
 
     mode: Literal["gpu", "cpu", "steps", "logs", "dumps"]
@@ -96,11 +85,6 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     cost: CaptureCost | None = None
     signals: tuple[Signal, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def has_rival(self) -> bool:
-        """Return whether another profiler was active when a trace was to be recorded."""
-        return any(RIVAL in signal.reason for signal in self.signals)
 
 
 #: The signals of which a report keeps the samples: of the device where one was sampled, else of the host.
@@ -152,24 +136,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         name: what a person calls it: the directory or file name.
         kind: ``run`` for a run directory, ``trace`` for files somebody sent, ``logs`` for files without steps,
             ``dumps`` for those of flight recorders.
-        files: names of the files read, no directories.
-        world_size: ranks of the job; ``None`` when unknown.
-        ranks: global ranks that were read.
-        missing_ranks: how many ranks of the job were not read; ``None`` when unknown.
         ended: how the recording ended, for example ``finished`` or ``KeyError: 'x'``; ``None`` when unknown.
         ending: the kind of its end; ``None`` when unknown, as of a trace alone.
         failure: which rank failed first and which left no word of its end, in whole sentences; ``None`` when every rank
             ended as planned, or it is not known.
-        devices: distinct device names.
-        loader: settings of the training loader; ``None`` when unknown.
-        batch_size: samples of a batch; ``None`` when unknown.
-        batches_per_step: batches fetched in a step; ``None`` when unknown.
         versions: package or driver to version.
         settings: capture settings and allow-listed environment, as text: ``{"trace_steps": "10"}``.
-        samples: summaries of what the samplers recorded.
-        profilerkit_version: of the program that made the report.
-        created: ISO 8601 UTC, when the report was made.
-        processors: distinct models of the hosts' processors.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
         host_ranks: recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
         redacted: names of people and machines, paths and secrets were left out of this report.
@@ -244,28 +216,12 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
     """The batches that the judged steps were fed with, and the processes that made them. ``None``: not measured.
 
     Attributes:
-        count: processes at one time.
         active: of those, the ones that still had data, mean over the time: so many make batches as fast as these do.
-        batches: judged.
-        batches_per_step: fetched in a judged step, mean.
         producer_ns: work on one batch: samples, collate, and of the hand-over its CPU and run-queue time.
-        interval_ns: of one worker, per batch: the hand-over runs beside the next batch.
-        cpu_ns: CPU time of one batch.
-        parts: of ``producer_ns``, in a fixed order.
         stages: the same by stage, with what the hand-over was blocked.
-        busy_ratio: share of the workers' time in which they had a batch to make.
-        cpu_cores: cores that all workers kept busy, mean over the judged steps.
         variation_ratio: standard deviation / mean of ``producer_ns`` over the batches.
-        p99_ns: of ``producer_ns``; ``None`` below 100 batches.
-        batch_bytes: tensors and arrays in a batch.
         read_bytes: read through files for a batch, from the page cache or from storage.
-        storage_bytes: of those, from storage.
-        read_bytes_per_s: all workers together.
         memory_bytes: taken by the largest worker since it started; an estimate for a forked one.
-        queue_empty_ratio: fetches that found no batch ready.
-        queue_ready: batches ready as a fetch begins, mean.
-        queue_p10: the same, 10th percentile.
-        queue_p90: the same, 90th percentile.
         waited_ratio: share of the steps' wait in which the awaited batch was: not begun, in each stage, or on its way
             to the training process; empty where the steps hardly wait.
         locked_ratio: of the moments at which a blocked worker was looked at, those at which it waited for a lock.

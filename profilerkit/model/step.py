@@ -84,11 +84,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One class of time in the steady window. The parts of a rank sum to its steady time.
 
     Attributes:
-        part: a key of ``PARTS``.
-        family: its family.
         time_ns: mean time per steady step, int64 ns.
         share: part / steady step time, 0 to 1. A share is not a saving.
-        source: how it came about.
     """
 
     part: str
@@ -122,15 +119,10 @@ class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The steady steps that are much longer than the median one, and what grew in them.
 
     Attributes:
-        count: how many.
-        excess_ns: how much longer they are than the others, mean.
         share: the excess of all of them / steady time.
         part: the part that grew most; ``None`` when none holds most of the excess, or the time was not split.
         part_excess_ns: how much that part grew, mean.
-        coverage: that growth / excess.
         period: the steps from one to the next, where long steps recur and most slow ones are among them.
-        first: the first of them.
-        last: the last of them.
         ratio: they are longer than this multiple of the median: 1.3, or 3 where few steps above that hold most of what
             the longer ones take beyond the others.
     """
@@ -151,9 +143,6 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     """One step of the judged rank.
 
     Attributes:
-        index: step number as the run counts it.
-        start_ns: start on the recording's clock.
-        time_ns: start to next start.
         state: why it is in or out of the steady window.
         parts: part name to ns; empty where only the length is known.
         queued_ns: time in which the training thread waited for a processor, derived from samples of each second;
@@ -172,9 +161,6 @@ class Warmup(msgspec.Struct, frozen=True, kw_only=True):
     """What the first steps cost, which are not judged.
 
     Attributes:
-        steps: how many lead up to the first steady one.
-        time_ns: how long they took together.
-        excess_ns: how much longer than as many steady ones.
         cause: what most of that was, in words; ``None`` when they were no longer, or it is not known.
     """
 
@@ -191,7 +177,6 @@ class Stretches(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         steps: steady steps in each.
-        time_ns: of each, start to next start of its steps.
         queued_ns: of each, as in ``StepRow``; ``None`` where a step of it does not tell.
     """
 
@@ -204,13 +189,8 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
     """The steps that were found and the ones that are judged.
 
     Attributes:
-        count: steps found.
-        steady: steps judged.
-        dropped: reason to number of steps not judged.
         found_by: what marks a step, for example ``ProfilerStep`` or ``wrapped loader``.
         inferred: the marker was not given by the user.
-        time_ns: ``None`` when no step could be found.
-        warmup: what the first steps cost; ``None`` when none were left out.
         rows: at most 2,000 steps, evenly thinned when there are more; ``thinned`` says so.
         slow: ``None`` when no steady step is slow, or too few are there to compare.
         stretches: all steady steps in sums, where ``rows`` are thinned.
@@ -241,8 +221,6 @@ class JobSteps(msgspec.Struct, frozen=True, kw_only=True):
     Ranks that train together take equally long on average; a single one also shows what only moves its own marks.
 
     Attributes:
-        ranks: how many there are.
-        time_ns: the times of these steps.
         stretches: the steps in their order; ``queued_ns`` is the judged rank's.
     """
 
@@ -275,23 +253,15 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's share of the story.
 
     Attributes:
-        rank: global rank; ``None`` when the file does not say.
-        origin: file name or rank directory it was read from.
-        breakdown: parts, largest first.
-        busy_ratio: device busy / steady time; ``None`` without device events.
+        step_ns: median steady step.
         sampled_busy_ratio: share of the steady time in which the device ran kernels, as NVML sampled it; ``None``
             without a sample in it.
-        step_ns: median steady step; ``None`` if no step was found.
-        device: device name; ``None`` when unknown.
-        device_window: ``None`` without device events.
         timed_ns: mean time of a steady step in what timers measure: waits for data, garbage collections, named phases
             that most ranks lack; where every rank shows a device, as far as it did not work beside them; ``None``
             without timers, or where they saw no fetch.
         last: in how many matched collectives of the judged steps it arrived last; this and the next five are ``None``
             where its collectives could not be matched with those of other ranks.
-        matched: matched collectives it took part in.
         caused_ns: what the others waited for it in the judged steps, all together.
-        waited_ns: what it waited itself.
         clock_offset_ns: how far its clock is ahead of the first rank's.
         clock_residual_ns: median distance of its collectives' ends from that offset; ``None`` for the reference.
     """
@@ -325,7 +295,6 @@ class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
         of: ``caused``: how long each other member of its collectives waited for the rank, on average, derived.
             ``own``: its step without exposed communication, in which waiting hides. ``step``: its step.
         group: how many neighbouring entries of ``Report.ranks`` share a row, which has the largest of their times.
-        count: judged steps, of which those in ``index`` are left, evenly thinned.
         index: step numbers of the columns, at most 100.
         time_ns: a row for each group of ranks, at most 64, and in it a column for each step; ``None`` where the time is
             not known.

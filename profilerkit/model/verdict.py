@@ -1,4 +1,4 @@
-"""What bounds the run, how sure that is, why not the others, and what the fixes save together."""
+"""Define the verdict: what bounds the run, how sure that is, why not the others, and what the fixes save together."""
 
 from typing import Literal
 
@@ -39,8 +39,6 @@ class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         share: its share of the steady step; ``None`` when this recording does not measure it.
-        saving: its best expected saving; ``None`` if no rule estimates one.
-        reason: the number that rules it out, or what was not measured.
         state: a bound that was not measured is not ruled out.
     """
 
@@ -55,17 +53,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Hold what bounds the run.
 
     Attributes:
-        bound: one of the seven verdicts.
-        detail: sub-cause; may be empty.
-        confidence: how sure.
         headline: one sentence made of numbers, at most 14 words.
         share: share of the winning family in the steady step; ``None`` when inconclusive.
-        saving: of the best fix for this bound; ``None`` when there is none.
-        rank: the rank that causes it; ``None`` when it holds for all.
         contenders: every other bound with an expected saving of at least 5 %. ``compute-bound`` is added if the
             recorder slowed the host and kernels take as much of the step as the best fix saves.
-        ruled_out: the rest, with the number that rules each out.
-        refuted_by: what would change this verdict.
         command: the command that records what would; empty where none fits.
         consequence: scope in one line: savings, rules fired and not run, weak data.
     """
@@ -85,15 +76,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the replayed steps are to be trusted.
+    """Hold how far the replayed steps can be trusted.
 
     Attributes:
-        steps: judged steps that were replayed.
-        of: judged steps of the trace.
         error_ratio: by how much the unmodified replay misses their time; above 0 where it is longer.
         worst_step_ratio: the same of the step it misses most, without its sign.
         failing: numbers of the steps that it misses by more than is allowed.
-        refused: why no saving is told from the replay; empty where some are.
+        refused: why no saving comes from the replay; empty where some are.
     """
 
     steps: int
@@ -105,14 +94,12 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AfterFix(msgspec.Struct, frozen=True, kw_only=True):
-    """The step once this fix and those before it are applied.
+    """Hold the step once this fix and those before it are applied.
 
     Attributes:
-        rule: code of the rule that proposes it.
         title: what it is about: the title of the finding.
         step_ns: mean step then.
         saving: what all fixes up to this one save together, ratio of the step now.
-        alone: what this one saves by itself.
         fair: its part of what all of them save together, the mean over all orders; ``None`` where not computed.
     """
 
@@ -125,10 +112,9 @@ class AfterFix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
-    """Fixes in the order in which each adds most; their savings are replayed together, never added.
+    """Hold fixes in the order in which each adds most; their savings are replayed together, never added.
 
     Attributes:
-        now_ns: mean steady step.
         fixes: at most five; empty where none is worth naming or no replay is to be trusted.
         floor_ns: the step if the device waited for nothing, or after what a fix saves at most, whichever is less.
             ``None`` where not replayed.

@@ -409,10 +409,14 @@ def scale_chart(report: Report) -> Chart | None:
                 key = "communication" if waited >= _FULL * step_ns else "communication pale"
                 top, left = down.at(row), across.at(column)
                 paths[key] += rectangle(left, top, across.at(column + 1), down.at(row + 1))
+    each = f"Each row is the worst of {heat.ranks_each} neighbouring ranks. " if heat.ranks_each > 1 else ""
+    steps = f"Each column is the worst of {heat.steps_each} steps. " if heat.steps_each > 1 else ""
     return Chart(
         anchor="crowd",
         title=_title(crowd),
-        caption=_caption(crowd, heat, step_ns),
+        caption=f"{plural(crowd.ranks, 'rank')}, median step {format_ns(step_ns)}. {each}{steps}Derived from matched "
+        "collectives. A cell shows how long the other members of a rank's groups wait for it, on average. The title "
+        "names the wait of the median other rank.",
         height_px=max(160, min(6 * len(heat.rows), 380)),
         shapes=tuple(Shape(key, "area", path) for key, path in paths.items() if path),
         x=Axis("First step of a column" if heat.steps_each > 1 else "Step", _ticks(heat.columns, across)),
@@ -439,16 +443,6 @@ def _title(crowd: Crowd) -> str:
         "every step"
     )
     return told + (f", then {names[1]} {format_ns(crowd.culprits[1].waited_ns)}" if len(names) > 1 else "")
-
-
-def _caption(crowd: Crowd, heat: Heat, step_ns: float) -> str:
-    each = f"Each row is the worst of {heat.ranks_each} neighbouring ranks. " if heat.ranks_each > 1 else ""
-    steps = f"Each column is the worst of {heat.steps_each} steps. " if heat.steps_each > 1 else ""
-    return (
-        f"{plural(crowd.ranks, 'rank')}, median step {format_ns(step_ns)}. {each}{steps}Derived from matched "
-        "collectives. A cell shows how long the other members of a rank's groups wait for it, on average. The title "
-        "names the wait of the median other rank."
-    )
 
 
 def _ticks(values: tuple[int, ...], scale: Scale) -> tuple[Tick, ...]:

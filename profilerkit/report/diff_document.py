@@ -127,7 +127,8 @@ def _judged(part: PartChange) -> str:
 def _moved(part: PartChange | KernelChange) -> str:
     if part.before_ns is None or part.after_ns is None:
         return "not known"
-    return _signed_ns(part.after_ns - part.before_ns)
+    value_ns = part.after_ns - part.before_ns
+    return f"{'+' if value_ns > 0 else '−' if value_ns < 0 else ''}{format_ns(abs(value_ns))}"
 
 
 def _part_ns(time_ns: int | None) -> str:
@@ -141,10 +142,6 @@ def _part_shares(part: PartChange) -> str:
     if len(known) == len(told):
         return " → ".join(known.values())
     return next((f"{share} {side}" for side, share in known.items()), UNKNOWN)
-
-
-def _signed_ns(value_ns: float) -> str:
-    return f"{'+' if value_ns > 0 else '−' if value_ns < 0 else ''}{format_ns(abs(value_ns))}"
 
 
 def kernels_table(kernels: Sequence[KernelChange]) -> Table | None:

@@ -75,12 +75,22 @@ def evidence_row(evidence: Evidence, anchors: Anchors, mean_ns: int | None = Non
     interval = ""
     if evidence.low is not None and evidence.high is not None:
         interval = f"{number_text(evidence.low, unit)} to {number_text(evidence.high, unit)}"
+    pieces = []
+    if evidence.n is not None:
+        pieces.append(f"n {format_count(evidence.n)}")
+    if evidence.rank is not None:
+        pieces.append(f"rank {evidence.rank}")
+    if evidence.steps is not None:
+        first, last = evidence.steps
+        pieces.append(f"step {first}" if first == last else f"steps {first}–{last}")
+    if evidence.range_ns is not None and evidence.origin != _STEP_TIMERS:
+        pieces.append("trace time {}–{} ns".format(*evidence.range_ns))
     return EvidenceRow(
         id=anchors.evidence(evidence.id),
         label=inert(as_judged(evidence.label, found_by)),
         value=number_text(evidence.value, unit),
         interval=interval,
-        basis=_basis(evidence),
+        basis=" · ".join(pieces),
         source=evidence.source,
         origin=inert(evidence.origin),
         also=as_judged(_as_time(evidence, mean_ns), found_by),
@@ -93,21 +103,6 @@ def _as_time(evidence: Evidence, mean_ns: int | None) -> str:
     if not is_share or "saving" in evidence.label.lower() or evidence.value is None or mean_ns is None:
         return ""
     return f"{format_ns(evidence.value * mean_ns)} per step"
-
-
-def _basis(evidence: Evidence) -> str:
-    """What the number rests on: observations, rank, steps, time range."""
-    pieces = []
-    if evidence.n is not None:
-        pieces.append(f"n {format_count(evidence.n)}")
-    if evidence.rank is not None:
-        pieces.append(f"rank {evidence.rank}")
-    if evidence.steps is not None:
-        first, last = evidence.steps
-        pieces.append(f"step {first}" if first == last else f"steps {first}–{last}")
-    if evidence.range_ns is not None and evidence.origin != _STEP_TIMERS:
-        pieces.append("trace time {}–{} ns".format(*evidence.range_ns))
-    return " · ".join(pieces)
 
 
 class Backing(NamedTuple):

@@ -95,24 +95,6 @@ def embedded_json(value: Any) -> str:
     return text
 
 
-def _download(report: Report) -> "Markup":
-    """The report's JSON as a link."""
-    from markupsafe import Markup
-
-    text = report_json.render(report).encode("utf-8")
-    # Downloads of many runs lie in one place: their names sort by time.
-    when = re.sub(r"[-:]", "", report.run.created[:16]).replace("T", "-")
-    pieces = (report.run.name[:60], when, hashlib.sha256(text).hexdigest()[:8], "report")
-    name = ".".join(filter(None, (re.sub(r"[^A-Za-z0-9._-]+", "-", piece).strip("-.") for piece in pieces))) + ".json"
-    kind, payload = "application/json", text
-    if len(text) > _PLAIN_DOWNLOAD_BYTES:
-        name, kind = f"{name}.gz", "application/gzip"
-        payload = gzip.compress(msgspec.json.encode(msgspec.json.decode(text)), 6, mtime=0)
-    encoded = base64.b64encode(payload).decode("ascii")
-    link = Markup('<a href="data:{};base64,{}" download="{}">Download the JSON</a> ({})')
-    return link.format(kind, encoded, name, format_bytes(len(payload)))
-
-
 def _scripts(page: Document) -> tuple["Markup", list[str]]:
     """The page's script elements, and their hashes for its policy."""
     from markupsafe import Markup
@@ -194,7 +176,20 @@ _PAGE = """<!doctype html>
 def render(report: Report, events: Sequence[StepEvents] = ()) -> str:
     """The report as one offline HTML document; ``events`` of two steps make its timeline zoom."""
     made = with_events(document(report), events)
-    whole = page(made, _download(report))
+    from markupsafe import Markup
+
+    text = report_json.render(report).encode("utf-8")
+    # Downloads of many runs lie in one place: their names sort by time.
+    when = re.sub(r"[-:]", "", report.run.created[:16]).replace("T", "-")
+    pieces = (report.run.name[:60], when, hashlib.sha256(text).hexdigest()[:8], "report")
+    name = ".".join(filter(None, (re.sub(r"[^A-Za-z0-9._-]+", "-", piece).strip("-.") for piece in pieces))) + ".json"
+    kind, payload = "application/json", text
+    if len(text) > _PLAIN_DOWNLOAD_BYTES:
+        name, kind = f"{name}.gz", "application/gzip"
+        payload = gzip.compress(msgspec.json.encode(msgspec.json.decode(text)), 6, mtime=0)
+    encoded = base64.b64encode(payload).decode("ascii")
+    link = Markup('<a href="data:{};base64,{}" download="{}">Download the JSON</a> ({})')
+    whole = page(made, link.format(kind, encoded, name, format_bytes(len(payload))))
     packed = len(_plotly()[0]) if 'id="plotly"' in whole else 0
     if len(whole.encode("utf-8")) > min(_MOST_BYTES, packed + _MOST_BYTES_WITHOUT_PLOTLY):
         return page(made, "The JSON is too large for this page: profilerkit analyze -f json writes it.")

@@ -6,11 +6,10 @@ from typing import Any
 import msgspec
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.model.diff import Diff, diff_json_schema
-from profilerkit.model.report import SCHEMA_VERSION, Report, json_schema
+from profilerkit.model.diff import Diff
+from profilerkit.model.report import SCHEMA_VERSION, Report
 
-SCHEMA_PATH = Path(__file__).with_name("schema.json")
-DIFF_SCHEMA_PATH = Path(__file__).with_name("diff_schema.json")
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Envelope(msgspec.Struct):
@@ -19,15 +18,11 @@ class _Envelope(msgspec.Struct):
     schema_version: int
 
 
-def render(report: Report) -> str:
-    """Indented JSON with a final line end; equal reports give equal text, and ``load`` gives the report back.
+def render(record: Report | Diff) -> str:
+    """Indented JSON with a final line end; equal records give equal text, and ``load`` gives a report back.
 
     File names that are not valid UTF-8 lose the bytes that are not.
     """
-    return _text(report)
-
-
-def _text(record: msgspec.Struct) -> str:
     try:
         encoded = msgspec.json.encode(record, order="deterministic")
     except UnicodeEncodeError:
@@ -73,28 +68,18 @@ def load(text: str | bytes) -> Report:
     )
 
 
-def schema_text() -> str:
-    """The JSON Schema of a report as indented text with a final line end."""
-    return msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode("utf-8") + "\n"
+def schema_path(kind: type[msgspec.Struct] = Report) -> Path:
+    """Return the schema of a report, or of a comparison, that ships with the package."""
+    return Path(__file__).with_name("schema.json" if kind is Report else "diff_schema.json")
 
 
-def write_schema(path: Path = SCHEMA_PATH) -> Path:
-    """Write the schema that ships with the package and return where it lies."""
-    path.write_text(schema_text(), encoding="utf-8")
-    return path
+def schema_text(kind: type[msgspec.Struct] = Report) -> str:
+    """Return the JSON Schema of the record as indented text with a final line end."""
+    schema = {"$schema": _DRAFT, "title": f"profilerkit {kind.__name__.lower()}", **msgspec.json.schema(kind)}
+    return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode("utf-8") + "\n"
 
 
-def render_diff(diff: Diff) -> str:
-    """The comparison as indented JSON with a final line end; ``diff_schema.json`` describes it."""
-    return _text(diff)
-
-
-def diff_schema_text() -> str:
-    """The JSON Schema of a comparison as indented text with a final line end."""
-    return msgspec.json.format(msgspec.json.encode(diff_json_schema()), indent=2).decode("utf-8") + "\n"
-
-
-def write_diff_schema(path: Path = DIFF_SCHEMA_PATH) -> Path:
-    """Write the schema of comparisons that ships with the package and return where it lies."""
-    path.write_text(diff_schema_text(), encoding="utf-8")
-    return path
+def write_schemas() -> None:
+    """Write both schemas where they ship."""
+    for kind in (Report, Diff):
+        schema_path(kind).write_text(schema_text(kind), encoding="utf-8")

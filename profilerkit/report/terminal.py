@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from io import StringIO
 
 from profilerkit.model.diff import Diff, Gate
-from profilerkit.model.events import RawEvent, RawEvents
+from profilerkit.model.events import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
 from profilerkit.report import blocks as b
@@ -380,7 +380,7 @@ def _events_table(page: Page, table: RawEvents) -> None:
     is_trace = table.clock == "trace"
     clock = "Trace time, ns" if is_trace else "After the first"
     known = [
-        ("Step", True, [_step(row) for row in table.rows]),
+        ("Step", True, [("" if row.step is None else format_count(row.step)) for row in table.rows]),
         (clock, True, [str(row.start_ns) if is_trace else format_ns(row.start_ns) for row in table.rows]),
         (
             "Length" if table.unit == "ns" else "Value",
@@ -395,7 +395,3 @@ def _events_table(page: Page, table: RawEvents) -> None:
     page.table([(name, is_number) for name, is_number, _ in columns], cells)
     if shown < table.count:
         page.line((f"{format_count(table.count - shown)} more are not shown.", "dim"))
-
-
-def _step(row: RawEvent) -> str:
-    return "" if row.step is None else format_count(row.step)

@@ -6,7 +6,7 @@ from typing import ClassVar, ParamSpec
 
 import msgspec
 
-from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.facts import STEADY, Facts
 from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.whatif import at_most, relative_error, saving
 from profilerkit.model.change import revise
@@ -237,6 +237,17 @@ def record_longer(facts: Facts, least: str) -> str:
     """How to record what only many steps show: ``least`` of them where the whole run was recorded and was too short."""
     timed = facts.measured(STEP_TIMERS)
     return f"let the run go on for at least {least}" if timed else "record the whole run: profilerkit.profile(...)"
+
+
+def rows(
+    facts: Facts,
+    origin: str,
+    *numbers: tuple[str, float | None, str],
+    source: Source = "measured",
+    n: int | None = STEADY,
+) -> tuple[Evidence, ...]:
+    """Return evidence about the judged rank for each label, value and unit, all from one place."""
+    return tuple(facts.evidence(label, value, unit, origin, source, n=n) for label, value, unit in numbers)
 
 
 def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> Evidence:

@@ -195,7 +195,13 @@ def with_probes(facts: Facts, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
 
 
 def _beside(facts: Facts, rule: str, finding: Finding) -> Finding:
-    found = _closest(facts.probes, PROBES_OF.get(rule, ()), finding)
+    names = PROBES_OF.get(rule, ())
+    asked = [probe for name in names for probe in facts.probes if probe.name == name]
+    made = [probe for probe in asked if probe.share is not None]
+    fixes = [probe for probe in made if _is_of(finding, probe)]
+    bounds = [probe for probe in made if probe.name != "workers"]
+    near = sorted(made, key=lambda probe: probe.share or 0.0, reverse=True)
+    found = next(iter([*fixes, *bounds, *near, *asked]), None)
     if found is None:
         return finding
     saving = finding.saving
@@ -209,16 +215,6 @@ def _beside(facts: Facts, rule: str, finding: Finding) -> Finding:
     if found.share < SMALLEST_SAVING:
         return revise(finding, saving=None, fix=None, predicted=saving)
     return revise(finding, saving=_measured(found, is_fix=is_fix), predicted=saving)
-
-
-def _closest(probes: Sequence[Probed], names: Sequence[ProbeName], finding: Finding) -> Probed | None:
-    """The probe with a result that measures the fix itself, else its bound, else what comes close; else one without."""
-    asked = [probe for name in names for probe in probes if probe.name == name]
-    made = [probe for probe in asked if probe.share is not None]
-    fixes = [probe for probe in made if _is_of(finding, probe)]
-    bounds = [probe for probe in made if probe.name != "workers"]
-    near = sorted(made, key=lambda probe: probe.share or 0.0, reverse=True)
-    return next(iter([*fixes, *bounds, *near, *asked]), None)
 
 
 def _is_of(finding: Finding, probe: Probed) -> bool:

@@ -151,17 +151,13 @@ def priced(facts: Facts, outcomes: Sequence[Outcome]) -> list[Priced]:
             change = change_of(facts, finding) if finding.saving is not None else None
             if change is None or replay.refuses(change.fix_class):
                 continue
-            scale = _scale(facts, replay, cause_of(outcome.rule, finding.detail))
+            parts = cause_of(outcome.rule, finding.detail)
+            traced = sum(share for part, share in replay.shares.items() if belongs(part, parts))
+            own = facts.share(*parts)
+            scale = own / traced if traced and 1.0 / _SAME_CAUSE <= own / traced <= _SAME_CAUSE else None
             if scale is not None:
                 found.append(Priced(outcome.rule, finding, change, scale))
     return found
-
-
-def _scale(facts: Facts, replay: ReplayFacts, parts: tuple[str, ...]) -> float | None:
-    """The parts' share of the run's steps over that of the traced ones; ``None`` where they are not the same cause."""
-    traced = sum(share for part, share in replay.shares.items() if belongs(part, parts))
-    own = facts.share(*parts)
-    return own / traced if traced and 1.0 / _SAME_CAUSE <= own / traced <= _SAME_CAUSE else None
 
 
 def with_replay(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -112,28 +112,24 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
             result = lost
         if isinstance(result, MissingData):
             result = MissingData(result.reason, fitting(result.hint, facts.recorder))
-        return _as_judged(facts, _checked(_ended(blank, result, rule)))
+        outcome = _checked(_ended(blank, result, rule))
+        found_by = facts.steps.found_by
+        if found_by != WHOLE_TRACE:
+            return outcome
+        findings = tuple(
+            revise(
+                finding,
+                title=as_judged(finding.title, found_by),
+                why=as_judged(finding.why, found_by),
+                evidence=tuple(revise(entry, label=as_judged(entry.label, found_by)) for entry in finding.evidence),
+            )
+            for finding in outcome.findings
+        )
+        return revise(outcome, findings=findings, reason=as_judged(outcome.reason or "", found_by) or None)
     except (Exception, SystemExit) as error:
         # The one guard of the rules: what it caught is shown in the report.
         logger.debug("rule %s failed", rule.code, exc_info=True)
         return revise(blank, status="error", reason=f"{type(error).__name__}: {error}")
-
-
-def _as_judged(facts: Facts, outcome: Outcome) -> Outcome:
-    """Return the outcome in the words of what was judged: the step, or the recording that marks none."""
-    found_by = facts.steps.found_by
-    if found_by != WHOLE_TRACE:
-        return outcome
-    findings = tuple(
-        revise(
-            finding,
-            title=as_judged(finding.title, found_by),
-            why=as_judged(finding.why, found_by),
-            evidence=tuple(revise(entry, label=as_judged(entry.label, found_by)) for entry in finding.evidence),
-        )
-        for finding in outcome.findings
-    )
-    return revise(outcome, findings=findings, reason=as_judged(outcome.reason or "", found_by) or None)
 
 
 def _replayed(facts: Facts, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:

@@ -284,6 +284,10 @@ WindowKind = Literal["scheduled", "anomaly"]
 NoKernels = Literal["not_built", "other_tool", "permission", "wsl", "unknown"]
 
 
+#: Why nothing was traced, where somebody else profiles: sessions cannot be nested.
+RIVAL = "another profiler was active"
+
+
 class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     """``windows/N/status.json``: whether a deep window holds a usable trace, and why not.
 

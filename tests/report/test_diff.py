@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from profilerkit.compare import compare
-from profilerkit.model.diff import Gate
+from profilerkit.model.diff import Diff, Gate
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
 from profilerkit.model.run import Loader
 from profilerkit.report import ci, html, markdown, terminal
@@ -216,15 +216,15 @@ def test_without_parts_there_is_no_bar():
 
 @pytest.mark.parametrize("name", DIFFS)
 def test_json_fits_the_schema_that_ships(diffs, name):
-    schema = json.loads(report_json.DIFF_SCHEMA_PATH.read_text(encoding="utf-8"))
-    value = json.loads(report_json.render_diff(diffs[name]))
+    schema = json.loads(report_json.schema_path(Diff).read_text(encoding="utf-8"))
+    value = json.loads(report_json.render(diffs[name]))
     assert problems(value, schema, schema) == []
     assert value["schema_version"] == 1
 
 
 def test_the_shipped_schema_of_comparisons_is_fresh():
-    assert report_json.DIFF_SCHEMA_PATH.read_text(encoding="utf-8") == report_json.diff_schema_text(), (
-        "run: python -c 'from profilerkit.report.json import write_diff_schema; write_diff_schema()'"
+    assert report_json.schema_path(Diff).read_text(encoding="utf-8") == report_json.schema_text(Diff), (
+        "run: python -c 'from profilerkit.report.json import write_schemas; write_schemas()'"
     )
 
 

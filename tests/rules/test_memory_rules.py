@@ -389,14 +389,6 @@ def test_the_use_of_the_whole_device_is_a_weaker_peak_than_the_allocators():
     assert finding("ME005", both).evidence[1].value == pytest.approx(0.2)
 
 
-def test_on_a_host_the_fuller_of_machine_and_control_group_counts():
-    machine = (series("host.memory_used", 30 * GB), Memory(host_capacity_bytes=100 * GB))
-    group = (series("host.cgroup_memory", 9 * GB), series("host.cgroup_memory_limit", 10 * GB))
-    roomy = on_host({"mem.recompute": 0.25}, samples=(machine[0],), memory=machine[1])
-    assert ended("ME005", roomy) is Fired
-    assert ended("ME005", replace(roomy, samples=(machine[0], *group))) is Passed
-
-
 def test_the_verdict_on_recomputation_does_not_speak_of_allocation():
     known = recomputing(0.4, kept=10 * GB)
     found = diagnose(known, run_rules(known, RULES))
@@ -498,14 +490,6 @@ def test_pageable_buffers_and_room_on_the_device_are_told():
 
 
 # ME009
-
-
-def test_rounding_is_switched_off_where_it_is_on_and_other_settings_stay():
-    settings = "roundup_power2_divisions:[256:1,512:2,>:4],expandable_segments:True"
-    fix = finding("ME009", rounding(settings=settings)).fix
-    assert fix.text == "roundup_power2_divisions on → off."
-    assert fix.code == "PYTORCH_ALLOC_CONF=expandable_segments:True"
-    assert "few large ones" in finding("ME009", rounding(settings="")).fix.text
 
 
 # ME010

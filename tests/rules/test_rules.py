@@ -1157,19 +1157,6 @@ def test_longer_steps_that_compute_more_are_not_slow():
     assert ended("RU004", uneven(part="compute.math")) is Passed
 
 
-def test_waits_for_workers_that_deliver_in_bursts_are_no_outliers():
-    def waiting(count, steps_of_work, part="input.fetch"):
-        slow = revise(uneven(part=part).steps.slow, count=count)
-        known = uneven(part=part, workers=made(4 * steps_of_work * STEP_NS))
-        return ended("RU004", replace(known, steps=revise(known.steps, slow=slow)))
-
-    # Of 20 steps, the mean 1.1 of the median, four workers in step hold up five; out of step half as many.
-    assert waiting(3, 1.11) is Passed
-    assert waiting(2, 1.11) is Fired
-    assert waiting(3, 1.09) is Fired
-    assert waiting(3, 1.11, "sync.drain") is Fired
-
-
 def test_a_trace_that_lacks_the_devices_events_advises_nothing():
     known = replace(issuing(0.4), device_events_missing=True)
     (outcome,) = [outcome for outcome in run_rules(known, RULES) if outcome.rule == "OV001"]

@@ -15,7 +15,7 @@ from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal
 from profilerkit.rules import RULES
 from profilerkit.rules.api import Fired, MissingData, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import DEVICE, INPUT, MS, S, facts, replace, steps
+from tests.recipes import INPUT, MS, S, facts, replace, steps
 from tests.rules import contract
 from tests.rules.test_rules import JUST, check, ended, finding, on_host, stalling, timers_only, uneven
 
@@ -46,11 +46,6 @@ def contended(own=1.0, cores=8.0, n=60, **means):
 
 def shared(strangers=1, *, held=None, siblings=0):
     return facts(surroundings=Surroundings(strangers=strangers, strangers_bytes=held, siblings=siblings))
-
-
-def busier(sampled, traced):
-    """A device whose list of processes tells nothing."""
-    return facts(samples=(ratio("gpu.utilization", sampled),), device=replace(DEVICE, busy_ratio=traced))
 
 
 def growing(last=2.0, *, count=60, part=None, stages=None, shape=None, **changes):
@@ -109,7 +104,6 @@ FIRES = [
     ("RU002", pausing(0.1, "logging")),
     ("RU005", contended(**{**QUIET, "steal": 0.1})),
     ("RU006", shared()),
-    ("RU006", busier(1.0, 0.3)),
     ("RU007", linked()),
     ("RU008", resting()),
     ("RU009", growing()),
@@ -122,7 +116,6 @@ PASSES = [
     ("RU002", pausing(0.5)),
     ("RU005", contended(**QUIET)),
     ("RU006", shared(0)),
-    ("RU006", busier(0.6, 0.4)),
     ("RU007", linked(4)),
     ("RU008", resting(0.05)),
     ("RU009", growing(1.0)),
@@ -134,7 +127,6 @@ MISSING = [
     ("RU005", facts()),
     ("RU006", facts()),
     ("RU006", timers_only()),
-    ("RU006", busier(1.0, 0.9)),
     ("RU007", facts()),
     ("RU008", facts()),
     ("RU009", facts()),
@@ -157,7 +149,6 @@ THRESHOLDS = {
     ("RU005", "own_ratio"): (contended(own=6.4 - JUST, cpu_pressure=0.9), contended(own=6.4, cpu_pressure=0.9)),
     ("RU009", "smallest_growth"): (growing(1.23), growing(1.17)),
     ("RU008", "idle_ratio"): (resting(0.10), resting(0.10 - JUST)),
-    ("RU006", "beyond_ratio"): (busier(0.75, 0.25), busier(0.75 - JUST, 0.25)),
 }
 TRIED_BELOW = {
     ("RU001", "background_ratio"),
@@ -398,18 +389,6 @@ def test_where_the_time_of_an_unnamed_stall_goes_is_told():
     assert "part" not in finding("RU002", known).why
 
 
-def test_what_comes_in_the_steps_of_a_checkpoint_is_told_together_with_it():
-    unnamed = stalling(0.1, kind="unnamed", part=None, source="derived").stalls[0]
-    saved = stalling(0.06).stalls[0]
-    known = facts(stalls=(unnamed, saved))
-    assert "in the same steps as checkpoint, on top of that: together 16 %" in finding("RU002", known).why
-    for change in ({"steps": (saved.steps[0] + 1, saved.steps[1])}, {"period": 2 * saved.period}, {"period": None}):
-        apart = replace(known, stalls=(unnamed, replace(saved, **change)))
-        assert "same steps" not in finding("RU002", apart).why
-    evaluated = replace(unnamed, kind="evaluation", part="other.eval")
-    assert "same steps" not in finding("RU002", replace(known, stalls=(evaluated, saved))).why
-
-
 @pytest.mark.parametrize("code", ["RU001", "RU002"])
 def test_a_share_of_more_than_the_judged_steps_says_of_which(code):
     kind = {"RU001": "checkpoint", "RU002": "logging"}[code]
@@ -525,11 +504,6 @@ def test_other_ranks_of_the_run_are_no_strangers():
 def test_no_command_changes_the_device_for_those_who_share_it():
     fix = finding("RU006", shared(siblings=3)).fix
     assert (fix.code, "MIG slice" in fix.text) == ("", True)
-
-
-def test_a_device_busier_than_its_trace_is_an_observation_without_a_fix():
-    found = finding("RU006", busier(1.0, 0.2))
-    assert (found.confidence, found.fix) == ("low", None)
 
 
 # RU007

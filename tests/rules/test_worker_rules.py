@@ -208,30 +208,6 @@ def crowded(mean=2.0, core=0.4, **options):
     return worked(0.6, made(300 * MS, core=core, fetch=0.4, cpu_cores=0.5), usable_cores=2.0, **sampled, **options)
 
 
-def test_more_threads_in_workers_than_cores_are_told_from_too_little_cpu():
-    found = finding("OV008", crowded())
-    assert found.title == "Threads of 4 workers share 2 cores: a batch waits 40 % of its time"
-    assert "torch.set_num_threads(1)" in found.fix.text
-    assert 0 < found.saving.expected <= found.saving.high == pytest.approx(0.6)
-
-
-@pytest.mark.parametrize(
-    ("fires", "passes"),
-    [
-        (crowded(mean=1.6), crowded(mean=1.6 - JUST)),  # own_ratio of two cores
-        (crowded(core=0.2 + JUST), crowded(core=0.2 - JUST)),  # queued_ratio
-    ],
-)
-def test_threads_of_workers_are_blamed_from_the_thresholds_on(fires, passes):
-    assert ended("OV008", fires) is Fired
-    assert ended("OV008", passes) is not Fired
-
-
-def test_workers_that_compute_in_the_thread_that_makes_the_batches_have_no_threads_too_many():
-    assert ended("OV008", crowded(), other_threads_ratio=0.75) is Fired
-    assert ended("OV008", crowded(), other_threads_ratio=0.75 + JUST) is not Fired
-
-
 def beside_others(queued, own=1.0, cpu_cores=0.2, **known):
     """Two workers on two cores whose batches wait ``queued`` of their time, in a run that uses ``own`` cores."""
     cores = (series("host.process_cores", 0.8), series("host.worker_cores", own - 0.8))

@@ -16,12 +16,6 @@ from profilerkit.report.inert import inert
 from profilerkit.report.wording import listed, plural, share_text
 from profilerkit.units import format_count, format_ratio, format_value
 
-#: Utilisation above which a sample is one of a device at work.
-_AT_WORK = 0.5
-#: A clock that falls by less, as a share of itself, is even (a choice).
-_FALL = 0.05
-#: Points on each side of a fall.
-_FEWEST_ASIDE = 3
 #: Shares of the time below which a clock held down, or a thread that waits for a core, does not come first.
 _HELD_RATIO, _QUEUED_RATIO = 0.01, 0.02
 #: Memory that ends by so much above where it began has grown (a choice).
@@ -90,53 +84,22 @@ def title_of(shown: Mapping[str, Sampled], samples: Sequence[Series], steady: tu
 
 
 def _device(judged: Mapping[str, Sampled], samples: Sequence[Series]) -> Iterator[str]:
-    """Most important first: a clock that fell, what held it down, how busy the device is, its clock and its power."""
-    clock, busy = judged.get("gpu.sm_clock"), judged.get("gpu.utilization")
-    fall = _fall(_at_work(clock, busy)) if clock else None
-    if clock and fall:
-        before, after, at_ns = fall
-        yield f"the SM clock fell from {clock.said(before)} to {clock.said(after)} at second {at_ns / 1e9:,.0f}"
-    down = "it" if fall else "the SM clock"
+    """Most important first: what held the clock down, how busy the device is, its clock, its power, its temperature."""
     whose = {(sampled.rank, sampled.device) for sampled in judged.values()}
     holders = [series for series in samples if series.name in _HOLDERS and (series.rank, series.device) in whose]
     held, name = max(((series.mean, series.name) for series in holders), default=(0.0, ""))
     if held >= _HELD_RATIO:
-        yield f"{_HOLDERS[name]} held {down} down for {share_text(held)} of the whole recording"
-    if busy:
+        yield f"{_HOLDERS[name]} held the SM clock down for {share_text(held)} of the whole recording"
+    if busy := judged.get("gpu.utilization"):
         yield f"a kernel runs {share_text(fmean(busy.values))} of the time"
-    if clock and not fall:
-        yield f"the SM clock {_range(clock)}"
-    for name, words in (("gpu.power", "power"), ("gpu.temperature", "the temperature")):
+    for name, words in (
+        ("gpu.sm_clock", "the SM clock"),
+        ("gpu.power", "power"),
+        ("gpu.temperature", "the temperature"),
+    ):
         if name in judged:
-            yield f"{words} {_range(judged[name])}"
-
-
-def _range(sampled: Sampled) -> str:
-    low, high = sampled.said(min(sampled.values)), sampled.said(max(sampled.values))
-    return f"stays at {high}" if low == high else f"stays between {low} and {high}"
-
-
-def _at_work(clock: Sampled, busy: Sampled | None) -> list[tuple[int, float]]:
-    """The points of the clock while the device works: an idle device lowers its clock by itself."""
-    if busy is None or len(busy.points) < 2:
-        return list(clock.points)
-    return [point for point in clock.points if (busy.near(point[0]) or 0.0) > _AT_WORK]
-
-
-def _fall(points: Sequence[tuple[int, float]]) -> tuple[float, float, int] | None:
-    """The clock before and after its largest fall, and when that was; ``None`` for one that is even or scattered.
-
-    The two sides are split where their means lie farthest apart; nine in ten before lie above nine in ten after.
-    """
-    values = [value for _, value in points]
-    splits = range(_FEWEST_ASIDE, len(values) - _FEWEST_ASIDE + 1)
-    if not splits:
-        return None
-    split = max(splits, key=lambda place: fmean(values[:place]) - fmean(values[place:]))
-    before, after = sorted(values[:split]), sorted(values[split:])
-    high, low = median(before), median(after)
-    apart = before[len(before) // 10] > after[-1 - len(after) // 10]
-    return (high, low, points[split][0]) if apart and high - low >= _FALL * high else None
+            low, high = (judged[name].said(end(judged[name].values)) for end in (min, max))
+            yield f"{words} stays at {high}" if low == high else f"{words} stays between {low} and {high}"
 
 
 def _host(judged: Mapping[str, Sampled]) -> Iterator[str]:
@@ -243,13 +206,11 @@ def logged_strips(report: Report) -> Chart | None:
         inert(series.device or "", 40) if len(use) > 1 else kind.words
         for (series, _), kind in zip(drawn, kinds, strict=True)
     ]
-    titles = [finding.title for outcome in report.outcomes if outcome.rule == "RU008" for finding in outcome.findings]
-    busy = format_ratio(fmean(series.mean for series in use)) if use else ""
-    title = titles[0] if titles else f"Busy {busy} of the sampled time" if busy else "What was sampled"
+    busy = f"Busy {format_ratio(fmean(series.mean for series in use))} of the sampled time" if use else ""
     labelled = dict(zip(words, (sampled for _, sampled in drawn), strict=True))
     return Chart(
         anchor="logged-strips",
-        title=inert(title, 200),
+        title=busy or "What was sampled",
         caption=_logged_caption(drawn, more=len(use) - len(drawn) if len(use) > 1 else 0),
         height_px=height_px(len(drawn)),
         shapes=tuple(_line(*row, x) for row in rows),
@@ -266,13 +227,16 @@ def logged_strips(report: Report) -> Chart | None:
 
 def _logged_caption(drawn: Sequence[tuple[Series, Sampled]], *, more: int) -> str:
     most = max((sampled for _, sampled in drawn), key=lambda sampled: sampled.n)
-    each = -(-most.n // len(most.points))
     pieces = [f"{plural(most.n, 'sample')} of each, measured: the share of the time in which a kernel runs first."]
-    if each > 1:
-        pieces.append(f"Each point is the mean of {each} samples, derived.")
+    pieces += _thinned(most)
     if more > 0:
         pieces.append(f"{plural(more, 'more device')} in the table.")
     return " ".join(pieces)
+
+
+def _thinned(most: Sampled) -> list[str]:
+    each = -(-most.n // len(most.points))
+    return [f"Each point is the mean of {each} samples, derived."] if each > 1 else []
 
 
 def _names(samples: Sequence[Series]) -> tuple[str, ...]:
@@ -361,9 +325,7 @@ def _counted(value: float) -> str:
 def _caption(report: Report, names: Sequence[str], shown: dict[str, Sampled], span: _Span) -> str:
     most = max(shown.values(), key=lambda sampled: sampled.n)
     pieces = [f"{plural(most.n, 'sample')}, measured{drawn_rank(report)}."]
-    each = -(-most.n // len(most.points))
-    if each > 1:
-        pieces.append(f"Each point is the mean of {each} samples, derived.")
+    pieces += _thinned(most)
     pieces.append(f"Dashed: step {span.first} begins, and step {span.last} ends at {_seconds(round(span.end, 1))}.")
     pieces += _judged(shown, span)
     known = {series.name for series in report.run.samples}

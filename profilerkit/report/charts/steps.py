@@ -202,11 +202,6 @@ def steps_blocks(report: Report) -> tuple[Block, ...]:
         return (Text.of("The times of single steps were not recorded, so steps cannot be compared."),)
     timeline = timeline_of(report)
     title = _title(timeline, thinned=report.steps.thinned, is_whole=marks_none(report))
-    return (_chart(report, timeline, title),)
-
-
-def _chart(report: Report, timeline: Timeline, title: str) -> Chart:
-    """A column of families for each step; pale outside the steady window, with a bar above where it is cut off."""
     columns, group = slowest_of_groups(timeline.columns, _MOST_COLUMNS)
     wide = 100.0 / max(len(columns), LEAST_COLUMNS)
     paths: dict[str, str] = {}
@@ -226,20 +221,22 @@ def _chart(report: Report, timeline: Timeline, title: str) -> Chart:
     notes = ["Dashed: the median of steady steps."]
     notes += ["Pale: outside the steady window."] if any(key.endswith("pale") for key in paths) else []
     notes += [f"Each column is the slowest of {group} neighbouring steps."] if group > 1 else []
-    return Chart(
-        anchor="step-by-step",
-        title=title,
-        caption=" ".join((_caption(report, timeline), *notes)),
-        height_px=190,
-        shapes=(
-            *(Shape(key, "area", path) for key, path in sorted(paths.items())),
-            Shape("mark", "dash", f"M0 {median_at:.4g}H100", "Median of steady steps"),
+    return (
+        Chart(
+            anchor="step-by-step",
+            title=title,
+            caption=" ".join((_caption(report, timeline), *notes)),
+            height_px=190,
+            shapes=(
+                *(Shape(key, "area", path) for key, path in sorted(paths.items())),
+                Shape("mark", "dash", f"M0 {median_at:.4g}H100", "Median of steady steps"),
+            ),
+            x=step_axis([column.index for column in columns]),
+            y=Axis("Time of a step", (Tick(0.0, "0"), Tick(100.0, format_ns(timeline.cut_ns)))),
+            legend=tuple((key, name) for key, name in (*FAMILY_LABELS.items(), ("unsplit", REST)) if key in used),
+            labels=(),
+            table=_table(timeline),
         ),
-        x=step_axis([column.index for column in columns]),
-        y=Axis("Time of a step", (Tick(0.0, "0"), Tick(100.0, format_ns(timeline.cut_ns)))),
-        legend=tuple((key, name) for key, name in (*FAMILY_LABELS.items(), ("unsplit", REST)) if key in used),
-        labels=(),
-        table=_table(timeline),
     )
 
 
@@ -301,10 +298,16 @@ def loader_wait(report: Report) -> Chart | None:
     x = Scale(0.0, bins.end_ns)
     upper, lower = lanes(2)
     wait, rest = bins.counts(waits.wait_ns), bins.counts(waits.rest_ns)
+    thinned = f", evenly thinned from {format_count(report.steps.steady)}" if report.steps.thinned else ""
+    which = f"{plural(len(waits.wait_ns), 'steady step')} ({waits.first} to {waits.last}){thinned}"
+    pieces = [f"{which}{drawn_rank(report)}. Dashed: medians.", _source(report, waits)]
+    beyond = sum(max(pair) >= bins.end_ns for pair in zip(waits.wait_ns, waits.rest_ns, strict=True))
+    if beyond:
+        pieces.append(f"The last bar also holds {plural(beyond, 'longer step')}.")
     return Chart(
         anchor="loader-wait",
         title=_wait_title(report, waits),
-        caption=_wait_caption(report, waits, bins),
+        caption=" ".join(pieces),
         height_px=height_px(2),
         shapes=(
             *_histogram("input", wait, upper, x.at(median(waits.wait_ns))),
@@ -391,16 +394,6 @@ def _pace(report: Report, waits: _Waits) -> str:
     if loader is not None and loader.num_workers == 0 and waits.timed and mostly and rest > 0:
         return f"making the data of a step takes {median(waits.wait_ns) / rest:.1f} times as long as the rest of a step"
     return f"the rest of a step takes {format_ns(rest)}"
-
-
-def _wait_caption(report: Report, waits: _Waits, bins: _Bins) -> str:
-    thinned = f", evenly thinned from {format_count(report.steps.steady)}" if report.steps.thinned else ""
-    which = f"{plural(len(waits.wait_ns), 'steady step')} ({waits.first} to {waits.last}){thinned}"
-    pieces = [f"{which}{drawn_rank(report)}. Dashed: medians.", _source(report, waits)]
-    beyond = sum(max(pair) >= bins.end_ns for pair in zip(waits.wait_ns, waits.rest_ns, strict=True))
-    if beyond:
-        pieces.append(f"The last bar also holds {plural(beyond, 'longer step')}.")
-    return " ".join(pieces)
 
 
 def _source(report: Report, waits: _Waits) -> str:

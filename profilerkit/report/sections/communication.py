@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from profilerkit.model.communication import (
     DistributedModel,
-    FlightRecorder,
     RecordedCollective,
 )
 from profilerkit.model.report import Collective, Report
@@ -45,7 +44,10 @@ def collective_chart(report: Report) -> Chart | None:
     if not rows or (peak is None and len(rows) < 2):
         return None
     rates = [row.bus_bytes_per_s or 0.0 for row in rows]
-    x = _sizes([_size(row) for row in rows])
+    values = [_size(row) for row in rows]
+    low = math.floor(math.log(min(values), _BASE) - 1e-9)
+    high = math.ceil(math.log(max(values), _BASE) + 1e-9)
+    x = Scale(_BASE**low, _BASE ** max(high, low + 2), is_log=True)
     y = below(min(rates), max(*rates, peak or 0.0))
     places = [(x.at(_size(row)), 100.0 - y.at(rate)) for row, rate in zip(rows, rates, strict=True)]
     line = 100.0 - y.at(peak) if peak else None
@@ -73,12 +75,6 @@ def _size(row: Collective) -> float:
 def _time(row: Collective) -> int:
     """What the bandwidth is counted over, ns: the transfers, or all of it where waiting could not be told apart."""
     return row.total_ns if row.bandwidth_is_bound or row.transfer_ns is None else row.transfer_ns
-
-
-def _sizes(values: Sequence[float]) -> Scale:
-    low = math.floor(math.log(min(values), _BASE) - 1e-9)
-    high = math.ceil(math.log(max(values), _BASE) + 1e-9)
-    return Scale(_BASE**low, _BASE ** max(high, low + 2), is_log=True)
 
 
 def _size_axis(scale: Scale) -> Axis:
@@ -262,8 +258,16 @@ def recorded_table(report: Report) -> Table | None:
     skewed = any(row.skew_ns is not None for row in found.collectives)
     columns = ("Collective", "Type", "Group", "Calls", "Bytes", *(("Skew",) if skewed else ()))
     rows = [_recorded_cells(row) for row in found.collectives]
+    rank = f"Rank {found.rank}" if found.rank is not None else "This rank"
+    per_step = f", {found.per_step:g} in the median step" if found.per_step is not None else ""
+    held = (
+        f"all {plural(found.made, 'collective')} it issued"
+        if found.held >= found.made
+        else f"the last {format_count(found.held)} of {plural(found.made, 'collective')} it issued"
+    )
+    skew = " Skew is derived: from the first rank's arrival to the last one's, median." if skewed else ""
     return Table(
-        _recorded_caption(found, skewed=skewed),
+        f"{rank}: {held}{per_step}. Calls and bytes are measured.{skew}",
         columns,
         tuple(cells if skewed else cells[:-1] for cells in rows),
         text_columns=3,
@@ -280,18 +284,6 @@ def _recorded_cells(row: RecordedCollective) -> tuple[str, ...]:
         "not known" if row.bytes is None else format_bytes(row.bytes),
         "not known" if row.skew_ns is None else format_ns(row.skew_ns),
     )
-
-
-def _recorded_caption(found: FlightRecorder, *, skewed: bool) -> str:
-    rank = f"Rank {found.rank}" if found.rank is not None else "This rank"
-    per_step = f", {found.per_step:g} in the median step" if found.per_step is not None else ""
-    held = (
-        f"all {plural(found.made, 'collective')} it issued"
-        if found.held >= found.made
-        else f"the last {format_count(found.held)} of {plural(found.made, 'collective')} it issued"
-    )
-    skew = " Skew is derived: from the first rank's arrival to the last one's, median." if skewed else ""
-    return f"{rank}: {held}{per_step}. Calls and bytes are measured.{skew}"
 
 
 def model_facts(report: Report) -> tuple[Fact, ...]:

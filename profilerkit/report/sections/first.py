@@ -2,7 +2,6 @@
 
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Outcome, in_order, with_fixes
-from profilerkit.model.memory import OutOfMemory
 from profilerkit.model.report import Report
 from profilerkit.model.run import EndKind
 from profilerkit.model.step import taken_share
@@ -51,7 +50,22 @@ def first_of(report: Report, findings: Findings) -> First:
     )
     failure = inert(report.run.failure or "", SENTENCE_LIMIT)
     if report.oom:
-        return _out_of_memory(first, report, report.oom, findings)
+        oom = report.oom
+        cures = tuple(found for found in findings.fixes if found.rule in _codes(report, _CURES))
+        said = f"{first.word}: {first.headline}." if report.verdict.bound != "inconclusive" else ""
+        return revise(
+            first,
+            tone="high",
+            shape=SHAPES["high"],
+            word="FAILED",
+            kind="",
+            headline=oom_headline(oom, report),
+            confidence="high",
+            fixes=cures,
+            advice=oom_advice(oom),
+            because=oom_held(oom),
+            lines=(said, *first.lines) if said else first.lines,
+        )
     if verdict.bound == "inconclusive" and failure and report.run.ending in _ENDS:
         word, helps = _ENDS[report.run.ending]
         helps, lines = helps or inert(verdict.refuted_by), (f"{first.headline}.", *first.lines)
@@ -62,30 +76,6 @@ def first_of(report: Report, findings: Findings) -> First:
         return revise(first, fixes=findings.fixes, because=because, measure=_MEASURE, missing=_missing(report))
     if not findings.fixes and verdict.bound in ("balanced", "compute-bound"):
         return revise(first, advice="Nothing needs to change.", missing=_missing(report))
-    return _blind(first, report)
-
-
-def _out_of_memory(first: First, report: Report, oom: OutOfMemory, findings: Findings) -> First:
-    """The failure as the headline, with what cures it."""
-    cures = tuple(found for found in findings.fixes if found.rule in _codes(report, _CURES))
-    said = f"{first.word}: {first.headline}." if report.verdict.bound != "inconclusive" else ""
-    return revise(
-        first,
-        tone="high",
-        shape=SHAPES["high"],
-        word="FAILED",
-        kind="",
-        headline=oom_headline(oom, report),
-        confidence="high",
-        fixes=cures,
-        advice=oom_advice(oom),
-        because=oom_held(oom),
-        lines=(said, *first.lines) if said else first.lines,
-    )
-
-
-def _blind(first: First, report: Report) -> First:
-    """What helps as the headline, with its command if one fits, where the recording cannot say what to change."""
     verdict, helps = report.verdict, inert(report.verdict.refuted_by, SENTENCE_LIMIT)
     is_log = report.trust.mode in ("logs", "dumps")
     if verdict.bound != "inconclusive" and not is_log:

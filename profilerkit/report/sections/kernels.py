@@ -125,10 +125,12 @@ def _caption(report: Report, top: list[Kernel]) -> str:
 
 
 def _cells(kernel: Kernel) -> tuple[Cell, ...]:
+    # Of a file its own name: the directories are in the JSON.
+    pieces = (kernel.operator, kernel.module, (kernel.line or "").rpartition("/")[2])
     return (
         Name(kernel.name, "kernel"),
-        _kind(kernel),
-        _launched_by(kernel),
+        (_KINDS.get(kernel.kind, inert(kernel.kind, 20)) + (" ?" if _by_name(kernel) else "")),
+        (" · ".join(inert(piece, _PLACE) for piece in pieces if piece) or _UNKNOWN),
         Value(kernel.count),
         Value(kernel.total_ns, "ns"),
         Value(kernel.share, "ratio"),
@@ -139,16 +141,6 @@ def _cells(kernel: Kernel) -> tuple[Cell, ...]:
 
 def _by_name(kernel: Kernel) -> bool:
     return kernel.kind_source == "estimated" and kernel.kind != "comm"
-
-
-def _kind(kernel: Kernel) -> str:
-    return _KINDS.get(kernel.kind, inert(kernel.kind, 20)) + (" ?" if _by_name(kernel) else "")
-
-
-def _launched_by(kernel: Kernel) -> str:
-    # Of a file its own name: the directories are in the JSON.
-    pieces = (kernel.operator, kernel.module, (kernel.line or "").rpartition("/")[2])
-    return " · ".join(inert(piece, _PLACE) for piece in pieces if piece) or _UNKNOWN
 
 
 def _rate(kernel: Kernel) -> str:

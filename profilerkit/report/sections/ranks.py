@@ -104,7 +104,10 @@ class _Row(msgspec.Struct, frozen=True):
 def rank_chart(report: Report) -> Chart | None:
     """The heat map; ``None`` without the times of several ranks."""
     steps = report.rank_steps
-    step_ns = _usual_step_ns(report)
+    lengths = [rank.step_ns for rank in report.ranks if rank.step_ns]
+    if not lengths and report.steps.time_ns:
+        lengths = [report.steps.time_ns.median]
+    step_ns = float(median(lengths)) if lengths else 0.0
     if steps is None or not steps.index or not step_ns or len(report.ranks) < 2:
         return None
     rows = _rows(report, steps)
@@ -113,26 +116,48 @@ def rank_chart(report: Report) -> Chart | None:
     base = "communication" if steps.of == "caused" else "mark"
     levels = [[_level(cell, step_ns) for cell in row.cells] for row in rows]
     height = min(max(_ROW_PX * len(rows), _LEAST_PX), _MOST_PX)
+    shades = [("blank", _words(0)), *((f"{base}{shade}", _words(level)) for level, shade in enumerate(_SHADES, 1))]
+    if any(_UNKNOWN in own for own in levels):
+        shades.append(("unknown", _words(_UNKNOWN)))
+    stride = -(-len(steps.index) // _MOST_STEP_NAMES)
+    ticks = (
+        Tick(100.0 * (number + 0.5) / len(steps.index), format_count(steps.index[number]))
+        for number in range(0, len(steps.index), stride)
+    )
+    shown = plural(len(steps.index), "judged step")
+    thinned = f", evenly thinned from {format_count(steps.count)}" if len(steps.index) < steps.count else ""
+    pieces = [f"{shown} of {plural(len(report.ranks), 'rank')}{thinned}."]
+    of_step = f"as a share of the median step of {format_ns(step_ns)}"
+    if steps.of == "caused":
+        found = report.communication
+        source = f" (derived from the collectives matched in {found.matched_in})" if found else ""
+        pieces.append(f"A cell shows how long each of the others waited for the rank, on average{source}, {of_step}.")
+        if any(row.is_late for row in rows):
+            pieces.append(f"Late in a step: {_percent(_FROM[_LATE - 1])} and more.")
+        pieces.append("A rank is late if it causes most of the waiting in most steps, beyond chance.")
+    elif steps.of == "own":
+        pieces.append(f"A cell shows by how much the rank exceeds the median rank of that step (derived), {of_step}.")
+        pieces.append(
+            "Own time is the step without exposed communication. Waiting is part of that communication, so who waited "
+            "for whom is not known."
+        )
+    else:
+        pieces.append(f"A cell shows by how much the rank's step exceeds the median rank's (derived), {of_step}.")
+        pieces.append("Who waited for whom is not known, and ranks that train together have equal steps.")
+    if steps.group > 1:
+        pieces.append(f"Each row is the largest of {steps.group} neighbouring ranks.")
     return Chart(
         anchor="rank-steps",
         title=_title(steps, rows, levels),
-        caption=_ranks_caption(report, steps, step_ns, is_late=any(row.is_late for row in rows)),
+        caption=" ".join(pieces),
         height_px=height,
         shapes=tuple(_shapes(levels, base)),
-        x=_step_axis(steps.index),
+        x=Axis("Step", tuple(ticks)),
         y=_rank_axis(rows),
-        legend=_legend(levels, base),
+        legend=tuple(shades),
         labels=(),
         table=_table(steps, rows, levels),
     )
-
-
-def _usual_step_ns(report: Report) -> float:
-    """The median step of the median rank; 0 where no step is known."""
-    lengths = [rank.step_ns for rank in report.ranks if rank.step_ns]
-    if not lengths and report.steps.time_ns:
-        lengths = [report.steps.time_ns.median]
-    return float(median(lengths)) if lengths else 0.0
 
 
 def _rows(report: Report, steps: RankSteps) -> list[_Row]:
@@ -206,13 +231,6 @@ def _percent(share: float) -> str:
     return f"{100.0 * share:g} %"
 
 
-def _legend(levels: Sequence[Sequence[int]], base: str) -> tuple[tuple[str, str], ...]:
-    shades = [("blank", _words(0)), *((f"{base}{shade}", _words(level)) for level, shade in enumerate(_SHADES, 1))]
-    if any(_UNKNOWN in own for own in levels):
-        shades.append(("unknown", _words(_UNKNOWN)))
-    return tuple(shades)
-
-
 def _rank_axis(rows: Sequence[_Row]) -> Axis:
     """Every row that is late has its name, and of the others as many as have room."""
     stride = -(-len(rows) // _MOST_ROW_NAMES)
@@ -228,15 +246,6 @@ def _rank_axis(rows: Sequence[_Row]) -> Axis:
         for row in (rows[number],)
     )
     return Axis("Rank", tuple(ticks))
-
-
-def _step_axis(index: Sequence[int]) -> Axis:
-    stride = -(-len(index) // _MOST_STEP_NAMES)
-    ticks = (
-        Tick(100.0 * (number + 0.5) / len(index), format_count(index[number]))
-        for number in range(0, len(index), stride)
-    )
-    return Axis("Step", tuple(ticks))
 
 
 def _title(steps: RankSteps, rows: Sequence[_Row], levels: Sequence[Sequence[int]]) -> str:
@@ -296,32 +305,6 @@ def _others(steps: RankSteps, rows: Sequence[_Row]) -> str:
 
 def _capital(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
-
-
-def _ranks_caption(report: Report, steps: RankSteps, step_ns: float, *, is_late: bool) -> str:
-    shown = plural(len(steps.index), "judged step")
-    thinned = f", evenly thinned from {format_count(steps.count)}" if len(steps.index) < steps.count else ""
-    pieces = [f"{shown} of {plural(len(report.ranks), 'rank')}{thinned}."]
-    of_step = f"as a share of the median step of {format_ns(step_ns)}"
-    if steps.of == "caused":
-        found = report.communication
-        source = f" (derived from the collectives matched in {found.matched_in})" if found else ""
-        pieces.append(f"A cell shows how long each of the others waited for the rank, on average{source}, {of_step}.")
-        if is_late:
-            pieces.append(f"Late in a step: {_percent(_FROM[_LATE - 1])} and more.")
-        pieces.append("A rank is late if it causes most of the waiting in most steps, beyond chance.")
-    elif steps.of == "own":
-        pieces.append(f"A cell shows by how much the rank exceeds the median rank of that step (derived), {of_step}.")
-        pieces.append(
-            "Own time is the step without exposed communication. Waiting is part of that communication, so who waited "
-            "for whom is not known."
-        )
-    else:
-        pieces.append(f"A cell shows by how much the rank's step exceeds the median rank's (derived), {of_step}.")
-        pieces.append("Who waited for whom is not known, and ranks that train together have equal steps.")
-    if steps.group > 1:
-        pieces.append(f"Each row is the largest of {steps.group} neighbouring ranks.")
-    return " ".join(pieces)
 
 
 def _table(steps: RankSteps, rows: Sequence[_Row], levels: Sequence[Sequence[int]]) -> Table:

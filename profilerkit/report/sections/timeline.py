@@ -117,13 +117,16 @@ def median_step_chart(report: Report) -> Chart | None:
     tall = 100.0 * _BAR_PX / height
     shapes = [shape for lane, top in zip(lanes, tops, strict=True) for shape in _bars(lane, top, top + tall)]
     used = {track.family for lane in lanes for track in lane.tracks}
+    unit = format_ns(scale.high).rpartition(" ")[2]
+    sources = {part.part: part.source for part in report.breakdown}
+    waits = [sources[part] for part in WAITS if part in sources]
     return Chart(
         anchor="median-step",
         title=_title(found),
-        caption=" ".join(_caption(found, _known_sources(report))),
+        caption=" ".join(_caption(found, {**dict.fromkeys(WAITS, weakest(waits)), **sources} if waits else sources)),
         height_px=round(height),
         shapes=(*shapes, *(_bracket(gap, scale, tops[0]) for gap in labelled)),
-        x=_time_axis(scale),
+        x=scale.across("Time since the start of the step", lambda value: f"{value / _UNITS_NS[unit]:g} {unit}"),
         y=Axis(
             "Lane",
             tuple(Tick(100.0 - top - tall / 2, _name(lane)) for lane, top in zip(lanes, tops, strict=True)),
@@ -200,11 +203,6 @@ def _bracket(gap: Gap, scale: Scale, top: float) -> Shape:
     return Shape("mark", "line", line, f"Idle from {format_ns(gap.start_ns)} to {format_ns(gap.end_ns)}")
 
 
-def _time_axis(scale: Scale) -> Axis:
-    unit = format_ns(scale.high).rpartition(" ")[2]
-    return scale.across("Time since the start of the step", lambda value: f"{value / _UNITS_NS[unit]:g} {unit}")
-
-
 def _title(found: MedianStep) -> str:
     which = "median" if found.of > 1 else "one traced"
     idle = f"idle {format_ns(found.idle_ns)}" if found.idle_ns else "never idle in the"
@@ -243,7 +241,8 @@ def _caption(found: MedianStep, sources: Mapping[str, Source]) -> Iterator[str]:
         yield "The Step lane has the colour of each part. Idle time is coloured by what the CPU was doing."
     else:
         yield "The Step lane has the colour of each part; the main thread is treated as the device."
-    yield _sources(found, sources)
+    told = [f"{_words(part)} is {sources.get(part, 'derived')}" for part, _ in _largest(found)]
+    yield f"The lanes below Step are measured{f'; in the title {listed(told)}' if told else ''}."
     yield (
         f"Lanes are divided into {CELLS} pieces of {format_ns(found.time_ns / CELLS)}. "
         "A bar's height is its share of the piece; very small bars are enlarged."
@@ -254,19 +253,6 @@ def _caption(found: MedianStep, sources: Mapping[str, Source]) -> Iterator[str]:
             "for the device as other. Blank means no event."
         )
     yield from _left_out(found)
-
-
-def _known_sources(report: Report) -> dict[str, Source]:
-    """Of each part, as the breakdown calls it, which may put the same wait for data under another of its parts."""
-    sources = {part.part: part.source for part in report.breakdown}
-    waits = [sources[part] for part in WAITS if part in sources]
-    return {**dict.fromkeys(WAITS, weakest(waits)), **sources} if waits else sources
-
-
-def _sources(found: MedianStep, sources: Mapping[str, Source]) -> str:
-    """What is measured, and of the causes in the title what the breakdown calls them; of another part: derived."""
-    told = [f"{_words(part)} is {sources.get(part, 'derived')}" for part, _ in _largest(found)]
-    return f"The lanes below Step are measured{f'; in the title {listed(told)}' if told else ''}."
 
 
 def _left_out(found: MedianStep) -> Iterator[str]:

@@ -28,7 +28,8 @@ def section(report: Report) -> Section | None:
     if report.verdict.consequence:
         blocks.insert(0, Text.of(inert(report.verdict.consequence, SENTENCE_LIMIT)))
     blocks.append(Facts((*_trust_facts(report), *replay_facts(report))))
-    if measured := _measured_signals(report):
+    signals = report.trust.signals
+    if measured := listed([inert(s.name) for s in signals if s.state == "measured" and not s.reason and not s.hint]):
         blocks.append(Text.of(f"Measured: {measured}."))
     if weak := _signals(report):
         blocks += [Heading("What is missing, and how to record it"), weak]
@@ -163,9 +164,3 @@ def _signals(report: Report) -> Table | None:
         for s in sorted(weak, key=lambda signal: order[signal.state])
     )
     return Table("", ("Signal", "State", "Why", "How to record it"), rows, 4, title="Signals") if rows else None
-
-
-def _measured_signals(report: Report) -> str:
-    """The names of the signals about which there is nothing more to say."""
-    signals = report.trust.signals
-    return listed([inert(s.name) for s in signals if s.state == "measured" and not s.reason and not s.hint])

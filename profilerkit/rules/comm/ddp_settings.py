@@ -1,6 +1,5 @@
 """CO008: DistributedDataParallel does extra work that its settings could avoid."""
 
-from profilerkit.analysis.communication.table import ReducerWork
 from profilerkit.analysis.communication.whatif import exposed_of, rows, share_of_step
 from profilerkit.rules.api import (
     Facts,
@@ -61,13 +60,12 @@ class DdpSettings(Rule, frozen=True):
         search = work.searches > 0 and not unused
         expected = share_of_step(facts, work.copy_ns)
         if search:
-            expected += share_of_step(facts, work.search_ns) + _map_of_use(facts)
+            expected += share_of_step(facts, work.search_ns) + exposed_of(
+                facts, rows(facts, lambda row: row.kind == "all_reduce" and row.dtype == "Int")
+            )
         if not self.worth_saying(facts, expected):
             needed = f"; {format_bytes(unused)} of parameters need the search" if unused else ""
             return Passed(f"searches and copies that settings could avoid take {_time(facts, expected)} a step{needed}")
-        return self._fired(facts, work, expected, search=search, unused=unused)
-
-    def _fired(self, facts: Facts, work: ReducerWork, expected: float, *, search: bool, unused: int) -> Result:
         changes, code = [], []
         if search:
             known = any(model.unused_parameter_bytes is not None for model in models(facts))
@@ -95,11 +93,6 @@ class DdpSettings(Rule, frozen=True):
             fix=Fix(text="; ".join(changes) + ".", code=f"DistributedDataParallel(model, {', '.join(code)})"),
             confirm="Record again: the reducer's events must be gone from the trace.",
         )
-
-
-def _map_of_use(facts: Facts) -> float:
-    """Exposed share of the all-reduce of which parameters were used: of integers, once a step."""
-    return exposed_of(facts, rows(facts, lambda row: row.kind == "all_reduce" and row.dtype == "Int"))
 
 
 def _time(facts: Facts, share: float) -> str:

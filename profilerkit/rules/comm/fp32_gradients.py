@@ -85,9 +85,6 @@ class Fp32Gradients(Rule, frozen=True):
             return Passed(
                 "FP32 gradients overlap with computation, take little of the step, or cost no more than casting"
             )
-        return self._fired(facts, chosen, precision, expected, bound)
-
-    def _fired(self, facts: Facts, chosen: Sequence[Traffic], precision: str, expected: float, bound: float) -> Result:
         moved = sum(row.bytes_per_step or 0.0 for row in chosen)
         # FP16 overflows where gradients are summed; bf16 has the range of FP32.
         left = format_bytes(moved * self.left_ratio)

@@ -79,9 +79,6 @@ class SmallCollectives(Rule, frozen=True):
             return Passed(
                 f"joining {format_count(round(count, 1))} small collectives a step would save hardly any of it"
             )
-        return self._fired(facts, chosen, expected, bound)
-
-    def _fired(self, facts: Facts, chosen: Sequence[Traffic], expected: float, bound: float) -> Result:
         count = sum(row.per_step for row in chosen)
         size = sum(row.bytes_per_step or 0.0 for row in chosen) / count
         many, floor = format_count(round(count, 1)), floor_ns(facts)

@@ -83,15 +83,13 @@ class UnhiddenCollectives(Rule, frozen=True):
         behind = could_hide(facts, chosen)
         if behind < self.available_ratio:
             return Passed(f"computation could overlap only {format_ratio(behind)} of the communication")
-        if _has_small_buckets(facts, chosen):
+        mean = _mean_bytes(chosen)
+        if by_ddp(facts) and mean is not None and mean < 2 * SMALL_COLLECTIVE_BYTES:
             return Passed("DDP's buckets are below 2 MB already: smaller ones would only add latency")
         fix, pieces = _fix(facts, chosen)
         expected, bound = hidden(facts, chosen, pieces)
         if not self.worth_saying(facts, expected):
             return unsure("only some of it could run beside computation", expected)
-        return self._finding(facts, chosen, expected, bound, fix)
-
-    def _finding(self, facts: Facts, chosen: Sequence[Traffic], expected: float, bound: float, fix: Fix) -> Result:
         step = facts.mean_step_ns or 1.0
         ratio, left, held = overlap_ratio(facts, chosen), available(facts, chosen), exposed_of(facts, chosen)
         of_backward = facts.collective_work is not None and facts.collective_work.backward_alone_ns is not None
@@ -132,12 +130,6 @@ def _mean_bytes(chosen: Sequence[Traffic]) -> float | None:
     count = sum(row.per_step for row in reduces)
     sizes = [row.bytes_per_step for row in reduces]
     return sum(size for size in sizes if size is not None) / count if count and None not in sizes else None
-
-
-def _has_small_buckets(facts: Facts, chosen: Sequence[Traffic]) -> bool:
-    """Return whether buckets of DDP are so small that dividing them costs more latency than it hides."""
-    mean = _mean_bytes(chosen)
-    return by_ddp(facts) and mean is not None and mean < 2 * SMALL_COLLECTIVE_BYTES
 
 
 def _fix(facts: Facts, chosen: Sequence[Traffic]) -> tuple[Fix, float]:

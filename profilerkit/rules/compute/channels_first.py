@@ -48,6 +48,8 @@ class ChannelsFirst(Rule, frozen=True):
         expected = share + self.reached_ratio * found.convolution_share
         if not self.worth_saying(facts, expected):
             return unsure(f"conversions of the layout take {format_ratio(share)} of the step", expected)
+        order, name = ("NCDHW", "channels_last_3d") if found.is_3d else ("NCHW", "channels_last")
+        other = " 3-D convolutions take channels_last_3d." if found.is_3d is None else ""
         return fired(
             facts,
             bound="compute-bound",
@@ -75,16 +77,9 @@ class ChannelsFirst(Rule, frozen=True):
             at_most="medium",
             detail="layout",
             saving=saving(expected, min(share + self.most_ratio * found.convolution_share, 1.0)),
-            fix=_fix(found.is_3d),
+            fix=Fix(
+                text=f"Memory format contiguous ({order}) → {name}, for the model and for its inputs.{other}",
+                code=f"model = model.to(memory_format=torch.{name})\nimages = images.to(memory_format=torch.{name})",
+            ),
             confirm="The conversion kernels must be gone; where some stay, the operator before them wants NCHW.",
         )
-
-
-def _fix(is_3d: bool | None) -> Fix:
-    """Return the format for the dimensions of the convolutions: `channels_last` takes tensors of four of them alone."""
-    order, name = ("NCDHW", "channels_last_3d") if is_3d else ("NCHW", "channels_last")
-    other = " 3-D convolutions take channels_last_3d." if is_3d is None else ""
-    return Fix(
-        text=f"Memory format contiguous ({order}) → {name}, for the model and for its inputs.{other}",
-        code=f"model = model.to(memory_format=torch.{name})\nimages = images.to(memory_format=torch.{name})",
-    )

@@ -1,6 +1,6 @@
 """CP013: an embedding gets a gradient for every row, and a step looks up few."""
 
-from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, fired, saving, spent, unsure
+from profilerkit.rules.api import Facts, Fix, MissingData, Passed, Result, Rule, fired, rows, saving, spent, unsure
 from profilerkit.units import format_count, format_ratio
 
 
@@ -43,10 +43,6 @@ class DenseEmbedding(Rule, frozen=True):
         expected = self.avoidable_ratio * found.unused_share
         if not self.worth_saying(facts, expected):
             return unsure(f"whole embedding tables take {format_ratio(found.share)} of the step", expected)
-
-        def row(label: str, value: float, unit: str) -> Evidence:
-            return facts.evidence(label, value, unit, "operators of the traced steps", "derived", n=None)
-
         more = f" {format_count(found.count)} tables are like this." if found.count > 1 else ""
         return fired(
             facts,
@@ -54,22 +50,23 @@ class DenseEmbedding(Rule, frozen=True):
             title=f"Gradients of embedding rows that are not looked up take {spent(facts, found.share)}",
             why=f"A step looks up at most {format_count(round(found.looked_up))} of {format_count(found.rows)} rows. "
             f"The gradient and the optimizer go over all of them.{more}",
-            evidence=(
-                row("Work on whole embedding tables, share of the step", found.share, "ratio"),
-                row("Rows that a step looks up, at most", found.looked_up, "count"),
-                row("Rows of the table", found.rows, "count"),
-                row("Width of the table", found.width, "count"),
+            evidence=rows(
+                facts,
+                "operators of the traced steps",
+                ("Work on whole embedding tables, share of the step", found.share, "ratio"),
+                ("Rows that a step looks up, at most", found.looked_up, "count"),
+                ("Rows of the table", found.rows, "count"),
+                ("Width of the table", found.width, "count"),
+                source="derived",
+                n=None,
             ),
             at_most="medium",
             detail="bandwidth",
             saving=saving(expected, found.share),
-            fix=_FIX,
+            fix=Fix(
+                text="Make the gradient sparse and give the table an optimizer for it, or take a smaller table.",
+                code="table = torch.nn.Embedding(rows, width, sparse=True)\n"
+                "optimizer = torch.optim.SparseAdam(table.parameters())  # the other parameters keep theirs",
+            ),
             confirm="The optimizer's time must fall, and the loss must not change.",
         )
-
-
-_FIX = Fix(
-    text="Make the gradient sparse and give the table an optimizer for it, or take a smaller table.",
-    code="table = torch.nn.Embedding(rows, width, sparse=True)\n"
-    "optimizer = torch.optim.SparseAdam(table.parameters())  # the other parameters keep theirs",
-)

@@ -51,7 +51,24 @@ class HollowUtilisation(Rule, frozen=True):
         useful = facts.share(*_USEFUL)
         if utilisation < self.busy_ratio:
             return Passed(f"the device is busy {format_ratio(utilisation)} of the time: nothing is hidden")
-        low = self._low(facts)
+        found = []
+
+        def add(words: str, label: str, value: float, source: Source, origin: str) -> None:
+            found.append((f"{words} at {format_ratio(value)}", Evidence(label, value, "ratio", source, origin)))
+
+        mfu = facts.compute.mfu if facts.compute else None
+        if mfu is not None and mfu < self.low_mfu:
+            add("MFU", "MFU", mfu, "derived", "recorded shapes and dense peaks")
+        tensor, dram = facts.series("gpu.tensor_active"), facts.series("gpu.dram_active")
+        quiet = tensor is not None and dram is not None and dram.mean < self.low_dram_ratio
+        if tensor is not None and quiet and tensor.mean < self.low_tensor_ratio:
+            add("tensor cores active", "Tensor cores active", tensor.mean, "measured", "NVML, GPM")
+        clock = facts.throttling
+        if clock is not None and clock.power_mw is not None and clock.power_limit_mw:
+            ratio = clock.power_mw / clock.power_limit_mw
+            if ratio < self.low_power_ratio:
+                add("power of its limit", "Power of its limit", ratio, "measured", "NVML")
+        low = found
         if useful >= self.useful_share and not low:
             return Passed(f"useful kernels take {format_ratio(useful)} of the step")
         is_filled = useful < self.useful_share
@@ -81,27 +98,6 @@ class HollowUtilisation(Rule, frozen=True):
             ),
             at_most="high",
         )
-
-    def _low(self, facts: Facts) -> list[tuple[str, Evidence]]:
-        """Return the numbers that say so beside the share of useful kernels, each as words and as evidence."""
-        found = []
-
-        def add(words: str, label: str, value: float, source: Source, origin: str) -> None:
-            found.append((f"{words} at {format_ratio(value)}", Evidence(label, value, "ratio", source, origin)))
-
-        mfu = facts.compute.mfu if facts.compute else None
-        if mfu is not None and mfu < self.low_mfu:
-            add("MFU", "MFU", mfu, "derived", "recorded shapes and dense peaks")
-        tensor, dram = facts.series("gpu.tensor_active"), facts.series("gpu.dram_active")
-        quiet = tensor is not None and dram is not None and dram.mean < self.low_dram_ratio
-        if tensor is not None and quiet and tensor.mean < self.low_tensor_ratio:
-            add("tensor cores active", "Tensor cores active", tensor.mean, "measured", "NVML, GPM")
-        clock = facts.throttling
-        if clock is not None and clock.power_mw is not None and clock.power_limit_mw:
-            ratio = clock.power_mw / clock.power_limit_mw
-            if ratio < self.low_power_ratio:
-                add("power of its limit", "Power of its limit", ratio, "measured", "NVML")
-        return found
 
 
 def _largest_but(facts: Facts, names: tuple[str, ...]) -> Part | None:

@@ -1,7 +1,6 @@
 """CP012: one device runs hotter than its neighbours."""
 
 from profilerkit.analysis.surroundings import FEWEST_DEVICES
-from profilerkit.analysis.surroundings import HotDevice as Hottest
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, Source, fired
 from profilerkit.units import format_ratio
 
@@ -53,13 +52,26 @@ class HotDevice(Rule, frozen=True):
         takes_more = more is not None and more >= MORE_POWER_RATIO
         power = f", at {format_ratio(more or 0.0)} more power" if takes_more else ""
         name = f"{found.label[0].upper()}{found.label[1:]}"
+        rows: list[tuple[str, float, str, Source, int]] = [
+            (f"Temperature of {found.label}, mean at work", found.temperature_c, "°C", "measured", found.n),
+            ("Temperature of the others, median", found.others_temperature_c, "°C", "measured", found.others),
+            ("Hotter than the others", found.hotter_c, "°C", "derived", found.others),
+        ]
+        if found.power_mw is not None and found.others_power_mw is not None and found.more_power_ratio is not None:
+            rows += [
+                (f"Power of {found.label}, mean at work", found.power_mw, "mW", "measured", found.n),
+                ("Power of the others, median", found.others_power_mw, "mW", "measured", found.others),
+                ("More power than the others", found.more_power_ratio, "ratio", "derived", found.others),
+            ]
         return fired(
             facts,
             bound=None,
             title=f"{name} runs {found.hotter_c:.0f} °C hotter than the {found.others} others{power}",
             why="A hot chip needs more power for the same work, and is the first whose clock is held down: the others "
             "then wait for it." + (" It may also have more work." if takes_more else ""),
-            evidence=_evidence(found),
+            evidence=tuple(
+                Evidence(label, value, unit, source, "NVML, sampled", n=n) for label, value, unit, source, n in rows
+            ),
             at_most="high",
             fix=Fix(
                 text=f"Cooling of {found.label}: {found.temperature_c:.0f} → {found.others_temperature_c:.0f} °C, "
@@ -68,18 +80,3 @@ class HotDevice(Rule, frozen=True):
             ),
             confirm="The temperatures under load must come closer: `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`.",
         )
-
-
-def _evidence(found: Hottest) -> tuple[Evidence, ...]:
-    rows: list[tuple[str, float, str, Source, int]] = [
-        (f"Temperature of {found.label}, mean at work", found.temperature_c, "°C", "measured", found.n),
-        ("Temperature of the others, median", found.others_temperature_c, "°C", "measured", found.others),
-        ("Hotter than the others", found.hotter_c, "°C", "derived", found.others),
-    ]
-    if found.power_mw is not None and found.others_power_mw is not None and found.more_power_ratio is not None:
-        rows += [
-            (f"Power of {found.label}, mean at work", found.power_mw, "mW", "measured", found.n),
-            ("Power of the others, median", found.others_power_mw, "mW", "measured", found.others),
-            ("More power than the others", found.more_power_ratio, "ratio", "derived", found.others),
-        ]
-    return tuple(Evidence(label, value, unit, source, "NVML, sampled", n=n) for label, value, unit, source, n in rows)

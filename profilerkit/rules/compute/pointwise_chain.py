@@ -81,7 +81,7 @@ class PointwiseChain(Rule, frozen=True):
                     " → ".join(name[:60] for name in chains.example[:3]),
                 ),
             ),
-            at_most="medium" if _shapes_known(facts) else "low",
+            at_most="medium" if (facts.compute is not None and (facts.compute.by_shape_ratio or 0.0) > 0.5) else "low",
             detail="bandwidth",
             saving=saving(expected, bound),
             fix=Fix(
@@ -90,8 +90,3 @@ class PointwiseChain(Rule, frozen=True):
             ),
             confirm="The chain must appear as one triton kernel; compare step time after the first ten steps.",
         )
-
-
-def _shapes_known(facts: Facts) -> bool:
-    """Return whether shapes and peaks, not names, tell that most of the kernels are bound by memory."""
-    return facts.compute is not None and (facts.compute.by_shape_ratio or 0.0) > 0.5

@@ -1,9 +1,9 @@
 """CP011: the batch is too small to fill the device."""
 
-from profilerkit.analysis.contention import LargerBatch, larger_batch, peak_memory, room
+from profilerkit.analysis.contention import larger_batch, peak_memory, room
 from profilerkit.analysis.parts import WAITS
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Finding, Fix
+from profilerkit.model.finding import Fix
 from profilerkit.model.run import OPERATOR_TRACE
 from profilerkit.rules.api import (
     Facts,
@@ -75,37 +75,33 @@ class SmallBatch(Rule, frozen=True):
         gained = 1.0 - 1.0 / (1.0 + found.gain.expected)
         if not self.worth_saying(facts, gained):
             return unsure("a larger batch gains little per sample", gained)
-        return Fired((_finding(facts, found, share, peak / capacity),))
-
-
-def _finding(facts: Facts, found: LargerBatch, share: float, memory: float) -> Finding:
-    size = facts.loader.batch_size if facts.loader else None
-    batch = f"batch_size {size} → {size * found.times}" if size else f"Batch × {found.times}"
-    sharded = " With sharding, shard less in exchange." if (facts.world_size or 1) > 1 else ""
-    finding = finding_for(
-        facts,
-        bound=None,
-        title=f"Small kernels and host work take {format_ratio(share)} of the step, with memory to spare",
-        why="What the host issues and the smallest kernels take the same time for a larger batch: it adds samples "
-        "faster than time.",
-        evidence=(
-            facts.share_evidence("Small kernels and host work", *_IDLE),
-            facts.share_evidence("Small kernels", "compute.small"),
-            facts.share_evidence("Host's own work", "over."),
-            facts.evidence(
-                "Peak of the device's memory",
-                memory,
-                "ratio",
-                f"of {format_bytes(facts.memory.capacity_bytes or 0)}",
-                n=None,
+        size = facts.loader.batch_size if facts.loader else None
+        batch = f"batch_size {size} → {size * found.times}" if size else f"Batch × {found.times}"
+        sharded = " With sharding, shard less in exchange." if (facts.world_size or 1) > 1 else ""
+        finding = finding_for(
+            facts,
+            bound=None,
+            title=f"Small kernels and host work take {format_ratio(share)} of the step, with memory to spare",
+            why="What the host issues and the smallest kernels take the same time for a larger batch: it adds samples "
+            "faster than time.",
+            evidence=(
+                facts.share_evidence("Small kernels and host work", *_IDLE),
+                facts.share_evidence("Small kernels", "compute.small"),
+                facts.share_evidence("Host's own work", "over."),
+                facts.evidence(
+                    "Peak of the device's memory",
+                    (peak / capacity),
+                    "ratio",
+                    f"of {format_bytes(facts.memory.capacity_bytes or 0)}",
+                    n=None,
+                ),
             ),
-        ),
-        at_most="medium",
-        detail="batch",
-        fix=Fix(text=f"{batch}{', and adapt the learning rate' if _trains(facts) else ''}.{sharded}"),
-        confirm="Samples per second must rise; the step itself gets longer, not shorter.",
-    )
-    return revise(finding, throughput=found.gain)
+            at_most="medium",
+            detail="batch",
+            fix=Fix(text=f"{batch}{', and adapt the learning rate' if _trains(facts) else ''}.{sharded}"),
+            confirm="Samples per second must rise; the step itself gets longer, not shorter.",
+        )
+        return Fired((revise(finding, throughput=found.gain),))
 
 
 def _trains(facts: Facts) -> bool:

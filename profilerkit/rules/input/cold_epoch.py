@@ -1,8 +1,7 @@
 """IN012: the first epoch waits for data that later epochs find in memory."""
 
 from profilerkit.analysis.workers.loading import EpochFacts
-from profilerkit.model.finding import Evidence
-from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, record_longer
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, record_longer, rows
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -61,10 +60,6 @@ class ColdEpoch(Rule, frozen=True):
         first, later = epochs.first_stored_ratio, epochs.later_stored_ratio
         cached = first is not None and later is not None and first - later >= self.stored_fall
 
-        def evidence(label: str, value: float | None, unit: str) -> Evidence:
-            origin = "step timers" if unit == "ns" else "counters of the worker processes"
-            return facts.evidence(label, value, unit, origin, n=epochs.count)
-
         return fired(
             facts,
             bound=None,
@@ -73,10 +68,20 @@ class ColdEpoch(Rule, frozen=True):
             if cached
             else "Something is done once in the first epoch; the recording does not show that it is the file cache.",
             evidence=(
-                evidence("Usual fetch, first epoch", first_ns, "ns"),
-                evidence("Usual fetch, later epochs", later_ns, "ns"),
-                evidence("Read from storage, first epoch", first, "ratio"),
-                evidence("Read from storage, later epochs", later, "ratio"),
+                *rows(
+                    facts,
+                    "step timers",
+                    ("Usual fetch, first epoch", first_ns, "ns"),
+                    ("Usual fetch, later epochs", later_ns, "ns"),
+                    n=epochs.count,
+                ),
+                *rows(
+                    facts,
+                    "counters of the worker processes",
+                    ("Read from storage, first epoch", first, "ratio"),
+                    ("Read from storage, later epochs", later, "ratio"),
+                    n=epochs.count,
+                ),
             ),
             at_most="high" if cached else "low",
             confirm="Judge the run by its later epochs. For a run of one or two epochs copy the data to local storage "

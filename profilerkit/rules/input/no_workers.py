@@ -78,11 +78,7 @@ class NoWorkers(Rule, frozen=True):
             at_most="high" if known else "medium",
             saving=saving(fix.expected, share),
             fix=worker_fix(facts, fix),
-            detail=_detail(facts),
+            detail=max(WAITS, key=facts.share).removeprefix("input."),
             confirm="Train again: the wait for data must fall and the step with it. "
             f"What limits it afterwards is {_LIMITS[fix.limited_by]}.",
         )
-
-
-def _detail(facts: Facts) -> str:
-    return max(WAITS, key=facts.share).removeprefix("input.")

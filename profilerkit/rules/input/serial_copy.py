@@ -1,7 +1,6 @@
 """IN010: the device waits for the copies of its batches, which need not be pinned any more."""
 
-from profilerkit.analysis.device.copies import CopyFacts
-from profilerkit.rules.api import WAITS, Evidence, Facts, Fix, Passed, Result, Rule, fired, no_device, saving, spent
+from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, no_device, saving, spent
 from profilerkit.units import format_ratio
 
 #: Share of the copies' time on the stream that computes, from which they are in line with the kernels (a choice).
@@ -57,6 +56,12 @@ class SerialCopy(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return Passed(f"only {format_ratio(expected)} of the step can overlap the copies")
         in_line = copies.in_line_ratio >= _IN_LINE
+        values = (
+            ("Device does nothing but copy, share of the step", exposed, "ratio", "arithmetic on its streams"),
+            ("Bytes copied per step", copies.bytes_per_step, "bytes", "copies to the device"),
+            ("Their time per step", copies.time_ns, "ns", "copies to the device"),
+            ("Copy time on the stream that computes", copies.in_line_ratio, "ratio", "copies to the device"),
+        )
         return fired(
             facts,
             bound="input-bound",
@@ -66,7 +71,10 @@ class SerialCopy(Rule, frozen=True):
             else (
                 "The copies have their own stream, but start when their batch is needed: no kernel is left to overlap."
             ),
-            evidence=_evidence(facts, copies, exposed),
+            evidence=tuple(
+                facts.evidence(label, value, unit, origin, behind=("input.h2d",))
+                for label, value, unit, origin in values
+            ),
             at_most="high" if in_line else "medium",
             detail="h2d",
             saving=saving(expected, bound),
@@ -81,18 +89,6 @@ def _awaited_ratio(facts: Facts) -> float:
     if not facts.alone or not share:
         return 1.0
     return min((facts.alone_share("input.h2d") + facts.hidden_share(*WAITS)) / share, 1.0)
-
-
-def _evidence(facts: Facts, copies: CopyFacts, exposed: float) -> tuple[Evidence, ...]:
-    values = (
-        ("Device does nothing but copy, share of the step", exposed, "ratio", "arithmetic on its streams"),
-        ("Bytes copied per step", copies.bytes_per_step, "bytes", "copies to the device"),
-        ("Their time per step", copies.time_ns, "ns", "copies to the device"),
-        ("Copy time on the stream that computes", copies.in_line_ratio, "ratio", "copies to the device"),
-    )
-    return tuple(
-        facts.evidence(label, value, unit, origin, behind=("input.h2d",)) for label, value, unit, origin in values
-    )
 
 
 def _fix(*, in_line: bool, too_long: bool) -> Fix:

@@ -58,9 +58,6 @@ class SlowStorage(Rule, frozen=True):
         expected = cheaper_batch(facts, workers.time_ns("fetch") * (1.0 - 1.0 / self.faster))
         if not self.worth_saying(facts, expected):
             return Passed(f"a batch is blocked {format_ratio(blocked)} of its time, and the step hardly waits for it")
-        return self._finding(facts, workers, expected)
-
-    def _finding(self, facts: Facts, workers: Workers, expected: float) -> Result:
         time = format_ns(workers.time_ns("fetch"))
         reads = workers.read_bytes is not None and workers.read_bytes >= self.fewest_bytes
         is_storage = reads and (workers.storage_bytes or 0) >= self.stored_ratio * (workers.read_bytes or 0)

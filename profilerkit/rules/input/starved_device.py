@@ -113,36 +113,26 @@ def _not_for_data(facts: Facts, share: float) -> str:
 def _surest(facts: Facts) -> Confidence:
     """Return how sure the rule can be by what the wait was read from."""
     assert facts.input is not None
-    if _is_unnamed(facts):
+    assert facts.input is not None
+    if facts.input.gap == "before the copy" and not facts.input.frames and _most(facts) == "input.wait":
         return "low"
     seen = facts.workers is not None or not workers_now(facts)
     return "high" if facts.input.source == "measured" and seen else "medium"
 
 
-def _is_unnamed(facts: Facts) -> bool:
-    """Return whether most of the wait is Python before a batch copy, of which nothing tells what it does."""
-    assert facts.input is not None
-    return facts.input.gap == "before the copy" and not facts.input.frames and _most(facts) == "input.wait"
-
-
 def _by_workers(facts: Facts, fix: LoaderFix) -> Fix | None:
     """Workers for the loading; without some IN002 proposes them, with recorded ones IN003: nothing is listed twice."""
     if made_in_line(facts):
-        return _loader_of_its_own(facts, fix)
+        assert facts.input is not None
+        what = _maker(facts.input.frames) or "what makes them"
+        return Fix(
+            text=f"Make batches ahead of the step, if they need nothing that training changes. Put {what} into the "
+            f"__iter__ of an IterableDataset, read by a DataLoader with num_workers={fix.workers}. Give each "
+            "worker its own part or random generator, by get_worker_info(): else all may give the same "
+            f"batches.{limits(facts, fix)}",
+            code=f"DataLoader(dataset, batch_size=None, num_workers={fix.workers}, persistent_workers=True)",
+        )
     return worker_fix(facts, fix) if fix.current and facts.workers is None else None
-
-
-def _loader_of_its_own(facts: Facts, fix: LoaderFix) -> Fix:
-    """Return a loader for batches that the training thread computes itself."""
-    assert facts.input is not None
-    what = _maker(facts.input.frames) or "what makes them"
-    return Fix(
-        text=f"Make batches ahead of the step, if they need nothing that training changes. Put {what} into the "
-        f"__iter__ of an IterableDataset, read by a DataLoader with num_workers={fix.workers}. Give each "
-        "worker its own part or random generator, by get_worker_info(): else all may give the same "
-        f"batches.{limits(facts, fix)}",
-        code=f"DataLoader(dataset, batch_size=None, num_workers={fix.workers}, persistent_workers=True)",
-    )
 
 
 def _told_by_workers(facts: Facts) -> bool:

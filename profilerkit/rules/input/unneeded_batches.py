@@ -2,8 +2,8 @@
 
 from profilerkit.analysis.events import SkippedBatches
 from profilerkit.analysis.workers.loading import PaddingFacts
-from profilerkit.model.finding import Evidence, Finding, Fix, Saving
-from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, at_most, finding_for, saving
+from profilerkit.model.finding import Finding, Fix, Saving
+from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, at_most, finding_for, rows, saving
 from profilerkit.units import format_count, format_long_ns, format_ratio
 
 _TO_THE_LONGEST = Fix(
@@ -82,10 +82,6 @@ class UnneededBatches(Rule, frozen=True):
         touched = computes + (facts.share("over.dispatch", "over.python") if facts.mode == "cpu" else 0.0)
         bound = touched * (1.0 - (1.0 - padding.padded_ratio) ** 2)
         is_fixed_length = padding.beyond_ratio >= self.beyond_share * padding.padded_ratio
-
-        def row(label: str, value: float) -> Evidence:
-            return facts.evidence(label, value, "ratio", "looks at batches", n=padding.looks)
-
         return [
             finding_for(
                 facts,
@@ -94,9 +90,12 @@ class UnneededBatches(Rule, frozen=True):
                 title=f"{format_ratio(padding.padded_ratio)} of the tokens in a batch are padding",
                 why=f"The model computes padding like any token; {format_ratio(padding.beyond_ratio)} of all tokens "
                 "are beyond the longest sequence of their batch.",
-                evidence=(
-                    row("Padding, of the tokens", padding.padded_ratio),
-                    row("Beyond the longest sequence, of the tokens", padding.beyond_ratio),
+                evidence=rows(
+                    facts,
+                    "looks at batches",
+                    ("Padding, of the tokens", padding.padded_ratio, "ratio"),
+                    ("Beyond the longest sequence, of the tokens", padding.beyond_ratio, "ratio"),
+                    n=padding.looks,
                 ),
                 at_most="medium",
                 saving=_saving(expected, max(bound, expected), is_split=optimizer is not None) if computes else None,
@@ -127,9 +126,12 @@ def _dropped(facts: Facts, skipped: SkippedBatches) -> Finding:
         bound=None,
         title=f"{count} batches were fetched and dropped before training began: {format_long_ns(skipped.time_ns)}",
         why="Each batch was loaded in full, and no backward pass followed. A loop that resumes a run does so.",
-        evidence=(
-            facts.evidence("Batches dropped", skipped.count, "count", "step timers", n=None),
-            facts.evidence("Time from the first to the last of them", skipped.time_ns, "ns", "step timers", n=None),
+        evidence=rows(
+            facts,
+            "step timers",
+            ("Batches dropped", skipped.count, "count"),
+            ("Time from the first to the last of them", skipped.time_ns, "ns"),
+            n=None,
         ),
         at_most="medium",
         fix=_START_THERE,

@@ -62,7 +62,17 @@ class AllocatorChurn(Rule, frozen=True):
         if calls and share >= self.smallest_share and self.worth_saying(facts, share):
             return self._churn(facts, calls, share)
         if retries:
-            return self._retried(facts, retries)
+            times = "once" if retries == 1 else f"{format_count(retries)} times"
+            return fired(
+                facts,
+                bound=None,
+                title=f"The allocator gave back its cache {times} to serve a request",
+                why="Such a request waits for the device, and the next one may fail: the memory is almost full.",
+                evidence=_retry_evidence(facts, retries),
+                at_most="high",
+                fix=_fix(facts),
+                confirm="No request of the steady steps may need a second try.",
+            )
         faults = facts.memory_use.faults
         if facts.mode == "cpu" and faults is not None:
             return self._on_host(facts, faults)
@@ -143,19 +153,6 @@ class AllocatorChurn(Rule, frozen=True):
             saving=saving(share, share + issuing),
             fix=_fix(facts),
             confirm="Allocator calls per step must fall to zero after the first steps.",
-        )
-
-    def _retried(self, facts: Facts, retries: int) -> Result:
-        times = "once" if retries == 1 else f"{format_count(retries)} times"
-        return fired(
-            facts,
-            bound=None,
-            title=f"The allocator gave back its cache {times} to serve a request",
-            why="Such a request waits for the device, and the next one may fail: the memory is almost full.",
-            evidence=_retry_evidence(facts, retries),
-            at_most="high",
-            fix=_fix(facts),
-            confirm="No request of the steady steps may need a second try.",
         )
 
 

@@ -1,10 +1,9 @@
 """ME008: offloaded state travels in the open."""
 
-from profilerkit.analysis.memory.use import Offload
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Fix
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, no_device
-from profilerkit.rules.memory.room import Room, room_of
+from profilerkit.rules.memory.room import room_of
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 
@@ -56,11 +55,24 @@ class ExposedOffload(Rule, frozen=True):
             return Passed(f"offload copies cost {format_ratio(share)} of the step")
         if not offload.to_device_bytes and not offload.to_host_bytes:
             return MissingData("the trace does not say how large the copies are", "record with torch.profiler")
-        expected = max(share - self._left(facts, offload), 0.0)
+        known = facts.spec.pcie_gb_per_s if facts.spec else None
+        rate = (known or self.assumed_link_gb_per_s) * 1e9 * self.pinned_ratio
+        moving_ns = max(offload.to_device_bytes, offload.to_host_bytes) / rate * 1e9
+        compute = facts.share("compute.", "mem.recompute")
+        expected = max(share - max(moving_ns / (facts.mean_step_ns or 1.0) - compute, 0.0), 0.0)
         if not self.worth_saying(facts, expected):
             return Passed(f"offload copies cost {format_ratio(share)}, and the link allows hardly less")
         time = format_ns(facts.time_ns("mem.offload"))
         both = offload.to_device_bytes + offload.to_host_bytes
+        room = room_of(facts)
+        steps = []
+        if room is not None and room.ratio < self.roomy_ratio:
+            steps.append(
+                f"Keep more on the device: {format_ratio(room.ratio)} of {format_bytes(room.capacity_bytes)} is needed."
+            )
+        if offload.pageable_ratio > 0.0:
+            steps.append(f"Host buffers {format_ratio(offload.pageable_ratio)} pageable → pinned.")
+        steps.append("Copy on a stream of its own, one layer ahead of its use.")
         return fired(
             facts,
             bound="memory-bound",
@@ -76,27 +88,8 @@ class ExposedOffload(Rule, frozen=True):
             at_most="medium" if facts.spec is not None else "low",
             detail="capacity",
             saving=saving(expected, share),
-            fix=self._fix(offload, room_of(facts)),
+            fix=Fix(
+                text=" ".join(steps), code="with torch.cuda.stream(copies):\n    buffer.copy_(state, non_blocking=True)"
+            ),
             confirm="The copies must run beside kernels in the next trace.",
-        )
-
-    def _left(self, facts: Facts, offload: Offload) -> float:
-        """Return the share of the step in which the link would still move bytes when all computation is over."""
-        known = facts.spec.pcie_gb_per_s if facts.spec else None
-        rate = (known or self.assumed_link_gb_per_s) * 1e9 * self.pinned_ratio
-        moving_ns = max(offload.to_device_bytes, offload.to_host_bytes) / rate * 1e9
-        compute = facts.share("compute.", "mem.recompute")
-        return max(moving_ns / (facts.mean_step_ns or 1.0) - compute, 0.0)
-
-    def _fix(self, offload: Offload, room: Room | None) -> Fix:
-        steps = []
-        if room is not None and room.ratio < self.roomy_ratio:
-            steps.append(
-                f"Keep more on the device: {format_ratio(room.ratio)} of {format_bytes(room.capacity_bytes)} is needed."
-            )
-        if offload.pageable_ratio > 0.0:
-            steps.append(f"Host buffers {format_ratio(offload.pageable_ratio)} pageable → pinned.")
-        steps.append("Copy on a stream of its own, one layer ahead of its use.")
-        return Fix(
-            text=" ".join(steps), code="with torch.cuda.stream(copies):\n    buffer.copy_(state, non_blocking=True)"
         )

@@ -1,7 +1,7 @@
 """ME007: gradients are filled with zeros instead of dropped."""
 
-from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, revise, saving, spent
+from profilerkit.model.finding import Fix
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, rows, saving, spent
 from profilerkit.units import format_count, format_ratio
 
 
@@ -40,22 +40,23 @@ class FilledGradients(Rule, frozen=True):
         expected = zeroed.share + (zeroed.spared_ratio or 0.0) * zeroed.added_share
         if not self.worth_saying(facts, expected):
             return Passed(f"filling gradients with zeros costs {format_ratio(expected)} of the step")
-
-        def share(label: str, value: float, origin: str) -> Evidence:
-            return facts.evidence(label, value, "ratio", origin)
-
         return fired(
             facts,
             bound="memory-bound",
             title=f"Filling gradients with zeros costs {spent(facts, expected)}",
             why=f"{format_count(zeroed.per_step)} operators per step write zeros that backward then reads and adds to.",
             evidence=(
-                revise(
-                    share("Operators that write zeros, per step", zeroed.per_step, "aten::zero_ under zero_grad"),
-                    unit="count",
+                *rows(
+                    facts,
+                    "aten::zero_ under zero_grad",
+                    ("Operators that write zeros, per step", zeroed.per_step, "count"),
+                    ("Filling with zeros, share of the step", zeroed.share, "ratio"),
                 ),
-                share("Filling with zeros, share of the step", zeroed.share, "aten::zero_ under zero_grad"),
-                share("Adding to gradients, share of the step", zeroed.added_share, "aten::add_ under AccumulateGrad"),
+                *rows(
+                    facts,
+                    "aten::add_ under AccumulateGrad",
+                    ("Adding to gradients, share of the step", zeroed.added_share, "ratio"),
+                ),
             ),
             at_most="high" if facts.trust.inflation_ratio is not None else "medium",
             detail="bandwidth",

@@ -4,21 +4,19 @@ import re
 
 import msgspec
 
-from profilerkit.model.run import Series
 from profilerkit.rules.api import Evidence, Facts, MissingData, NotApplicable
 
+#: Commas in brackets separate nothing.
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 _INSTANTS, _ALLOCATOR, _NVML = "[memory] instants", "torch's allocator, sampled", "NVML, all processes"
 
 
 class Room(msgspec.Struct, frozen=True):
-    """The memory that holds what is allocated: the device's, or the host's of a run without one.
+    """The device's memory.
 
     Attributes:
-        needed_bytes: the peak of what is in use; of a device of which only the driver was asked, and of a host, with
-            what is cached and what other processes use.
-        capacity_bytes: all there is.
-        origin: where the peak comes from.
+        needed_bytes: the peak of what is in use; where only the driver was asked, with what is cached and what other
+            processes use.
         is_own: whether the peak counts nothing but what the run has allocated.
     """
 
@@ -38,9 +36,9 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def room_of(facts: Facts) -> Room | None:
-    """The memory of the device, or of the host of a run without one; ``None`` where a number of it is missing."""
+    """Return the memory of the device; ``None`` without one, or where a number of it is missing."""
     if facts.mode == "cpu":
-        return _on_host(facts)
+        return None
     memory, allocator = facts.memory, facts.memory_use.allocator
     if not memory.capacity_bytes:
         return None
@@ -50,29 +48,6 @@ def room_of(facts: Facts) -> Room | None:
         if peak is not None:
             return Room(peak, memory.capacity_bytes, origin, is_own=origin is not _NVML)
     return None
-
-
-def _on_host(facts: Facts) -> Room | None:
-    """Return the host's memory, or that of the control group where it is fuller."""
-    pairs = (
-        (facts.series("host.memory_used"), facts.memory.host_capacity_bytes, "/proc/meminfo", False),
-        (
-            facts.series("host.cgroup_memory"),
-            _smallest(facts.series("host.cgroup_memory_limit")),
-            "control group",
-            True,
-        ),
-    )
-    known = [
-        Room(round(used.maximum), total, origin, is_own)
-        for used, total, origin, is_own in pairs
-        if used is not None and total
-    ]
-    return max(known, key=lambda room: room.ratio, default=None)
-
-
-def _smallest(series: Series | None) -> int | None:
-    return None if series is None else round(series.p10)
 
 
 def no_allocator(facts: Facts) -> NotApplicable | MissingData:
@@ -91,11 +66,7 @@ def grows_segments(facts: Facts) -> bool:
 
 def with_setting(facts: Facts, setting: str) -> str:
     """Return the variable to set, with ``setting`` beside what stands in it now."""
-    kept = without_setting(facts, setting.partition(":")[0])
-    return f"PYTORCH_ALLOC_CONF={','.join([*kept, setting])}"
-
-
-def without_setting(facts: Facts, name: str) -> list[str]:
-    """What the environment asks of the allocator beside the setting ``name``; commas in brackets separate nothing."""
     entries = [entry.strip() for entry in _COMMA.split(facts.memory_use.allocator_settings or "")]
-    return [entry for entry in entries if entry and entry.partition(":")[0].strip() != name]
+    name = setting.partition(":")[0]
+    kept = [entry for entry in entries if entry and entry.partition(":")[0].strip() != name]
+    return f"PYTORCH_ALLOC_CONF={','.join([*kept, setting])}"

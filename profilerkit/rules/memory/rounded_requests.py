@@ -1,10 +1,7 @@
 """ME009: the allocator rounds requests up noticeably."""
 
-from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
-from profilerkit.rules.memory.room import without_setting
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired, rows
 from profilerkit.units import format_bytes, format_ratio
-
-_DIVISIONS = "roundup_power2_divisions"
 
 
 class RoundedRequests(Rule, frozen=True):
@@ -49,26 +46,14 @@ class RoundedRequests(Rule, frozen=True):
             title=f"Rounding takes {format_bytes(known.rounding_bytes)}, {format_ratio(known.rounding_ratio)} "
             "of what is allocated",
             why="Each request gets a block of the next size that the allocator keeps. The rest of the block is idle.",
-            evidence=(
-                facts.evidence(
-                    "Allocated beyond what was asked for",
-                    known.rounding_bytes,
-                    "bytes",
-                    "torch's allocator, sampled",
-                    n=None,
-                ),
-                facts.evidence(
-                    "Share of what is allocated", known.rounding_ratio, "ratio", "torch's allocator, sampled", n=None
-                ),
+            evidence=rows(
+                facts,
+                "torch's allocator, sampled",
+                ("Allocated beyond what was asked for", known.rounding_bytes, "bytes"),
+                ("Share of what is allocated", known.rounding_ratio, "ratio"),
+                n=None,
             ),
             at_most="high",
-            fix=_fix(facts),
+            fix=Fix(text="Many small tensors → few large ones: each takes a multiple of 512 bytes."),
             confirm="Allocated and requested bytes must come closer.",
         )
-
-
-def _fix(facts: Facts) -> Fix:
-    if _DIVISIONS not in (facts.memory_use.allocator_settings or ""):
-        return Fix(text="Many small tensors → few large ones: each takes a multiple of 512 bytes.")
-    kept = ",".join(without_setting(facts, _DIVISIONS))
-    return Fix(text=f"{_DIVISIONS} on → off.", code=f"PYTORCH_ALLOC_CONF={kept}")

@@ -1,7 +1,6 @@
 """OV004: Python's garbage collector stops the step."""
 
-from profilerkit.analysis.host.host_facts import CollectionFacts
-from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, fired, saving, spent, unsure
+from profilerkit.rules.api import Facts, Fix, MissingData, Passed, Result, Rule, fired, rows, saving, spent, unsure
 from profilerkit.units import format_ratio
 
 
@@ -61,7 +60,18 @@ class CollectionPauses(Rule, frozen=True):
             why=f"No Python runs while the collector looks through the objects, so no work is issued.{several}",
             evidence=(
                 facts.share_evidence("Garbage collection, share of the step", "over.gc"),
-                *(_counted(facts, seen) if seen is not None else ()),
+                *(
+                    rows(
+                        facts,
+                        "gc.callbacks",
+                        ("Collections of 50 µs or more, per step", seen.per_step, "count"),
+                        ("One collection, mean", seen.pause_ns, "ns"),
+                        ("Longest collection", seen.longest_ns, "ns"),
+                        ("Collections of the oldest generation", seen.full, "count"),
+                    )
+                    if seen is not None
+                    else ()
+                ),
             ),
             at_most="high" if seen is not None else "medium",
             detail="gc",
@@ -73,15 +83,3 @@ class CollectionPauses(Rule, frozen=True):
             ),
             confirm="The time in collections must be gone, and the memory must not grow.",
         )
-
-
-def _counted(facts: Facts, seen: CollectionFacts) -> tuple[Evidence, ...]:
-    def evidence(label: str, value: float, unit: str) -> Evidence:
-        return facts.evidence(label, value, unit, "gc.callbacks")
-
-    return (
-        evidence("Collections of 50 µs or more, per step", seen.per_step, "count"),
-        evidence("One collection, mean", seen.pause_ns, "ns"),
-        evidence("Longest collection", seen.longest_ns, "ns"),
-        evidence("Collections of the oldest generation", seen.full, "count"),
-    )

@@ -1,12 +1,12 @@
 """OV009: a switch made for debugging is on, and slows the training."""
 
-import msgspec
+from typing import NamedTuple
 
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
 from profilerkit.rules.api import WAITS, Facts, Fired, MissingData, Passed, Result, Rule, at_most, finding_for, saving
 
 
-class _Switch(msgspec.Struct, frozen=True):
+class _Switch(NamedTuple):
     """A switch: how it begins in the record, what it does, and how to put it off."""
 
     name: str

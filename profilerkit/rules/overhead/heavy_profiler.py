@@ -36,7 +36,7 @@ class HeavyProfiler(Rule, frozen=True):
 
     def check(self, facts: Facts) -> Result:
         if not facts.trace_read:
-            if facts.trust.has_rival:
+            if facts.has_rival:
                 return _rival(facts)
             return MissingData("no steps were traced", "profilerkit.profile(..., deep=True)")
         ratio, own = facts.trust.inflation_ratio, facts.share("other.prof")

@@ -96,28 +96,6 @@ class LaunchBound(Rule, frozen=True):
         if on_device and facts.trust.inflation_ratio is None:
             value = slowed(value, self.unmeasured_inflation_ratio)
         detail = "contention" if self._is_held_up(facts) else "launch"
-        return self._finding(facts, issuing, value, detail=detail)
-
-    def _of_host(self, facts: Facts, issuing: float) -> Saving:
-        """Return what fewer operators save without a device: between the measured shares the part of it in proportion.
-
-        The low end begins in the middle, where the cases that saved all become the nearer ones.
-        """
-        way = 1.0 if issuing >= self.host_main_share else 0.0
-        if self.host_minor_share < issuing < self.host_main_share:
-            way = (issuing - self.host_minor_share) / (self.host_main_share - self.host_minor_share)
-        part = self.host_minor_ratio + (self.host_main_ratio - self.host_minor_ratio) * way
-        value = saving(part * issuing, issuing)
-        return revise(value, low=self.host_low_ratio * max(2.0 * way - 1.0, 0.0) * value.low)
-
-    def _is_held_up(self, facts: Facts) -> bool:
-        """Return whether most of the issuing time lies in launches that took longer than 1 ms."""
-        if facts.device is None or not facts.device.late_launch_ratio:
-            return False
-        late = facts.device.late_launch_ratio * facts.share("over.launch")
-        return late >= self.late_launch_ratio * issuing_share(facts)
-
-    def _finding(self, facts: Facts, issuing: float, value: Saving, detail: str) -> Result:
         time = format_ns(issuing * (facts.mean_step_ns or 0.0))
         step = each(facts)
         known = facts.trust.inflation_ratio is not None
@@ -151,6 +129,25 @@ class LaunchBound(Rule, frozen=True):
             else "Time some steps without the profiler: the difference shows how much of this it caused.",
         )
 
+    def _of_host(self, facts: Facts, issuing: float) -> Saving:
+        """Return what fewer operators save without a device: between the measured shares the part of it in proportion.
+
+        The low end begins in the middle, where the cases that saved all become the nearer ones.
+        """
+        way = 1.0 if issuing >= self.host_main_share else 0.0
+        if self.host_minor_share < issuing < self.host_main_share:
+            way = (issuing - self.host_minor_share) / (self.host_main_share - self.host_minor_share)
+        part = self.host_minor_ratio + (self.host_main_ratio - self.host_minor_ratio) * way
+        value = saving(part * issuing, issuing)
+        return revise(value, low=self.host_low_ratio * max(2.0 * way - 1.0, 0.0) * value.low)
+
+    def _is_held_up(self, facts: Facts) -> bool:
+        """Return whether most of the issuing time lies in launches that took longer than 1 ms."""
+        if facts.device is None or not facts.device.late_launch_ratio:
+            return False
+        late = facts.device.late_launch_ratio * facts.share("over.launch")
+        return late >= self.late_launch_ratio * issuing_share(facts)
+
 
 def _calling(facts: Facts) -> HotLine | None:
     """Return the line that calls most of the operators; ``None`` where none holds much of the step."""
@@ -160,13 +157,13 @@ def _calling(facts: Facts) -> HotLine | None:
 
 def _fewer_operators(facts: Facts) -> Fix:
     """Return what makes operators fewer on a host; compiling the model reaches only what it calls."""
-    line, code = _calling(facts), "model = torch.compile(model)"
+    line = _calling(facts)
     if line is None:
         return Fix(
-            text="Fewer, larger operators: vectorise loops over tensors, fused=True for the optimizer.", code=code
+            text="Fewer, larger operators: vectorise loops over tensors, fused=True for the optimizer.",
+            code="model = torch.compile(model)",
         )
-    in_model = any(frame.endswith("): forward") for frame in line.frames)
-    return Fix(text=f"Vectorise {line_text(line)}: fewer, larger operators.", code=code if in_model else "")
+    return Fix(text=f"Vectorise {line_text(line)}: fewer, larger operators.")
 
 
 def _one_graph(facts: Facts, step: str) -> Fix:

@@ -5,8 +5,19 @@ from typing import NamedTuple
 
 from profilerkit.analysis.host.host_facts import CompileFacts
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, revise
+from profilerkit.model.finding import Finding, Fix
+from profilerkit.rules.api import (
+    Facts,
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    revise,
+    rows,
+)
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -97,10 +108,6 @@ class Recompilation(Rule, frozen=True):
 
 def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
     timed = compiles.source == "measured"
-    origin = "torch.compile's callbacks" if timed else "events of torch.compile"
-
-    def evidence(label: str, value: float | None, unit: str) -> Evidence:
-        return facts.evidence(label, value, unit, origin, compiles.source, n=compiles.of)
 
     again = f" Compiled again: {', '.join(compiles.recompiled)}." if compiles.recompiled else ""
     why, fix = _by_guard(compiles.guards[0]) if compiles.guards else ("", _SIZES)
@@ -110,11 +117,15 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
         bound="overhead-bound",
         title=f"{compiles.steps} of {compiles.of} settled steps compile, for {format_ns(lost_ns)} each",
         why=f"A compilation for each new shape or value stops the loop until it is done.{again}{why}",
-        evidence=(
-            evidence("Compiling, share of the settled steps", compiles.share, "ratio"),
-            evidence("Steps that compile", compiles.steps, "count"),
-            evidence("Compiled regions", compiles.regions, "count"),
-            evidence("Compiling in each step that compiles", lost_ns, "ns"),
+        evidence=rows(
+            facts,
+            "torch.compile's callbacks" if timed else "events of torch.compile",
+            ("Compiling, share of the settled steps", compiles.share, "ratio"),
+            ("Steps that compile", compiles.steps, "count"),
+            ("Compiled regions", compiles.regions, "count"),
+            ("Compiling in each step that compiles", lost_ns, "ns"),
+            source=compiles.source,
+            n=compiles.of,
         ),
         at_most="high" if timed else "medium",
         detail="compile",

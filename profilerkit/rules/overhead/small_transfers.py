@@ -70,10 +70,7 @@ class SmallTransfers(Rule, frozen=True):
 
 def _evidence(facts: Facts, copies: SmallCopyFacts, step: float) -> tuple[Evidence, ...]:
     issued = ", ".join(f"{count} × {name}" for name, count in copies.operators)
-
-    def evidence(label: str, value: float, unit: str, origin: str) -> Evidence:
-        return facts.evidence(label, value, unit, origin)
-
+    evidence = facts.evidence
     return (
         evidence("Copies below 4 KiB to the device, per step", copies.to_device, "count", issued or "Memcpy HtoD"),
         evidence("Copies below 4 KiB to the host, per step", copies.to_host, "count", issued or "Memcpy DtoH"),

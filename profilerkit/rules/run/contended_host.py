@@ -98,6 +98,15 @@ class ContendedHost(Rule, frozen=True):
         )
         used = Evidence("Cores that the run itself uses", own, "count", "measured", "CPU time")
         cores = (used, cores_evidence(facts)) if own and facts.usable_cores else ()
+        signals = {name for entry in told for name in entry.behind}
+        texts = []
+        if "host.cpu_throttled" in signals:
+            now = f" of {format_count(facts.usable_cores)} cores" if facts.usable_cores else ""
+            texts.append(f"Raise the quota{now}.")
+        if "host.steal" in signals:
+            texts.append("Move the run to a host whose processors are not lent to other guests.")
+        if signals & {"host.cpu_pressure", SIGNAL}:
+            texts.append("Stop or move what else runs on this host.")
         return fired(
             facts,
             bound=None,
@@ -106,18 +115,6 @@ class ContendedHost(Rule, frozen=True):
             "differs from run to run.",
             evidence=(*told, *cores),
             at_most="high",
-            fix=_fix(facts, {name for entry in told for name in entry.behind}),
+            fix=Fix(text=" ".join(texts)),
             confirm="Steal, pressure and throttling must stay low in the next run.",
         )
-
-
-def _fix(facts: Facts, signals: set[str]) -> Fix:
-    texts = []
-    if "host.cpu_throttled" in signals:
-        now = f" of {format_count(facts.usable_cores)} cores" if facts.usable_cores else ""
-        texts.append(f"Raise the quota{now}.")
-    if "host.steal" in signals:
-        texts.append("Move the run to a host whose processors are not lent to other guests.")
-    if signals & {"host.cpu_pressure", SIGNAL}:
-        texts.append("Stop or move what else runs on this host.")
-    return Fix(text=" ".join(texts))

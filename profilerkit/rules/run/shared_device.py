@@ -1,7 +1,7 @@
 """RU006: another process uses the same GPU."""
 
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
-from profilerkit.units import format_bytes, format_ratio
+from profilerkit.units import format_bytes
 
 
 class SharedDevice(Rule, frozen=True):
@@ -15,11 +15,9 @@ class SharedDevice(Rule, frozen=True):
     Use instead:
         $ CUDA_VISIBLE_DEVICES=1 python train.py
 
-    How it is measured: NVML lists the processes. Without that list, NVML must report the device busy for {beyond_ratio}
-        more of the time than the trace does. No saving is given.
+    How it is measured: NVML lists the processes. No saving is given.
 
-    When it is wrong: In a container, process ids are those of the host, so the list cannot be used. A run that keeps
-        its device busy cannot be judged without the list.
+    When it is wrong: In a container, process ids are those of the host, so the list cannot be used.
 
     Sources:
         https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html
@@ -29,25 +27,12 @@ class SharedDevice(Rule, frozen=True):
     code = "RU006"
     summary = "Another process uses the same GPU"
 
-    #: Busy by NVML in 90 of 100 samples beyond busy in the trace, from which somebody else is (a choice: NVML counts a
-    #: sample as busy while any kernel runs in it).
-    beyond_ratio: float = 0.50
-
     def check(self, facts: Facts) -> Result:
         if facts.mode == "cpu":
             return NotApplicable("no device")
         strangers = facts.surroundings.strangers
         if strangers:
-            return self._listed(facts, strangers)
-        use, device = facts.series("gpu.utilization"), facts.device
-        if strangers is None and use is not None and device is not None:
-            beyond = use.p10 - device.busy_ratio
-            if beyond >= self.beyond_ratio:
-                return self._busy(facts, use.p10, device.busy_ratio, use.n)
-            if device.busy_ratio <= 1.0 - self.beyond_ratio:
-                return Passed(
-                    "NVML finds the device hardly busier than the run keeps it; the list of processes does not help"
-                )
+            return _listed(facts, strangers)
         if strangers is None:
             return MissingData(
                 "another process on the device is not visible without the list of processes, which was not recorded",
@@ -56,46 +41,28 @@ class SharedDevice(Rule, frozen=True):
         own = facts.surroundings.siblings
         return Passed(f"only the run itself is on the device{f', with {own} other processes of it' if own else ''}")
 
-    def _listed(self, facts: Facts, strangers: int) -> Result:
-        held = facts.surroundings.strangers_bytes
-        processes = "1 other process uses" if strangers == 1 else f"{strangers} other processes use"
-        count = facts.evidence(
-            "Other processes on the device, most at once",
-            strangers,
-            "count",
-            "NVML",
-            n=None,
-            behind=("gpu.other_processes",),
-        )
-        memory = facts.evidence(
-            "Device memory of other processes", held, "bytes", "NVML", n=None, behind=("gpu.other_processes_memory",)
-        )
-        return fired(
-            facts,
-            bound=None,
-            title=f"{processes} the same device{f' and {format_bytes(held)} of its memory' if held else ''}",
-            why="Kernels of theirs take turns with the run's. NVML does not show whether they run any.",
-            evidence=(count, memory) if held else (count,),
-            at_most="high",
-            fix=_FIX,
-            confirm="NVML must list no other process.",
-        )
 
-    def _busy(self, facts: Facts, sampled: float, traced: float, samples: int) -> Result:
-        return fired(
-            facts,
-            bound=None,
-            title=f"The device is busy {format_ratio(sampled)} of the time, with this run {format_ratio(traced)}",
-            why="Something else keeps it busy, or the traced steps are unlike the others: NVML does not say who.",
-            evidence=(
-                facts.evidence(
-                    "Utilisation, 10th percentile", sampled, "ratio", "NVML", n=samples, behind=("gpu.utilization",)
-                ),
-                facts.evidence("Device busy in the traced steps", traced, "ratio", "device events"),
-            ),
-            at_most="low",
-            confirm="`nvidia-smi` outside of the container lists who uses the device.",
-        )
-
-
-_FIX = Fix(text="Shared device → a device that nobody else uses, or a MIG slice of its own.")
+def _listed(facts: Facts, strangers: int) -> Result:
+    held = facts.surroundings.strangers_bytes
+    processes = "1 other process uses" if strangers == 1 else f"{strangers} other processes use"
+    count = facts.evidence(
+        "Other processes on the device, most at once",
+        strangers,
+        "count",
+        "NVML",
+        n=None,
+        behind=("gpu.other_processes",),
+    )
+    memory = facts.evidence(
+        "Device memory of other processes", held, "bytes", "NVML", n=None, behind=("gpu.other_processes_memory",)
+    )
+    return fired(
+        facts,
+        bound=None,
+        title=f"{processes} the same device{f' and {format_bytes(held)} of its memory' if held else ''}",
+        why="Kernels of theirs take turns with the run's. NVML does not show whether they run any.",
+        evidence=(count, memory) if held else (count,),
+        at_most="high",
+        fix=Fix(text="Shared device → a device that nobody else uses, or a MIG slice of its own."),
+        confirm="NVML must list no other process.",
+    )

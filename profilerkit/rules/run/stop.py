@@ -48,7 +48,6 @@ class Stop(msgspec.Struct, frozen=True):
         run_count: how often in the whole run; ``None`` where only the judged steps tell.
         batches, records_graphs: as of ``Pause``.
         line: of the user's that holds most of it; ``None`` where sampled stacks do not tell.
-        beside: kinds of named ones that come in the same steps, and what they take of the judged time.
     """
 
     kind: str
@@ -64,7 +63,6 @@ class Stop(msgspec.Struct, frozen=True):
     run_count: int | None = None
     batches: float | None = None
     records_graphs: bool = False
-    beside: tuple[tuple[str, float], ...] = ()
     line: HotLine | None = None
 
     @property
@@ -209,15 +207,7 @@ def _of_stall(facts: Facts, stall: Stall) -> Stop:
         spread_over=("the steady time", facts.steps.steady),
         steps=stall.steps,
         stall=stall,
-        beside=tuple((other.kind, other.share) for other in facts.stalls if _comes_with(stall, other)),
         line=facts.lines.get("unnamed" if stall.part is None else phase_place(stall.kind))
         if stall.part is not None or stall == first_unnamed
         else None,
     )
-
-
-def _comes_with(stall: Stall, named: Stall) -> bool:
-    """Return whether what nobody named makes the same steps longer as something that has a name."""
-    if stall.part is not None or named.part is None or not stall.period or stall.period != named.period:
-        return False
-    return (stall.steps[0] - named.steps[0]) % stall.period == 0

@@ -80,8 +80,25 @@ class TrainingPause(Rule, frozen=True):
 
     def _finding(self, facts: Facts, stop: Stop) -> Finding:
         if stop.is_rollout(facts):
-            return _rollout(facts, stop)
-        label = _label(stop.kind)
+            return finding_for(
+                facts,
+                bound="overhead-bound",
+                title=f"What is likely a rollout takes {format_ns(stop.each_ns)} {stop.how_often}",
+                why=f"{stop.spread(facts)}{told_line(stop.line, 'one')} It likely generates the training data: "
+                "no loader was seen.",
+                evidence=stop.evidence(facts, "Rollout"),
+                at_most="medium",
+                detail="rollout",
+                saving=at_most(stop.lost(facts)),
+                fix=Fix(
+                    text=f"Make the rollout faster{in_line(stop.line)}: step more environments at once, or in separate "
+                    "processes. Run the policy on all of them in one call, under torch.no_grad()."
+                ),
+                confirm="The long steps must get shorter, with as many samples in a rollout.",
+            )
+        kind = stop.kind
+        text = _short(kind)
+        label = text[:1].upper() + text[1:]
         if stop.kind == "unnamed":
             label = "Something unnamed" if stop.line is None else line_text(stop.line)
         ratio = (
@@ -94,7 +111,7 @@ class TrainingPause(Rule, frozen=True):
             facts,
             bound="overhead-bound",
             title=f"{label} stops training for {format_ns(stop.each_ns)} {stop.how_often}",
-            why=f"{stop.spread(facts)}{told_line(stop.line, 'one')}{_beside(stop)}{_grown(stop)}",
+            why=f"{stop.spread(facts)}{told_line(stop.line, 'one')}{_grown(stop)}",
             evidence=stop.evidence(facts, label),
             at_most=surest,
             detail=stop.kind if stop.kind == "evaluation" else "python",
@@ -142,37 +159,8 @@ def _reads_small_batches(stop: Stop, below_ns: float = _SHORT_BATCH_NS) -> bool:
     return many and stop.each_ns < (stop.batches or 0.0) * below_ns
 
 
-def _rollout(facts: Facts, stop: Stop) -> Finding:
-    """What makes the data that the loop trains on: it has to be made, and no other fix than a faster one is known."""
-    return finding_for(
-        facts,
-        bound="overhead-bound",
-        title=f"What is likely a rollout takes {format_ns(stop.each_ns)} {stop.how_often}",
-        why=f"{stop.spread(facts)}{told_line(stop.line, 'one')} It likely generates the training data: "
-        "no loader was seen.",
-        evidence=stop.evidence(facts, "Rollout"),
-        at_most="medium",
-        detail="rollout",
-        saving=at_most(stop.lost(facts)),
-        fix=Fix(
-            text=f"Make the rollout faster{in_line(stop.line)}: step more environments at once, or in separate "
-            "processes. Run the policy on all of them in one call, under torch.no_grad()."
-        ),
-        confirm="The long steps must get shorter, with as many samples in a rollout.",
-    )
-
-
 def _code(stop: Stop) -> str:
     return "model.eval()\nwith torch.no_grad():\n    ..." if stop.records_graphs else ""
-
-
-def _beside(stop: Stop) -> str:
-    """Say that it comes in the steps of something with a name, as a sentence; empty where it does not."""
-    if not stop.beside:
-        return ""
-    kinds = " and ".join(kind for kind, _ in stop.beside)
-    together = stop.share + sum(share for _, share in stop.beside)
-    return f" It comes in the same steps as {kinds}, on top of that: together {format_ratio(together)}."
 
 
 def _grown(stop: Stop) -> str:
@@ -181,12 +169,6 @@ def _grown(stop: Stop) -> str:
     if stall is None or stall.grew is None or stall.coverage is None or stall.part is not None:
         return ""
     return f" {format_ratio(stall.coverage)} of it is in one part: {within(PARTS[stall.grew][1])}."
-
-
-def _label(kind: str) -> str:
-    """Return the name of a phase at the start of a headline."""
-    text = _short(kind)
-    return text[:1].upper() + text[1:]
 
 
 def _short(kind: str) -> str:

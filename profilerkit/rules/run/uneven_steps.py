@@ -1,7 +1,6 @@
 """RU004: some steps are much longer than the others."""
 
-from profilerkit.analysis.parts import WAITS
-from profilerkit.analysis.whatif import consumer_ns, saving
+from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Saving
 from profilerkit.model.step import PARTS, SlowSteps, StepTimes, within
@@ -54,7 +53,8 @@ class UnevenSteps(Rule, frozen=True):
         times, slow = facts.steps.time_ns, facts.steps.slow
         if times is None or times.cv_ratio is None:
             return MissingData(f"one step has no spread: {used_steps(facts)}", "record at least 10 steady steps")
-        if not self._spread(times):
+        tail = times.p99 is not None and times.p99 > self.tail_ratio * times.median
+        if not (tail or (times.cv_ratio is not None and times.cv_ratio > self.largest_cv_ratio)):
             return Passed(f"steps vary by {format_ratio(times.cv_ratio)}")
         # The mean is also raised by optimizer steps of accumulated gradients, which are no slow steps.
         most = 1.0 - times.median / times.mean if times.mean else 0.0
@@ -63,8 +63,6 @@ class UnevenSteps(Rule, frozen=True):
             return Passed(f"slow steps raise the mean by {format_ratio(max(bound, 0.0))} of it")
         if slow.part is not None and slow.part.startswith("compute."):
             return Passed("the longer steps hold more device work: larger batches, or work from the steps before")
-        if slow.part in WAITS and _in_bursts(facts, slow):
-            return Passed("the longer steps wait for workers that are slower than the steps: they deliver in bursts")
         bound = min(most, slow.share - _told(facts))
         if not self.worth_saying(facts, bound):
             return Passed("the slow steps are stalls that recur, which have a rule of their own")
@@ -85,10 +83,6 @@ class UnevenSteps(Rule, frozen=True):
             saving=self._saving(facts, slow, bound),
             confirm="The slow steps must be gone from the per-step figure.",
         )
-
-    def _spread(self, times: StepTimes) -> bool:
-        tail = times.p99 is not None and times.p99 > self.tail_ratio * times.median
-        return tail or (times.cv_ratio is not None and times.cv_ratio > self.largest_cv_ratio)
 
     def _saving(self, facts: Facts, slow: SlowSteps, bound: float) -> Saving | None:
         if slow.count == 1 and facts.steps.steady < STEPS_FOR_HIGH:
@@ -113,18 +107,6 @@ def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence
         row("Step time, mean", times.mean, "ns", steady),
         row("Step time, median", times.median, "ns", steady),
     )
-
-
-def _in_bursts(facts: Facts, slow: SlowSteps) -> bool:
-    """Return whether the loader's workers are slower than the steps, and deliver in bursts: that has rules of its own.
-
-    Of n workers in step every n-th batch is waited for; rarer ones are outliers, of which half as many are taken for
-    that where workers fall out of step.
-    """
-    workers = facts.workers
-    if workers is None or workers.pace_ns <= consumer_ns(facts, facts.mean_step_ns or 0.0):
-        return False
-    return 2 * slow.count * workers.at_work >= facts.steps.steady
 
 
 def _told(facts: Facts) -> float:
