@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import islice
 from time import monotonic, perf_counter_ns, sleep
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from profilerkit.capture.clocks import Meter
 from profilerkit.capture.guard import Guard, attempt
@@ -29,39 +29,30 @@ _AT_ONCE_NS = 100_000
 _LAST_MARKS_NS = 500_000_000
 
 
-class DeviceEvent(Protocol):
-    """A mark in the device's queue, as ``torch.cuda.Event(enable_timing=True)``."""
-
-    def record(self, stream: Any) -> None:
-        """Put it at the end of the queue of ``stream``."""
-
-    def query(self) -> bool:
-        """Whether the device has reached it."""
-
-    def elapsed_time(self, end: Any) -> float:
-        """Milliseconds of the device between this one and ``end``, both reached."""
-
-
-class Device(Protocol):
-    """Serves the clock. Its calls are looked up once: a step has no time for more."""
+class CudaDevice:
+    """Serves the clock of this process's CUDA devices. Its calls are looked up once: a step has no time for more."""
 
     def in_use(self) -> bool:
-        """Return whether the process uses it."""
+        """Return whether the process uses one."""
+        return cuda_in_use()
 
     @property
     def is_capturing(self) -> Callable[[], bool]:
         """Return the question whether the current stream captures a graph, which an event that is queried ruins."""
+        return cast("Callable[[], bool]", _cuda().is_current_stream_capturing)
 
     @property
     def stream(self) -> Callable[[Any], Any]:
         """Return the way to a device's current stream, which has a ``device_index``; ``None`` is the current device."""
+        return cast("Callable[[Any], Any]", _cuda().current_stream)
 
-    def event(self) -> DeviceEvent:
+    def event(self) -> Any:
         """Make an event with timing."""
+        return _cuda().Event(enable_timing=True)
 
 
 #: An event at the end of a step, its device, the number of the step, its start on the host, and the record's flags.
-_Mark = tuple[DeviceEvent, int, int, int, int]
+_Mark = tuple[Any, int, int, int, int]
 
 
 class DeviceClock(Watch):
@@ -85,7 +76,7 @@ class DeviceClock(Watch):
         self,
         record: Callable[[Record], None],
         tracker: StepTracker,
-        device: Device,
+        device: CudaDevice,
         took: Callable[[int, int, int, int], None] = lambda _number, _steps, _dur_ns, _at: None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
@@ -111,7 +102,7 @@ class DeviceClock(Watch):
         self._newest = self._newest_ns = -1  # the step of the last mark that was made, and when that was
         self._under_way: deque[_Mark] = deque()
         self._before: _Mark | None = None  # the newest mark that was reached
-        self._free: list[DeviceEvent] = []  # to be used again on the device where they were first recorded …
+        self._free: list[Any] = []  # to be used again on the device where they were first recorded …
         self._free_on = -1  # … which is this one
 
     def is_ready(self) -> bool:
@@ -238,28 +229,6 @@ def _device_of(optimizer: Any) -> Any:
     groups = () if optimizer is None else optimizer.param_groups
     device = next((parameter.device for group in groups for parameter in group["params"]), None)
     return device if device is not None and device.type == "cuda" else None
-
-
-class CudaDevice:
-    """Serves the clock of this process's CUDA devices."""
-
-    def in_use(self) -> bool:
-        """Return whether the process uses one."""
-        return cuda_in_use()
-
-    @property
-    def is_capturing(self) -> Callable[[], bool]:
-        """Return torch's question whether the current stream captures a graph."""
-        return cast("Callable[[], bool]", _cuda().is_current_stream_capturing)
-
-    @property
-    def stream(self) -> Callable[[Any], Any]:
-        """Return torch's way to the calling thread's current stream of a device, or of the current one for ``None``."""
-        return cast("Callable[[Any], Any]", _cuda().current_stream)
-
-    def event(self) -> Any:
-        """Make an event with timing."""
-        return _cuda().Event(enable_timing=True)
 
 
 def cuda_in_use() -> bool:
