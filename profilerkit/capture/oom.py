@@ -225,17 +225,8 @@ _ROOT = Path("/")
 _Limit = Literal["device", "host", "control group", "address space"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """The memory that ran out, as ``OutOfMemory`` has it; ``held_bytes`` are what it calls allocated."""
-
-    device: str
-    live: LiveMemory | None = None
-    held_bytes: int | None = None
-    free_bytes: int | None = None
-    total_bytes: int | None = None
-    reserved_bytes: int | None = None
-    limit: _Limit | None = None
+#: The memory that ran out, by the field of ``OutOfMemory``.
+_Room = dict[str, Any]
 
 
 def dossier(error: Exception, *, steps: int, loader: Loader | None) -> OutOfMemory | None:
@@ -249,47 +240,39 @@ def dossier(error: Exception, *, steps: int, loader: Loader | None) -> OutOfMemo
     if not _is_about_memory(error, text, torch):
         return None
     if _is_of_a_device(error, text, torch):
-        room = attempt(_on_device, text, torch) or _Room("device")
+        live, room = attempt(_on_device, text, torch) or (None, {"device": "device"})
     else:
-        room = attempt(_on_host, torch) or _Room("host")
+        live, room = attempt(_on_host, torch) or (None, {"device": "host"})
     batch, requested = loader.batch_size if loader else None, _requested(text)
-    live = room.live
     return OutOfMemory(
-        device=room.device,
+        **room,
         message=masked(next(iter(text.splitlines()), "") or type(error).__name__)[:_LONGEST_MESSAGE],
         requested_bytes=requested,
         step=steps,
-        live=_kinds(room),
+        live=() if live is None else _kinds(live, room),
         largest=live.largest if live is not None else (),
         complete=live is not None and live.complete,
-        free_bytes=room.free_bytes,
-        total_bytes=room.total_bytes,
-        allocated_bytes=room.held_bytes,
-        reserved_bytes=room.reserved_bytes,
-        limit=room.limit,
         batch_size=batch,
-        fitting_batch_size=_fitting(room, batch, requested),
+        fitting_batch_size=_fitting(live, room, batch, requested),
     )
 
 
-def _kinds(room: _Room) -> tuple[LiveBytes, ...]:
-    if room.live is None:
-        return ()
-    kinds = list(room.live.kinds)
-    unseen = (room.held_bytes or 0) - sum(kind.bytes for kind in kinds)
+def _kinds(live: LiveMemory, room: _Room) -> tuple[LiveBytes, ...]:
+    kinds = list(live.kinds)
+    unseen = (room["allocated_bytes"] or 0) - sum(kind.bytes for kind in kinds)
     if unseen > 0:
         kinds.append(LiveBytes(kind="unseen", bytes=unseen))
     return tuple(sorted(kinds, key=lambda kind: -kind.bytes))
 
 
-def _fitting(room: _Room, batch: int | None, requested: int | None) -> int | None:
-    live, held, free = room.live, room.held_bytes, room.free_bytes
+def _fitting(live: LiveMemory | None, room: _Room, batch: int | None, requested: int | None) -> int | None:
+    held, free = room.get("allocated_bytes"), room.get("free_bytes")
     if live is None or not live.complete or held is None or free is None or batch is None or requested is None:
         return None
     if live.unallocated_bytes is None:
         return None
     fixed = sum(kind.bytes for kind in live.kinds if kind.kind in _FIXED)
-    capacity = (room.reserved_bytes or held) + free - live.unallocated_bytes
+    capacity = (room["reserved_bytes"] or held) + free - live.unallocated_bytes
     return fitting(batch, fixed, held, capacity, requested)
 
 
@@ -316,20 +299,27 @@ def _requested(text: str) -> int | None:
     return round(float(match[1]) * _UNITS[match[2]]) if match else None
 
 
-def _on_device(text: str, torch: Any) -> _Room:
+def _on_device(text: str, torch: Any) -> tuple[LiveMemory | None, _Room]:
     cuda = torch.cuda
     match = _GPU.search(text)
     index = int(match[1]) if match else int(cuda.current_device())
     free, total = attempt(cuda.mem_get_info, index) or (None, None)
     live = attempt(live_memory, torch, "cuda", index)
-    held, reserved = int(cuda.memory_allocated(index)), int(cuda.memory_reserved(index))
-    return _Room(f"cuda:{index}", live, held, free, total, reserved, "device")
+    return live, {
+        "device": f"cuda:{index}",
+        "allocated_bytes": int(cuda.memory_allocated(index)),
+        "reserved_bytes": int(cuda.memory_reserved(index)),
+        "free_bytes": free,
+        "total_bytes": total,
+        "limit": "device",
+    }
 
 
-def _on_host(torch: Any) -> _Room:
+def _on_host(torch: Any) -> tuple[LiveMemory | None, _Room]:
     held, limit, free, total = _tightest()
     live = attempt(live_memory, torch, "cpu", None) if torch is not None else None
-    return _Room("host", live, held, free, total, None, limit)
+    room = {"allocated_bytes": held, "reserved_bytes": None, "free_bytes": free, "total_bytes": total, "limit": limit}
+    return live, {"device": "host", **room}
 
 
 def _tightest() -> tuple[int, _Limit, int, int]:
