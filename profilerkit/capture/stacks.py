@@ -11,12 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import NamedTuple
 
 from profilerkit.capture.background import Sampler
 from profilerkit.capture.clocks import Meter, Moment
 from profilerkit.capture.patches import UNCOUNTED
 from profilerkit.capture.proc_files import ProcFile
+from profilerkit.model.change import revise
 from profilerkit.rundir.files import Descriptor
 from profilerkit.rundir.sampled import StackPlace, StackSample
 from profilerkit.rundir.writer import StackFile
@@ -70,12 +70,8 @@ _read.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long)
 _read.restype = ctypes.c_ssize_t
 
 
-class _Found(NamedTuple):
-    """A place, the lines in it, outer first, and whether the last of them had called torch's own Python."""
-
-    place: StackPlace
-    lines: tuple[str, ...]
-    in_torch: bool
+def _found(place: StackPlace, lines: tuple[str, ...], in_torch: bool) -> StackSample:
+    return StackSample(t_ns=0, place=place, lines=lines, in_torch=in_torch)
 
 
 class StackSource:
@@ -130,17 +126,7 @@ class StackSource:
             self.meter.add(now[0] - woken_ns)
         if found is not None:
             self.taken += 1
-            self._samples.append(
-                StackSample(
-                    t_ns=woken_ns,
-                    place=found.place,
-                    held_ns=held,
-                    queued_ns=queued,
-                    lines=found.lines,
-                    in_torch=found.in_torch,
-                    waits=waits,
-                )
-            )
+            self._samples.append(revise(found, t_ns=woken_ns, held_ns=held, queued_ns=queued, waits=waits))
         self._last = now
         self._looks += 1
         if now[0] - self._written_ns > _WRITE_NS:
@@ -180,7 +166,7 @@ class StackSource:
         samples, self._samples = self._samples, []
         self._file.append(samples)
 
-    def _look(self, thread: int) -> "_Found | None":
+    def _look(self, thread: int) -> StackSample | None:
         frames = _current_frames()
         frame = frames.pop(thread, None)
         found = self._walk(frame) if frame is not None else None
@@ -189,15 +175,15 @@ class StackSource:
         frames.clear()
         return found
 
-    def _hook(self, frame: FrameType) -> "_Found | None":
+    def _hook(self, frame: FrameType) -> StackSample | None:
         """What a thread of autograd's runs: none of Python's, its stack begins in no module of threads."""
         root = frame
         while root.f_back is not None:
             root = root.f_back
         found = self._walk(frame) if root.f_code.co_filename != threading.__file__ else None
-        return _Found("hook", found.lines, found.in_torch) if found is not None and found.lines else None
+        return _found("hook", found.lines, found.in_torch) if found is not None and found.lines else None
 
-    def _walk(self, frame: FrameType | None) -> "_Found | None":
+    def _walk(self, frame: FrameType | None) -> StackSample | None:
         """Where a stack stands, and the user's lines in there, outer first; ``None`` for capture's own work."""
         user: list[str] = []
         library: deque[str] = deque(maxlen=_MOST_LINES)  # its outermost, by which the user's code got there
@@ -207,7 +193,7 @@ class StackSource:
             kind, _ = kinds.get(_key(frame)) or self._kind(_key(frame))
             forward = forward or _FORWARD in frame.f_code.co_name
             if kind == _MODULE and not forward and (user or library):
-                return _Found("forward_hook", tuple(reversed(user or library)), in_torch)
+                return _found("forward_hook", tuple(reversed(user or library)), in_torch)
             if kind == _USER:
                 if not user:
                     in_torch = torch is not None or place != ""
@@ -221,13 +207,13 @@ class StackSource:
                 return None
             elif kind in _EDGES:
                 found = tuple(reversed(user or library)) or (self._text(torch or frame),)
-                return _Found(_EDGES[kind], found, not (user or library))
+                return _found(_EDGES[kind], found, not (user or library))
             elif kind == "backward" and (user or library):
-                return _Found("hook", tuple(reversed(user or library)), in_torch)
+                return _found("hook", tuple(reversed(user or library)), in_torch)
             elif kind in _CALLED and not (user or library):
                 place = place or kind
             frame, depth = frame.f_back, depth + 1
-        return _Found(_CALLED.get(place, "step"), tuple(reversed(user or library)), in_torch)
+        return _found(_CALLED.get(place, "step"), tuple(reversed(user or library)), in_torch)
 
     def _text(self, frame: FrameType) -> str:
         file, _, function = (self._kinds.get(_key(frame)) or self._kind(_key(frame)))[1].partition("\n")

@@ -55,11 +55,8 @@ def test_a_line_in_a_comprehension_is_told_under_the_function_around_it(tmp_path
         return [wait() for _ in range(1)]
 
     found = found_in(tmp_path, prepare)
-    assert found == (
-        "step",
-        (f"capture/test_capture_stacks.py({prepare.__code__.co_firstlineno + 1}): prepare",),
-        False,
-    )
+    line = f"capture/test_capture_stacks.py({prepare.__code__.co_firstlineno + 1}): prepare"
+    assert (found.place, found.lines, found.in_torch) == ("step", (line,), False)
 
 
 def test_a_hook_is_told_from_the_backward_pass_that_calls_it(tmp_path, toy):
