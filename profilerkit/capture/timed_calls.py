@@ -284,15 +284,6 @@ _MOST_NOTED = 100_000
 _Told = dict[str, int]
 
 
-class Collection(NamedTuple):
-    """One collection: start and duration in ns, the thread it ran on, and the oldest generation it looked at."""
-
-    start_ns: int
-    dur_ns: int
-    thread: int
-    generation: int
-
-
 class CollectionWatch(Watch):
     """Record collections of 50 µs or more, without a line of Python in them.
 
@@ -325,15 +316,14 @@ class CollectionWatch(Watch):
     def beat(self) -> None:
         """Record what has ended since."""
         for found in self._ended():
-            if found.dur_ns >= _SHORTEST_NS:
-                flags = 0 if found.thread == self._tracker.thread else _OTHER_THREAD
-                self._record((_GC, flags, 0, found.start_ns, found.dur_ns, found.generation))
+            if found[4] >= _SHORTEST_NS:
+                self._record(found)
 
     def close(self) -> None:
         """Record the last ones."""
         self.beat()
 
-    def _ended(self) -> Iterator[Collection]:
+    def _ended(self) -> Iterator[Record]:
         noted = [self._noted.popleft() for _ in range(len(self._noted))]
         for number, now_ns, thread, about in noted:
             if number % 2:  # ``max`` asks for a key of each of its two arguments
@@ -343,7 +333,8 @@ class CollectionWatch(Watch):
                 continue
             self._about, begun_ns, self._begun_ns = about, self._begun_ns, None
             if begun_ns is not None:  # else it had begun before it was watched
-                yield Collection(begun_ns, now_ns - begun_ns, thread, about["generation"])
+                flags = 0 if thread == self._tracker.thread else _OTHER_THREAD
+                yield _GC, flags, 0, begun_ns, now_ns - begun_ns, about["generation"]
 
 
 _COMPILE, _INFERRED = int(EventKind.COMPILE), int(EventFlag.INFERRED)
