@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -177,7 +178,9 @@ def why_no_kernels() -> NoKernels:
         return "not_built"
     if os.environ.get(_INJECTS):
         return "other_tool"
-    if _value(_DRIVER, "RmProfilingAdminOnly") == "1" and not _is_admin():
+    capabilities = _value(_STATUS, "CapEff")
+    is_admin = re.fullmatch("[0-9a-fA-F]+", capabilities) is not None and int(capabilities, 16) >> _SYS_ADMIN & 1
+    if _value(_DRIVER, "RmProfilingAdminOnly") == "1" and not is_admin:
         return "permission"
     return "wsl" if "microsoft" in _text(_KERNEL).lower() else "unknown"
 
@@ -192,12 +195,6 @@ def _cuda_version(torch: Any) -> tuple[int, ...]:
     with suppress(ValueError):
         return tuple(int(part) for part in str(torch.version.cuda or 0).split(".")[:2])
     return (0,)
-
-
-def _is_admin() -> bool:
-    with suppress(ValueError):
-        return bool(int(_value(_STATUS, "CapEff"), 16) >> _SYS_ADMIN & 1)
-    return False
 
 
 def _value(path: Path, name: str) -> str:
@@ -323,10 +320,6 @@ class DeepWindow:
         """Whether the calling thread is the one whose session it is."""
         return threading.get_ident() == self._thread
 
-    def leave_behind(self) -> None:
-        """The block ends on another thread: torch loses what is stopped there, so the session stays as it is."""
-        self._lose("the block ended on another thread than the training thread during a trace")
-
     def span(self, name: str) -> AbstractContextManager[object] | None:
         """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
         if self.state != "recording" or not self.is_here:
@@ -420,6 +413,9 @@ class DeepWindow:
 
     def finish(self) -> None:
         """Stop, export, look at the file, and record which steps were disturbed. A doomed window only stops."""
+        if not self.is_here:  # torch loses what is stopped on another thread
+            self._lose("the block ended on another thread than the training thread during a trace")
+            return
         if self.state == "doomed" or captures_graph():
             self.abort()
             return

@@ -85,14 +85,15 @@ class OperatorPool:
 
     def __init__(self, files: ProcFiles, tid: int) -> None:
         self._files, self._tid = files, tid
-        self._last: dict[str, tuple[int, int]] = {}
+        self._last: dict[str, tuple[int, ...]] = {}
         self._last_ns = 0
 
     def read(self, now_ns: int) -> float | None:
         """Return the share of the time since the last reading in which it waited for a processor."""
         pythons = {str(thread.native_id) for thread in threading.enumerate()}
         names = [name for name in self._files.names("proc/self/task") if name not in pythons and name != str(self._tid)]
-        found = {name: self._ran_and_queued(name) for name in names[:_MOST_POOL]}
+        words = {name: self._files.once(f"proc/self/task/{name}/schedstat").split() for name in names[:_MOST_POOL]}
+        found = {name: tuple(number(word) or 0 for word in [*said, "", ""][:2]) for name, said in words.items()}
         grown = [
             (ran + queued - sum(self._last[name]), queued - self._last[name][1])
             for name, (ran, queued) in found.items()
@@ -101,10 +102,6 @@ class OperatorPool:
         took_ns = now_ns - self._last_ns
         self._last, self._last_ns = found, now_ns
         return min(rounded(max(grown)[1] / took_ns), 1.0) if grown and took_ns > 0 else None
-
-    def _ran_and_queued(self, name: str) -> tuple[int, int]:
-        words = [*self._files.once(f"proc/self/task/{name}/schedstat").split(), "", ""]
-        return number(words[0]) or 0, number(words[1]) or 0
 
 
 class ChildProcesses:

@@ -217,7 +217,11 @@ class StackSource:
 
     def _text(self, frame: FrameType) -> str:
         file, _, function = (self._kinds.get(_key(frame)) or self._kind(_key(frame)))[1].partition("\n")
-        return f"{file}({frame.f_lineno or _line_before(frame)}): {function}"
+        line, code = frame.f_lineno, frame.f_code
+        if not line:  # the last before a jump that is in none, as CPython 3.11 makes them at the end of loops
+            known = [at for start, _, at in code.co_lines() if at is not None and start <= frame.f_lasti]
+            line = known[-1] if known else code.co_firstlineno
+        return f"{file}({line}): {function}"
 
     def _kind(self, key: tuple[str, CodeType]) -> tuple[str, str]:
         """What the frames of a code are, and their file and function, one line each."""
@@ -275,13 +279,6 @@ def _current_frames() -> dict[int, FrameType]:
     finally:
         if collects:
             gc.enable()
-
-
-def _line_before(frame: FrameType) -> int:
-    """The last line before a jump that is in none, as CPython 3.11 makes them at the end of loops."""
-    code = frame.f_code
-    known = [line for start, _, line in code.co_lines() if line is not None and start <= frame.f_lasti]
-    return known[-1] if known else code.co_firstlineno
 
 
 def _short(code: CodeType) -> str:

@@ -334,10 +334,7 @@ class DeepWindows:
     def _close(self, steps: int, held_back: bool) -> None:
         window = self.window
         if window is not None and window.state in ("recording", "doomed"):
-            if window.is_here:
-                window.finish()
-            else:
-                window.leave_behind()
+            window.finish()
             self._settle()
         is_over = self.window is None or self.window.state == "doomed"
         if is_over and (self._usable or self._why_not):
