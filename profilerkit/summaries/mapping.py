@@ -149,7 +149,7 @@ _AHEAD = 1
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One trace to summarise_into; ``memory_bytes`` is about what a process takes that reads it."""
+    """One trace to summarise; ``memory_bytes`` is about what a process takes that reads it."""
 
     trace: Path | RemoteFile
     target: Path
