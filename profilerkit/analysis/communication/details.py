@@ -14,7 +14,7 @@ from profilerkit.analysis.communication.table import (
     Engine,
     ReducerWork,
     Split,
-    second_gathers,
+    second_gathers_ns,
     traffic,
     transfers_of,
 )
@@ -375,11 +375,9 @@ def _with_traffic(
     # What ended before anybody waited for it has time to spare: only the others are waited for longer.
     awaited = judged & covered(exposed, end - 1)
     waits = parts.segments.only(*(leaf(name) for name in WAITS)) if log.on_host else EMPTY
-    gathered_ns, gathered_exposed_ns = second_gathers(log, window, exposed, split)
     return revise(
         collective_work,
-        second_gathers_ns=gathered_ns,
-        second_gathers_exposed_ns=gathered_exposed_ns,
+        second_gathers_exposed_ns=second_gathers_ns(log, window, exposed, split),
         traffic=traffic(log, window, exposed, split, meta.groups),
         exposed_ns=exposed.total_ns / count,
         transfer_ns=moving.total_ns / count,

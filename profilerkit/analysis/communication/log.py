@@ -149,7 +149,10 @@ def _kinds(
     unknown = _KIND[UNKNOWN]
     by_name = np.full(len(columns.strings), unknown, dtype=np.int8)
     used = np.unique(columns.name[rows]).tolist()
-    by_name[used] = [_KIND[_kind_of_name(columns.strings[index], registry)] for index in used]
+    by_name[used] = [_KIND[registry.kind(columns.strings[index])] for index in used]
+    # A kernel ``SendRecv`` may be all-to-all as well.
+    either = [index for index in used if _EITHER in columns.strings[index].lower()]
+    by_name[either] = np.where(by_name[either] == _KIND[SEND_RECV], unknown, by_name[either])
     told = np.array([unknown if found is None else _KIND[registry.kind(found.name)] for found in args], dtype=np.int8)
     annotated = _annotation_kinds(columns, launches[rows], registry)
     told = np.where(told == unknown, annotated, told)
@@ -159,12 +162,6 @@ def _kinds(
     np.maximum.at(most, name[said], told[said])
     others = np.where(most < 0, by_name, np.where(least == most, most, unknown))
     return np.where(said, told, others[name]).astype(np.int8)
-
-
-def _kind_of_name(name: str, registry: Registry) -> str:
-    """What a name alone says: a kernel ``SendRecv`` may be all-to-all as well."""
-    kind = registry.kind(name)
-    return UNKNOWN if kind == SEND_RECV and _EITHER in name.lower() else kind
 
 
 def _annotation_kinds(columns: TraceColumns, calls: I64, registry: Registry) -> npt.NDArray[np.int8]:

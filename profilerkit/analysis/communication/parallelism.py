@@ -71,7 +71,9 @@ def parallelism_of(
     all-to-all moves tokens as well as embeddings, and attention over a ring sends like the stages of a pipeline.
     """
     groups = [group for group in columns.meta.groups if group.size > 1]
-    names = _names(columns)
+    rows = columns.is_a(Category.ANNOTATION, Category.CPU_OP, Category.KERNEL)
+    used = np.flatnonzero(np.bincount(columns.name[rows], minlength=len(columns.strings)))
+    names = [columns.strings[index] for index in used.tolist()]
     found = [entry for sign in _SIGNS if (entry := _dimension(sign, groups, names, log)) is not None]
     if len(found) == 1 and found[0].size is None and found[0].name in ("data", "sharded data"):
         found = [revise(found[0], size=columns.meta.world_size)]
@@ -79,13 +81,6 @@ def parallelism_of(
         _with_bubble(entry, log, groups, columns.meta.rank, exposed, window) if entry.name == "pipeline" else entry
         for entry in found
     )
-
-
-def _names(columns: TraceColumns) -> list[str]:
-    """Names of annotations, operators and kernels, once each."""
-    rows = columns.is_a(Category.ANNOTATION, Category.CPU_OP, Category.KERNEL)
-    used = np.flatnonzero(np.bincount(columns.name[rows], minlength=len(columns.strings)))
-    return [columns.strings[index] for index in used.tolist()]
 
 
 def _dimension(

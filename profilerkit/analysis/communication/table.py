@@ -120,7 +120,7 @@ class CollectiveWork(msgspec.Struct, frozen=True):
         accumulation: ``None`` where a step has one backward pass, or its passes reduce different things.
         contention: ``None`` where no kernel was seen both beside a collective and alone, with shapes.
         before_backward_ratio: share of the reductions before their step's first backward pass: they hold activations.
-        second_gathers_ns: transfer of the later half of each step's all-gathers.
+        second_gathers_exposed_ns: transfer of the later half of each step's all-gathers, when nothing hid it.
         under_input_ns: transfers while the host waits for data that would be waited for without that; 0 on a device.
         burst_ns: bursts of tiny collectives on the host beyond the first of each, with the calls and waits in them.
     """
@@ -137,7 +137,6 @@ class CollectiveWork(msgspec.Struct, frozen=True):
     engine: Engine | None = None
     contention: Contention | None = None
     before_backward_ratio: float = 0.0
-    second_gathers_ns: float = 0.0
     second_gathers_exposed_ns: float = 0.0
     under_input_ns: float = 0.0
     burst_ns: float = 0.0
@@ -322,7 +321,8 @@ def traffic(
     rows = np.flatnonzero(covered(window, log.start))
     if not len(rows):
         return ()
-    dimensions = _dimensions(log, groups)
+    told = {group.name: dimension_of(group) for group in groups if group.size > 1}
+    dimensions = [told.get(channel.group) for channel in log.channels]
     names: list[ParallelName | None] = list(dict.fromkeys((None, *dimensions)))
     dimension = np.array([names.index(found) for found in dimensions], dtype=np.int64)[log.channel]
     edges = np.array([SMALL_COLLECTIVE_BYTES, LARGE_COLLECTIVE_BYTES])
@@ -337,23 +337,15 @@ def traffic(
     return tuple(sorted(out, key=lambda row: -row.transfer_ns))
 
 
-def second_gathers(log: CollectiveLog, window: Spans, exposed: Spans, split: Split) -> tuple[float, float]:
-    """Transfer and exposed time, ns, of the later half of each step's all-gathers: those of the backward pass."""
+def second_gathers_ns(log: CollectiveLog, window: Spans, exposed: Spans, split: Split) -> float:
+    """Exposed time per step of the later half of each step's all-gathers: those of the backward pass."""
     rows = np.flatnonzero(log.is_a("all_gather"))
     step = index_at(window, log.start[rows])
     later = [own[len(own) - len(own) // 2 :] for n in range(len(window)) if len(own := rows[step == n])]
     if not later:
-        return 0.0, 0.0
-    start, end = transfers_of(log, split)
-    chosen = np.concatenate(later)
-    spans = intersect(window, union(start[chosen], end[chosen]))
-    return spans.total_ns / len(window), intersect(exposed, spans).total_ns / len(window)
-
-
-def _dimensions(log: CollectiveLog, groups: Sequence[ProcessGroup]) -> list[ParallelName | None]:
-    """Per channel what its process group divides."""
-    told = {group.name: dimension_of(group) for group in groups if group.size > 1}
-    return [told.get(channel.group) for channel in log.channels]
+        return 0.0
+    start, end = (edges[np.concatenate(later)] for edges in transfers_of(log, split))
+    return intersect(exposed, intersect(window, union(start, end))).total_ns / len(window)
 
 
 def _traffic_row(

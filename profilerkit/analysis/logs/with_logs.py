@@ -184,7 +184,9 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     samplers = [log for log in logs if isinstance(log, SamplerLog)]
     snapshots = [log for log in logs if isinstance(log, SnapshotLog)]
     devices = _devices(samplers)
-    joined, told, notes = _joined(samplers, snapshots, chosen, alone=alone, only=_is_only(ranks, chosen))
+    world = chosen.trace.meta.world_size if chosen.trace is not None else None
+    only = len(ranks) == 1 and (world or 1) == 1
+    joined, told, notes = _joined(samplers, snapshots, chosen, alone=alone, only=only)
     found = tuple(one for log in snapshots for one in memory_snapshots(log))
     own = tuple(one for log in told for one in memory_snapshots(log))
     # Beside steps the figure is of the samples of the run itself.
@@ -262,12 +264,6 @@ def _joined(
         own += [snapshot] if is_own else []
         notes.append(said)
     return gpu, own, notes
-
-
-def _is_only(ranks: Sequence[RankFacts], chosen: RankFacts) -> bool:
-    """Whether nothing tells of another rank than the judged one."""
-    world = chosen.trace.meta.world_size if chosen.trace is not None else None
-    return len(ranks) == 1 and (world or 1) == 1
 
 
 def _with_samples(facts: Facts, joined: JoinedGpu | None) -> Facts:

@@ -41,7 +41,6 @@ class Lateness(msgspec.Struct, frozen=True):
         ranks: positions, most waiting caused first; empty when nobody is late but by chance.
         share: of all waiting, caused by them; of the rank that causes most, where nobody is late.
         steps: share of the steps in which they caused most of the waiting.
-        chance: bound on the probability that equal ranks come apart so.
         needed: steps with waiting in which their order alone excludes chance, where there are fewer; else ``None``.
         sure: whether the steps are enough; else they are likely late.
     """
@@ -49,7 +48,6 @@ class Lateness(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
     share: float
     steps: float
-    chance: float
     needed: int | None = None
     sure: bool = False
 
@@ -58,7 +56,7 @@ def late_ranks(ledger: Ledger, step_ns: float) -> Lateness:
     """Return one rank, or two that share the waiting, if their share is large, in most steps, and no accident."""
     total = ledger.total_ns
     if not total or (ledger.of > 0).sum() < 2:
-        return Lateness((), 0.0, 0.0, 1.0)
+        return Lateness((), 0.0, 0.0)
     order = np.argsort(-ledger.caused, kind="stable")[:2].tolist()
     shares = [float(ledger.caused[rank]) / total for rank in order]
     one = _judged(ledger, order[:1], shares[0], step_ns)
@@ -87,9 +85,7 @@ def _judged(ledger: Ledger, ranks: list[int], share: float, step_ns: float) -> L
     most = float(won.mean())
     late = share >= CAUSED_SHARE and most > MOST_STEPS and chance <= BY_CHANCE
     sure = late and steps >= FEWEST_STEPS and (by_order <= BY_CHANCE or chance <= SURELY)
-    return Lateness(
-        tuple(ranks) if late else (), share, most, min(chance, 1.0), needed if steps < needed else None, sure
-    )
+    return Lateness(tuple(ranks) if late else (), share, most, needed if steps < needed else None, sure)
 
 
 def _needed(each: float, ways: int) -> int:

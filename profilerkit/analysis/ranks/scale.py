@@ -108,11 +108,7 @@ def _late_group(ledger: Ledger, groups: Sequence[str], step_ns: float) -> Culpri
 
 
 def _culprit(group: str, members: tuple[int, ...], late: Lateness, ledger: Ledger) -> Culprit:
-    others = np.ones(len(ledger.waited), dtype=bool)
-    others[list(members)] = False
-    others &= ledger.of > 0
-    waited = float(np.median(ledger.waited[others])) / ledger.own.shape[1] if others.any() else 0.0
-    return Culprit(group, members, waited, late.share, late.steps)
+    return Culprit(group, members, ledger.median_waited_ns(members), late.share, late.steps)
 
 
 def grouped(ledger: Ledger, of_rank: I64, count: int) -> Ledger:
@@ -129,17 +125,14 @@ def grouped(ledger: Ledger, of_rank: I64, count: int) -> Ledger:
     own[own == np.iinfo(np.int64).max] = 0
     of = np.zeros(count, dtype=np.int64)
     np.maximum.at(of, of_rank, ledger.of)
-    return Ledger(
+    return revise(
+        ledger,
         last=summed(ledger.last),
         of=of,
         caused=summed(ledger.caused),
         waited=summed(ledger.waited),
         peers=(np.flatnonzero(of > 0),) * count,
         owner=of_rank[ledger.owner],
-        amount=ledger.amount,
-        members=ledger.members,
-        step=ledger.step,
-        numbers=ledger.numbers,
         own=own,
     )
 

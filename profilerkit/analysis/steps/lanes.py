@@ -158,7 +158,7 @@ def _busiest(seen: TraceView, rows: I64, step: Spans) -> list[tuple[int, str]]:
     return [(key, names.get(key, f"Thread {columns.threads[key][1]}")) for key in busiest]
 
 
-def _only(segments: Segments, keep: npt.NDArray[np.bool_]) -> Segments:
+def _only(segments: Segments, keep: npt.NDArray[np.bool_] | slice) -> Segments:
     return Segments(segments.start[keep], segments.end[keep], segments.label[keep])
 
 
@@ -182,8 +182,11 @@ _COMPUTES = np.array([PARTS[name][0] in ("compute", "memory") for name in LEAVES
 def median_step(found: StepLanes, steps: TraceSteps, parts: Partition, rank: int | None) -> MedianStep:
     """Return the median step of a trace, ``rank``'s, with its longest gaps."""
     step = Spans(steps.start[found.row : found.row + 1], steps.end[found.row : found.row + 1])
-    did = _within(parts.segments, step)
-    idle = found.idle if found.idle is not None else _without_computing(did)
+    # The partition is cut where steps meet.
+    first, after = np.searchsorted(parts.segments.start, [step.start[0], step.end[0]])
+    did = _only(parts.segments, slice(int(first), int(after)))
+    waits = ~_COMPUTES[did.label]
+    idle = found.idle if found.idle is not None else union(did.start[waits], did.end[waits])
     attributed = paint(idle, [did])
     gap = np.searchsorted(idle.start, attributed.start, side="right") - 1
     per_gap = np.zeros((len(idle), len(LEAVES)), dtype=np.int64)
@@ -212,18 +215,6 @@ def median_step(found: StepLanes, steps: TraceSteps, parts: Partition, rank: int
         streams_left_out=found.streams_left_out,
         threads_left_out=found.threads_left_out,
     )
-
-
-def _within(segments: Segments, step: Spans) -> Segments:
-    """The segments of one step; the partition is cut where steps meet."""
-    first, after = np.searchsorted(segments.start, [step.start[0], step.end[0]])
-    rows = slice(int(first), int(after))
-    return Segments(segments.start[rows], segments.end[rows], segments.label[rows])
-
-
-def _without_computing(did: Segments) -> Spans:
-    idle = ~_COMPUTES[did.label]
-    return union(did.start[idle], did.end[idle])
 
 
 #: Events kept of a step by what they are: Python functions are long, and would leave out every kernel beside them (a

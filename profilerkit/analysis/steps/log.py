@@ -203,7 +203,10 @@ def read_log(records: bytes, names: Mapping[int, str], *, has_clock: bool = Fals
         wait_cpu=_known_per_step(waits, cpu_ns, start, stop),
         wait_queue=_known_per_step(waits, queue_ns, start, stop),
         phases=phases,
-        inferred_phases=_inferred(named, names),
+        inferred_phases=frozenset(
+            LEAVES[phase_leaf(names.get(name_id, "phase"))]
+            for name_id in np.unique(named["name"][(named["flags"] & EventFlag.INFERRED) != 0]).tolist()
+        ),
         collect=collect,
         sync=spent_in(spans_of(events[events["kind"] == EventKind.SYNC]), start, stop),
         compiling=spent_in(subtract(spans_of(events[events["kind"] == EventKind.COMPILE]), waited), start, stop),
@@ -272,11 +275,6 @@ def _phases(phases: Events, names: Mapping[int, str], waited: Spans, start: I64,
         LEAVES[value]: spent_in(subtract(owned.only(value), waited), start, stop)
         for value in sorted(set(leaves.values()))
     }
-
-
-def _inferred(phases: Events, names: Mapping[int, str]) -> frozenset[str]:
-    found = np.unique(phases["name"][(phases["flags"] & EventFlag.INFERRED) != 0])
-    return frozenset(LEAVES[phase_leaf(names.get(int(name_id), "phase"))] for name_id in found)
 
 
 def _states(events: Events, start: I64, stop: I64, time: I64, device: DeviceTime | None) -> tuple[StepState, ...]:
