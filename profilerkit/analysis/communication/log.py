@@ -11,11 +11,11 @@ from profilerkit.analysis.communication.registry import (
     SEND_RECV,
     UNKNOWN,
     Registry,
-    Shape,
     kinds,
     payload_bytes,
     shapes_of,
 )
+from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.trace.columns import Category, CollectiveArgs, TraceColumns
 
@@ -170,20 +170,11 @@ def _annotation_kinds(columns: TraceColumns, calls: I64, registry: Registry) -> 
     of_backend = np.array([text.startswith(_ANNOTATED) for text in columns.strings], dtype=np.bool_)
     spans = np.flatnonzero((columns.category == Category.ANNOTATION) & of_backend[columns.name])
     linked = np.flatnonzero(calls >= 0)
-    if not len(spans) or not len(linked):
-        return out
-    spans = spans[np.argsort(columns.ts_ns[spans], kind="stable")]
-    for thread in np.unique(columns.thread[calls[linked]]).tolist():
-        own = spans[columns.thread[spans] == thread]
-        mine = linked[columns.thread[calls[linked]] == thread]
-        if not len(own):
-            continue
-        at = columns.ts_ns[calls[mine]]
-        found = own[np.maximum(np.searchsorted(columns.ts_ns[own], at, side="right") - 1, 0)]
-        inside = (columns.ts_ns[found] <= at) & (at < columns.end_ns[found])
-        names = columns.name[found[inside]]
-        kind = {index: _KIND[registry.kind(columns.strings[index])] for index in np.unique(names).tolist()}
-        out[mine[inside]] = [kind[index] for index in names.tolist()]
+    calls = calls[linked]
+    found = innermost_at(columns, spans, columns.thread[calls], columns.ts_ns[calls])
+    names = columns.name[found[found >= 0]]
+    kind = {index: _KIND[registry.kind(columns.strings[index])] for index in np.unique(names).tolist()}
+    out[linked[found >= 0]] = [kind[index] for index in names.tolist()]
     return out
 
 
@@ -205,15 +196,15 @@ def _moved(
         shape = shapes.get(int(rows[index]))
         if shape is None:
             continue
-        dtypes[index] = dtypes[index] or shape.dtype
+        dtypes[index] = dtypes[index] or shape[0]
         # The operator's first tensor is what this rank puts in; an all-gather counts what comes out.
         gathers = KINDS[kind[index]] == "all_gather"
         if not gathers or size[index] > 0:
-            moved[index] = min(shape.bytes * (int(size[index]) if gathers else 1), MOST_BYTES)
+            moved[index] = min(shape[1] * (int(size[index]) if gathers else 1), MOST_BYTES)
     return moved, dtypes, measured
 
 
-def _operator_shapes(columns: TraceColumns, rows: I64, launches: I64) -> dict[int, Shape]:
+def _operator_shapes(columns: TraceColumns, rows: I64, launches: I64) -> dict[int, tuple[str, int]]:
     """Row to the shape of the operator behind it: its own, or that of the operator with the same external id."""
     own = shapes_of(columns, rows)
     rows = np.array([row for row in rows.tolist() if row not in own], dtype=np.int64)

@@ -362,8 +362,9 @@ def _traffic_row(
     spans = intersect(window, union(start[rows], end[rows]))
     sized = size != _UNKNOWN_SIZE
     members = int(log.size[first]) if log.size[first] > 0 else None
+    kind, known = KINDS[log.kind[first]], rows[split.transfer[rows] > 0]
     return Traffic(
-        kind=KINDS[log.kind[first]],
+        kind=kind,
         dimension=dimension,
         dtype=log.names[log.dtype[first]] if log.dtype[first] >= 0 else None,
         group_size=members,
@@ -373,14 +374,5 @@ def _traffic_row(
         transfer_ns=spans.total_ns / count,
         exposed_ns=intersect(exposed, spans).total_ns / count,
         median_ns=float(np.median((end - start)[rows])),
-        bus_bytes_per_s=_bus(log, rows, members, split) if sized else None,
+        bus_bytes_per_s=_bandwidths(log, known, kind, members, split)[1] if sized and len(known) else None,
     )
-
-
-def _bus(log: CollectiveLog, rows: I64, members: int | None, split: Split) -> float | None:
-    """Bus bandwidth over the transfers whose waiting is known, bytes/s; ``None`` without any."""
-    rows = rows[split.transfer[rows] > 0]
-    factor = bus_factor(KINDS[log.kind[rows[0]]], members) if len(rows) else None
-    if factor is None:
-        return None
-    return factor * float(log.bytes[rows].sum()) / (float(split.transfer[rows].sum()) * 1e-9)

@@ -35,7 +35,6 @@ from profilerkit.analysis.ranks.waiting import (
     relabelled,
     splits_of,
 )
-from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
 from profilerkit.rundir.ending import CLOCK_ERROR_NS
@@ -236,28 +235,25 @@ def _mean_to_median(ranks: Sequence[RankFacts]) -> float:
 
 def _all_divided(ranks: Sequence[RankFacts], splits: Sequence[Split | None], floor_ns: int) -> tuple[RankFacts, ...]:
     """The ranks with waiting and transfer told apart; of a summary that kept no segments nothing can be."""
-    return tuple(
-        with_trace(rank, _divided(rank.trace, split, floor_ns))
-        if rank.trace and split and len(rank.trace.partition.segments)
-        else rank
-        for rank, split in zip(ranks, splits, strict=True)
-    )
-
-
-def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
-    """The trace's facts with waiting and transfer told apart."""
-    log = trace.collectives
-    if log is None:
-        return trace
-    parts = relabelled(trace.partition, Spans(trace.steps.start, trace.steps.end), log, split, floor_ns)
-    comm = trace.comm
-    if comm is not None:
-        exposed = intersect(trace.window, parts.segments.only(*EXPOSED))
-        comm = revise(comm, table=collective_table(log, covered(trace.window, log.start), exposed, split))
-    collective_work = trace.collective_work and divided_work(
-        trace.collective_work, log, trace.window, parts, split, trace.meta, floor_ns
-    )
-    return revise(trace, partition=parts, comm=comm, collective_work=collective_work)
+    out = []
+    for rank, split in zip(ranks, splits, strict=True):
+        trace = rank.trace
+        if trace is None or split is None or trace.collectives is None or not len(trace.partition.segments):
+            out.append(rank)
+            continue
+        log, window = trace.collectives, trace.window
+        parts = relabelled(trace.partition, Spans(trace.steps.start, trace.steps.end), log, split, floor_ns)
+        exposed = intersect(window, parts.segments.only(*EXPOSED))
+        table = collective_table(log, covered(window, log.start), exposed, split)
+        work = trace.collective_work
+        changed = revise(
+            trace,
+            partition=parts,
+            comm=trace.comm and revise(trace.comm, table=table),
+            collective_work=work and divided_work(work, log, window, parts, split, trace.meta, floor_ns),
+        )
+        out.append(with_trace(rank, changed))
+    return tuple(out)
 
 
 def _steps_seen(

@@ -143,8 +143,7 @@ def _won(ledger: Ledger, ranks: list[int], peers: I64) -> Mask:
 def _exceeds(weight: npt.NDArray[np.float64], reached: float, chance: float) -> float:
     """Bound on P(sum of the weights drawn >= reached) when each is drawn with probability ``chance`` (Chernoff).
 
-    One heavy weight proves little however many light ones there are: the bound falls with the number of weights that
-    matter.
+    One heavy weight proves little however many light ones there are.
 
     >>> round(_exceeds(np.ones(10), 10.0, 0.5), 4)  # 2 ** -10
     0.001
@@ -162,8 +161,8 @@ def _exceeds(weight: npt.NDArray[np.float64], reached: float, chance: float) -> 
 def jitter_ratio(rank: int, arrivals: Sequence[Arrivals]) -> float:
     """Share of the waiting for a late rank that would be left if it came with the others.
 
-    Among three and more the others would still wait for the last of themselves. Of two, the other one would still wait
-    in the steps in which the late rank is later than it usually is.
+    Three and more would still wait for the last of themselves; of two, the other one in the steps in which the late
+    rank is later than it usually is.
     """
     waited = left = 0.0
     steps, ahead = [], []

@@ -59,7 +59,18 @@ class Placing:
         """Align a rank with those before it; one that shares no channel with any is a reference of its own."""
         own = [channel for channel, members in self.sequences.items() if rank in members]
         known: int | None = None
-        best = self._best_channel(rank, own)
+        fits = [
+            (channel, index, found)
+            for channel in own
+            for index, found in self._fits(rank, channel, None)
+            if found is not None and found.credible
+        ]
+        # Transfers tell the clocks only where nothing else does: a sender may leave long before the other side.
+        best = max(
+            fits,
+            key=lambda entry: (not self.sequences[entry[0]][rank].between, entry[2].common, -entry[2].residual_ns),
+            default=None,
+        )
         if best is not None:
             channel, index, found = best
             if found.ambiguous:
@@ -74,22 +85,6 @@ class Placing:
         self.offset[rank] = known or 0
         for channel in own:
             self._join(rank, channel, known)
-
-    def _best_channel(self, rank: int, own: Several[Channel]) -> tuple[Channel, int, Fit] | None:
-        """The credible fit with most collectives in common, and the cluster it is a fit to.
-
-        Transfers tell the clocks only where nothing else does: a sender may leave long before the other side.
-        """
-        fits = []
-        for channel in own:
-            for index, found in self._fits(rank, channel, None):
-                if found is not None and found.credible:
-                    fits.append((channel, index, found))
-        return max(
-            fits,
-            key=lambda entry: (not self.sequences[entry[0]][rank].between, entry[2].common, -entry[2].residual_ns),
-            default=None,
-        )
 
     def _fits(self, rank: int, channel: Channel, known: int | None) -> Iterator[tuple[int, Fit | None]]:
         """The fit to the first rank of each cluster of the channel that has a free place, most ranks first."""

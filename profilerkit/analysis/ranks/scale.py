@@ -376,6 +376,8 @@ def crowd_record(
     members, ledger, matching = found.members, found.ledger, found.matching
     steps = [member.step_ns for member in members if member.step_ns is not None]
     hosts = {member.host for member in members if member.host}
+    # The costliest culprit first, each rank once.
+    blamed = dict.fromkeys(at for culprit in found.culprits for at in culprit.members)
     numbers = {member.rank for member in members if member.rank is not None} or set(range(len(members)))
     return told.Crowd(
         ranks=len(members),
@@ -384,7 +386,17 @@ def crowd_record(
         told=tuple(rank for index in found.told if (rank := members[index].rank) is not None),
         step_ns=_spread(np.array(steps)) if steps else None,
         parts=_parts(members),
-        culprits=tuple(_culprit_row(entry, members) for entry in found.culprits),
+        culprits=tuple(
+            told.CulpritRow(
+                kind="host" if entry.group else "rank",
+                name=entry.group or " and ".join(members[at].name for at in entry.members),
+                ranks=tuple(rank for at in entry.members if (rank := members[at].rank) is not None),
+                waited_ns=round(entry.waited_ns),
+                share=entry.share,
+                steps=entry.steps,
+            )
+            for entry in found.culprits
+        ),
         hosts=_hosts(members, ledger),
         host_count=len(hosts) or None,
         heat=_heat(members, ledger) if ledger is not None else None,
@@ -396,17 +408,12 @@ def crowd_record(
         left_out=tuple(left_out),
         sampled=sampled,
         groups=side_by_side(members, ledger),
-        outliers=_outliers(found),
+        outliers=tuple(
+            told.OutlierRow(name=members[at].name, condition=members[at].condition) for at in [*blamed][:_MOST_OUTLIERS]
+        ),
         typical=typical([member.condition for member in members]),
         conditions=sum(member.condition is not None for member in members),
     )
-
-
-def _outliers(found: Crowd) -> tuple[told.OutlierRow, ...]:
-    """The ranks of all culprits, the costliest culprit first, each once."""
-    blamed = dict.fromkeys(index for culprit in found.culprits for index in culprit.members)
-    rows = [told.OutlierRow(name=found.members[at].name, condition=found.members[at].condition) for at in blamed]
-    return tuple(rows[:_MOST_OUTLIERS])
 
 
 def _spread(values: F64) -> told.Spread:
@@ -420,17 +427,6 @@ def _parts(members: Sequence[Member]) -> tuple[told.PartSpread, ...]:
     spreads = [(name, _spread(np.array([shares.get(name, 0.0) for shares in known]))) for name in names]
     largest = sorted(spreads, key=lambda pair: (-pair[1].median, -pair[1].maximum))[:_MOST_PARTS]
     return tuple(told.PartSpread(part=name, share=spread) for name, spread in largest)
-
-
-def _culprit_row(found: Culprit, members: Sequence[Member]) -> told.CulpritRow:
-    return told.CulpritRow(
-        kind="host" if found.group else "rank",
-        name=found.group or " and ".join(members[index].name for index in found.members),
-        ranks=tuple(rank for index in found.members if (rank := members[index].rank) is not None),
-        waited_ns=round(found.waited_ns),
-        share=found.share,
-        steps=found.steps,
-    )
 
 
 def _hosts(members: Sequence[Member], ledger: Ledger | None) -> tuple[told.HostRow, ...]:

@@ -276,7 +276,12 @@ def rank_steps(ranks: Sequence[RankFacts], ledger: Ledger | None) -> RankSteps |
         return None
     if ledger is not None and len(ledger.numbers):
         shown = shown_rows(len(ledger.numbers), MOST_STEPS)
-        return _told("caused", ledger.numbers[shown], _caused(ledger)[:, shown], len(ledger.numbers))
+        # Each other member on average.
+        caused = np.zeros(ledger.own.shape)
+        np.add.at(caused, (ledger.owner, ledger.step), ledger.amount / np.maximum(ledger.members - 1, 1))
+        caused[ledger.of == 0] = _UNKNOWN
+        waits: I64 = caused[:, shown].round().astype(np.int64)
+        return _told("caused", ledger.numbers[shown], waits, len(ledger.numbers))
     series = [rank.series if rank.series is not None and rank.series.steady.any() else None for rank in ranks]
     known = [entry for entry in series if entry is not None]
     if len(known) < 2:
@@ -302,15 +307,6 @@ def job_steps(ranks: Sequence[RankFacts], judged: int) -> JobSteps | None:
     queued = queued_per_step(chosen.record.samples, log.start, log.stop - log.start) if log and chosen.record else None
     steady_queued = None if queued is None else queued[series.steady]
     return JobSteps(ranks=len(alike), time_ns=found, stretches=stretches(mean, steady_queued)) if found else None
-
-
-def _caused(ledger: Ledger) -> I64:
-    """``(n_ranks, n_steps)`` ns that each other member waited for a rank in a step, on average."""
-    out = np.zeros(ledger.own.shape)
-    np.add.at(out, (ledger.owner, ledger.step), ledger.amount / np.maximum(ledger.members - 1, 1))
-    caused: I64 = out.round().astype(np.int64)
-    caused[ledger.of == 0] = _UNKNOWN
-    return caused
 
 
 def _times(series: StepSeries | None, index: I64, *, without_communication: bool) -> I64:

@@ -223,6 +223,10 @@ def told_steps(
     """Steps with their times, at most so many rows as ``MOST_ROWS``, and what the first ones cost."""
     queued, count, time = series.queued, len(series.index), series.time[series.steady]
     steady_queued = None if queued is None else queued[series.steady]
+    known = np.zeros(len(time), dtype=bool) if steady_queued is None else steady_queued >= 0
+    told_ns, queued_ratio = int(time[known].sum()), None
+    if steady_queued is not None and told_ns and told_ns >= _TOLD_RATIO * int(time.sum()):
+        queued_ratio = int(steady_queued[known].sum()) / told_ns
     rows = tuple(
         StepRow(
             index=int(series.index[row]),
@@ -247,18 +251,9 @@ def told_steps(
         thinned=len(rows) < count,
         slow=slow_steps(series),
         stretches=stretches(time, steady_queued) if len(rows) < count else None,
-        queued_ratio=None if steady_queued is None else _queued_ratio(time, steady_queued),
+        queued_ratio=queued_ratio,
         ahead_ns=ahead_ns,
     )
-
-
-def _queued_ratio(time: I64, queued: I64) -> float | None:
-    """Of the steps whose waiting is known, if those are at least half of the time."""
-    known = queued >= 0
-    told_ns = int(time[known].sum())
-    if not told_ns or told_ns < _TOLD_RATIO * int(time.sum()):
-        return None
-    return int(queued[known].sum()) / told_ns
 
 
 def stretches(time: I64, queued: I64 | None) -> Stretches:

@@ -220,11 +220,14 @@ def largest_jump(values: I64) -> int:
     return int(np.abs(np.cumsum(ranks - len(values))[:-1]).argmax()) + 1
 
 
-def _beside(index: I64, time: I64, at: int) -> float:
-    """Growth on both sides of a position, ns: not across it."""
+def _beside(index: I64, time: I64, at: int, *, again: bool = True) -> float:
+    """Growth on both sides of a position, ns: not across it. Of a long side with a clear jump likewise."""
     total = 0.0
     for steps, spent in ((index[:at], time[:at]), (index[at:], time[at:])):
-        if (slope := theil_sen(steps, spent)) is not None:
+        is_long = again and len(steps) >= 2 * FEWEST_TO_GROW
+        if is_long and _is_clear(spent, largest_jump(spent)):
+            total += _beside(steps, spent, largest_jump(spent), again=False)
+        elif (slope := theil_sen(steps, spent)) is not None:
             total += slope.value * float(steps[-1] - steps[0])
     return total
 
