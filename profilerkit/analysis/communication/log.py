@@ -28,10 +28,9 @@ _ANNOTATED = ("nccl:", "rccl:", "gloo:", "hccl:", "xccl:", "ucc:", "mpi:")
 
 
 class Channel(msgspec.Struct, frozen=True):
-    """What orders collectives: those of one process group run one after the other, on every member in the same order.
+    """What orders collectives: those of one process group run one after the other, in the same order on every member.
 
-    Without the name of a ``group`` the ``order`` is the position of the stream among those that communicate. Transfers
-    are in order for each ``pair``, the sending and the receiving rank, alone.
+    Without a ``group`` the ``order`` is the place of the stream; transfers are in order for each sender and receiver.
     """
 
     group: str

@@ -105,10 +105,7 @@ def _compiled(text: str) -> tuple[str, re.Pattern[str]]:
 
 
 def _costly(expression: str) -> str:
-    """Why a search could take more than a moment; empty where it cannot.
-
-    A repeated group that itself repeats or chooses may be tried in exponentially many ways.
-    """
+    """Why a search could take long, as where a repeated group repeats or chooses within itself; else empty."""
     if len(expression) > SEARCHED_CHARACTERS:
         return f"it is longer than {SEARCHED_CHARACTERS} characters"
     bare = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "x", expression)

@@ -260,8 +260,7 @@ EXPOSED = tuple(leaf(name) for name in ("comm.bw", "comm.lat", "comm.skew", "com
 def comm_facts(view: TraceView, log: CollectiveLog | None) -> CommFacts | None:
     """Communication in the steady steps, from the trace's collectives; ``None`` when none was seen.
 
-    What hides it is compute kernels: a copy or a memset beside a collective does no work of the step's.
-    On a CPU-only trace the transfers are the ``gloo:*`` spans, and operators of the training's threads hide them.
+    Only compute kernels hide it; on a CPU-only trace operators of the training's threads hide the ``gloo:*`` spans.
     """
     columns, window, parts, communicates = view.columns, view.window, view.parts, view.kinds.communication
     device = view.device_rows

@@ -92,8 +92,7 @@ def overlap_ratio(facts: Facts, chosen: Sequence[Traffic]) -> float:
 def available(facts: Facts, chosen: Sequence[Traffic]) -> float:
     """C_avail: computing beside no communication that ``chosen`` could run beside.
 
-    Reductions have the backward pass, where it shows: before it there is no gradient. Everything else has the whole
-    step.
+    Reductions have the backward pass, where it shows: before it there is no gradient; the others the whole step.
     """
     alone, collective_work = alone_compute(facts), facts.collective_work
     if collective_work is None or collective_work.backward_alone_ns is None:
@@ -114,8 +113,7 @@ def could_hide(facts: Facts, chosen: Sequence[Traffic]) -> float:
 def hidden(facts: Facts, chosen: Sequence[Traffic], pieces: float = 0.0) -> tuple[float, float]:
     """Saving and its bound if ``chosen`` overlapped as far as there is computing: (expected, bound).
 
-    The last of the ``pieces`` they are divided into has nothing left to hide behind; a single one would be divided in
-    two.
+    The last of the ``pieces`` they are divided into has nothing left to hide behind; one would be divided in two.
     """
     bound = min(exposed_of(facts, chosen), available(facts, chosen))
     count = max(pieces or sum(row.per_step for row in chosen), FEWEST_BUCKETS)

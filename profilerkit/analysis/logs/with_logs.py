@@ -235,10 +235,7 @@ def _devices(logs: Sequence[SamplerLog]) -> list[_Device]:
 def _joined(
     samplers: Sequence[SamplerLog], snapshots: Sequence[SnapshotLog], rank: RankFacts, *, alone: bool, only: bool
 ) -> tuple[_Device | None, list[SnapshotLog], list[str]]:
-    """The judged rank's device, the snapshots of its steps, and which logs were joined or kept apart and why.
-
-    Of logs alone a single snapshot is that of the run, unless the samplers' logs are of another time.
-    """
+    """The judged rank's device, the snapshots of its steps, and which logs were joined or kept apart and why."""
     if alone:
         pairs = [join_logs(sampler, snapshot) for snapshot in snapshots for sampler in samplers]
         is_one = len(snapshots) == 1 and all(is_same for is_same, _ in pairs)

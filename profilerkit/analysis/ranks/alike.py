@@ -105,10 +105,9 @@ def host_ranks(ranks: Sequence[RankFacts], chosen: RankFacts) -> int | None:
 
 
 def sibling_cores(ranks: Sequence[RankFacts], chosen: RankFacts, world_size: int | None) -> tuple[Series, ...]:
-    """Cores that the siblings of ``chosen`` and their workers used: the sum of their means, derived.
+    """Cores that the siblings of ``chosen`` and their workers used, derived: the sum of their means.
 
-    Empty for a job of one rank, or where a rank was not read or a sibling was not sampled; 0 where all are on other
-    hosts.
+    Empty where a rank was not read or a sibling was not sampled; 0 where all are on other hosts.
     """
     recorded = sum(rank.record is not None and rank.record.meta is not None for rank in ranks)
     used = [_used(rank) for rank in _together(ranks, chosen) if rank is not chosen]

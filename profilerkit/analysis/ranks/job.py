@@ -259,10 +259,9 @@ def _all_divided(ranks: Sequence[RankFacts], splits: Sequence[Split | None], flo
 def _steps_seen(
     ranks: Sequence[RankFacts], matching: Matching, arrivals: Sequence[Arrivals], *, judged: bool
 ) -> list[int]:
-    """Per rank how many of its judged steps its matched collectives lie in; 0 where nothing was matched.
+    """Per rank how many of its judged steps lie within its matched collectives, with ``judged`` those of judged steps.
 
-    Steps beyond the end of another's capture show no waiting. With ``judged`` only collectives count that ended in a
-    judged step of the rank that arrived last.
+    Steps beyond the end of another's capture show no waiting.
     """
     counts = []
     for index, rank in enumerate(ranks):

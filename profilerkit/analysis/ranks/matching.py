@@ -144,11 +144,7 @@ _MOST_PROBLEMS = 3
 
 
 class MatchedGroup(msgspec.Struct, frozen=True):
-    """The matched collectives of one channel: ``(m,)`` positions of the ranks and ``(m, n)`` rows of their logs.
-
-    Without the ``whole`` group somebody who was not recorded may be the last. Transfers ``between`` two ranks go from
-    one to the other, as between two stages of a pipeline.
-    """
+    """The matched collectives of one channel: ``(m,)`` positions of the ranks and ``(m, n)`` rows of their logs."""
 
     channel: Channel
     by: Literal["sequence", "order"]
@@ -181,11 +177,10 @@ class Matching(msgspec.Struct, frozen=True):
 
 
 def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Matching:
-    """Match the collectives of several ranks of one job.
+    """Match the collectives of several ranks of one job; what does not fit is left unmatched and named.
 
     A rank joins those already placed through the channel that fits best; its other channels must then agree with the
-    clock offset found there. Transfers are matched between two known ranks and in a named group of two. What does not
-    fit is left unmatched and named.
+    clock offset found there.
     """
     bases = [rank.base_ns for rank in ranks if rank.log is not None]
     comparable = _comparable(ranks)
@@ -267,10 +262,7 @@ def _groups(
 
 
 def _common_rows(own: Members, positions: Several[I64]) -> list[tuple[I64, I64]]:
-    """The collectives, under the same label, by the ranks that hold them: ``(m,)`` ranks and ``(m, n)`` rows.
-
-    Where captures start or end apart, some ranks share more collectives than all do: these are matched among them, too.
-    """
+    """The collectives under one label by the sets of ranks that hold them: ``(m,)`` ranks and ``(m, n)`` rows each."""
     every = np.unique(np.concatenate(positions))
     at = np.stack([np.searchsorted(own_positions, every) for own_positions in positions])
     lengths = np.array([len(own_positions) for own_positions in positions])[:, None]

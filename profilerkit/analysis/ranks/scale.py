@@ -67,10 +67,7 @@ def culprits_of(arrivals: Sequence[Arrivals], groups: Sequence[str], step_ns: fl
 
 
 def without(arrivals: Arrivals, members: Sequence[int]) -> Arrivals | None:
-    """The collectives as they would have been met by the others alone; ``None`` where fewer than two are left.
-
-    Who waited for the one that is taken out waits for the last of the others, if that came later than itself.
-    """
+    """The collectives as the others alone would have met them; ``None`` where fewer than two are left."""
     kept = ~np.isin(arrivals.members, members)
     if kept.all():
         return arrivals
@@ -146,10 +143,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Member(Place, frozen=True):
-    """One rank of many, on a ``host`` of hostile name, empty where it is unknown.
-
-    ``steady`` has the judged steps on its own clock and their numbers, ``shares`` of these each part's.
-    """
+    """One rank of many, on a ``host`` of hostile name; ``steady`` steps on its own clock with their numbers."""
 
     log: RankLog
     host: str
@@ -283,10 +277,9 @@ _MOST_GROUPS, _MOST_NAMED = 20, 8
 
 
 def side_by_side(members: Sequence[Place], ledger: Ledger | None) -> tuple[Groups, ...]:
-    """The groups of each kind that the job named; a kind without a name is not there.
+    """The groups of each kind that the job named, by the description that most ranks have.
 
-    Of several descriptions of one kind the one that most ranks have is taken. What is divided in a way that
-    contradicts itself, as names that several groups share, is left out.
+    What is divided in a way that contradicts itself, as names that several groups share, is left out.
     """
     return tuple(
         Groups(kind=kind, count=len(divided), rows=_rows(divided, kind, members, ledger))

@@ -145,10 +145,7 @@ class Ledger(msgspec.Struct, frozen=True):
 
 
 def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
-    """Book the waiting in every judged collective on the rank that arrived last; ``count`` ranks.
-
-    Where a rank waits in several collectives at once, as in buckets that overlap, the first of them has the time.
-    """
+    """Book the waiting in every judged collective on the rank that arrived last, no instant of a rank's twice."""
     last, of, caused, waited = (np.zeros(count, dtype=np.int64) for _ in range(4))
     most, peers = np.full(count, -1, dtype=np.int64), [np.array([rank]) for rank in range(count)]
     judged = [entry.step >= 0 for entry in arrivals]

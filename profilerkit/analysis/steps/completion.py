@@ -71,10 +71,7 @@ def undone_from(columns: TraceColumns, launches: I64) -> int:
 
 
 def earlier_work_ends(columns: TraceColumns, launches: I64 | None) -> int:
-    """When the device is done with work that was not recorded: work that was, all but a little, waits for it; else 0.
-
-    Until then events wait in the queue of a device that seems idle, longer than a launch can take.
-    """
+    """When the device is done with work that was not recorded, for which all that was, but a little, waits; else 0."""
     if launches is None:
         return 0
     rows = np.flatnonzero(device_rows(columns) & (columns.dur_ns > 0))

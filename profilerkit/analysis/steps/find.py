@@ -84,9 +84,8 @@ def find_steps(
 ) -> TraceSteps:
     """Steps by marks, optimizer steps, fetches, ranges, else one: the whole trace.
 
-    Steps beyond the first and last number of ``whole`` were cut off, as capture knows. With ``launches``,
-    ``(n_events,)`` launching runtime row of each device event or -1, the last step lasts until the device has done what
-    was launched in it.
+    Steps beyond the numbers of ``whole`` were cut off, as capture knows. With ``launches``, ``(n_events,)`` launching
+    row of each device event or -1, the last step lasts until the device has done what was launched in it.
     """
     if len(columns.windows) > 1:
         return _of_windows(columns, names, launches)
@@ -123,11 +122,7 @@ def _of_windows(columns: TraceColumns, names: HostNames, launches: I64 | None) -
 
 
 class _Marks(msgspec.Struct, frozen=True):
-    """Where the host's marks, or the format's, put the steps; arrays are ``(n_steps,)`` int64.
-
-    ``last_end`` is where the last step ends by its mark, however long its end was put off; ``between`` as in
-    ``TraceSteps``.
-    """
+    """Where marks put the steps, ``(n_steps,)`` int64; ``last_end`` is by its mark, however long it was put off."""
 
     index: I64
     start: I64

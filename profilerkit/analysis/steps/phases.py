@@ -32,10 +32,7 @@ class RecordingFacts(msgspec.Struct, frozen=True):
 
 
 class PhaseFacts(msgspec.Struct, frozen=True):
-    """A phase of the step that torch or the program itself marks, and how long the device waits for the host in it.
-
-    ``idle_ns`` is of the mean judged step.
-    """
+    """A phase of the step that is marked, in which the device waits ``idle_ns`` of the mean judged step."""
 
     name: Phase
     idle_ns: float

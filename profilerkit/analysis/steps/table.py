@@ -149,11 +149,7 @@ def queued_per_step(samples: Sequence[Sample], start: I64, time: I64) -> I64:
 
 
 def per_step(samples: Sequence[Sample], start: I64, time: I64, of: Callable[[HostSample], float | None]) -> I64:
-    """``(n_steps,)`` int64 ns, derived: what the kernel counted between two samples, spread evenly over that time.
-
-    ``of`` is a share of the time since the sample before. -1 for a step that is not wholly between two samples that
-    tell it.
-    """
+    """``(n_steps,)`` int64 ns by the samples, spread evenly over the time between two; -1 where they lack."""
     told = [(sample.t_ns, of(sample.host)) for sample in samples if sample.host is not None]
     queued = np.full(len(start), -1, dtype=np.int64)
     if len(told) < 2:

@@ -164,11 +164,7 @@ class StepGrowth(msgspec.Struct, frozen=True):
 
 
 def step_growth(series: StepSeries) -> StepGrowth | None:
-    """The growth of the judged steps; ``None`` where they are few, do not grow for certain, or stopped growing.
-
-    Waiting for a processor is left out where samples tell when it was: a machine that gets busier is no growth of the
-    program.
-    """
+    """The growth of the judged steps but for waits for a processor; ``None`` where it is not certain, or stopped."""
     rows = np.flatnonzero(series.steady)
     if len(rows) < FEWEST_TO_GROW:
         return None
