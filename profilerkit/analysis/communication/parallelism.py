@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
-from profilerkit.analysis.intervals import I64, Mask, Spans, index_at, intersect, union
+from profilerkit.analysis.intervals import I64, Spans, index_at, intersect, union
 from profilerkit.model.change import revise
 from profilerkit.model.communication import DistributedModel, Parallelism, ParallelName
 from profilerkit.rundir.documents import DdpRecord
@@ -91,7 +91,8 @@ def _dimension(
         return Parallelism(name=sign.name, size=group.size, evidence=f"process group {group.description}")
     name = min((name for name in names if sign.event.search(name)), key=len, default=None)
     if name is not None:
-        return Parallelism(name=sign.name, size=_size(log, log.is_a(*sign.kinds)) if log else None, evidence=name)
+        sizes = np.unique(log.size[log.is_a(*sign.kinds) & (log.size > 0)]).tolist() if log else []
+        return Parallelism(name=sign.name, size=sizes[0] if len(sizes) == 1 else None, evidence=name)
     return None
 
 
@@ -108,12 +109,6 @@ def named_groups(groups: Sequence[ProcessGroup], log: CollectiveLog | None) -> t
             own = [at for at, channel in enumerate(log.channels) if channel.group == name and channel.pair is None]
             found.append(ProcessGroup(name, name, int(max(log.size[np.isin(log.channel, own)], default=0))))
     return tuple(group for group in found if group.size != 1 and dimension_of(group) is not None)
-
-
-def _size(log: CollectiveLog, rows: Mask) -> int | None:
-    """Members of the groups that run these collectives; ``None`` where they are not known, or differ."""
-    sizes = np.unique(log.size[rows & (log.size > 0)])
-    return int(sizes[0]) if len(sizes) == 1 else None
 
 
 def _with_bubble(

@@ -15,6 +15,7 @@ from profilerkit.analysis.intervals import (
     Segments,
     Spans,
     covered,
+    index_at,
     innermost_owner,
     paint,
     positive,
@@ -100,9 +101,8 @@ def _exports(record: RankRecord, windows: Timed) -> Timed:
     """From the end of what a window traced to the end of the window."""
     stops = [status.end_perf_ns for status, _ in record.windows if status.end_perf_ns is not None]
     start = np.array(sorted(stops), dtype=np.int64)
-    after = np.searchsorted(windows.start, start, side="right") - 1
-    inside = (after >= 0) & (start < windows.end[after]) if len(windows) else np.zeros(len(start), dtype=np.bool_)
-    start, after = start[inside], after[inside]
+    after = index_at(Spans(windows.start, windows.end), start)
+    start, after = start[after >= 0], after[after >= 0]
     return Timed(start, windows.end[after], np.zeros(len(start), dtype=np.int64))
 
 

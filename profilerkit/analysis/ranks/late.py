@@ -12,7 +12,7 @@ from profilerkit.analysis.intervals import I64, Mask, Segments, time_within
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.ranks.waiting import Arrivals, Ledger
-from profilerkit.analysis.steps.log import StepLog, exposed
+from profilerkit.analysis.steps.log import exposed
 from profilerkit.analysis.steps.series import shown_rows
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.step import Part
@@ -209,14 +209,7 @@ def timed_ns(ranks: Sequence[RankFacts]) -> list[float | None]:
     tells what the device worked beside it, only the rest counts.
     """
     shown = all(rank.mode == "gpu" for rank in ranks)
-    spent = [
-        None
-        if rank.log is None or not rank.log.waits_seen
-        else {part.part: float(part.time_ns) for part in rank.parts}
-        if shown
-        else _spent_ns(rank.log)
-        for rank in ranks
-    ]
+    spent = [_spent_ns(rank, shown=shown) for rank in ranks]
     known = [values for values in spent if values is not None]
     lacked = [name for name in LOGGED if known and not median_rank_ns([values.get(name, 0.0) for values in known])]
     counted = {*_ALONE, *lacked}
@@ -233,12 +226,14 @@ def may_be_hidden(ranks: Sequence[RankFacts]) -> bool:
     return (any(shown) or any(meta.device_name for meta in metas)) and not all(shown) and not by_clock
 
 
-def _spent_ns(log: StepLog) -> dict[str, float] | None:
-    steady = log.steady
-    if not steady.any():
+def _spent_ns(rank: RankFacts, *, shown: bool) -> dict[str, float] | None:
+    log = rank.log
+    if log is None or not log.waits_seen or not (shown or log.steady.any()):
         return None
+    if shown:
+        return {part.part: float(part.time_ns) for part in rank.parts}
     spent = exposed(log.spent("input.wait"), log.room)
-    return {name: float(values[steady].mean()) for name, values in spent.items()}
+    return {name: float(values[log.steady].mean()) for name, values in spent.items()}
 
 
 def late_by_timers(ranks: Sequence[RankFacts]) -> int | None:

@@ -305,9 +305,8 @@ def _by_distance(series: StepSeries, values: I64, rows: I64) -> list[Stall]:
 
 
 def _stall(series: StepSeries, where: I64, period: int, excess: float) -> Stall:
-    slow, usual = np.zeros_like(series.steady), series.steady.copy()
-    slow[where], usual[where] = True, False
-    grown = what_grew(evened(series), slow, usual)
+    slow = np.isin(np.arange(len(series.time)), where)
+    grown = what_grew(evened(series), slow, series.steady & ~slow)
     return Stall(
         kind="unnamed",
         part=None,

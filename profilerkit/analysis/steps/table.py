@@ -47,10 +47,9 @@ def slow_steps(series: StepSeries) -> SlowSteps | None:
     ratio = SLOW_RATIO
     if is_few and (time[far] - usual_ns).sum() >= LEAST_COVERAGE * (time[above] - usual_ns).sum():
         above, ratio = far, FAR_RATIO
-    slow, usual = np.zeros_like(series.steady), series.steady.copy()
-    slow[rows[above]], usual[rows[above]] = True, False
+    slow = np.isin(np.arange(len(series.time)), rows[above])
     excess = float(time[above].mean() - time[~above].mean())
-    grown = what_grew(even, slow, usual)
+    grown = what_grew(even, slow, series.steady & ~slow)
     recurs = recurring(series.index[rows], time)
     among = np.isin(np.flatnonzero(above), recurs.where).mean() if recurs else 0.0
     return SlowSteps(
