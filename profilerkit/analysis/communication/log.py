@@ -82,6 +82,13 @@ class CollectiveLog(msgspec.Struct, frozen=True):
         return ~self.is_a(SEND_RECV)
 
 
+def labels(names: Sequence[str], name: npt.NDArray[np.int32], size: I64, known: dict[tuple[str, int], int]) -> I64:
+    """``(n,)`` numbers of what must be equal on all members, the name and the size; ``known`` grows."""
+    pairs, which = np.unique(np.stack([name, size]), axis=1, return_inverse=True)
+    ids = [known.setdefault((names[of], moved), len(known)) for of, moved in pairs.T.tolist()]
+    return np.array(ids, dtype=np.int64)[which.ravel()]
+
+
 def collective_log(
     columns: TraceColumns, communicates: Mask, launches: I64, registry: Registry, *, device: Mask | None
 ) -> CollectiveLog | None:

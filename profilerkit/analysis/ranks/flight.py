@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.communication.log import labels
 from profilerkit.analysis.communication.registry import MOST_BYTES, built_in
 from profilerkit.analysis.costs.arguments import BY_NAME
 from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, index_at
@@ -74,11 +75,8 @@ class FlightLog(msgspec.Struct, frozen=True):
         return rows[np.unique(self.sequence[rows], return_index=True)[1]]
 
     def labels(self, rows: I64, known: dict[tuple[str, int], int]) -> I64:
-        """``(n,)`` numbers of what must be equal on all members, the name and the bytes; ``known`` grows."""
-        pairs, which = np.unique(np.stack([self.name[rows], self.bytes[rows]]), axis=1, return_inverse=True)
-        texts = ((self.names[name], size) for name, size in pairs.T.tolist())
-        numbers = np.array([known.setdefault(label, len(known)) for label in texts], dtype=np.int64)
-        return numbers[which.ravel()]
+        """``(n,)`` numbers of name and bytes, as ``labels`` gives them."""
+        return labels(self.names, self.name[rows], self.bytes[rows], known)
 
 
 def groups_of(log: FlightLog) -> tuple[ProcessGroup, ...]:
