@@ -23,7 +23,6 @@ class Placing:
         self.ranks, self.sequences, self.comparable = ranks, sequences, comparable
         self.offset: dict[int, int] = {}
         self.residual: dict[int, int] = {}
-        self.references: set[int] = set()
         #: Per channel clusters of ranks that fit each other: rank to the position of its first collective.
         self.clusters: dict[Channel, list[dict[int, int]]] = {channel: [] for channel in sequences}
         self.problems: list[str] = []
@@ -63,7 +62,7 @@ class Placing:
             (channel, index, found)
             for channel in own
             for index, found in self._fits(rank, channel, None)
-            if found is not None and found.credible
+            if found.credible
         ]
         # Transfers tell the clocks only where nothing else does: a sender may leave long before the other side.
         best = max(
@@ -80,20 +79,20 @@ class Placing:
                 )
             known = self.offset[next(iter(self.clusters[channel][index]))] + found.offset_ns
             self.residual[rank] = found.residual_ns
-        else:
-            self.references.add(rank)
         self.offset[rank] = known or 0
         for channel in own:
             self._join(rank, channel, known)
 
-    def _fits(self, rank: int, channel: Channel, known: int | None) -> Iterator[tuple[int, Fit | None]]:
+    def _fits(self, rank: int, channel: Channel, known: int | None) -> Iterator[tuple[int, Fit]]:
         """The fit to the first rank of each cluster of the channel that has a free place, most ranks first."""
         members, clusters = self.sequences[channel], self.clusters[channel]
         free = [index for index, cluster in enumerate(clusters) if self._has_place(channel, cluster, rank)]
         for index in sorted(free, key=lambda index: -len(clusters[index]))[:_MOST_TRIED]:
             first = next(iter(clusters[index]))
             expected = None if known is None else known - self.offset[first]
-            yield index, fit(members[first], members[rank], expected, comparable=self.comparable)
+            found = fit(members[first], members[rank], expected, comparable=self.comparable)
+            if found is not None:
+                yield index, found
 
     def _has_place(self, channel: Channel, cluster: dict[int, int], rank: int) -> bool:
         """Whether one more rank fits into the size of the group, as far as that is known."""
@@ -104,7 +103,7 @@ class Placing:
     def _join(self, rank: int, channel: Channel, known: int | None) -> None:
         clusters = self.clusters[channel]
         fits = self._fits(rank, channel, known) if known is not None else ()
-        credible = [(index, found) for index, found in fits if found is not None and found.credible]
+        credible = [(index, found) for index, found in fits if found.credible]
         if credible:
             index, found = max(credible, key=lambda entry: (entry[1].common, -entry[1].residual_ns))
             first = next(iter(clusters[index]))
@@ -119,13 +118,12 @@ class Placing:
     def _complain(self, rank: int, channel: Channel) -> None:
         """Say why a rank fits nobody in a channel."""
         members = self.sequences[channel]
-        tried = [found for _, found in self._fits(rank, channel, None) if found is not None]
+        residuals_ns = [found.residual_ns for _, found in self._fits(rank, channel, None)]
         what = f"of process group {channel.group}" if channel.group else f"on communication stream {channel.order}"
         if channel.pair:
             what = "from rank {} to rank {}".format(*channel.pair)
-        if tried:
-            residual_ns = min(found.residual_ns for found in tried)
-            why = f"at the best alignment, their ends are {residual_ns / 1e6:.1f} ms apart (median)"
+        if residuals_ns:
+            why = f"at the best alignment, their ends are {min(residuals_ns) / 1e6:.1f} ms apart (median)"
         elif min(len(members[rank].rows), *(len(own.rows) for own in members.values())) < FEWEST_COMMON:
             why = f"fewer than {FEWEST_COMMON} are in common"
         else:
@@ -198,7 +196,6 @@ def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Match
     if more > 0:
         problems[_MOST_PROBLEMS:] = [f"{more} more groups of collectives could not be matched."]
     aligned = {int(member) for group in groups for member in group.members}
-    reference = placing.references
     offsets = [placing.offset[rank] if rank in aligned else None for rank in range(len(ranks))]
     return Matching(
         groups=groups,
@@ -206,10 +203,7 @@ def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Match
             None if offset is None else base - offset for offset, base in zip(offsets, delta, strict=True)
         ),
         offset_ns=tuple(offsets),
-        residual_ns=tuple(
-            placing.residual.get(rank) if rank in aligned and rank not in reference else None
-            for rank in range(len(ranks))
-        ),
+        residual_ns=tuple(placing.residual.get(rank) if rank in aligned else None for rank in range(len(ranks))),
         shift=tuple(shift.get(rank, 0) for rank in range(len(ranks))),
         matched=sum(group.rows.shape[1] for group in groups),
         of=of,
