@@ -143,7 +143,7 @@ def sharded(*, gathered=2.0, free=0.8, exposed=0.2, again=0.1, dtype="BFloat16",
         row(0.05, kind="reduce_scatter", size="large", dtype="Float", moved=2 * moved),
     )
     memory = Memory(capacity_bytes=80 * GB, peak_reserved_bytes=round((1.0 - free) * 80 * GB))
-    collective_work = {"second_gathers_ns": again * STEP_NS, "second_gathers_exposed_ns": again * STEP_NS}
+    collective_work = {"second_gathers_exposed_ns": again * STEP_NS}
     return sent(*rows, collective_work=collective_work, by=(BY_FSDP,), **{"memory": memory, **changes})
 
 

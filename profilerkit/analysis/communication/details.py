@@ -14,12 +14,12 @@ from profilerkit.analysis.communication.table import (
     Engine,
     ReducerWork,
     Split,
-    second_gathers,
+    second_gathers_ns,
     traffic,
     transfers_of,
 )
 from profilerkit.analysis.device.kernels import in_use, matching
-from profilerkit.analysis.enclosing import launching_operators
+from profilerkit.analysis.enclosing import innermost_at, launching_operators
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import (
     EMPTY,
@@ -89,7 +89,11 @@ def passes_of(columns: TraceColumns, window: Spans) -> Passes:
     if not len(nodes) or not len(window):
         return Passes(None, 0, 0.0)
     backward = _spans(columns, nodes)
-    starts = _pass_starts(columns, backward)
+    # A pass begins at a node that operators outside of all nodes come before; threads that load data run them anytime.
+    outside = (columns.category == Category.CPU_OP) & (columns.thread == main_thread(columns))
+    at = np.sort(columns.ts_ns[outside])
+    operators = np.searchsorted(at[~covered(backward, at)], backward.start)
+    starts = backward.start[np.r_[True, np.diff(operators) >= _FEWEST_OPERATORS]]
     step = index_at(window, starts)
     per_step = np.bincount(step[step >= 0], minlength=len(window))
     passes = int(np.median(per_step))
@@ -177,18 +181,6 @@ def accumulation(
 def _rows(columns: TraceColumns, pattern: re.Pattern[str], category: Category) -> I64:
     named = matching(columns, in_use(columns), pattern)
     return np.flatnonzero(named[columns.name] & (columns.category == category))
-
-
-def _pass_starts(columns: TraceColumns, backward: Spans) -> I64:
-    """When each backward pass begins: at a node that operators outside of all nodes come before."""
-    # Threads that load data run operators at any time.
-    outside = (columns.category == Category.CPU_OP) & (columns.thread == main_thread(columns))
-    at = np.sort(columns.ts_ns[outside])
-    at = at[~covered(backward, at)]
-    before = np.searchsorted(at, backward.start)
-    begins = np.r_[True, np.diff(before) >= _FEWEST_OPERATORS]
-    starts: I64 = backward.start[begins]
-    return starts
 
 
 #: Calls that a name with a shape needs alone, so that their median is no accident (a choice).
@@ -293,12 +285,7 @@ def _launched_in(columns: TraceColumns, launches: I64, rows: I64, device: Mask) 
     """Device events whose launch lies in one of the host events ``rows``, on its thread."""
     linked = np.flatnonzero(device & (launches >= 0))
     calls = launches[linked]
-    own = np.zeros(len(linked), dtype=np.bool_)
-    for thread in np.unique(columns.thread[rows]).tolist():
-        mine = np.flatnonzero(columns.thread[calls] == thread)
-        spans = _spans(columns, rows[columns.thread[rows] == thread])
-        own[mine] = covered(spans, columns.ts_ns[calls[mine]])
-    return linked[own]
+    return linked[innermost_at(columns, rows, columns.thread[calls], columns.ts_ns[calls]) >= 0]
 
 
 #: Up to this size a collective takes as long as an empty one (the latency floor was measured with half of it).
@@ -375,11 +362,9 @@ def _with_traffic(
     # What ended before anybody waited for it has time to spare: only the others are waited for longer.
     awaited = judged & covered(exposed, end - 1)
     waits = parts.segments.only(*(leaf(name) for name in WAITS)) if log.on_host else EMPTY
-    gathered_ns, gathered_exposed_ns = second_gathers(log, window, exposed, split)
     return revise(
         collective_work,
-        second_gathers_ns=gathered_ns,
-        second_gathers_exposed_ns=gathered_exposed_ns,
+        second_gathers_exposed_ns=second_gathers_ns(log, window, exposed, split),
         traffic=traffic(log, window, exposed, split, meta.groups),
         exposed_ns=exposed.total_ns / count,
         transfer_ns=moving.total_ns / count,

@@ -11,11 +11,11 @@ from profilerkit.analysis.communication.registry import (
     SEND_RECV,
     UNKNOWN,
     Registry,
-    Shape,
     kinds,
     payload_bytes,
     shapes_of,
 )
+from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.trace.columns import Category, CollectiveArgs, TraceColumns
 
@@ -28,10 +28,9 @@ _ANNOTATED = ("nccl:", "rccl:", "gloo:", "hccl:", "xccl:", "ucc:", "mpi:")
 
 
 class Channel(msgspec.Struct, frozen=True):
-    """What orders collectives: those of one process group run one after the other, on every member in the same order.
+    """What orders collectives: those of one process group run one after the other, in the same order on every member.
 
-    Without the name of a ``group`` the ``order`` is the position of the stream among those that communicate. Transfers
-    are in order for each ``pair``, the sending and the receiving rank, alone.
+    Without a ``group`` the ``order`` is the place of the stream; transfers are in order for each sender and receiver.
     """
 
     group: str
@@ -81,6 +80,13 @@ class CollectiveLog(msgspec.Struct, frozen=True):
     def joint(self) -> Mask:
         """``(n,)`` mask of what all members take part in: everything but point-to-point transfers."""
         return ~self.is_a(SEND_RECV)
+
+
+def labels(names: Sequence[str], name: npt.NDArray[np.int32], size: I64, known: dict[tuple[str, int], int]) -> I64:
+    """``(n,)`` numbers of what must be equal on all members, the name and the size; ``known`` grows."""
+    pairs, which = np.unique(np.stack([name, size]), axis=1, return_inverse=True)
+    ids = [known.setdefault((names[of], moved), len(known)) for of, moved in pairs.T.tolist()]
+    return np.array(ids, dtype=np.int64)[which.ravel()]
 
 
 def collective_log(
@@ -149,7 +155,10 @@ def _kinds(
     unknown = _KIND[UNKNOWN]
     by_name = np.full(len(columns.strings), unknown, dtype=np.int8)
     used = np.unique(columns.name[rows]).tolist()
-    by_name[used] = [_KIND[_kind_of_name(columns.strings[index], registry)] for index in used]
+    by_name[used] = [_KIND[registry.kind(columns.strings[index])] for index in used]
+    # A kernel ``SendRecv`` may be all-to-all as well.
+    either = [index for index in used if _EITHER in columns.strings[index].lower()]
+    by_name[either] = np.where(by_name[either] == _KIND[SEND_RECV], unknown, by_name[either])
     told = np.array([unknown if found is None else _KIND[registry.kind(found.name)] for found in args], dtype=np.int8)
     annotated = _annotation_kinds(columns, launches[rows], registry)
     told = np.where(told == unknown, annotated, told)
@@ -161,32 +170,17 @@ def _kinds(
     return np.where(said, told, others[name]).astype(np.int8)
 
 
-def _kind_of_name(name: str, registry: Registry) -> str:
-    """What a name alone says: a kernel ``SendRecv`` may be all-to-all as well."""
-    kind = registry.kind(name)
-    return UNKNOWN if kind == SEND_RECV and _EITHER in name.lower() else kind
-
-
 def _annotation_kinds(columns: TraceColumns, calls: I64, registry: Registry) -> npt.NDArray[np.int8]:
     """The kind in the annotation that each launch call lies in, ``unknown`` where it lies in none."""
     out = np.full(len(calls), _KIND[UNKNOWN], dtype=np.int8)
     of_backend = np.array([text.startswith(_ANNOTATED) for text in columns.strings], dtype=np.bool_)
     spans = np.flatnonzero((columns.category == Category.ANNOTATION) & of_backend[columns.name])
     linked = np.flatnonzero(calls >= 0)
-    if not len(spans) or not len(linked):
-        return out
-    spans = spans[np.argsort(columns.ts_ns[spans], kind="stable")]
-    for thread in np.unique(columns.thread[calls[linked]]).tolist():
-        own = spans[columns.thread[spans] == thread]
-        mine = linked[columns.thread[calls[linked]] == thread]
-        if not len(own):
-            continue
-        at = columns.ts_ns[calls[mine]]
-        found = own[np.maximum(np.searchsorted(columns.ts_ns[own], at, side="right") - 1, 0)]
-        inside = (columns.ts_ns[found] <= at) & (at < columns.end_ns[found])
-        names = columns.name[found[inside]]
-        kind = {index: _KIND[registry.kind(columns.strings[index])] for index in np.unique(names).tolist()}
-        out[mine[inside]] = [kind[index] for index in names.tolist()]
+    calls = calls[linked]
+    found = innermost_at(columns, spans, columns.thread[calls], columns.ts_ns[calls])
+    names = columns.name[found[found >= 0]]
+    kind = {index: _KIND[registry.kind(columns.strings[index])] for index in np.unique(names).tolist()}
+    out[linked[found >= 0]] = [kind[index] for index in names.tolist()]
     return out
 
 
@@ -208,15 +202,15 @@ def _moved(
         shape = shapes.get(int(rows[index]))
         if shape is None:
             continue
-        dtypes[index] = dtypes[index] or shape.dtype
+        dtypes[index] = dtypes[index] or shape[0]
         # The operator's first tensor is what this rank puts in; an all-gather counts what comes out.
         gathers = KINDS[kind[index]] == "all_gather"
         if not gathers or size[index] > 0:
-            moved[index] = min(shape.bytes * (int(size[index]) if gathers else 1), MOST_BYTES)
+            moved[index] = min(shape[1] * (int(size[index]) if gathers else 1), MOST_BYTES)
     return moved, dtypes, measured
 
 
-def _operator_shapes(columns: TraceColumns, rows: I64, launches: I64) -> dict[int, Shape]:
+def _operator_shapes(columns: TraceColumns, rows: I64, launches: I64) -> dict[int, tuple[str, int]]:
     """Row to the shape of the operator behind it: its own, or that of the operator with the same external id."""
     own = shapes_of(columns, rows)
     rows = np.array([row for row in rows.tolist() if row not in own], dtype=np.int64)

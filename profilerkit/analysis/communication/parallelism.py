@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
-from profilerkit.analysis.intervals import I64, Mask, Spans, index_at, intersect, union
+from profilerkit.analysis.intervals import I64, Spans, index_at, intersect, union
 from profilerkit.model.change import revise
 from profilerkit.model.communication import DistributedModel, Parallelism, ParallelName
 from profilerkit.rundir.documents import DdpRecord
@@ -71,7 +71,9 @@ def parallelism_of(
     all-to-all moves tokens as well as embeddings, and attention over a ring sends like the stages of a pipeline.
     """
     groups = [group for group in columns.meta.groups if group.size > 1]
-    names = _names(columns)
+    rows = columns.is_a(Category.ANNOTATION, Category.CPU_OP, Category.KERNEL)
+    used = np.flatnonzero(np.bincount(columns.name[rows], minlength=len(columns.strings)))
+    names = [columns.strings[index] for index in used.tolist()]
     found = [entry for sign in _SIGNS if (entry := _dimension(sign, groups, names, log)) is not None]
     if len(found) == 1 and found[0].size is None and found[0].name in ("data", "sharded data"):
         found = [revise(found[0], size=columns.meta.world_size)]
@@ -79,13 +81,6 @@ def parallelism_of(
         _with_bubble(entry, log, groups, columns.meta.rank, exposed, window) if entry.name == "pipeline" else entry
         for entry in found
     )
-
-
-def _names(columns: TraceColumns) -> list[str]:
-    """Names of annotations, operators and kernels, once each."""
-    rows = columns.is_a(Category.ANNOTATION, Category.CPU_OP, Category.KERNEL)
-    used = np.flatnonzero(np.bincount(columns.name[rows], minlength=len(columns.strings)))
-    return [columns.strings[index] for index in used.tolist()]
 
 
 def _dimension(
@@ -96,7 +91,8 @@ def _dimension(
         return Parallelism(name=sign.name, size=group.size, evidence=f"process group {group.description}")
     name = min((name for name in names if sign.event.search(name)), key=len, default=None)
     if name is not None:
-        return Parallelism(name=sign.name, size=_size(log, log.is_a(*sign.kinds)) if log else None, evidence=name)
+        sizes = np.unique(log.size[log.is_a(*sign.kinds) & (log.size > 0)]).tolist() if log else []
+        return Parallelism(name=sign.name, size=sizes[0] if len(sizes) == 1 else None, evidence=name)
     return None
 
 
@@ -113,12 +109,6 @@ def named_groups(groups: Sequence[ProcessGroup], log: CollectiveLog | None) -> t
             own = [at for at, channel in enumerate(log.channels) if channel.group == name and channel.pair is None]
             found.append(ProcessGroup(name, name, int(max(log.size[np.isin(log.channel, own)], default=0))))
     return tuple(group for group in found if group.size != 1 and dimension_of(group) is not None)
-
-
-def _size(log: CollectiveLog, rows: Mask) -> int | None:
-    """Members of the groups that run these collectives; ``None`` where they are not known, or differ."""
-    sizes = np.unique(log.size[rows & (log.size > 0)])
-    return int(sizes[0]) if len(sizes) == 1 else None
 
 
 def _with_bubble(

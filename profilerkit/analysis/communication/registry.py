@@ -105,10 +105,7 @@ def _compiled(text: str) -> tuple[str, re.Pattern[str]]:
 
 
 def _costly(expression: str) -> str:
-    """Why a search could take more than a moment; empty where it cannot.
-
-    A repeated group that itself repeats or chooses may be tried in exponentially many ways.
-    """
+    """Why a search could take long, as where a repeated group repeats or chooses within itself; else empty."""
     if len(expression) > SEARCHED_CHARACTERS:
         return f"it is longer than {SEARCHED_CHARACTERS} characters"
     bare = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "x", expression)
@@ -143,15 +140,8 @@ def payload_bytes(args: CollectiveArgs) -> int | None:
     return min(found.bytes * elements, MOST_BYTES) if found and elements else None
 
 
-class Shape(msgspec.Struct, frozen=True):
-    """The first tensor of an operator: its type in torch's words and its size."""
-
-    dtype: str
-    bytes: int
-
-
-def shapes_of(columns: TraceColumns, rows: I64) -> dict[int, Shape]:
-    """Row to the first tensor of its operator, for those of ``rows`` whose shapes were read and can be understood."""
+def shapes_of(columns: TraceColumns, rows: I64) -> dict[int, tuple[str, int]]:
+    """Row to the type and bytes of the first tensor of its operator, where its shapes can be understood."""
     known = rows[(rows >= 0) & (columns.input_dims[rows] >= 0) & (columns.input_types[rows] >= 0)]
     pairs, which = np.unique(
         np.stack([columns.input_dims[known], columns.input_types[known]], axis=1), axis=0, return_inverse=True
@@ -162,17 +152,17 @@ def shapes_of(columns: TraceColumns, rows: I64) -> dict[int, Shape]:
     return {row: shape for row, index in sized if (shape := found[index]) is not None}
 
 
-def _first_tensor(passed: Arguments | None) -> Shape | None:
+def _first_tensor(passed: Arguments | None) -> tuple[str, int] | None:
     """The first tensor of what was passed; ``None`` if there is none, or nothing in it.
 
     >>> from profilerkit.analysis.costs.arguments import arguments
     >>> _first_tensor(arguments("[[321271], []]", '["float", ""]', ""))
-    Shape(dtype='Float', bytes=1285084)
+    ('Float', 1285084)
     """
     first = next((tensor for tensor in passed.tensors if tensor), None) if passed else None
     if first is None or first.type is None or not first.elements:
         return None
-    return Shape(first.type.name, first.elements * first.type.bytes)
+    return first.type.name, first.elements * first.type.bytes
 
 
 def bus_factor(kind: str, group_size: int | None) -> float | None:

@@ -120,7 +120,7 @@ class CollectiveWork(msgspec.Struct, frozen=True):
         accumulation: ``None`` where a step has one backward pass, or its passes reduce different things.
         contention: ``None`` where no kernel was seen both beside a collective and alone, with shapes.
         before_backward_ratio: share of the reductions before their step's first backward pass: they hold activations.
-        second_gathers_ns: transfer of the later half of each step's all-gathers.
+        second_gathers_exposed_ns: transfer of the later half of each step's all-gathers, when nothing hid it.
         under_input_ns: transfers while the host waits for data that would be waited for without that; 0 on a device.
         burst_ns: bursts of tiny collectives on the host beyond the first of each, with the calls and waits in them.
     """
@@ -137,7 +137,6 @@ class CollectiveWork(msgspec.Struct, frozen=True):
     engine: Engine | None = None
     contention: Contention | None = None
     before_backward_ratio: float = 0.0
-    second_gathers_ns: float = 0.0
     second_gathers_exposed_ns: float = 0.0
     under_input_ns: float = 0.0
     burst_ns: float = 0.0
@@ -261,8 +260,7 @@ EXPOSED = tuple(leaf(name) for name in ("comm.bw", "comm.lat", "comm.skew", "com
 def comm_facts(view: TraceView, log: CollectiveLog | None) -> CommFacts | None:
     """Communication in the steady steps, from the trace's collectives; ``None`` when none was seen.
 
-    What hides it is compute kernels: a copy or a memset beside a collective does no work of the step's.
-    On a CPU-only trace the transfers are the ``gloo:*`` spans, and operators of the training's threads hide them.
+    Only compute kernels hide it; on a CPU-only trace operators of the training's threads hide the ``gloo:*`` spans.
     """
     columns, window, parts, communicates = view.columns, view.window, view.parts, view.kinds.communication
     device = view.device_rows
@@ -322,7 +320,8 @@ def traffic(
     rows = np.flatnonzero(covered(window, log.start))
     if not len(rows):
         return ()
-    dimensions = _dimensions(log, groups)
+    told = {group.name: dimension_of(group) for group in groups if group.size > 1}
+    dimensions = [told.get(channel.group) for channel in log.channels]
     names: list[ParallelName | None] = list(dict.fromkeys((None, *dimensions)))
     dimension = np.array([names.index(found) for found in dimensions], dtype=np.int64)[log.channel]
     edges = np.array([SMALL_COLLECTIVE_BYTES, LARGE_COLLECTIVE_BYTES])
@@ -337,23 +336,15 @@ def traffic(
     return tuple(sorted(out, key=lambda row: -row.transfer_ns))
 
 
-def second_gathers(log: CollectiveLog, window: Spans, exposed: Spans, split: Split) -> tuple[float, float]:
-    """Transfer and exposed time, ns, of the later half of each step's all-gathers: those of the backward pass."""
+def second_gathers_ns(log: CollectiveLog, window: Spans, exposed: Spans, split: Split) -> float:
+    """Exposed time per step of the later half of each step's all-gathers: those of the backward pass."""
     rows = np.flatnonzero(log.is_a("all_gather"))
     step = index_at(window, log.start[rows])
     later = [own[len(own) - len(own) // 2 :] for n in range(len(window)) if len(own := rows[step == n])]
     if not later:
-        return 0.0, 0.0
-    start, end = transfers_of(log, split)
-    chosen = np.concatenate(later)
-    spans = intersect(window, union(start[chosen], end[chosen]))
-    return spans.total_ns / len(window), intersect(exposed, spans).total_ns / len(window)
-
-
-def _dimensions(log: CollectiveLog, groups: Sequence[ProcessGroup]) -> list[ParallelName | None]:
-    """Per channel what its process group divides."""
-    told = {group.name: dimension_of(group) for group in groups if group.size > 1}
-    return [told.get(channel.group) for channel in log.channels]
+        return 0.0
+    start, end = (edges[np.concatenate(later)] for edges in transfers_of(log, split))
+    return intersect(exposed, intersect(window, union(start, end))).total_ns / len(window)
 
 
 def _traffic_row(
@@ -370,8 +361,9 @@ def _traffic_row(
     spans = intersect(window, union(start[rows], end[rows]))
     sized = size != _UNKNOWN_SIZE
     members = int(log.size[first]) if log.size[first] > 0 else None
+    kind, known = KINDS[log.kind[first]], rows[split.transfer[rows] > 0]
     return Traffic(
-        kind=KINDS[log.kind[first]],
+        kind=kind,
         dimension=dimension,
         dtype=log.names[log.dtype[first]] if log.dtype[first] >= 0 else None,
         group_size=members,
@@ -381,14 +373,5 @@ def _traffic_row(
         transfer_ns=spans.total_ns / count,
         exposed_ns=intersect(exposed, spans).total_ns / count,
         median_ns=float(np.median((end - start)[rows])),
-        bus_bytes_per_s=_bus(log, rows, members, split) if sized else None,
+        bus_bytes_per_s=_bandwidths(log, known, kind, members, split)[1] if sized and len(known) else None,
     )
-
-
-def _bus(log: CollectiveLog, rows: I64, members: int | None, split: Split) -> float | None:
-    """Bus bandwidth over the transfers whose waiting is known, bytes/s; ``None`` without any."""
-    rows = rows[split.transfer[rows] > 0]
-    factor = bus_factor(KINDS[log.kind[rows[0]]], members) if len(rows) else None
-    if factor is None:
-        return None
-    return factor * float(log.bytes[rows].sum()) / (float(split.transfer[rows].sum()) * 1e-9)

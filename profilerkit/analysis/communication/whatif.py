@@ -21,9 +21,7 @@ _REDUCE = ("all_reduce", "reduce_scatter", "reduce")
 
 def rows(facts: Facts, chosen: Callable[[Traffic], bool]) -> tuple[Traffic, ...]:
     """The traffic that ``chosen`` holds for; empty without a trace."""
-    return (
-        tuple(row for row in facts.collective_work.traffic if chosen(row)) if facts.collective_work is not None else ()
-    )
+    return tuple(row for row in facts.collective_work.traffic if chosen(row)) if facts.collective_work else ()
 
 
 def dimension(facts: Facts, row: Traffic) -> ParallelName | None:
@@ -37,16 +35,13 @@ def may_overlap(facts: Facts, row: Traffic) -> bool:
 
     Of a group that nothing tells about, reductions are of gradients if a backward pass shows and none precedes it.
     """
-    divided, collective_work = dimension(facts, row), facts.collective_work
+    divided, work = dimension(facts, row), facts.collective_work
     if divided in ("data", "sharded data"):
         gathers = row.kind == "all_gather" and divided == "sharded data"
         return gathers or row.kind in (*_REDUCE, UNKNOWN)
-    trained = (
-        collective_work is not None
-        and collective_work.backward_alone_ns is not None
-        and collective_work.before_backward_ratio < _MANY_BEFORE
-    )
-    return divided is None and row.kind in _REDUCE and trained
+    if divided is not None or row.kind not in _REDUCE or work is None or work.backward_alone_ns is None:
+        return False
+    return work.before_backward_ratio < _MANY_BEFORE
 
 
 def share_of_step(facts: Facts, time_ns: float) -> float:
@@ -97,8 +92,7 @@ def overlap_ratio(facts: Facts, chosen: Sequence[Traffic]) -> float:
 def available(facts: Facts, chosen: Sequence[Traffic]) -> float:
     """C_avail: computing beside no communication that ``chosen`` could run beside.
 
-    Reductions have the backward pass, where it shows: before it there is no gradient, after it they are waited for.
-    Everything else has the whole step.
+    Reductions have the backward pass, where it shows: before it there is no gradient; the others the whole step.
     """
     alone, collective_work = alone_compute(facts), facts.collective_work
     if collective_work is None or collective_work.backward_alone_ns is None:
@@ -119,8 +113,7 @@ def could_hide(facts: Facts, chosen: Sequence[Traffic]) -> float:
 def hidden(facts: Facts, chosen: Sequence[Traffic], pieces: float = 0.0) -> tuple[float, float]:
     """Saving and its bound if ``chosen`` overlapped as far as there is computing: (expected, bound).
 
-    The last of the ``pieces`` they are divided into, unless given as many as there are, has nothing left to hide
-    behind; a single one would be divided in two.
+    The last of the ``pieces`` they are divided into has nothing left to hide behind; one would be divided in two.
     """
     bound = min(exposed_of(facts, chosen), available(facts, chosen))
     count = max(pieces or sum(row.per_step for row in chosen), FEWEST_BUCKETS)
@@ -136,12 +129,11 @@ def floor_ns(facts: Facts) -> int:
 def joined(facts: Facts, chosen: Sequence[Traffic], *, all_small: bool) -> tuple[float, float]:
     """Saving and its bound if each kind of ``chosen`` became one message: (expected, bound).
 
-    The bytes take as long as before; of each message but one the latency goes. On a host so do the calls between them,
-    and the waits for each other at every one: known where ``chosen`` are ``all_small`` collectives.
+    The bytes take as long as before; of each message but one the latency goes, and on a host the calls between them and
+    the waits at each: known where ``chosen`` are ``all_small`` collectives.
     """
-    burst = (
-        share_of_step(facts, facts.collective_work.burst_ns) if facts.collective_work is not None and all_small else 0.0
-    )
+    work = facts.collective_work
+    burst = share_of_step(facts, work.burst_ns) if work is not None and all_small else 0.0
     bound = max(exposed_of(facts, chosen), burst)
     latency = sum(max(row.per_step - 1.0, 0.0) * min(floor_ns(facts), row.median_ns) for row in chosen)
     return min(max(share_of_step(facts, latency), burst), bound), bound

@@ -15,6 +15,7 @@ from profilerkit.analysis.intervals import (
     Segments,
     Spans,
     covered,
+    index_at,
     innermost_owner,
     paint,
     positive,
@@ -100,9 +101,8 @@ def _exports(record: RankRecord, windows: Timed) -> Timed:
     """From the end of what a window traced to the end of the window."""
     stops = [status.end_perf_ns for status, _ in record.windows if status.end_perf_ns is not None]
     start = np.array(sorted(stops), dtype=np.int64)
-    after = np.searchsorted(windows.start, start, side="right") - 1
-    inside = (after >= 0) & (start < windows.end[after]) if len(windows) else np.zeros(len(start), dtype=np.bool_)
-    start, after = start[inside], after[inside]
+    after = index_at(Spans(windows.start, windows.end), start)
+    start, after = start[after >= 0], after[after >= 0]
     return Timed(start, windows.end[after], np.zeros(len(start), dtype=np.int64))
 
 
@@ -290,18 +290,9 @@ def _before_recording(start_up: StartUp | None, low: int, high: int) -> dict[str
     Imports own their time, then CUDA, then a model. From the end of Python's start, of the imports or of a model, the
     latest of them, to the first loader the data set is made, or what else it takes to make that loader.
     """
-    spent = {}
     left = positive(np.array([low]), np.array([high]))
-    for entry, intervals in _before(start_up, low).items() if start_up else ():
-        edges = np.array(intervals, dtype=np.int64).reshape(-1, 2)
-        rest = subtract(left, union(edges[:, 0], edges[:, 1]))
-        spent[entry] = left.total_ns - rest.total_ns
-        left = rest
-    return {**spent, "start.before": left.total_ns}
-
-
-def _before(start_up: StartUp, low: int) -> dict[str, list[tuple[int, int]]]:
-    """Intervals before the recording by entry, those first that own what several have; they may overlap."""
+    if start_up is None:
+        return {"start.before": left.total_ns}
     own, model, device = ([found] if found else [] for found in (start_up.own, start_up.model, start_up.device))
     found = {
         "profiler.start": own,
@@ -313,7 +304,13 @@ def _before(start_up: StartUp, low: int) -> dict[str, list[tuple[int, int]]]:
     if start_up.loader_ns is not None:
         ends = [end for _, end in (*start_up.imports, *model, *own) if end <= start_up.loader_ns]
         found["start.data"] = [(max([start_up.python_end_ns, *ends]), start_up.loader_ns)]
-    return found
+    spent = {}
+    for entry, intervals in found.items():
+        edges = np.array(intervals, dtype=np.int64).reshape(-1, 2)
+        rest = subtract(left, union(edges[:, 0], edges[:, 1]))
+        spent[entry] = left.total_ns - rest.total_ns
+        left = rest
+    return {**spent, "start.before": left.total_ns}
 
 
 def _aside(records: Records, edges: Timed) -> dict[str, Timed]:

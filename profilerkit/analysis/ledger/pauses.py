@@ -52,10 +52,7 @@ _KINDS: tuple[PauseKind, ...] = ("checkpoint", "evaluation", "logging")
 
 
 def pauses(record: RankRecord, log: StepLog, found: Account | None) -> tuple[Pause, ...]:
-    """What the records of one rank tell, longest in all first; empty where training never stood still.
-
-    Of pauses in each other the inner one counts. What lies behind the last step is no pause: training had ended.
-    """
+    """What the records of one rank tell, longest in all first; of pauses in each other the inner one counts."""
     if found is None or not len(found.records.steps):
         return ()
     records, first = found.records, int(log.steady.argmax())

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.memory.allocator import told_growth
@@ -357,7 +356,8 @@ def rests(label: str, samples: Sequence[Sample]) -> Rests | None:
     if len(working) < FEWEST_SAMPLES:
         return None
     first, last = int(working[0]), int(working[-1])
-    starts, ends = _stretches(resting[first : last + 1])
+    edges = np.flatnonzero(np.diff(np.r_[False, resting[first : last + 1], False].astype(np.int8)))
+    starts, ends = edges[::2], edges[1::2]
     between = np.diff(np.array([t_ns for t_ns, _ in known], dtype=np.int64))
     each_ns = int(np.median(between)) if len(between) else 0
     return Rests(
@@ -372,13 +372,3 @@ def rests(label: str, samples: Sequence[Sample]) -> Rests | None:
         before=first,
         after=len(use) - 1 - last,
     )
-
-
-def _stretches(is_rest: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
-    """Start and end of each run of samples at rest.
-
-    >>> [ends.tolist() for ends in _stretches(np.array([False, True, True, False, True]))]
-    [[1, 4], [3, 5]]
-    """
-    edges = np.diff(np.r_[0, is_rest.astype(np.int64), 0])
-    return np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)

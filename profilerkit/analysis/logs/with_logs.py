@@ -24,14 +24,15 @@ FEWEST_SAMPLES = 3
 _AS_UTC = "; its times have no time zone and are read as UTC"
 
 
-class JoinedGpu(msgspec.Struct, frozen=True):
-    """The device of a log that is the judged rank's, with its samples during the recorded steps."""
+class _Device(msgspec.Struct, frozen=True):
+    """One device of a sampler's log by the name the report gives it; ``origin`` is the log's."""
 
     label: str
+    origin: str
     samples: tuple[Sample, ...]
 
 
-def join_sampler(log: SamplerLog, rank: RankFacts, *, only: bool) -> tuple[JoinedGpu | None, str]:
+def join_sampler(log: SamplerLog, rank: RankFacts, *, only: bool) -> tuple[_Device | None, str]:
     """The judged rank's device in the log, and in a sentence why it is taken for it or is not."""
     apart = f"{log.origin} is kept apart from {rank.origin}: "
     span = recorded_span(rank)
@@ -49,7 +50,7 @@ def join_sampler(log: SamplerLog, rank: RankFacts, *, only: bool) -> tuple[Joine
         return None, f"{apart}{len(inside)} samples of {gpu.label} are within the recorded steps ({seen}){zone}."
     named = f", {why}" if why else ""
     said = f"{len(inside)} samples of {gpu.label} are within the recorded steps{named}{zone}."
-    return JoinedGpu(gpu.label, inside), f"{log.origin} is joined with {rank.origin} on the clock: {said}"
+    return _Device(gpu.label, log.origin, inside), f"{log.origin} is joined with {rank.origin} on the clock: {said}"
 
 
 def is_of_the_time(log: SamplerLog, rank: RankFacts) -> bool:
@@ -167,14 +168,6 @@ _ONLY_LOGS = "only logs were given"
 _HISTORY = "torch.cuda.memory._record_memory_history()"
 
 
-class _Device(msgspec.Struct, frozen=True):
-    """One device of a sampler's log by the name the report gives it; ``origin`` is the log's."""
-
-    label: str
-    origin: str
-    samples: tuple[Sample, ...]
-
-
 def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> Facts:
     """``facts`` with what the logs say: of the judged rank where they are joined with it, else beside it."""
     if not logs:
@@ -184,7 +177,9 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     samplers = [log for log in logs if isinstance(log, SamplerLog)]
     snapshots = [log for log in logs if isinstance(log, SnapshotLog)]
     devices = _devices(samplers)
-    joined, told, notes = _joined(samplers, snapshots, chosen, alone=alone, only=_is_only(ranks, chosen))
+    world = chosen.trace.meta.world_size if chosen.trace is not None else None
+    only = len(ranks) == 1 and (world or 1) == 1
+    joined, told, notes = _joined(samplers, snapshots, chosen, alone=alone, only=only)
     found = tuple(one for log in snapshots for one in memory_snapshots(log))
     own = tuple(one for log in told for one in memory_snapshots(log))
     # Beside steps the figure is of the samples of the run itself.
@@ -208,9 +203,7 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
         ),
         throttling=with_samples.throttling or _throttling(near),
         surroundings=facts.surroundings if heat is None else revise(facts.surroundings, hottest=heat),
-        memory=_memory(
-            facts.memory, own, devices if alone else [_Device(joined.label, "", joined.samples)] if joined else []
-        ),
+        memory=_memory(facts.memory, own, devices if alone else [joined] if joined else []),
         memory_use=revise(
             facts.memory_use,
             oom=facts.memory_use.oom or out_of_memory(own),
@@ -241,36 +234,20 @@ def _devices(logs: Sequence[SamplerLog]) -> list[_Device]:
 
 def _joined(
     samplers: Sequence[SamplerLog], snapshots: Sequence[SnapshotLog], rank: RankFacts, *, alone: bool, only: bool
-) -> tuple[JoinedGpu | None, list[SnapshotLog], list[str]]:
-    """The judged rank's device, the snapshots of its steps, and which logs were joined or kept apart and why.
-
-    Of logs alone a single snapshot is that of the run, unless the samplers' logs are of another time.
-    """
+) -> tuple[_Device | None, list[SnapshotLog], list[str]]:
+    """The judged rank's device, the snapshots of its steps, and which logs were joined or kept apart and why."""
     if alone:
         pairs = [join_logs(sampler, snapshot) for snapshot in snapshots for sampler in samplers]
         is_one = len(snapshots) == 1 and all(is_same for is_same, _ in pairs)
         return None, list(snapshots) if is_one else [], [said for _, said in pairs]
-    notes: list[str] = []
-    gpu: JoinedGpu | None = None
-    own: list[SnapshotLog] = []
-    for log in samplers:
-        found, said = join_sampler(log, rank, only=only)
-        gpu = gpu or found
-        notes.append(said)
-    for snapshot in snapshots:
-        is_own, said = join_snapshot(snapshot, rank)
-        own += [snapshot] if is_own else []
-        notes.append(said)
-    return gpu, own, notes
+    devices = [join_sampler(log, rank, only=only) for log in samplers]
+    histories = [join_snapshot(snapshot, rank) for snapshot in snapshots]
+    own = [snapshot for snapshot, (is_own, _) in zip(snapshots, histories, strict=True) if is_own]
+    notes = [said for _, said in (*devices, *histories)]
+    return next((gpu for gpu, _ in devices if gpu is not None), None), own, notes
 
 
-def _is_only(ranks: Sequence[RankFacts], chosen: RankFacts) -> bool:
-    """Whether nothing tells of another rank than the judged one."""
-    world = chosen.trace.meta.world_size if chosen.trace is not None else None
-    return len(ranks) == 1 and (world or 1) == 1
-
-
-def _with_samples(facts: Facts, joined: JoinedGpu | None) -> Facts:
+def _with_samples(facts: Facts, joined: _Device | None) -> Facts:
     """The facts with the samples of the recorded steps, where the recording has none of its own."""
     if joined is None or any(series.name.startswith("gpu.") for series in facts.samples):
         return facts

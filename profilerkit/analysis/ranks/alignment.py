@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.communication.log import Channel, CollectiveLog
+from profilerkit.analysis.communication.log import Channel, CollectiveLog, labels
 from profilerkit.analysis.intervals import I64
 from profilerkit.model.change import revise
 
@@ -185,20 +185,13 @@ Members = dict[int, Sequence]
 
 def sequences_of(ranks: Several[RankLog], delta: Several[int]) -> dict[Channel, Members]:
     """Channel to rank to its collectives, with labels that are common to all ranks."""
-    labels: dict[tuple[str, int], int] = {}
+    known: dict[tuple[str, int], int] = {}
     out: dict[Channel, Members] = {}
     for rank, entry in enumerate(ranks):
         log = entry.log
         if log is None:
             continue
-        same_size = log.is_a(*_SAME_SIZE)
-        pairs, which = np.unique(
-            np.stack([log.name.astype(np.int64), np.where(same_size, log.bytes, -1)], axis=1),
-            axis=0,
-            return_inverse=True,
-        )
-        ids = [labels.setdefault((log.names[name], size), len(labels)) for name, size in pairs.tolist()]
-        label = np.array(ids, dtype=np.int64)[which.ravel()]
+        label = labels(log.names, log.name, np.where(log.is_a(*_SAME_SIZE), log.bytes, -1), known)
         joint = log.joint
         for index, channel in enumerate(log.channels):
             rows = np.flatnonzero(joint & (log.channel == index))

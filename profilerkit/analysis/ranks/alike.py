@@ -52,17 +52,14 @@ def uneven_steps(ranks: Sequence[RankFacts]) -> list[str]:
     counted = sorted(timed or ranks, key=lambda rank: rank.steps.count)
     if len(counted) < 2 or counted[-1].steps.count - counted[0].steps.count <= _STEPS_APART:
         return []
-    ends = (counted[0], counted[-1])
-    told = " and ".join(
-        f"{'at least ' * _lost_its_end(rank)}{rank.steps.count:,} by {rank_name(rank)}" for rank in ends
-    )
-    lost = "; a killed rank loses its last records" if any(map(_lost_its_end, ends)) else ""
-    return [f"The ranks recorded different numbers of steps: {told}{lost}."]
-
-
-def _lost_its_end(rank: RankFacts) -> bool:
-    """Whether the rank's timers stop without a word: what it had not written yet is not counted."""
-    return rank.log is not None and rank.record is not None and rank.record.end is None
+    # What a rank had not written yet when its timers stopped without a word is not counted.
+    ends = [
+        (one, one.log is not None and one.record is not None and one.record.end is None)
+        for one in counted[:: len(counted) - 1]
+    ]
+    told = " and ".join(f"{'at least ' * lost}{rank.steps.count:,} by {rank_name(rank)}" for rank, lost in ends)
+    why = "; a killed rank loses its last records" if any(lost for _, lost in ends) else ""
+    return [f"The ranks recorded different numbers of steps: {told}{why}."]
 
 
 def captures_apart(ranks: Sequence[RankFacts]) -> list[str]:
@@ -108,10 +105,9 @@ def host_ranks(ranks: Sequence[RankFacts], chosen: RankFacts) -> int | None:
 
 
 def sibling_cores(ranks: Sequence[RankFacts], chosen: RankFacts, world_size: int | None) -> tuple[Series, ...]:
-    """Cores that the siblings of ``chosen`` and their workers used: the sum of their means, derived.
+    """Cores that the siblings of ``chosen`` and their workers used, derived: the sum of their means.
 
-    Empty for a job of one rank, or where a rank was not read or a sibling was not sampled; 0 where all are on other
-    hosts.
+    Empty where a rank was not read or a sibling was not sampled; 0 where all are on other hosts.
     """
     recorded = sum(rank.record is not None and rank.record.meta is not None for rank in ranks)
     used = [_used(rank) for rank in _together(ranks, chosen) if rank is not chosen]
@@ -153,7 +149,9 @@ _Named = tuple[str, RankFacts, TraceFacts]
 
 def contradiction(ranks: Sequence[RankFacts]) -> str | None:
     """Why traces that were given together are no ranks of one job, in words; ``None`` where they may be."""
-    names = _names(ranks)
+    names, paths = [rank.origin for rank in ranks], [Path(r.trace.meta.path if r.trace else r.origin) for r in ranks]
+    if len(set(names)) != len(set(paths)):  # several files have one name
+        names = ["/".join(path.parts[-2:]) for path in paths]
     traced = [(name, rank, rank.trace) for name, rank in zip(names, ranks, strict=True) if rank.trace is not None]
     return next(_contradictions(traced), None) if len(traced) > 1 else None
 
@@ -196,14 +194,6 @@ def _differ(said: str, known: Sequence[tuple[str, object]]) -> Iterator[str]:
         if value != other:
             yield f"{first} is {said.format(other)}, {name} {said.format(value)}"
             return
-
-
-def _names(ranks: Sequence[RankFacts]) -> list[str]:
-    """What each recording is called: its file, with the directory where several files have one name."""
-    paths = [Path(rank.trace.meta.path if rank.trace else rank.origin) for rank in ranks]
-    if len({rank.origin for rank in ranks}) == len(set(paths)):
-        return [rank.origin for rank in ranks]
-    return ["/".join(path.parts[-2:]) for path in paths]
 
 
 def _listed(names: Sequence[str]) -> str:

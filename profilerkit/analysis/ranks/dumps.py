@@ -15,7 +15,7 @@ from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.ranks.alike import APART_NS
 from profilerkit.analysis.ranks.flight import FlightLog, common_calls, flight_log
 from profilerkit.model.change import revise
-from profilerkit.model.run import Signal, Trust
+from profilerkit.model.run import Signal
 from profilerkit.rundir.documents import Flight
 from profilerkit.rundir.ending import CLOCK_ERROR_NS
 from profilerkit.rundir.layout import EVENT, EventFlag, EventKind
@@ -134,18 +134,31 @@ def dumped_ranks(dumps: Sequence[FlightDump], numbers: Sequence[int]) -> tuple[l
     ranks = sorted(set(numbers))
     own = {rank: [dump for dump, number in zip(dumps, numbers, strict=True) if number == rank] for rank in ranks}
     flights = {rank: tuple(dump.flight for dump in own[rank]) for rank in ranks}
-    logs = {rank: flight_log(flights[rank], None, EMPTY, np.empty(0, dtype=np.int64)) for rank in ranks}
+    logs = {rank: flight_log(flights[rank], None, EMPTY, EMPTY.start) for rank in ranks}
     known = {rank: log for rank, log in logs.items() if log is not None}
-    apart = _apart(list(known.values()))
-    found = find_repetition(list(known.values())) if known and not apart else None
+    newest = max((int(log.created[0]) for log in known.values()), default=0)
+    apart_ns = newest - min((int(log.created[-1]) for log in known.values()), default=0)
+    # Nobody can have waited in two dumps of times so far apart.
+    found = find_repetition(list(known.values())) if known and apart_ns < APART_NS else None
     starts = dict(zip(known, found.starts, strict=True)) if found is not None else {}
     entries = [
         _rank(rank, " and ".join(dump.origin for dump in own[rank]), flights[rank], starts.get(rank)) for rank in ranks
     ]
     notes = [f"{dump.origin}: {note}" for dump in dumps for note in dump.notes]
-    if apart:
-        return entries, (*notes, *apart)
-    notes += [_steps_note(found) if found is not None else _NO_PERIOD] if known else []
+    if apart_ns >= APART_NS:
+        said = (
+            f"The dumps do not overlap: one ends {format_long_ns(apart_ns)} before another begins. They show different "
+            "collectives or different runs, so steps were not looked for."
+        )
+        return entries, (*notes, said)
+    if found is not None:
+        calls = "1 collective" if found.calls == 1 else f"{format_count(found.calls)} collectives"
+        notes.append(
+            f"A step is what repeats in the process group {found.group[1] or found.group[0] or '?'}: {calls}. It may "
+            "be several iterations of the loop, or part of one."
+        )
+    elif known:
+        notes.append(_NO_PERIOD)
     return entries, (*notes, *_behind(known))
 
 
@@ -173,28 +186,6 @@ def _rank(rank: int, origin: str, flights: tuple[Flight, ...], starts: I64 | Non
     return revise(facts, parts=(), steps=revise(facts.steps, found_by=FOUND_BY if bounds else "nothing"))
 
 
-def _apart(logs: Sequence[FlightLog]) -> tuple[str, ...]:
-    """That two dumps are of times so far apart that nobody can have waited in both."""
-    apart_ns = max((int(log.created[0]) for log in logs), default=0) - min(
-        (int(log.created[-1]) for log in logs), default=0
-    )
-    if apart_ns < APART_NS:
-        return ()
-    return (
-        f"The dumps do not overlap: one ends {format_long_ns(apart_ns)} before another begins. They show different "
-        "collectives or different runs, so steps were not looked for.",
-    )
-
-
-def _steps_note(found: Repetition) -> str:
-    name = found.group[1] or found.group[0] or "?"
-    calls = "1 collective" if found.calls == 1 else f"{format_count(found.calls)} collectives"
-    return (
-        f"A step is what repeats in the process group {name}: {calls}. It may be several iterations of the "
-        "loop, or part of one."
-    )
-
-
 def _behind(logs: dict[int, FlightLog]) -> list[str]:
     """Which ranks issued fewer collectives of a group than others, as in a job that hangs."""
     notes = []
@@ -216,36 +207,28 @@ def _behind(logs: dict[int, FlightLog]) -> list[str]:
 
 def with_dumps(facts: Facts, ranks: Sequence[RankFacts]) -> Facts:
     """The facts of ranks that dumps alone tell of, with what such dumps cannot tell."""
-    doubts = (*facts.doubts, *_clock_doubt(facts, ranks))
+    late = facts.communication.late if facts.communication else ()
+    flights = [flight for rank in ranks if rank.record for flight in rank.record.flights]
+    timed = any(entry.duration_ns is not None for flight in flights for entry in flight.entries)
+    waited_ns = min((one.waited_ns for one in late if one.waited_ns is not None), default=CLOCK_ERROR_NS)
+    doubts = facts.doubts
+    if not timed and waited_ns < CLOCK_ERROR_NS:
+        words = (
+            f"A wait of {format_ns(waited_ns)} proves a late rank only if all ranks are on one host: the clocks of "
+            f"several hosts may be {format_ns(CLOCK_ERROR_NS)} apart."
+        )
+        doubts = (*doubts, Doubt("clocks", words))
+    # No timer ran, and the steps are inferred.
+    signals = tuple(
+        Signal(name=signal.name, state="partial", reason=f"from {FOUND_BY}")
+        if signal.state == "measured"
+        else revise(signal, reason=_ONLY)
+        for signal in facts.trust.signals
+    )
     notes = (*_LIMITS, *facts.trust.notes, *(one.words for one in doubts if one.words not in facts.trust.notes))
     return revise(
         facts,
         by_dumps=True,
         doubts=doubts,
-        trust=revise(facts.trust, mode="dumps", signals=_signals(facts.trust), notes=notes),
-    )
-
-
-def _clock_doubt(facts: Facts, ranks: Sequence[RankFacts]) -> tuple[Doubt, ...]:
-    """That clocks of several hosts could be what looks like lateness, where it rests on them and is no longer."""
-    late = facts.communication.late if facts.communication else ()
-    flights = [flight for rank in ranks if rank.record for flight in rank.record.flights]
-    timed = any(entry.duration_ns is not None for flight in flights for entry in flight.entries)
-    waited_ns = min((one.waited_ns for one in late if one.waited_ns is not None), default=CLOCK_ERROR_NS)
-    if timed or waited_ns >= CLOCK_ERROR_NS:
-        return ()
-    words = (
-        f"A wait of {format_ns(waited_ns)} proves a late rank only if all ranks are on one host: the clocks of several "
-        f"hosts may be {format_ns(CLOCK_ERROR_NS)} apart."
-    )
-    return (Doubt("clocks", words),)
-
-
-def _signals(trust: Trust) -> tuple[Signal, ...]:
-    """What was measured is so in part: no timer ran, and the steps are inferred."""
-    return tuple(
-        Signal(name=signal.name, state="partial", reason=f"from {FOUND_BY}")
-        if signal.state == "measured"
-        else revise(signal, reason=_ONLY)
-        for signal in trust.signals
+        trust=revise(facts.trust, mode="dumps", signals=signals, notes=notes),
     )

@@ -1,12 +1,14 @@
 """Collectives without a trace: what torch's flight recorders held of all ranks, and which rank the others wait for."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.communication.log import labels
 from profilerkit.analysis.communication.registry import MOST_BYTES, built_in
 from profilerkit.analysis.costs.arguments import BY_NAME
 from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, index_at
@@ -73,11 +75,8 @@ class FlightLog(msgspec.Struct, frozen=True):
         return rows[np.unique(self.sequence[rows], return_index=True)[1]]
 
     def labels(self, rows: I64, known: dict[tuple[str, int], int]) -> I64:
-        """``(n,)`` numbers of what must be equal on all members, the name and the bytes; ``known`` grows."""
-        pairs, which = np.unique(np.stack([self.name[rows], self.bytes[rows]]), axis=1, return_inverse=True)
-        texts = ((self.names[name], size) for name, size in pairs.T.tolist())
-        numbers = np.array([known.setdefault(label, len(known)) for label in texts], dtype=np.int64)
-        return numbers[which.ravel()]
+        """``(n,)`` numbers of name and bytes, as ``labels`` gives them."""
+        return labels(self.names, self.name[rows], self.bytes[rows], known)
 
 
 def groups_of(log: FlightLog) -> tuple[ProcessGroup, ...]:
@@ -114,6 +113,10 @@ def flight_log(flights: Sequence[Flight], clock: Clock | None, steady: Spans, nu
     keys = sorted(seen, key=lambda key: key[3])
     values = np.array([seen[key] for key in keys], dtype=np.int64)
     created = np.array([key[3] for key in keys], dtype=np.int64)
+    step = np.full(len(created), -1, dtype=np.int64)
+    if clock is not None:
+        at = np.array([clock.perf_ns(instant) for instant in created.tolist()], dtype=np.int64)
+        step = np.r_[numbers, -1][index_at(steady, at)]
     return FlightLog(
         created=created,
         duration=values[:, 0],
@@ -123,7 +126,7 @@ def flight_log(flights: Sequence[Flight], clock: Clock | None, steady: Spans, nu
         dtype=values[:, 2].astype(np.int32),
         bytes=values[:, 3],
         between=np.array([key[2] for key in keys], dtype=np.bool_),
-        step=_steps(created, clock, steady, numbers),
+        step=step,
         names=tuple(names),
         groups=tuple(groups),
         sizes=tuple(sizes[index] for index in range(len(groups))),
@@ -151,15 +154,6 @@ def _bytes(entry: FlightEntry, dtype: str | None) -> int:
     known = BY_NAME.get(dtype or "")
     elements = max(entry.input_elements, entry.output_elements)
     return min(known.bytes * elements, MOST_BYTES) if known and elements >= 0 else -1
-
-
-def _steps(created: I64, clock: Clock | None, steady: Spans, numbers: I64) -> I64:
-    step = np.full(len(created), -1, dtype=np.int64)
-    if clock is not None and len(steady):
-        at = np.array([clock.perf_ns(instant) for instant in created.tolist()], dtype=np.int64)
-        found = index_at(steady, at)
-        step[found >= 0] = numbers[found[found >= 0]]
-    return step
 
 
 class FlightMatch(msgspec.Struct, frozen=True):
@@ -223,11 +217,8 @@ def _on_host(log: FlightLog, rows: I64) -> bool:
 
 def common_calls(members: Mapping[int, tuple[FlightLog, I64]]) -> I64:
     """``(m, n)`` rows of the collectives that all members hold; none where the numbers stand for different calls."""
-    numbers: I64 | None = None
-    for log, rows in members.values():
-        own = log.sequence[rows]
-        numbers = own if numbers is None else np.intersect1d(numbers, own)
-    if numbers is None or not len(numbers):
+    numbers: I64 = reduce(np.intersect1d, (log.sequence[rows] for log, rows in members.values()))
+    if not len(numbers):
         return np.empty((len(members), 0), dtype=np.int64)
     found = np.stack([rows[np.searchsorted(log.sequence[rows], numbers)] for log, rows in members.values()])
     known: dict[tuple[str, int], int] = {}
@@ -312,12 +303,11 @@ def recorded(rank: RankFacts) -> FlightLog | None:
     """What the recorder of a rank held; ``None`` where it held nothing."""
     if rank.record is None or not rank.record.flights:
         return None
-    log = rank.log
+    flights, log = rank.record.flights, rank.log
     if log is None:
-        return flight_log(rank.record.flights, None, EMPTY, np.empty(0, dtype=np.int64))
-    steady = log.steady
-    start = log.start[steady]
-    return flight_log(rank.record.flights, rank.record.clock, Spans(start, log.stop[steady]), log.index[steady])
+        return flight_log(flights, None, EMPTY, EMPTY.start)
+    keep = log.steady
+    return flight_log(flights, rank.record.clock, Spans(log.start[keep], log.stop[keep]), log.index[keep])
 
 
 def flight_recorder(found: FlightMatch | None, ranks: Sequence[RankFacts], position: int) -> FlightRecorder | None:

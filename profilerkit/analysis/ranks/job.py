@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.details import divided_work
-from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import EXPOSED, Split, collective_table
 from profilerkit.analysis.intervals import EMPTY, Spans, covered, intersect
 from profilerkit.analysis.parts import WAITS, leaf
@@ -36,7 +35,6 @@ from profilerkit.analysis.ranks.waiting import (
     relabelled,
     splits_of,
 )
-from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
 from profilerkit.rundir.ending import CLOCK_ERROR_NS
@@ -112,7 +110,9 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     ledger = ledger_of(arrivals, len(ranks))
     certain = ledger_of([entry for entry in arrivals if entry.certain], len(ranks))
     found = late_ranks(_exposed(certain, for_all), _typical_step_ns(ranks))
-    suspects = found.ranks or _suspect(ledger)
+    # Who causes most of the waiting may do so by accident.
+    worst = int(ledger.caused.argmax())
+    suspects = found.ranks or ((worst,) if ledger.caused[worst] >= CAUSED_SHARE * max(ledger.total_ns, 1) else ())
     waiting = _median_waiting(for_all, suspects, matching, arrivals) if suspects else 0.0
     # One long step of few must not thin what the others wait in each.
     late = found.ranks if waiting * max(_mean_to_median(ranks), 1.0) >= LATE_SHARE else ()
@@ -167,7 +167,7 @@ def _by_flight(ranks: Sequence[RankFacts], world_size: int | None, by_traces: Co
             by_traces = revise(by_traces, problems=(*by_traces.problems, *problems))
         return Job(tuple(ranks), by_traces, flight=match)
     found = late_ranks(ledger, step_ns)
-    waited_ns = _median_waited_ns(ledger, found.ranks, steps)
+    waited_ns = ledger.median_waited_ns(found.ranks)
     waiting = min(waited_ns / step_ns, 1.0) if step_ns else 0.0
     hosts = {meta.host for meta in metas if meta}
     # Nobody can be called late though one rank comes last.
@@ -187,7 +187,7 @@ def _by_flight(ranks: Sequence[RankFacts], world_size: int | None, by_traces: Co
             steps=steps,
             steps_needed=found.needed,
             waited_ns=ledger.total_ns,
-            late=tuple(_late_by_flight(ranks, position, ledger, steps, few=not found.sure) for position in late),
+            late=tuple(_late_by_flight(ranks, position, ledger, few=not found.sure) for position in late),
             blurred=apart,
             problems=tuple(problems),
             matched_in="flight recorders",
@@ -201,17 +201,11 @@ def _by_flight(ranks: Sequence[RankFacts], world_size: int | None, by_traces: Co
     )
 
 
-def _median_waited_ns(ledger: Ledger, late: Sequence[int], steps: int) -> float:
-    """Waiting per step of the median rank beside the late ones."""
-    others = [ledger.waited[rank] for rank in range(len(ledger.of)) if rank not in late and ledger.of[rank]]
-    return float(np.median(others)) / steps if others else 0.0
-
-
-def _late_by_flight(ranks: Sequence[RankFacts], position: int, ledger: Ledger, steps: int, *, few: bool) -> LateRank:
+def _late_by_flight(ranks: Sequence[RankFacts], position: int, ledger: Ledger, *, few: bool) -> LateRank:
     """A late rank, with its cause where the breakdowns of all ranks show one: without traces, their timers."""
     rank, others = ranks[position], [entry.parts for index, entry in enumerate(ranks) if index != position]
     by_timers = () if all(entry.trace for entry in ranks) else ("input.", *LOGGED)
-    cause = cause_by_parts(rank.parts, others, _median_waited_ns(ledger, [position], steps), among=by_timers)
+    cause = cause_by_parts(rank.parts, others, ledger.median_waited_ns([position]), among=by_timers)
     found = _late_record(rank, position, ledger, cause, 1, few=few)
     # Without a timer nothing was measured that could explain it.
     return found if rank.parts else revise(found, coverage=None)
@@ -239,45 +233,35 @@ def _mean_to_median(ranks: Sequence[RankFacts]) -> float:
     return min(float(np.median(ratios)), 2.0) if ratios else 1.0
 
 
-def _suspect(ledger: Ledger) -> tuple[int, ...]:
-    """The rank that causes most of the waiting, by accident or not; empty where it is not that much."""
-    worst = int(ledger.caused.argmax())
-    return (worst,) if ledger.caused[worst] >= CAUSED_SHARE * max(ledger.total_ns, 1) else ()
-
-
 def _all_divided(ranks: Sequence[RankFacts], splits: Sequence[Split | None], floor_ns: int) -> tuple[RankFacts, ...]:
     """The ranks with waiting and transfer told apart; of a summary that kept no segments nothing can be."""
-    return tuple(
-        with_trace(rank, _divided(rank.trace, split, floor_ns))
-        if rank.trace and split and len(rank.trace.partition.segments)
-        else rank
-        for rank, split in zip(ranks, splits, strict=True)
-    )
-
-
-def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
-    """The trace's facts with waiting and transfer told apart."""
-    log = trace.collectives
-    if log is None:
-        return trace
-    parts = relabelled(trace.partition, Spans(trace.steps.start, trace.steps.end), log, split, floor_ns)
-    comm = trace.comm
-    if comm is not None:
-        exposed = intersect(trace.window, parts.segments.only(*EXPOSED))
-        comm = revise(comm, table=collective_table(log, covered(trace.window, log.start), exposed, split))
-    collective_work = trace.collective_work and divided_work(
-        trace.collective_work, log, trace.window, parts, split, trace.meta, floor_ns
-    )
-    return revise(trace, partition=parts, comm=comm, collective_work=collective_work)
+    out = []
+    for rank, split in zip(ranks, splits, strict=True):
+        trace = rank.trace
+        if trace is None or split is None or trace.collectives is None or not len(trace.partition.segments):
+            out.append(rank)
+            continue
+        log, window = trace.collectives, trace.window
+        parts = relabelled(trace.partition, Spans(trace.steps.start, trace.steps.end), log, split, floor_ns)
+        exposed = intersect(window, parts.segments.only(*EXPOSED))
+        table = collective_table(log, covered(window, log.start), exposed, split)
+        work = trace.collective_work
+        changed = revise(
+            trace,
+            partition=parts,
+            comm=trace.comm and revise(trace.comm, table=table),
+            collective_work=work and divided_work(work, log, window, parts, split, trace.meta, floor_ns),
+        )
+        out.append(with_trace(rank, changed))
+    return tuple(out)
 
 
 def _steps_seen(
     ranks: Sequence[RankFacts], matching: Matching, arrivals: Sequence[Arrivals], *, judged: bool
 ) -> list[int]:
-    """Per rank how many of its judged steps its matched collectives lie in; 0 where nothing was matched.
+    """Per rank how many of its judged steps lie within its matched collectives, with ``judged`` those of judged steps.
 
-    Steps beyond the end of another's capture show no waiting. With ``judged`` only collectives count that ended in a
-    judged step of the rank that arrived last.
+    Steps beyond the end of another's capture show no waiting.
     """
     counts = []
     for index, rank in enumerate(ranks):
@@ -349,9 +333,14 @@ def _communication(
     seen: Sequence[int],
 ) -> Communication:
     used = {group.by for group in matching.groups}
-    time_ns = _matched_time(arrivals, [rank.trace.collectives if rank.trace else None for rank in ranks])
+    time_ns = 0
+    for entry in arrivals:
+        for rank, rows in zip(entry.members.tolist(), entry.rows[:, entry.step >= 0], strict=True):
+            trace = ranks[rank].trace
+            time_ns += int((log.end - log.start)[rows].sum()) if trace and (log := trace.collectives) else 0
     waited_ns = sum(int(entry.wait[:, entry.step >= 0].sum()) for entry in arrivals)
     whole = all(entry.whole for entry in arrivals)
+    segments = [entry.trace.partition.segments if entry.trace else None for entry in ranks]
     return Communication(
         matched=matching.matched,
         of=matching.of,
@@ -367,12 +356,7 @@ def _communication(
                 ranks,
                 rank,
                 ledger,
-                cause_of(
-                    rank,
-                    arrivals,
-                    [entry.trace.partition.segments if entry.trace else None for entry in ranks],
-                    matching.to_common_ns,
-                ),
+                cause_of(rank, arrivals, segments, matching.to_common_ns),
                 max(seen[rank], 1),
                 few=not found.sure,
             )
@@ -381,18 +365,6 @@ def _communication(
         problems=matching.problems,
         steps_needed=found.needed if (found.needed or 0) <= MOST_NEEDED else None,
     )
-
-
-def _matched_time(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]) -> int:
-    """Ns in matched collectives of judged steps, all ranks."""
-    total = 0
-    for entry in arrivals:
-        judged = entry.step >= 0
-        for rank, rows in zip(entry.members.tolist(), entry.rows, strict=True):
-            log = logs[rank]
-            if log is not None:
-                total += int((log.end - log.start)[rows[judged]].sum())
-    return total
 
 
 def _late_rank(

@@ -12,7 +12,7 @@ from profilerkit.analysis.intervals import I64, Mask, Segments, time_within
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.ranks.waiting import Arrivals, Ledger
-from profilerkit.analysis.steps.log import StepLog, exposed
+from profilerkit.analysis.steps.log import exposed
 from profilerkit.analysis.steps.series import shown_rows
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.step import Part
@@ -41,7 +41,6 @@ class Lateness(msgspec.Struct, frozen=True):
         ranks: positions, most waiting caused first; empty when nobody is late but by chance.
         share: of all waiting, caused by them; of the rank that causes most, where nobody is late.
         steps: share of the steps in which they caused most of the waiting.
-        chance: bound on the probability that equal ranks come apart so.
         needed: steps with waiting in which their order alone excludes chance, where there are fewer; else ``None``.
         sure: whether the steps are enough; else they are likely late.
     """
@@ -49,7 +48,6 @@ class Lateness(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
     share: float
     steps: float
-    chance: float
     needed: int | None = None
     sure: bool = False
 
@@ -58,7 +56,7 @@ def late_ranks(ledger: Ledger, step_ns: float) -> Lateness:
     """Return one rank, or two that share the waiting, if their share is large, in most steps, and no accident."""
     total = ledger.total_ns
     if not total or (ledger.of > 0).sum() < 2:
-        return Lateness((), 0.0, 0.0, 1.0)
+        return Lateness((), 0.0, 0.0)
     order = np.argsort(-ledger.caused, kind="stable")[:2].tolist()
     shares = [float(ledger.caused[rank]) / total for rank in order]
     one = _judged(ledger, order[:1], shares[0], step_ns)
@@ -87,9 +85,7 @@ def _judged(ledger: Ledger, ranks: list[int], share: float, step_ns: float) -> L
     most = float(won.mean())
     late = share >= CAUSED_SHARE and most > MOST_STEPS and chance <= BY_CHANCE
     sure = late and steps >= FEWEST_STEPS and (by_order <= BY_CHANCE or chance <= SURELY)
-    return Lateness(
-        tuple(ranks) if late else (), share, most, min(chance, 1.0), needed if steps < needed else None, sure
-    )
+    return Lateness(tuple(ranks) if late else (), share, most, needed if steps < needed else None, sure)
 
 
 def _needed(each: float, ways: int) -> int:
@@ -147,8 +143,7 @@ def _won(ledger: Ledger, ranks: list[int], peers: I64) -> Mask:
 def _exceeds(weight: npt.NDArray[np.float64], reached: float, chance: float) -> float:
     """Bound on P(sum of the weights drawn >= reached) when each is drawn with probability ``chance`` (Chernoff).
 
-    One heavy weight proves little however many light ones there are: the bound falls with the number of weights that
-    matter.
+    One heavy weight proves little however many light ones there are.
 
     >>> round(_exceeds(np.ones(10), 10.0, 0.5), 4)  # 2 ** -10
     0.001
@@ -166,8 +161,8 @@ def _exceeds(weight: npt.NDArray[np.float64], reached: float, chance: float) -> 
 def jitter_ratio(rank: int, arrivals: Sequence[Arrivals]) -> float:
     """Share of the waiting for a late rank that would be left if it came with the others.
 
-    Among three and more the others would still wait for the last of themselves. Of two, the other one would still wait
-    in the steps in which the late rank is later than it usually is.
+    Three and more would still wait for the last of themselves; of two, the other one in the steps in which the late
+    rank is later than it usually is.
     """
     waited = left = 0.0
     steps, ahead = [], []
@@ -214,14 +209,7 @@ def timed_ns(ranks: Sequence[RankFacts]) -> list[float | None]:
     tells what the device worked beside it, only the rest counts.
     """
     shown = all(rank.mode == "gpu" for rank in ranks)
-    spent = [
-        None
-        if rank.log is None or not rank.log.waits_seen
-        else {part.part: float(part.time_ns) for part in rank.parts}
-        if shown
-        else _spent_ns(rank.log)
-        for rank in ranks
-    ]
+    spent = [_spent_ns(rank, shown=shown) for rank in ranks]
     known = [values for values in spent if values is not None]
     lacked = [name for name in LOGGED if known and not median_rank_ns([values.get(name, 0.0) for values in known])]
     counted = {*_ALONE, *lacked}
@@ -238,12 +226,14 @@ def may_be_hidden(ranks: Sequence[RankFacts]) -> bool:
     return (any(shown) or any(meta.device_name for meta in metas)) and not all(shown) and not by_clock
 
 
-def _spent_ns(log: StepLog) -> dict[str, float] | None:
-    steady = log.steady
-    if not steady.any():
+def _spent_ns(rank: RankFacts, *, shown: bool) -> dict[str, float] | None:
+    log = rank.log
+    if log is None or not log.waits_seen or not (shown or log.steady.any()):
         return None
+    if shown:
+        return {part.part: float(part.time_ns) for part in rank.parts}
     spent = exposed(log.spent("input.wait"), log.room)
-    return {name: float(values[steady].mean()) for name, values in spent.items()}
+    return {name: float(values[log.steady].mean()) for name, values in spent.items()}
 
 
 def late_by_timers(ranks: Sequence[RankFacts]) -> int | None:

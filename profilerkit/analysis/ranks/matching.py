@@ -23,7 +23,6 @@ class Placing:
         self.ranks, self.sequences, self.comparable = ranks, sequences, comparable
         self.offset: dict[int, int] = {}
         self.residual: dict[int, int] = {}
-        self.references: set[int] = set()
         #: Per channel clusters of ranks that fit each other: rank to the position of its first collective.
         self.clusters: dict[Channel, list[dict[int, int]]] = {channel: [] for channel in sequences}
         self.problems: list[str] = []
@@ -59,7 +58,18 @@ class Placing:
         """Align a rank with those before it; one that shares no channel with any is a reference of its own."""
         own = [channel for channel, members in self.sequences.items() if rank in members]
         known: int | None = None
-        best = self._best_channel(rank, own)
+        fits = [
+            (channel, index, found)
+            for channel in own
+            for index, found in self._fits(rank, channel, None)
+            if found.credible
+        ]
+        # Transfers tell the clocks only where nothing else does: a sender may leave long before the other side.
+        best = max(
+            fits,
+            key=lambda entry: (not self.sequences[entry[0]][rank].between, entry[2].common, -entry[2].residual_ns),
+            default=None,
+        )
         if best is not None:
             channel, index, found = best
             if found.ambiguous:
@@ -69,36 +79,20 @@ class Placing:
                 )
             known = self.offset[next(iter(self.clusters[channel][index]))] + found.offset_ns
             self.residual[rank] = found.residual_ns
-        else:
-            self.references.add(rank)
         self.offset[rank] = known or 0
         for channel in own:
             self._join(rank, channel, known)
 
-    def _best_channel(self, rank: int, own: Several[Channel]) -> tuple[Channel, int, Fit] | None:
-        """The credible fit with most collectives in common, and the cluster it is a fit to.
-
-        Transfers tell the clocks only where nothing else does: a sender may leave long before the other side.
-        """
-        fits = []
-        for channel in own:
-            for index, found in self._fits(rank, channel, None):
-                if found is not None and found.credible:
-                    fits.append((channel, index, found))
-        return max(
-            fits,
-            key=lambda entry: (not self.sequences[entry[0]][rank].between, entry[2].common, -entry[2].residual_ns),
-            default=None,
-        )
-
-    def _fits(self, rank: int, channel: Channel, known: int | None) -> Iterator[tuple[int, Fit | None]]:
+    def _fits(self, rank: int, channel: Channel, known: int | None) -> Iterator[tuple[int, Fit]]:
         """The fit to the first rank of each cluster of the channel that has a free place, most ranks first."""
         members, clusters = self.sequences[channel], self.clusters[channel]
         free = [index for index, cluster in enumerate(clusters) if self._has_place(channel, cluster, rank)]
         for index in sorted(free, key=lambda index: -len(clusters[index]))[:_MOST_TRIED]:
             first = next(iter(clusters[index]))
             expected = None if known is None else known - self.offset[first]
-            yield index, fit(members[first], members[rank], expected, comparable=self.comparable)
+            found = fit(members[first], members[rank], expected, comparable=self.comparable)
+            if found is not None:
+                yield index, found
 
     def _has_place(self, channel: Channel, cluster: dict[int, int], rank: int) -> bool:
         """Whether one more rank fits into the size of the group, as far as that is known."""
@@ -109,7 +103,7 @@ class Placing:
     def _join(self, rank: int, channel: Channel, known: int | None) -> None:
         clusters = self.clusters[channel]
         fits = self._fits(rank, channel, known) if known is not None else ()
-        credible = [(index, found) for index, found in fits if found is not None and found.credible]
+        credible = [(index, found) for index, found in fits if found.credible]
         if credible:
             index, found = max(credible, key=lambda entry: (entry[1].common, -entry[1].residual_ns))
             first = next(iter(clusters[index]))
@@ -124,13 +118,12 @@ class Placing:
     def _complain(self, rank: int, channel: Channel) -> None:
         """Say why a rank fits nobody in a channel."""
         members = self.sequences[channel]
-        tried = [found for _, found in self._fits(rank, channel, None) if found is not None]
+        residuals_ns = [found.residual_ns for _, found in self._fits(rank, channel, None)]
         what = f"of process group {channel.group}" if channel.group else f"on communication stream {channel.order}"
         if channel.pair:
             what = "from rank {} to rank {}".format(*channel.pair)
-        if tried:
-            residual_ns = min(found.residual_ns for found in tried)
-            why = f"at the best alignment, their ends are {residual_ns / 1e6:.1f} ms apart (median)"
+        if residuals_ns:
+            why = f"at the best alignment, their ends are {min(residuals_ns) / 1e6:.1f} ms apart (median)"
         elif min(len(members[rank].rows), *(len(own.rows) for own in members.values())) < FEWEST_COMMON:
             why = f"fewer than {FEWEST_COMMON} are in common"
         else:
@@ -149,11 +142,7 @@ _MOST_PROBLEMS = 3
 
 
 class MatchedGroup(msgspec.Struct, frozen=True):
-    """The matched collectives of one channel: ``(m,)`` positions of the ranks and ``(m, n)`` rows of their logs.
-
-    Without the ``whole`` group somebody who was not recorded may be the last. Transfers ``between`` two ranks go from
-    one to the other, as between two stages of a pipeline.
-    """
+    """The matched collectives of one channel: ``(m,)`` positions of the ranks and ``(m, n)`` rows of their logs."""
 
     channel: Channel
     by: Literal["sequence", "order"]
@@ -186,11 +175,10 @@ class Matching(msgspec.Struct, frozen=True):
 
 
 def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Matching:
-    """Match the collectives of several ranks of one job.
+    """Match the collectives of several ranks of one job; what does not fit is left unmatched and named.
 
     A rank joins those already placed through the channel that fits best; its other channels must then agree with the
-    clock offset found there. Transfers are matched between two known ranks and in a named group of two. What does not
-    fit is left unmatched and named.
+    clock offset found there.
     """
     bases = [rank.base_ns for rank in ranks if rank.log is not None]
     comparable = _comparable(ranks)
@@ -208,7 +196,6 @@ def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Match
     if more > 0:
         problems[_MOST_PROBLEMS:] = [f"{more} more groups of collectives could not be matched."]
     aligned = {int(member) for group in groups for member in group.members}
-    reference = placing.references
     offsets = [placing.offset[rank] if rank in aligned else None for rank in range(len(ranks))]
     return Matching(
         groups=groups,
@@ -216,10 +203,7 @@ def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Match
             None if offset is None else base - offset for offset, base in zip(offsets, delta, strict=True)
         ),
         offset_ns=tuple(offsets),
-        residual_ns=tuple(
-            placing.residual.get(rank) if rank in aligned and rank not in reference else None
-            for rank in range(len(ranks))
-        ),
+        residual_ns=tuple(placing.residual.get(rank) if rank in aligned else None for rank in range(len(ranks))),
         shift=tuple(shift.get(rank, 0) for rank in range(len(ranks))),
         matched=sum(group.rows.shape[1] for group in groups),
         of=of,
@@ -272,10 +256,7 @@ def _groups(
 
 
 def _common_rows(own: Members, positions: Several[I64]) -> list[tuple[I64, I64]]:
-    """The collectives, under the same label, by the ranks that hold them: ``(m,)`` ranks and ``(m, n)`` rows.
-
-    Where captures start or end apart, some ranks share more collectives than all do: these are matched among them, too.
-    """
+    """The collectives under one label by the sets of ranks that hold them: ``(m,)`` ranks and ``(m, n)`` rows each."""
     every = np.unique(np.concatenate(positions))
     at = np.stack([np.searchsorted(own_positions, every) for own_positions in positions])
     lengths = np.array([len(own_positions) for own_positions in positions])[:, None]

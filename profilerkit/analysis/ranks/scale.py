@@ -67,10 +67,7 @@ def culprits_of(arrivals: Sequence[Arrivals], groups: Sequence[str], step_ns: fl
 
 
 def without(arrivals: Arrivals, members: Sequence[int]) -> Arrivals | None:
-    """The collectives as they would have been met by the others alone; ``None`` where fewer than two are left.
-
-    Who waited for the one that is taken out waits for the last of the others, if that came later than itself.
-    """
+    """The collectives as the others alone would have met them; ``None`` where fewer than two are left."""
     kept = ~np.isin(arrivals.members, members)
     if kept.all():
         return arrivals
@@ -108,11 +105,7 @@ def _late_group(ledger: Ledger, groups: Sequence[str], step_ns: float) -> Culpri
 
 
 def _culprit(group: str, members: tuple[int, ...], late: Lateness, ledger: Ledger) -> Culprit:
-    others = np.ones(len(ledger.waited), dtype=bool)
-    others[list(members)] = False
-    others &= ledger.of > 0
-    waited = float(np.median(ledger.waited[others])) / ledger.own.shape[1] if others.any() else 0.0
-    return Culprit(group, members, waited, late.share, late.steps)
+    return Culprit(group, members, ledger.median_waited_ns(members), late.share, late.steps)
 
 
 def grouped(ledger: Ledger, of_rank: I64, count: int) -> Ledger:
@@ -129,17 +122,14 @@ def grouped(ledger: Ledger, of_rank: I64, count: int) -> Ledger:
     own[own == np.iinfo(np.int64).max] = 0
     of = np.zeros(count, dtype=np.int64)
     np.maximum.at(of, of_rank, ledger.of)
-    return Ledger(
+    return revise(
+        ledger,
         last=summed(ledger.last),
         of=of,
         caused=summed(ledger.caused),
         waited=summed(ledger.waited),
         peers=(np.flatnonzero(of > 0),) * count,
         owner=of_rank[ledger.owner],
-        amount=ledger.amount,
-        members=ledger.members,
-        step=ledger.step,
-        numbers=ledger.numbers,
         own=own,
     )
 
@@ -153,10 +143,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Member(Place, frozen=True):
-    """One rank of many, on a ``host`` of hostile name, empty where it is unknown.
-
-    ``steady`` has the judged steps on its own clock and their numbers, ``shares`` of these each part's.
-    """
+    """One rank of many, on a ``host`` of hostile name; ``steady`` steps on its own clock with their numbers."""
 
     log: RankLog
     host: str
@@ -290,10 +277,9 @@ _MOST_GROUPS, _MOST_NAMED = 20, 8
 
 
 def side_by_side(members: Sequence[Place], ledger: Ledger | None) -> tuple[Groups, ...]:
-    """The groups of each kind that the job named; a kind without a name is not there.
+    """The groups of each kind that the job named, by the description that most ranks have.
 
-    Of several descriptions of one kind the one that most ranks have is taken. What is divided in a way that
-    contradicts itself, as names that several groups share, is left out.
+    What is divided in a way that contradicts itself, as names that several groups share, is left out.
     """
     return tuple(
         Groups(kind=kind, count=len(divided), rows=_rows(divided, kind, members, ledger))
@@ -383,6 +369,8 @@ def crowd_record(
     members, ledger, matching = found.members, found.ledger, found.matching
     steps = [member.step_ns for member in members if member.step_ns is not None]
     hosts = {member.host for member in members if member.host}
+    # The costliest culprit first, each rank once.
+    blamed = dict.fromkeys(at for culprit in found.culprits for at in culprit.members)
     numbers = {member.rank for member in members if member.rank is not None} or set(range(len(members)))
     return told.Crowd(
         ranks=len(members),
@@ -391,7 +379,17 @@ def crowd_record(
         told=tuple(rank for index in found.told if (rank := members[index].rank) is not None),
         step_ns=_spread(np.array(steps)) if steps else None,
         parts=_parts(members),
-        culprits=tuple(_culprit_row(entry, members) for entry in found.culprits),
+        culprits=tuple(
+            told.CulpritRow(
+                kind="host" if entry.group else "rank",
+                name=entry.group or " and ".join(members[at].name for at in entry.members),
+                ranks=tuple(rank for at in entry.members if (rank := members[at].rank) is not None),
+                waited_ns=round(entry.waited_ns),
+                share=entry.share,
+                steps=entry.steps,
+            )
+            for entry in found.culprits
+        ),
         hosts=_hosts(members, ledger),
         host_count=len(hosts) or None,
         heat=_heat(members, ledger) if ledger is not None else None,
@@ -403,17 +401,12 @@ def crowd_record(
         left_out=tuple(left_out),
         sampled=sampled,
         groups=side_by_side(members, ledger),
-        outliers=_outliers(found),
+        outliers=tuple(
+            told.OutlierRow(name=members[at].name, condition=members[at].condition) for at in [*blamed][:_MOST_OUTLIERS]
+        ),
         typical=typical([member.condition for member in members]),
         conditions=sum(member.condition is not None for member in members),
     )
-
-
-def _outliers(found: Crowd) -> tuple[told.OutlierRow, ...]:
-    """The ranks of all culprits, the costliest culprit first, each once."""
-    blamed = dict.fromkeys(index for culprit in found.culprits for index in culprit.members)
-    rows = [told.OutlierRow(name=found.members[at].name, condition=found.members[at].condition) for at in blamed]
-    return tuple(rows[:_MOST_OUTLIERS])
 
 
 def _spread(values: F64) -> told.Spread:
@@ -427,17 +420,6 @@ def _parts(members: Sequence[Member]) -> tuple[told.PartSpread, ...]:
     spreads = [(name, _spread(np.array([shares.get(name, 0.0) for shares in known]))) for name in names]
     largest = sorted(spreads, key=lambda pair: (-pair[1].median, -pair[1].maximum))[:_MOST_PARTS]
     return tuple(told.PartSpread(part=name, share=spread) for name, spread in largest)
-
-
-def _culprit_row(found: Culprit, members: Sequence[Member]) -> told.CulpritRow:
-    return told.CulpritRow(
-        kind="host" if found.group else "rank",
-        name=found.group or " and ".join(members[index].name for index in found.members),
-        ranks=tuple(rank for index in found.members if (rank := members[index].rank) is not None),
-        waited_ns=round(found.waited_ns),
-        share=found.share,
-        steps=found.steps,
-    )
 
 
 def _hosts(members: Sequence[Member], ledger: Ledger | None) -> tuple[told.HostRow, ...]:

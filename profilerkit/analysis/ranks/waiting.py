@@ -13,7 +13,7 @@ from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import comparable
-from profilerkit.analysis.ranks.matching import MatchedGroup, Matching
+from profilerkit.analysis.ranks.matching import Matching
 from profilerkit.analysis.steps.series import StepSeries, shown_rows
 from profilerkit.analysis.steps.table import queued_per_step, step_times, stretches
 from profilerkit.errors import InvariantError
@@ -58,44 +58,35 @@ def arrivals_of(
     With s and e a member's start and end, the last arrival is S = max s; a member waits min(S, e) - s (who leaves
     before the last one has come waited for nobody else), and the transfer lasts from S to min e.
     """
-    return tuple(_arrivals(group, matching, logs, steady) for group in matching.groups)
-
-
-def _arrivals(
-    group: MatchedGroup,
-    matching: Matching,
-    logs: Sequence[CollectiveLog | None],
-    steady: Sequence[tuple[Spans, I64]],
-) -> Arrivals:
-    start, end = np.empty_like(group.rows), np.empty_like(group.rows)
-    for index, (rank, rows) in enumerate(zip(group.members.tolist(), group.rows, strict=True)):
-        log, to_common = logs[rank], matching.to_common_ns[rank]
-        if log is not None and to_common is not None:
-            start[index], end[index] = log.start[rows] + to_common, log.end[rows] + to_common
-    last = start.argmax(axis=0)
-    arrived = start.max(axis=0)
-    step = np.full(len(last), -1, dtype=np.int64)
-    for index, rank in enumerate(group.members.tolist()):
-        window, numbers = steady[rank]
-        own = np.flatnonzero(last == index)
-        to_common = matching.to_common_ns[rank]
-        if len(window) and len(own) and to_common is not None:
-            at = arrived[own] - to_common
-            found = index_at(window, at)
-            step[own[found >= 0]] = numbers[found[found >= 0]]
-    return Arrivals(
-        members=group.members,
-        rows=group.rows,
-        start=start,
-        wait=np.minimum(arrived, end) - start,
-        last=last,
-        arrived=arrived,
-        transfer=np.maximum(end.min(axis=0) - arrived, 0),
-        step=step,
-        whole=group.whole,
-        certain=group.whole or bool(group.channel.group),
-        between=group.between,
-    )
+    out = []
+    for group in matching.groups:
+        start, end = np.empty_like(group.rows), np.empty_like(group.rows)
+        members = [(rank, matching.to_common_ns[rank] or 0) for rank in group.members.tolist()]
+        for index, ((rank, to_common), rows) in enumerate(zip(members, group.rows, strict=True)):
+            if (log := logs[rank]) is not None:
+                start[index], end[index] = log.start[rows] + to_common, log.end[rows] + to_common
+        last, arrived = start.argmax(axis=0), start.max(axis=0)
+        step = np.full(len(last), -1, dtype=np.int64)
+        for index, (rank, to_common) in enumerate(members):
+            window, numbers = steady[rank]
+            own = np.flatnonzero(last == index)
+            step[own] = np.r_[numbers, -1][index_at(window, arrived[own] - to_common)]
+        out.append(
+            Arrivals(
+                members=group.members,
+                rows=group.rows,
+                start=start,
+                wait=np.minimum(arrived, end) - start,
+                last=last,
+                arrived=arrived,
+                transfer=np.maximum(end.min(axis=0) - arrived, 0),
+                step=step,
+                whole=group.whole,
+                certain=group.whole or bool(group.channel.group),
+                between=group.between,
+            )
+        )
+    return tuple(out)
 
 
 def splits_of(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]) -> tuple[Split | None, ...]:
@@ -147,12 +138,14 @@ class Ledger(msgspec.Struct, frozen=True):
         """Waiting of all ranks."""
         return int(self.waited.sum())
 
+    def median_waited_ns(self, late: Sequence[int]) -> float:
+        """Waiting per step of the median rank beside the late ones; 0 without any."""
+        others = np.delete(self.waited, list(late))[np.delete(self.of, list(late)) > 0]
+        return float(np.median(others)) / self.own.shape[1] if len(others) else 0.0
+
 
 def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
-    """Book the waiting in every judged collective on the rank that arrived last; ``count`` ranks.
-
-    Where a rank waits in several collectives at once, as in buckets that overlap, the first of them has the time.
-    """
+    """Book the waiting in every judged collective on the rank that arrived last, no instant of a rank's twice."""
     last, of, caused, waited = (np.zeros(count, dtype=np.int64) for _ in range(4))
     most, peers = np.full(count, -1, dtype=np.int64), [np.array([rank]) for rank in range(count)]
     judged = [entry.step >= 0 for entry in arrivals]
@@ -280,7 +273,12 @@ def rank_steps(ranks: Sequence[RankFacts], ledger: Ledger | None) -> RankSteps |
         return None
     if ledger is not None and len(ledger.numbers):
         shown = shown_rows(len(ledger.numbers), MOST_STEPS)
-        return _told("caused", ledger.numbers[shown], _caused(ledger)[:, shown], len(ledger.numbers))
+        # Each other member on average.
+        caused = np.zeros(ledger.own.shape)
+        np.add.at(caused, (ledger.owner, ledger.step), ledger.amount / np.maximum(ledger.members - 1, 1))
+        caused[ledger.of == 0] = _UNKNOWN
+        waits: I64 = caused[:, shown].round().astype(np.int64)
+        return _told("caused", ledger.numbers[shown], waits, len(ledger.numbers))
     series = [rank.series if rank.series is not None and rank.series.steady.any() else None for rank in ranks]
     known = [entry for entry in series if entry is not None]
     if len(known) < 2:
@@ -306,15 +304,6 @@ def job_steps(ranks: Sequence[RankFacts], judged: int) -> JobSteps | None:
     queued = queued_per_step(chosen.record.samples, log.start, log.stop - log.start) if log and chosen.record else None
     steady_queued = None if queued is None else queued[series.steady]
     return JobSteps(ranks=len(alike), time_ns=found, stretches=stretches(mean, steady_queued)) if found else None
-
-
-def _caused(ledger: Ledger) -> I64:
-    """``(n_ranks, n_steps)`` ns that each other member waited for a rank in a step, on average."""
-    out = np.zeros(ledger.own.shape)
-    np.add.at(out, (ledger.owner, ledger.step), ledger.amount / np.maximum(ledger.members - 1, 1))
-    caused: I64 = out.round().astype(np.int64)
-    caused[ledger.of == 0] = _UNKNOWN
-    return caused
 
 
 def _times(series: StepSeries | None, index: I64, *, without_communication: bool) -> I64:

@@ -1,4 +1,4 @@
-"""Steps without marks: by the device's completions, by the program's own ranges, or by operators that repeat."""
+"""Steps without marks: by the device's completions, or by the program's own ranges."""
 
 import re
 
@@ -71,10 +71,7 @@ def undone_from(columns: TraceColumns, launches: I64) -> int:
 
 
 def earlier_work_ends(columns: TraceColumns, launches: I64 | None) -> int:
-    """When the device is done with work that was not recorded: work that was, all but a little, waits for it; else 0.
-
-    Until then events wait in the queue of a device that seems idle, longer than a launch can take.
-    """
+    """When the device is done with work that was not recorded, for which all that was, but a little, waits; else 0."""
     if launches is None:
         return 0
     rows = np.flatnonzero(device_rows(columns) & (columns.dur_ns > 0))
@@ -135,9 +132,6 @@ _LIBRARY = re.compile(
     r"^(?:ProfilerStep#|Optimizer\.|enumerate\(|profilerkit|PyTorch Profiler|nccl:|gloo:|c10d::|autograd::|aten::"
     r"|DistributedDataParallel|FSDP|FullySharded|Torch-Compiled|## Call |TorchDynamo|CompiledFunction|cuda|hip)"
 )
-#: Turns of operators that are steps, with and without a backward pass in each: layers of one call also repeat, but few
-#: models are as many alike with nothing before them and nothing behind (a choice).
-_FEWEST_TURNS = (3, 8)
 
 
 def repeated_ranges(columns: TraceColumns) -> tuple[StepRanges, I64, I64] | None:
@@ -176,25 +170,6 @@ def single_range(columns: TraceColumns) -> int | None:
     holds &= np.searchsorted(np.sort(operators), start) < np.searchsorted(np.sort(operators), backward.min())
     rows = rows[holds]
     return int(rows[columns.dur_ns[rows].argmin()]) if len(rows) else None
-
-
-def repeated_operators(columns: TraceColumns) -> tuple[I64, I64] | None:
-    """Start and end of each turn of the main thread's outermost operators, where they repeat from first to last.
-
-    ``None`` where they do not, and where all are of one name.
-    """
-    rows = np.flatnonzero((columns.category == Category.CPU_OP) & (columns.thread == main_thread(columns)))
-    rows = rows[np.lexsort((-columns.dur_ns[rows], columns.ts_ns[rows]))]
-    reached = np.maximum.accumulate(np.r_[0, columns.end_ns[rows]])[:-1]
-    rows = rows[columns.ts_ns[rows] >= reached]
-    name, count = columns.name[rows], len(rows)
-    turns = (size for size in range(2, count // min(_FEWEST_TURNS) + 1) if count % size == 0)
-    size = next((size for size in turns if (name[size:] == name[:-size]).all()), None)
-    if size is None or (name == name[0]).all():
-        return None
-    start = columns.ts_ns[rows[::size]]
-    trains = each_holds(np.sort(columns.ts_ns[backward_nodes(columns)]), start)
-    return (start, np.r_[start[1:], columns.end_ns[rows[-1]]]) if len(start) >= _FEWEST_TURNS[not trains] else None
 
 
 def _own(columns: TraceColumns) -> I64:

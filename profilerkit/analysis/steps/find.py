@@ -15,7 +15,6 @@ from profilerkit.analysis.steps.completion import (
     device_steps,
     earlier_work_ends,
     issued_at,
-    repeated_operators,
     repeated_ranges,
     single_range,
     undone_from,
@@ -32,7 +31,7 @@ FEWEST_STEPS = 3
 #: A step with fewer kernels than this ratio of its predecessor's is cut off (torch-tb's rule).
 CUT_KERNEL_RATIO = 0.8
 
-_MARKER = re.compile(r"^ProfilerStep#(\d+)")
+_MARKER = re.compile(r"^ProfilerStep#([0-9]{1,18})(?![0-9])")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
@@ -83,18 +82,17 @@ class TraceSteps(msgspec.Struct, frozen=True):
 def find_steps(
     columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None = None, launches: I64 | None = None
 ) -> TraceSteps:
-    """Steps by marks, optimizer steps, fetches, ranges, operators that repeat, else one: the whole trace.
+    """Steps by marks, optimizer steps, fetches, ranges, else one: the whole trace.
 
-    Steps beyond the first and last number of ``whole`` were cut off, as capture knows. With ``launches``,
-    ``(n_events,)`` launching runtime row of each device event or -1, the last step lasts until the device has done what
-    was launched in it.
+    Steps beyond the numbers of ``whole`` were cut off, as capture knows. With ``launches``, ``(n_events,)`` launching
+    row of each device event or -1, the last step lasts until the device has done what was launched in it.
     """
     if len(columns.windows) > 1:
         return _of_windows(columns, names, launches)
     marks = _own_marks(columns) or _markers(columns, whole, launches)
     if marks is None and marked_by_torch(columns):
         marks = _optimizer_ends(columns, names)
-    marks = marks or _loader_starts(columns, names) or _ranges(columns, names, launches) or _turns(columns)
+    marks = marks or _loader_starts(columns, names) or _ranges(columns, names, launches)
     return _judged(columns, names, marks, launches) if marks else _whole(columns, names, launches)
 
 
@@ -109,12 +107,13 @@ def _of_windows(columns: TraceColumns, names: HostNames, launches: I64 | None) -
         found.append(find_steps(revise(kept(columns, mine), windows=()), names, launches=own))
     by_host, ahead = [steps.by_host for steps in found], [s.ahead_ns for s in found if s.ahead_ns is not None]
     issuing = Spans(np.concatenate([s.start for s in by_host]), np.concatenate([s.end for s in by_host]))
+    index, start, end = (np.concatenate([getattr(s, of) for s in found]) for of in ("index", "start", "end"))
     return TraceSteps(
-        index=np.concatenate([steps.index for steps in found]),
-        start=np.concatenate([steps.start for steps in found]),
-        end=np.concatenate([steps.end for steps in found]),
-        state=tuple(state for steps in found for state in steps.state),
+        index=index,
+        start=start,
+        end=end,
         optimizes=np.concatenate([steps.optimizes for steps in found]),
+        state=tuple(state for steps in found for state in steps.state),
         found_by=found[0].found_by,
         inferred=any(steps.inferred for steps in found),
         issuing=issuing if ahead else None,
@@ -123,11 +122,7 @@ def _of_windows(columns: TraceColumns, names: HostNames, launches: I64 | None) -
 
 
 class _Marks(msgspec.Struct, frozen=True):
-    """Where the host's marks, or the format's, put the steps; arrays are ``(n_steps,)`` int64.
-
-    ``last_end`` is where the last step ends by its mark, however long its end was put off; ``between`` as in
-    ``TraceSteps``.
-    """
+    """Where marks put the steps, ``(n_steps,)`` int64; ``last_end`` is by its mark, however long it was put off."""
 
     index: I64
     start: I64
@@ -187,7 +182,8 @@ def _markers(columns: TraceColumns, whole: tuple[int, int] | None, launches: I64
 
 def _numbered(columns: TraceColumns, category: Category) -> tuple[I64, I64]:
     """Rows of the marks ``ProfilerStep#N`` of a category in order of time, and their numbers."""
-    numbers = np.array([_step_number(text) for text in columns.strings], dtype=np.int64)
+    marks = [_MARKER.match(text) for text in columns.strings]
+    numbers = np.array([int(mark.group(1)) if mark else -1 for mark in marks], dtype=np.int64)
     rows = np.flatnonzero((columns.category == category) & (numbers[columns.name] >= 0))
     rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
     return rows, numbers[columns.name[rows]]
@@ -201,11 +197,6 @@ def _last_end(columns: TraceColumns, launches: I64 | None, start: I64, end: int)
     issued = columns.ts_ns[launches[rows]]
     inside = rows[(issued >= start[-1]) & (issued < end)]
     return max(end, int(columns.end_ns[inside].max())) if len(inside) else end
-
-
-def _step_number(text: str) -> int:
-    match = _MARKER.match(text)
-    return int(match.group(1)) if match and len(match.group(1)) < 19 else -1
 
 
 def _optimizer_ends(columns: TraceColumns, names: HostNames) -> _Marks | None:
@@ -246,13 +237,6 @@ def _ranges(columns: TraceColumns, names: HostNames, launches: I64 | None) -> _M
     end = np.array([_last_end(columns, launches, start, int(columns.end_ns[row]))])
     found_by = f'the range "{columns.strings[columns.name[row]]}"'
     return _Marks(np.zeros(1, np.int64), start, end, found_by, inferred=True, whole_last=True)
-
-
-def _turns(columns: TraceColumns) -> _Marks | None:
-    """Steps by operators that repeat from the first to the last."""
-    if (turns := repeated_operators(columns)) is None:
-        return None
-    return _Marks(np.arange(len(turns[0])), *turns, "operators that repeat", True, True, int(turns[1][-1]))
 
 
 def _extent(columns: TraceColumns) -> tuple[int, int]:

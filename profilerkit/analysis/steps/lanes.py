@@ -22,6 +22,7 @@ from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf, leaf_times
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.trace_view import TraceView
+from profilerkit.model.change import revise
 from profilerkit.model.events import CELLS, EventTrack, Gap, Lane, LaneKind, MedianStep, StepEvents, Track, TrackKind
 from profilerkit.model.step import PARTS, Family
 from profilerkit.trace.columns import Category, TraceColumns
@@ -158,7 +159,7 @@ def _busiest(seen: TraceView, rows: I64, step: Spans) -> list[tuple[int, str]]:
     return [(key, names.get(key, f"Thread {columns.threads[key][1]}")) for key in busiest]
 
 
-def _only(segments: Segments, keep: npt.NDArray[np.bool_]) -> Segments:
+def _only(segments: Segments, keep: npt.NDArray[np.bool_] | slice) -> Segments:
     return Segments(segments.start[keep], segments.end[keep], segments.label[keep])
 
 
@@ -182,8 +183,11 @@ _COMPUTES = np.array([PARTS[name][0] in ("compute", "memory") for name in LEAVES
 def median_step(found: StepLanes, steps: TraceSteps, parts: Partition, rank: int | None) -> MedianStep:
     """Return the median step of a trace, ``rank``'s, with its longest gaps."""
     step = Spans(steps.start[found.row : found.row + 1], steps.end[found.row : found.row + 1])
-    did = _within(parts.segments, step)
-    idle = found.idle if found.idle is not None else _without_computing(did)
+    # The partition is cut where steps meet.
+    first, after = np.searchsorted(parts.segments.start, [step.start[0], step.end[0]])
+    did = _only(parts.segments, slice(int(first), int(after)))
+    waits = ~_COMPUTES[did.label]
+    idle = found.idle if found.idle is not None else union(did.start[waits], did.end[waits])
     attributed = paint(idle, [did])
     gap = np.searchsorted(idle.start, attributed.start, side="right") - 1
     per_gap = np.zeros((len(idle), len(LEAVES)), dtype=np.int64)
@@ -214,18 +218,6 @@ def median_step(found: StepLanes, steps: TraceSteps, parts: Partition, rank: int
     )
 
 
-def _within(segments: Segments, step: Spans) -> Segments:
-    """The segments of one step; the partition is cut where steps meet."""
-    first, after = np.searchsorted(segments.start, [step.start[0], step.end[0]])
-    rows = slice(int(first), int(after))
-    return Segments(segments.start[rows], segments.end[rows], segments.label[rows])
-
-
-def _without_computing(did: Segments) -> Spans:
-    idle = ~_COMPUTES[did.label]
-    return union(did.start[idle], did.end[idle])
-
-
 #: Events kept of a step by what they are: Python functions are long, and would leave out every kernel beside them (a
 #: choice: two steps take at most 200 kB of a page).
 MOST_EVENTS: dict[str, int] = {"device": 5_000, "thread": 3_500, "python": 1_500}
@@ -239,14 +231,11 @@ _HOST = (Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION, Category.OVERHE
 
 
 class _Track(msgspec.Struct, frozen=True):
-    """Events under one heading, arrays of one length; a negative ``name`` is a leaf, counted from -1 downwards."""
+    """Events under one heading: ``(4, n)`` start, duration, name and family; negative names are leaves from -1 down."""
 
     label: str
     kind: TrackKind
-    start: I64
-    dur: I64
-    name: I64
-    family: I64
+    events: I64
 
 
 def step_events(seen: TraceView) -> tuple[StepEvents, ...]:
@@ -263,28 +252,20 @@ def _of_step(seen: TraceView, row: int, median: int) -> StepEvents:
     steps = seen.steps
     step = Spans(steps.start[row : row + 1], steps.end[row : row + 1])
     ran = inside(seen.columns, np.flatnonzero(seen.ran), step) if seen.on_gpu else np.empty(0, np.int64)
-    tracks = [_causes(seen, ran, step)]
-    tracks += _longest([*_stream_tracks(seen, ran), *_thread_tracks(seen, step)])
-    kept = [_rows(track) for track in tracks]
-    return _record(seen, row, median, kept, len(ran) + len(_on_host(seen, step)))
-
-
-def _record(seen: TraceView, row: int, median: int, tracks: list[tuple[_Track, I64]], total: int) -> StepEvents:
-    """The record of tracks with the row of each event, -1 for none."""
-    steps = seen.steps
-    shown, headings, above = [], [], 0
-    for track, rows in tracks:
+    tracks = [_causes(seen, ran, step), *_longest([*_stream_tracks(seen, ran), *_thread_tracks(seen, step)])]
+    shown, headings, above, left_out = [], [], 0, len(ran) + len(_on_host(seen, step))
+    for track in tracks:
+        rows = _rows(track)
         known = np.flatnonzero(rows >= 0)
         if not len(known):
             continue
         count = int(rows.max()) + 1
         headings.append(EventTrack(name=track.label[:_EVENT_NAME_LIMIT], kind=track.kind, rows=count))
-        order = known[np.lexsort((track.start[known], rows[known]))]
-        shown.append(
-            [*(each[order] for each in (track.start, track.dur, track.name, track.family)), rows[order] + above]
-        )
+        order = known[np.lexsort((track.events[0, known], rows[known]))]
+        shown.append(np.vstack([track.events[:, order], rows[order] + above]))
         above += count
-    start, dur, name, family, placed = (np.concatenate(each) for each in zip(*shown, strict=True))
+        left_out -= len(order) if track.kind != "cause" else 0
+    start, dur, name, family, placed = np.concatenate(shown, axis=1)
     used, position = np.unique(name, return_inverse=True)
     texts = [LEAVES[-1 - key] if key < 0 else seen.columns.strings[key][:_EVENT_NAME_LIMIT] for key in used.tolist()]
     return StepEvents(
@@ -300,8 +281,7 @@ def _record(seen: TraceView, row: int, median: int, tracks: list[tuple[_Track, I
         name=_array(position),
         row=_array(placed),
         family=_array(family),
-        left_out=total
-        - sum(len(each[0]) for each, heading in zip(shown, headings, strict=True) if heading.kind != "cause"),
+        left_out=left_out,
     )
 
 
@@ -315,9 +295,8 @@ def _causes(seen: TraceView, ran: I64, step: Spans) -> _Track:
     found = paint(idle, [seen.parts.segments])
     longest = np.sort(np.argsort(found.start - found.end, kind="stable")[:_MOST_CAUSES])
     start, end, label = found.start[longest], found.end[longest], found.label[longest]
-    return _Track(
-        "Idle, by cause" if seen.on_gpu else "Step, by cause", "cause", start, end - start, -1 - label, FAMILY[label]
-    )
+    events = np.stack([start, end - start, -1 - label, FAMILY[label]])
+    return _Track("Idle, by cause" if seen.on_gpu else "Step, by cause", "cause", events)
 
 
 def _stream_tracks(seen: TraceView, ran: I64) -> list[_Track]:
@@ -370,7 +349,7 @@ def _thread_tracks(seen: TraceView, step: Spans) -> list[_Track]:
 
 def _track(seen: TraceView, label: str, kind: TrackKind, rows: I64, family: I64) -> _Track:
     columns = seen.columns
-    return _Track(label, kind, columns.ts_ns[rows], columns.dur_ns[rows], columns.name[rows].astype(np.int64), family)
+    return _Track(label, kind, np.stack([columns.ts_ns[rows], columns.dur_ns[rows], columns.name[rows], family]))
 
 
 def _longest(tracks: list[_Track]) -> list[_Track]:
@@ -378,27 +357,24 @@ def _longest(tracks: list[_Track]) -> list[_Track]:
     chosen = []
     for sort, most in MOST_EVENTS.items():
         alike = [track for track in tracks if sort == (track.kind if track.kind in MOST_EVENTS else "device")]
-        dur = np.concatenate([np.empty(0, np.int64), *(track.dur for track in alike)])
+        dur = np.concatenate([np.empty(0, np.int64), *(track.events[1] for track in alike)])
         keep = np.zeros(len(dur), dtype=bool)
         keep[np.argsort(-dur, kind="stable")[:most]] = True
-        for track, mask in zip(
-            alike, np.split(keep, np.cumsum([len(track.dur) for track in alike])[:-1]), strict=False
-        ):
-            arrays = (track.start, track.dur, track.name, track.family)
-            chosen.append(_Track(track.label, track.kind, *(each[mask] for each in arrays)))
+        masks = np.split(keep, np.cumsum([track.events.shape[1] for track in alike])[:-1])
+        chosen += [revise(track, events=track.events[:, mask]) for track, mask in zip(alike, masks, strict=False)]
     return chosen
 
 
-def _rows(track: _Track) -> tuple[_Track, I64]:
-    """The track with the first free row of each event, what is nested under what holds it; -1 beyond ``_MOST_ROWS``."""
-    rows = np.full(len(track.start), -1, dtype=np.int64)
+def _rows(track: _Track) -> I64:
+    """The first free row of each event, what is nested under what holds it; -1 beyond ``_MOST_ROWS``."""
+    rows = np.full(track.events.shape[1], -1, dtype=np.int64)
     ends: list[int] = []
-    order = np.lexsort((-track.dur, track.start))
-    for place, start, dur in zip(order.tolist(), track.start[order].tolist(), track.dur[order].tolist(), strict=True):
+    order = np.lexsort((-track.events[1], track.events[0]))
+    for place, start, dur in zip(order.tolist(), *track.events[:2, order].tolist(), strict=True):
         row = next((row for row, end in enumerate(ends) if end <= start), len(ends))
         if row == len(ends) and row < _MOST_ROWS:
             ends.append(0)
         if row < _MOST_ROWS:
             ends[row] = start + dur
             rows[place] = row
-    return track, rows
+    return rows

@@ -185,11 +185,9 @@ def read_log(records: bytes, names: Mapping[int, str], *, has_clock: bool = Fals
     state = _states(events, start, stop, time, device)
     steady = np.array([value == "steady" for value in state], dtype=bool)
     held = exposed({"input.wait": starving(wait, device), **phases}, room)
-    explained = sum(held.values(), np.zeros_like(wait))
-    optimizes = np.zeros(len(index), dtype=bool)
     stepped = in_step(events["start"][events["kind"] == EventKind.OPTIMIZER], start, stop)
-    optimizes[stepped[stepped >= 0]] = True
-    unnamed = unnamed_stalls(StepSeries(index, time, steady, optimizes, {"over.gc": collect}), time - explained)
+    optimizes = np.isin(np.arange(len(index)), stepped)
+    series = StepSeries(index, time, steady, optimizes, {"over.gc": collect})
     in_steady = waits[np.isin(in_step(waits["start"], start, stop), np.flatnonzero(steady))]
     return StepLog(
         index=index,
@@ -211,7 +209,10 @@ def read_log(records: bytes, names: Mapping[int, str], *, has_clock: bool = Fals
         inferred=bool((steps["flags"] & EventFlag.INFERRED).any()),
         waits_seen=bool(len(in_steady if steady.any() else waits)),
         fetches=len(in_steady),
-        stalls=(*_named_stalls(named, names, index, start, stop, steady, time, room - held["input.wait"]), *unnamed),
+        stalls=(
+            *_named_stalls(named, names, index, start, stop, steady, time, room - held["input.wait"]),
+            *unnamed_stalls(series, time - sum(held.values())),
+        ),
         stages=stage_times(events, waited, start, stop, steady),
     )
 
@@ -265,9 +266,8 @@ def _known_per_step(waits: Events, spent: I64, start: I64, stop: I64) -> I64:
 def _phases(phases: Events, names: Mapping[int, str], waited: Spans, start: I64, stop: I64) -> dict[str, I64]:
     """Leaf name to ns per step; of nested phases the inner one owns the time."""
     leaves = {int(name_id): phase_leaf(names.get(int(name_id), "phase")) for name_id in np.unique(phases["name"])}
-    begin = phases["start"].astype(np.int64)
     label = np.array([leaves[int(name_id)] for name_id in phases["name"]], dtype=np.int64)
-    owned = innermost_owner(begin, begin + phases["dur"], label)
+    owned = innermost_owner(phases["start"], phases["start"] + phases["dur"], label)
     return {
         LEAVES[value]: spent_in(subtract(owned.only(value), waited), start, stop)
         for value in sorted(set(leaves.values()))

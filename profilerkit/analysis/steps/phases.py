@@ -32,10 +32,7 @@ class RecordingFacts(msgspec.Struct, frozen=True):
 
 
 class PhaseFacts(msgspec.Struct, frozen=True):
-    """A phase of the step that torch or the program itself marks, and how long the device waits for the host in it.
-
-    ``idle_ns`` is of the mean judged step.
-    """
+    """A phase of the step that is marked, in which the device waits ``idle_ns`` of the mean judged step."""
 
     name: Phase
     idle_ns: float
@@ -168,16 +165,13 @@ def recomputed(columns: TraceColumns, rows: I64) -> npt.NDArray[np.bool_]:
 def reruns(columns: TraceColumns) -> tuple[ThreadLine, Spans] | None:
     """The line of threads, and where on it forward code runs a second time; ``None`` for an empty trace."""
     line = ThreadLine.of(columns)
-    return None if line is None else (line, _again(columns, line))
-
-
-def _again(columns: TraceColumns, line: ThreadLine) -> Spans:
-    """When and where forward code runs again, on the line of threads."""
+    if line is None:
+        return None
     used = in_use(columns)
     framed = matching(columns, used, _FRAME)[columns.name] & (columns.category == Category.PYTHON)
     frames = line.extents(columns, np.flatnonzero(framed))
     found = _by_operators(columns, line, used)
-    return union(np.r_[frames[0], found.start], np.r_[frames[1], found.end])
+    return line, union(np.r_[frames[0], found.start], np.r_[frames[1], found.end])
 
 
 def _by_operators(columns: TraceColumns, line: ThreadLine, used: I64) -> Spans:
@@ -253,7 +247,9 @@ def step_marks(columns: TraceColumns, fetches: I64) -> I64:
     if len(passes):
         last = np.r_[_any_between(passes, ends), True] if len(ends) else np.zeros(0, dtype=bool)
         rows, ends = rows[last], ends[last]
-    if _even(ends, fetches):
+    # Every fetch but the first and the last is followed by the same number of ends, more than one.
+    counts = np.diff(np.searchsorted(ends, fetches, side="right"))
+    if len(counts) >= 2 and counts[0] > 1 and (counts == counts[0]).all():
         last = np.r_[_any_between(fetches, ends), True]
         rows, ends = rows[last], ends[last]
     return np.unique(columns.end_ns[_last_of_cycle(columns, rows)])
@@ -263,12 +259,6 @@ def _any_between(instants: I64, ends: I64) -> npt.NDArray[np.bool_]:
     """``(n - 1,)`` whether any instant lies between each end and the next."""
     before = np.searchsorted(instants, ends)
     return before[1:] > before[:-1]
-
-
-def _even(ends: I64, fetches: I64) -> bool:
-    """Whether every fetch but the first and the last is followed by the same number of ends, more than one."""
-    counts = np.diff(np.searchsorted(ends, fetches, side="right"))
-    return len(counts) >= 2 and counts[0] > 1 and bool((counts == counts[0]).all())
 
 
 def _last_of_cycle(columns: TraceColumns, rows: I64) -> I64:

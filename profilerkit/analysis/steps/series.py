@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.doubts import Doubt
-from profilerkit.analysis.events import Events, id_of
-from profilerkit.analysis.intervals import I64, Mask, union
+from profilerkit.analysis.events import Events, id_of, spans_of
+from profilerkit.analysis.intervals import I64, Mask, covered
 from profilerkit.analysis.stats import median, spread, theil_sen
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
@@ -305,9 +305,8 @@ def _by_distance(series: StepSeries, values: I64, rows: I64) -> list[Stall]:
 
 
 def _stall(series: StepSeries, where: I64, period: int, excess: float) -> Stall:
-    slow, usual = np.zeros_like(series.steady), series.steady.copy()
-    slow[where], usual[where] = True, False
-    grown = what_grew(evened(series), slow, usual)
+    slow = np.isin(np.arange(len(series.time)), where)
+    grown = what_grew(evened(series), slow, series.steady & ~slow)
     return Stall(
         kind="unnamed",
         part=None,
@@ -329,20 +328,15 @@ _NAMES = {EventKind.SAVE: "checkpoint", EventKind.COMPILE: "compile"}
 
 def with_watched(phases: Events, events: Events, names: Mapping[int, str]) -> tuple[Events, Mapping[int, str]]:
     """``phases`` and what was watched outside all of them, with the names of both."""
-    named = union(phases["start"].astype(np.int64), (phases["start"] + phases["dur"]).astype(np.int64))
-    found = [phases]
-    names = dict(names)
+    named, found, names = spans_of(phases), [phases], dict(names)
     for kind, name in _NAMES.items():
         seen = events[events["kind"] == kind]
         if kind == EventKind.SAVE:
             seen = seen[(seen["flags"] & EventFlag.OTHER_THREAD) == 0]
-        before = np.searchsorted(named.start, seen["start"], side="right") - 1
-        inside = before >= 0
-        inside[inside] = seen["start"][inside] < named.end[before[inside]]
-        if not inside.all():
+        free = seen[~covered(named, seen["start"])]
+        if len(free):
             number = id_of(name, names, events)
             names[number] = name
-            free = seen[~inside]
             free["kind"], free["flags"], free["name"] = EventKind.PHASE, 0, number
             found.append(free)
     return np.concatenate(found), names

@@ -47,10 +47,9 @@ def slow_steps(series: StepSeries) -> SlowSteps | None:
     ratio = SLOW_RATIO
     if is_few and (time[far] - usual_ns).sum() >= LEAST_COVERAGE * (time[above] - usual_ns).sum():
         above, ratio = far, FAR_RATIO
-    slow, usual = np.zeros_like(series.steady), series.steady.copy()
-    slow[rows[above]], usual[rows[above]] = True, False
+    slow = np.isin(np.arange(len(series.time)), rows[above])
     excess = float(time[above].mean() - time[~above].mean())
-    grown = what_grew(even, slow, usual)
+    grown = what_grew(even, slow, series.steady & ~slow)
     recurs = recurring(series.index[rows], time)
     among = np.isin(np.flatnonzero(above), recurs.where).mean() if recurs else 0.0
     return SlowSteps(
@@ -149,11 +148,7 @@ def queued_per_step(samples: Sequence[Sample], start: I64, time: I64) -> I64:
 
 
 def per_step(samples: Sequence[Sample], start: I64, time: I64, of: Callable[[HostSample], float | None]) -> I64:
-    """``(n_steps,)`` int64 ns, derived: what the kernel counted between two samples, spread evenly over that time.
-
-    ``of`` is a share of the time since the sample before. -1 for a step that is not wholly between two samples that
-    tell it.
-    """
+    """``(n_steps,)`` int64 ns by the samples, spread evenly over the time between two; -1 where they lack."""
     told = [(sample.t_ns, of(sample.host)) for sample in samples if sample.host is not None]
     queued = np.full(len(start), -1, dtype=np.int64)
     if len(told) < 2:
@@ -223,6 +218,10 @@ def told_steps(
     """Steps with their times, at most so many rows as ``MOST_ROWS``, and what the first ones cost."""
     queued, count, time = series.queued, len(series.index), series.time[series.steady]
     steady_queued = None if queued is None else queued[series.steady]
+    known = np.zeros(len(time), dtype=bool) if steady_queued is None else steady_queued >= 0
+    told_ns, queued_ratio = int(time[known].sum()), None
+    if steady_queued is not None and told_ns and told_ns >= _TOLD_RATIO * int(time.sum()):
+        queued_ratio = int(steady_queued[known].sum()) / told_ns
     rows = tuple(
         StepRow(
             index=int(series.index[row]),
@@ -247,18 +246,9 @@ def told_steps(
         thinned=len(rows) < count,
         slow=slow_steps(series),
         stretches=stretches(time, steady_queued) if len(rows) < count else None,
-        queued_ratio=None if steady_queued is None else _queued_ratio(time, steady_queued),
+        queued_ratio=queued_ratio,
         ahead_ns=ahead_ns,
     )
-
-
-def _queued_ratio(time: I64, queued: I64) -> float | None:
-    """Of the steps whose waiting is known, if those are at least half of the time."""
-    known = queued >= 0
-    told_ns = int(time[known].sum())
-    if not told_ns or told_ns < _TOLD_RATIO * int(time.sum()):
-        return None
-    return int(queued[known].sum()) / told_ns
 
 
 def stretches(time: I64, queued: I64 | None) -> Stretches:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.intervals import I64, Spans, clip, subtract, union
+from profilerkit.analysis.intervals import I64, Spans, subtract, time_within, union
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import Slope, median, quantile, theil_sen
 from profilerkit.analysis.steps.series import Grown, StepSeries, what_grew
@@ -77,8 +77,7 @@ LOADING = "loading of modules at their first launch"
 def loading_per_step(columns: TraceColumns, rows: I64, steps: Spans, busy: Spans) -> I64:
     """``(n_steps,)`` ns in which a module was loaded, in one of ``rows``, while the device was idle."""
     idle = subtract(union(columns.ts_ns[rows], columns.ts_ns[rows] + columns.dur_ns[rows]), busy)
-    edges = zip(steps.start.tolist(), steps.end.tolist(), strict=True)
-    return np.array([clip(idle, start, end).total_ns for start, end in edges], dtype=np.int64)
+    return time_within(idle, steps.start, steps.end)
 
 
 def warmup_cost(state: Sequence[StepState], time: I64, spent: Mapping[str, I64]) -> Warmup | None:
@@ -165,11 +164,7 @@ class StepGrowth(msgspec.Struct, frozen=True):
 
 
 def step_growth(series: StepSeries) -> StepGrowth | None:
-    """The growth of the judged steps; ``None`` where they are few, do not grow for certain, or stopped growing.
-
-    Waiting for a processor is left out where samples tell when it was: a machine that gets busier is no growth of the
-    program.
-    """
+    """The growth of the judged steps but for waits for a processor; ``None`` where it is not certain, or stopped."""
     rows = np.flatnonzero(series.steady)
     if len(rows) < FEWEST_TO_GROW:
         return None
@@ -183,7 +178,9 @@ def step_growth(series: StepSeries) -> StepGrowth | None:
     first_ns, last_ns = median(time[:tenth]), median(time[-tenth:])
     at = largest_jump(time)
     is_jump = _beside(index, time, at) < _GOES_ON * (last_ns - first_ns)
-    if not (_is_clear(time, at) if is_jump else slope.low > 0 and _goes_on(time)):
+    thirds = [_quick(third) for third in np.array_split(time, 3)]
+    goes_on = thirds[2] - thirds[1] >= _GOES_ON * (thirds[1] - thirds[0]) > 0
+    if not (_is_clear(time, at) if is_jump else slope.low > 0 and goes_on):
         return None
     early, _, late = np.array_split(rows, 3)
     chosen = (rows[:at], rows[at:]) if is_jump else (early, late)
@@ -235,11 +232,6 @@ def _is_clear(time: I64, at: int) -> bool:
     """Whether three of four steps after a position are longer than three of four before it, and both are some."""
     before, after = time[:at], time[at:]
     return min(len(before), len(after)) >= _FEWEST_BESIDE and quantile(after, 0.25) > quantile(before, 0.75)
-
-
-def _goes_on(time: I64) -> bool:
-    first, middle, last = (_quick(third) for third in np.array_split(time, 3))
-    return last - middle >= _GOES_ON * (middle - first) > 0
 
 
 def _quick(time: I64) -> float:
