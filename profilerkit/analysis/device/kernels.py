@@ -26,7 +26,6 @@ class LaunchFacts(msgspec.Struct, frozen=True):
     """How the device's events are joined to the calls that launched them, over the whole trace.
 
     Attributes:
-        events: kernels, copies and memsets.
         unlinked: of these, without a launch call in the trace; they count in full, what they waited for is less sure.
         in_graphs: of these, launched by a graph.
         graph_launches: calls that launched a graph.
@@ -220,8 +219,6 @@ class KernelNames(msgspec.Struct, frozen=True):
     """What the names of a trace's events stand for: masks over ``columns.strings``, computed once per trace.
 
     Attributes:
-        communication: collectives and point-to-point transfers.
-        math: kernels and operators whose cost is arithmetic.
         bandwidth: kernels whose cost is memory traffic; math wins where both match.
         pointwise: kernels that a compiler can fuse with their neighbours and has not fused yet.
         elementwise: those of them that read and write tensors of one common shape, each element once.
@@ -239,10 +236,7 @@ class KernelNames(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, columns: TraceColumns, registry: Registry | None = None) -> "KernelNames":
-        """Classify every name in use once; names of Python frames, most of a trace with stacks, name no kernel.
-
-        ``registry`` says which are communication, the built-in one unless given.
-        """
+        """Classify every name in use once; names of Python frames, most of a trace with stacks, name no kernel."""
         work = columns.name[columns.category != Category.PYTHON]
         used = np.flatnonzero(np.bincount(work, minlength=len(columns.strings)))
         registry = registry or built_in()

@@ -26,9 +26,6 @@ class HotLine(msgspec.Struct, frozen=True):
     Attributes:
         frames: ``file.py(12): function`` of its callers in that place and itself, outer first, at most four. Hostile.
         share: of the looks in that place that found it there: in the line where that holds enough, else the function.
-        low: lower end of the 95 % interval of the share.
-        high: upper end.
-        looks: at the place.
     """
 
     frames: tuple[str, ...]
