@@ -132,10 +132,7 @@ class CallSite(msgspec.Struct, frozen=True):
 
 
 def call_sites(columns: TraceColumns, calls: I64) -> list[CallSite]:
-    """Return where each host event in ``calls`` was made; -1 stands for no event.
-
-    Backward work runs on a thread without Python frames, so that nothing is around it.
-    """
+    """Return where each host event in ``calls`` was made; -1 stands for no event."""
     frames = columns.category == Category.PYTHON
     if not frames.any():
         return [CallSite(None, None)] * len(calls)

@@ -241,12 +241,7 @@ def _host(
 def _on_host(
     columns: TraceColumns, names: HostNames, kinds: KernelNames, window: Spans, work: I64, main: int
 ) -> tuple[HostActivity, Segments]:
-    """CPU-only mode: operators of the main and the backward thread are the compute.
-
-    What one of these threads does to issue a collective is communication, whatever operator it does that in: DDP issues
-    its own within backward, a loop outside of any. Where a device was used, and nothing of it was recorded, operators
-    issue its work: what they compute is not known.
-    """
+    """CPU-only mode: operators of the main and the backward thread are the compute."""
     operator = columns.category == Category.CPU_OP
     unseen = used_a_device(columns)
     host = HostActivity(

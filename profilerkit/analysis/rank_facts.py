@@ -243,10 +243,7 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
 def _steps(
     trace: TraceFacts | None, log: StepLog | None, record: RankRecord | None, wait_part: str
 ) -> tuple[Steps, StepSeries | None]:
-    """The steps for the report, and as arrays: of the timers where they tell any, else of the trace.
-
-    A device that is far behind the host may have ended no step of those that the timers saw.
-    """
+    """The steps for the report, and as arrays: of the timers where they tell any, else of the trace."""
     if log is not None and (log.steady.any() or trace is None):
         series = log_series(log, wait_part, record.samples if record else ())
         found_by = record.meta.steps_found_by if record and record.meta else None
@@ -435,11 +432,7 @@ def _source(name: str, source: Source, log: StepLog) -> Source:
 
 
 def input_part(log: StepLog, record: RankRecord | None, workers: Workers | None = None) -> str:
-    """Which input leaf the waits belong to.
-
-    Without workers the waiting thread loads the data itself, so its CPU time tells computing from blocking; with
-    workers their own records tell. Without either the cause is not known.
-    """
+    """Which input leaf the waits belong to."""
     loader = record.meta.loader if record and record.meta else None
     ratio = _ratio_of_waits(log, log.wait_cpu)
     if workers is not None:
@@ -459,10 +452,7 @@ def _ratio_of_waits(log: StepLog, spent: I64) -> float | None:
 
 
 def _queue_ratio(log: StepLog) -> float | None:
-    """Share of the waits of the steady steps in which their thread queued for a processor; ``None`` if none tells.
-
-    Few waits tell it, and all tell their CPU time: so it is the queue's share of what was not computed.
-    """
+    """Share of the waits of the steady steps in which their thread queued for a processor; ``None`` if none tells."""
     known = log.steady & (log.wait_queue >= 0) & (log.wait_cpu >= 0)
     off_ns, computed = int((log.wait - log.wait_cpu)[known].sum()), _ratio_of_waits(log, log.wait_cpu)
     if off_ns <= 0 or computed is None:
@@ -504,8 +494,6 @@ def _trace_stalls(series: StepSeries) -> tuple[Stall, ...]:
 
 def ready_ratio(cpu_ratio: float, queue_ratio: float) -> float:
     """Share of a wait in which its thread computed, as far as a busy machine let it.
-
-    What it was blocked beyond that is no sign of reading: the threads it works with queue for a processor as well.
 
     >>> ready_ratio(0.2, 0.6)
     0.8

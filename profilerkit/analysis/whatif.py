@@ -218,11 +218,7 @@ def workers_now(facts: Facts) -> int | None:
 
 
 def made_in_line(facts: Facts) -> bool:
-    """Whether the training thread computes its batches without a loader: in a ``get_batch`` of the user's own.
-
-    Of one that is blocked this cannot be told: it may take batches that another thread makes. Nor can it of a wrapped
-    iterable, which may have workers of its own, and of a phase, whose CPU time is not measured.
-    """
+    """Whether the training thread computes its batches without a loader: in a ``get_batch`` of the user's own."""
     if facts.input is None or facts.loader is not None or facts.input.single_process is not None:
         return False
     return facts.share("input.prep") > facts.share(*WAITS) / 2
@@ -335,10 +331,7 @@ def overlapped(facts: Facts, exposed: float) -> float:
 
 
 def alone_compute(facts: Facts) -> float:
-    """Share of the step in which computation runs beside no communication; 0 where no collective was seen.
-
-    What runs on a device takes as long without the trace; on a host everything is quicker alike.
-    """
+    """Share of the step in which computation runs beside no communication; 0 where no collective was seen."""
     comm = facts.comm
     step = (comm.step_ns if facts.mode == "cpu" else facts.mean_step_ns) if comm is not None else None
     return min(comm.alone_compute_ns / step, 1.0) if comm is not None and step else 0.0
@@ -389,10 +382,7 @@ def peak_memory(facts: Facts) -> int | None:
 
 
 def room(facts: Facts) -> float | None:
-    """How many times as large the batch may be for ``MEMORY_IN_USE``; ``None`` where memory was not measured.
-
-    Parameters and state, alive before the recording, keep their size; the rest grows with the batch.
-    """
+    """How many times as large the batch may be for ``MEMORY_IN_USE``; ``None`` where memory was not measured."""
     peak, capacity = peak_memory(facts), facts.memory.capacity_bytes
     if not peak or not capacity:
         return None

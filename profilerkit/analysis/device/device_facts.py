@@ -143,10 +143,7 @@ def _queue_empty(columns: TraceColumns, launches: I64, rows: I64, kernels: I64) 
 
 
 def chain_facts(view: TraceView, optimizer: I64) -> ChainFacts:
-    """Runs of fusible kernels on one stream inside one step; those of the ``optimizer`` have a rule of their own.
-
-    Kernels below 10 µs neither count nor break a run when they are fusible: the launch rule prices them.
-    """
+    """Runs of fusible kernels on one stream inside one step; those of the ``optimizer`` have a rule of their own."""
     columns, kinds, roof, rows, window = view.columns, view.kinds, view.roof, view.rows, view.window
     kernels = rows[columns.category[rows] == Category.KERNEL]
     kernels = kernels[np.lexsort((columns.ts_ns[kernels], columns.stream[kernels]))]
@@ -186,10 +183,7 @@ _PAUSE_NS = 2_000_000
 
 
 def device_window(view: TraceView) -> DeviceWindow | None:
-    """The exact arithmetic of ``DeviceWindow``; ``None`` when the trace holds no device events.
-
-    ``launches`` has the launching runtime row of each event, -1 for none.
-    """
+    """The exact arithmetic of ``DeviceWindow``; ``None`` when the trace holds no device events."""
     columns, kinds, launches = view.columns, view.kinds, view.launches
     ran = device_rows(columns)
     busy = union(columns.ts_ns[ran], columns.end_ns[ran])
@@ -280,10 +274,7 @@ def _idle_after(returned: I64, idle: Spans) -> int:
 
 
 def cold_facts(view: TraceView) -> ColdFacts | None:
-    """First-use work that takes much of a short window; ``None`` where the window is judged as it is.
-
-    A launch can also take long because the launch queue is full: the device works meanwhile, and it does not count.
-    """
+    """First-use work that takes much of a short window; ``None`` where the window is judged as it is."""
     columns, names, launches, steps, busy = view.columns, view.names, view.launches, view.steps, view.busy
     waits = names.sync_call | names.copy_call
     slow = (columns.category == Category.RUNTIME) & ~waits[columns.name] & (columns.dur_ns >= SLOW_CALL_NS)

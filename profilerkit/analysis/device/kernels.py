@@ -184,10 +184,7 @@ def in_use(columns: TraceColumns) -> npt.NDArray[np.int64]:
 
 @kept
 def wordings(columns: TraceColumns) -> tuple[list[str], I64]:
-    """Strings with every number as 0, each once, and ``(n_strings,)`` which of them each string is.
-
-    Names that a program makes differ by their numbers alone, and there may be as many as events.
-    """
+    """Strings with every number as 0, each once, and ``(n_strings,)`` which of them each string is."""
     ids: dict[str, int] = {}
     place = [ids.setdefault(_NUMBER.sub("0", text), len(ids)) for text in columns.strings]
     return list(ids), np.array(place, np.int64)
@@ -269,10 +266,7 @@ def in_window(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
 
 
 def self_times(columns: TraceColumns, rows: I64) -> I64:
-    """Time of each row in ``rows`` that no row nested in it on the same thread takes, ``(n_rows,)`` int64 ns.
-
-    Of two with the same extent the one with the higher external id is the inner one: it began later.
-    """
+    """Time of each row in ``rows`` that no row nested in it on the same thread takes, ``(n_rows,)`` int64 ns."""
     own = np.zeros(len(rows), dtype=np.int64)
     threads = columns.thread[rows]
     for thread in np.unique(threads):
@@ -325,10 +319,7 @@ def used_a_device(columns: TraceColumns) -> bool:
 
 
 def lacks_device_events(columns: TraceColumns) -> bool:
-    """Return whether a file without device events may lack them: a device was used, or the file is cut off.
-
-    That of a machine without a device lacks none.
-    """
+    """Return whether a file without device events may lack them: a device was used, or the file is cut off."""
     return used_a_device(columns) or (columns.damage.truncated and not columns.meta.no_device)
 
 

@@ -174,10 +174,7 @@ class HostActivity:
         return self._painted(spans, [*upper, drained(thread, start, end), dispatch, *below], key)
 
     def did(self, start: I64, end: I64, key: int) -> Segments:
-        """What thread ``key`` did in the disjoint, sorted intervals, whether the device noticed or not.
-
-        Layers as in ``label``. Only what lies between the first start and the last end is looked at.
-        """
+        """What thread ``key`` did in the disjoint, sorted intervals, whether the device noticed or not."""
         spans = positive(start, end)
         if key < 0 or not len(spans):
             return with_label(spans, leaf("idle.unknown"))

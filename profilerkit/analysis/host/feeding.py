@@ -111,10 +111,7 @@ def told_by(columns: TraceColumns, thread: int) -> tuple[bool, bool]:
 
 
 def _quiet(columns: TraceColumns, thread: int, between: Spans, issues: I64) -> Spans:
-    """Stretches between the steps in which the thread makes no call and nobody launches; none up to the last range.
-
-    A range that begins there, as of an optimizer behind that of a forward pass, belongs to the step before.
-    """
+    """Stretches between the steps in which the thread makes no call and nobody launches; none up to the last range."""
     own = (columns.thread == thread) & (columns.dur_ns > 0)
     ranges = np.flatnonzero(own & (columns.category == Category.ANNOTATION) & covered(between, columns.ts_ns))
     place = np.searchsorted(between.start, columns.ts_ns[ranges], side="right") - 1

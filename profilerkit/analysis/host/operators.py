@@ -151,10 +151,7 @@ class _Own:
 
 
 def _called(columns: TraceColumns, rows: I64) -> I64:
-    """``(n_rows,)`` name of the operator that the program, or the backward pass, called in which each of them runs.
-
-    The program calls ``quantile``, which sorts. What autograd names stands around such calls, and is none.
-    """
+    """``(n_rows,)`` name of the operator that the program, or the backward pass, called in which each of them runs."""
     used = in_use(columns)
     calls = rows[matching(columns, used, _OPERATOR)[columns.name[rows]]]
     called = columns.name[rows].astype(np.int64)
@@ -223,10 +220,7 @@ def _fetching(columns: TraceColumns, rows: I64, window: Spans) -> HeldFacts | No
 
 
 def _reading(columns: TraceColumns, names: HostNames, rows: I64, main: int) -> Spans:
-    """When the loop reads values one after another, with the Python between the reads.
-
-    A chain of operators that move no data, with gaps below 1 ms, from its first read to the end of its last one.
-    """
+    """When the loop reads values one after another, with the Python between the reads."""
     own = rows[columns.thread[rows] == main]
     own = own[np.lexsort((-columns.dur_ns[own], columns.ts_ns[own]))]
     read = names.reads[columns.name[own]]

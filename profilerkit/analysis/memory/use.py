@@ -132,10 +132,7 @@ NEAR_THE_PEAK = 0.25
 
 
 def allocator_use(samples: Sequence[Sample], log: StepLog) -> AllocatorUse | None:
-    """What the samples taken in the judged steps say; ``None`` where there is none, or the allocator keeps no count.
-
-    The asynchronous backend of CUDA (``backend:cudaMallocAsync``) reports zeros.
-    """
+    """What the samples taken in the judged steps say; ``None`` where there is none, or the allocator keeps no count."""
     low, high = log.window
     inside = [known for sample in samples if (known := sample.allocator) and low <= sample.t_ns < high]
     seen = sorted((known for known in inside if known.reserved_bytes), key=lambda known: known.allocated_bytes or 0)
@@ -172,10 +169,7 @@ def _largest(pairs: Sequence[tuple[int | None, int | None]]) -> int | None:
 
 
 def page_faults(samples: Sequence[Sample], log: StepLog) -> PageFaults | None:
-    """The faults of the judged steps; ``None`` where no sample counts them.
-
-    A sample counts since the one before, so that both must lie in the judged steps.
-    """
+    """The faults of the judged steps; ``None`` where no sample counts them."""
     low, high = log.window
     seen = [(sample.t_ns, sample.host) for sample in samples if sample.host is not None]
     inside = [host for (before, _), (t_ns, host) in pairwise(seen) if before >= low and t_ns <= high]
@@ -201,10 +195,7 @@ def _told(host: HostSample) -> tuple[float, float, float] | None:
 
 
 def counted_pages(samples: Sequence[Sample], workers: Collection[int]) -> list[tuple[int, WorkerPages]]:
-    """When the pages of a worker were counted, ns, and what was found: of the one that was counted most often.
-
-    Other processes that the training started, such as environments, are none of its ``workers``, by pid.
-    """
+    """When the pages of a worker were counted, ns, and what was found: of the one that was counted most often."""
     every = [(sample.t_ns, pages) for sample in samples if sample.host and (pages := sample.host.worker_pages)]
     seen = [(t_ns, pages) for t_ns, pages in every if pages.pid in workers]
     most = Counter(pages.pid for _, pages in seen).most_common(1)
@@ -237,10 +228,7 @@ def copied_pages(samples: Sequence[Sample], log: StepLog, workers: Collection[in
 def _at_the_fork(
     samples: Sequence[Sample], counted: Sequence[tuple[int, WorkerPages]]
 ) -> tuple[int, WorkerPages] | None:
-    """Return the worker's pages as it began: those of the training process, all shared; ``None`` where not known.
-
-    A worker that still shares most of its pages at the first count was forked; of another nobody can tell.
-    """
+    """Return the worker's pages as it began: those of the training process, all shared; ``None`` where not known."""
     if not counted or counted[0][1].private_bytes >= counted[0][1].anonymous_bytes / 2:
         return None
     t_ns, first = counted[0]

@@ -14,7 +14,7 @@ from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.replay.build import Built, build
 from profilerkit.analysis.replay.changes import Change, applied
-from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Replayed, Shape, replay, replay_all
+from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Replayed, Shape, replay
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category
 
@@ -192,10 +192,7 @@ def savings(facts: ReplayFacts, sets: Sequence[Sequence[Change]]) -> list[float]
     """What each set of changes saves of the judged steps, 0 to 1; below 0 where it makes them longer."""
     graphs = [applied(facts.graph, changes) for changes in sets]
     plain = facts.plain_ns
-    return [
-        1.0 - float(done.step_ns(graph.shape).sum()) / plain if plain else 0.0
-        for graph, done in zip(graphs, replay_all(graphs), strict=True)
-    ]
+    return [1.0 - float(replay(graph).step_ns(graph.shape).sum()) / plain if plain else 0.0 for graph in graphs]
 
 
 def joint(

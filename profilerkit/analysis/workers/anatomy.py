@@ -281,11 +281,7 @@ def _stage(name: str, times: StageTimes) -> WorkerStage:
 
 
 def _busy(rows: npt.NDArray[np.void], judged: Spans, making: I64, sending: I64) -> float | None:
-    """Share of the workers' time with a batch to make: on the thread that makes it, or that sends it if that is more.
-
-    A worker that made 6 ms and then waited 2 ms for its next task, twice, was busy for 0.75 of its time. It waits as
-    well while a trace is written: only what it waits in ``judged`` steps counts.
-    """
+    """Share of the workers' time with a batch to make: on the thread that makes it, or sends it if that is more."""
     known = rows["idle"] != UNKNOWN_US
     if not known.any():
         return None

@@ -46,11 +46,7 @@ MEMORY_IN_USE = 0.9
 
 
 def shortage(facts: Facts) -> str | None:
-    """Why more workers would find no core, as the number that says so; ``None`` where they would, or it is not known.
-
-    Run-queue time and CPU time of the batches come before what is known of the whole host: other processes' pressure
-    is not the loader's.
-    """
+    """Why more workers would find no core, as the number that says so; ``None`` where they would, or nobody knows."""
     workers = facts.workers
     if workers is None:
         return None
@@ -91,7 +87,7 @@ def others_hold(facts: Facts) -> bool:
 
 
 def no_use(facts: Facts) -> str | None:
-    """Why more workers would make no more batches; ``None`` where they would, or it is not known."""
+    """Why more workers would make no more batches; ``None`` where they would, or nobody knows."""
     return shortage(facts) or lock_held(facts) or ran_out(facts)
 
 
@@ -152,10 +148,7 @@ def own_cores(facts: Facts) -> float | None:
 
 
 def fills_its_cores(facts: Facts) -> bool | None:
-    """Return whether the run itself uses most of the cores in use, so that it waits for itself.
-
-    Of several ranks on one host each waits for the others, so all of them count. ``None`` where one was not sampled.
-    """
+    """Return whether the run itself uses most of the cores in use, so that it waits for itself."""
     own, cores = own_cores(facts), cores_in_use(facts)
     if (facts.world_size or 1) > 1:
         siblings = facts.series(SIBLING_CORES)

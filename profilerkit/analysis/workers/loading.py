@@ -166,10 +166,7 @@ def _stored_ratios(records: Records, begins: I64) -> tuple[float | None, float |
 
 
 def _after_the_last(waits: Records, firsts: Records) -> I64:
-    """``(n_epochs,)`` the end of the fetch before each first one, or its own start where there is none.
-
-    A look at the queue comes before its fetch, and long before it where a trace window opens in between.
-    """
+    """``(n_epochs,)`` the end of the fetch before each first one, or its own start where there is none."""
     start = waits["start"].astype(np.int64)
     ends = np.maximum.accumulate(start + waits["dur"].astype(np.int64))
     begins = firsts["start"].astype(np.int64)
@@ -215,11 +212,7 @@ def _with_boundaries(
 
 
 def _restarts(waits: Records, begins: I64, records: Records, loader: Loader | None) -> I64 | None:
-    """``(n_epochs,)`` ns that an epoch's first fetches take beyond those of kept workers; ``None`` without records.
-
-    New workers start, open their data and make a first batch each, side by side. Kept ones make it in the usual time.
-    Those of a stream begin it anew, and only their start is saved for certain, as where no usual batch was recorded.
-    """
+    """``(n_epochs,)`` ns that an epoch's first fetches take beyond those of kept workers; ``None`` without records."""
     if not len(records):
         return None
     begin = records["idle"] == UNKNOWN_US  # the first batch that its worker made in an epoch

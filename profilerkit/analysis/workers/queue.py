@@ -208,11 +208,7 @@ def queue_facts(
 
 
 def _unanswered(stretches: Sequence[_Stretch], receiving: int) -> int:
-    """The part of ``receiving``, ns, in which the loop's thread computes nothing.
-
-    The worker that made the batch has to hand over the memory too, on a thread that waits for the interpreter's lock:
-    a worker that holds it while it makes the next batch answers when that is done.
-    """
+    """The part of ``receiving``, ns, in which the loop's thread computes nothing."""
     cpu = np.concatenate([stretch.cpu[stretch.lay_ready] for stretch in stretches])
     known = cpu[cpu >= 0]
     return max(receiving - int(np.median(known)), 0) if len(known) else 0
@@ -236,10 +232,7 @@ def _replayed(stretch: _Stretch, receiving: int, delivery: int, *, workers: int,
 
 
 def _stretches(fetches: Fetches, records: npt.NDArray[np.void]) -> list[_Stretch]:
-    """The last fetches, cut where a batch is not the one after the batch before: at epochs, and where some are missing.
-
-    What follows the last fetch of a stretch is not known to be the loop's own time: it counts as the median.
-    """
+    """The last fetches, cut where a batch does not follow the one before: at epochs, and where some are missing."""
     rows = np.flatnonzero(fetches.row >= 0)[-MOST_FETCHES:]
     if len(rows) < FEWEST_FETCHES:
         return []

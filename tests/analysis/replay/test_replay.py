@@ -19,7 +19,7 @@ from profilerkit.analysis.replay.changes import (
     Syncs,
 )
 from profilerkit.analysis.replay.gate import MOST_SHARED, MOST_SLOWED, joint, savings
-from profilerkit.analysis.replay.graph import Wait, replay, replay_all
+from profilerkit.analysis.replay.graph import Wait, replay
 from tests.analysis.replay.smallest_graph import two_kernels
 from tests.analysis.replay.steps import EVENTS, US, facts_of, graph_of, steps
 from tests.recipes import replace
@@ -69,13 +69,6 @@ def test_stretches_give_what_a_walk_over_all_nodes_gives(graph, change):
 
 
 @settings(max_examples=100, deadline=None)
-@given(steps())
-def test_versions_replayed_together_come_out_as_each_by_itself(graph):
-    versions = [graph, *(change(graph) for change in CHANGES)]
-    for together, version in zip(replay_all(versions), versions, strict=True):
-        np.testing.assert_array_equal(together.done_ns, replay(version).done_ns)
-
-
 @settings(max_examples=150, deadline=None)
 @given(steps(), st.sampled_from(CHANGES))
 def test_no_fix_makes_steps_longer_nor_saves_more_than_all_of_them(graph, change):
