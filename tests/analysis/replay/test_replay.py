@@ -68,7 +68,6 @@ def test_stretches_give_what_a_walk_over_all_nodes_gives(graph, change):
         np.testing.assert_allclose(ours.done_ns, done, atol=1e-3)
 
 
-@settings(max_examples=100, deadline=None)
 @settings(max_examples=150, deadline=None)
 @given(steps(), st.sampled_from(CHANGES))
 def test_no_fix_makes_steps_longer_nor_saves_more_than_all_of_them(graph, change):
