@@ -9,15 +9,14 @@ from typing import Any
 import msgspec
 
 from profilerkit.analysis.communication.registry import with_patterns
-from profilerkit.analysis.contention import contended, quiet
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.job_facts import run_ledger
 from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.dumps import with_dumps
 from profilerkit.analysis.ranks.scale import crowd_record
 from profilerkit.analysis.raw_events import files_of, raw_events
-from profilerkit.analysis.recorded import run_ledger
-from profilerkit.analysis.run_facts import run_facts
+from profilerkit.analysis.workers.capacity import contended, quiet
 from profilerkit.compare import compare
 from profilerkit.compare.gates import parse_limit
 from profilerkit.config import Settings, Suppression, rule_prefixes
@@ -229,11 +228,11 @@ def _told(
     told = None if rank is None else _position(ranks, rank)
     ending = ending_of(record) if record else None
     logger.info("comparing %d ranks" if len(ranks) > 1 else "putting %d rank together", len(ranks))
-    facts = run_facts(
+    facts = Facts(
         ranks,
         run=record,
         ending=ending,
-        device=reading.device,
+        device_name=reading.device,
         world_size=record.manifest.world_size if record and record.manifest else recording.world_size,
         recorded=recording.distinct,
         told=told,
@@ -247,7 +246,7 @@ def _told(
     outcomes = with_overlaps(program, ran)
     detail = facts
     if told not in (None, facts.judged_rank):  # one rank of a job, which divided its waiting from transfer
-        alone = run_facts([ranks[told]], device=reading.device, world_size=facts.world_size)
+        alone = Facts([ranks[told]], device_name=reading.device, world_size=facts.world_size)
         detail = revise(alone, parts=facts.ranks[told].breakdown)
     run = describe(places, recording, ending, facts, __version__)
     report = revise(

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilerkit.analysis.doubts import Doubt
-from profilerkit.analysis.facts import Stall
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.run_facts import run_facts
+from profilerkit.analysis.steps.series import Stall
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Probed, Saving
@@ -692,7 +692,7 @@ def test_advice_fits_the_tool_that_wrote_the_file():
 
 
 def ranks_of(traces):
-    return run_facts([rank_facts(f"rank{i}.json", trace.facts(), None) for i, trace in enumerate(traces)])
+    return Facts([rank_facts(f"rank{i}.json", trace.facts(), None) for i, trace in enumerate(traces)])
 
 
 def test_a_straggler_is_named_with_its_own_cause_and_never_comm_bound():

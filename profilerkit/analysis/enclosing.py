@@ -17,12 +17,6 @@ def innermost_at(columns: TraceColumns, rows: I64, thread: I32, ts_ns: I64) -> I
     That is the last one that started, which holds as well where events of a thread are not quite nested. Of two with
     the same extent the one that was entered later, with the higher external id, is the inner one. Events that cover
     none of the instants are left out first: a few instants among many events cost two searches.
-
-    Args:
-        columns: the trace.
-        rows: events of any thread.
-        thread: ``(n_instants,)``.
-        ts_ns: ``(n_instants,)``.
     """
     out = np.full(len(ts_ns), -1, dtype=np.int64)
     if not len(ts_ns) or not len(rows):
@@ -79,12 +73,7 @@ def _last_open(end: I64, at: I64, started: I64) -> I64:
 
 
 class ThreadLine(msgspec.Struct, frozen=True):
-    """Every thread on a stretch of its own.
-
-    Attributes:
-        first_ns: start of the trace.
-        stretch_ns: more than its length.
-    """
+    """Every thread on a stretch of its own."""
 
     first_ns: int
     stretch_ns: int
@@ -117,11 +106,6 @@ def launching_operators(columns: TraceColumns, launches: I64, rows: I64) -> I64:
 
     Time on the launching thread decides, not the ``External id``: several releases wrote ids of two kinds into one
     trace, so that kernels seem to come from views.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        rows: ``(n,)`` int64 device events.
     """
     found = np.full(len(rows), -1, dtype=np.int64)
     linked = np.flatnonzero(launches[rows] >= 0)
@@ -148,10 +132,7 @@ class CallSite(msgspec.Struct, frozen=True):
 
 
 def call_sites(columns: TraceColumns, calls: I64) -> list[CallSite]:
-    """Return where each host event in ``calls`` was made; -1 stands for no event.
-
-    Backward work runs on a thread without Python frames, so that nothing is around it.
-    """
+    """Return where each host event in ``calls`` was made; -1 stands for no event."""
     frames = columns.category == Category.PYTHON
     if not frames.any():
         return [CallSite(None, None)] * len(calls)

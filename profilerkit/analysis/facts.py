@@ -1,39 +1,54 @@
 """Facts: the pure numbers rules read. ``None`` means not measured; nothing here decides anything."""
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from typing import Any, Self, TypeVar
 
-import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.table import CollectiveWork, CommFacts
-from profilerkit.analysis.device.bus_copies import SmallCopyFacts
-from profilerkit.analysis.device.copies import CopyFacts
-from profilerkit.analysis.device.device_facts import AllocatorFacts, ChainFacts, ColdFacts, DeviceFacts, SyncFacts
-from profilerkit.analysis.device.kernels import LaunchFacts
-from profilerkit.analysis.device.roofline import MathFacts
-from profilerkit.analysis.doubts import Doubt
-from profilerkit.analysis.host.host_facts import HostFacts, InputFacts
-from profilerkit.analysis.host.lines import HotLine
+from profilerkit.analysis.host.host_facts import InputFacts
+from profilerkit.analysis.host.lines import HotLine, growing_line, lines_of
 from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.job_facts import (
+    all_ranks,
+    communication_of,
+    device_of_run,
+    host_facts,
+    judged_of,
+    known_world,
+    memory_of_run,
+    probed,
+    scaled_shares,
+    timed_rank,
+    with_links,
+)
 from profilerkit.analysis.kernel_losses.find import KernelLosses
-from profilerkit.analysis.ledger.pauses import Pause
+from profilerkit.analysis.ledger.pauses import Pause, pauses
 from profilerkit.analysis.logs.history import LogFacts
-from profilerkit.analysis.memory.use import MemoryUse
-from profilerkit.analysis.replay.gate import ReplayFacts
+from profilerkit.analysis.memory.use import MemoryUse, memory_use_of
+from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.ranks.alike import host_ranks, sibling_cores, uneven_steps, why_no_trace, without_trace
+from profilerkit.analysis.ranks.job import compare, notes_of
+from profilerkit.analysis.ranks.late import late_by_timers, may_be_hidden
+from profilerkit.analysis.ranks.waiting import job_steps, rank_steps
 from profilerkit.analysis.stats import ratio_error
-from profilerkit.analysis.steps.series import FEW_STEPS, Stall, StepSeries
-from profilerkit.analysis.surroundings import Surroundings, Throttling
-from profilerkit.analysis.workers.loading import LoadingFacts
-from profilerkit.hardware import DeviceSpec
-from profilerkit.model.communication import Communication
+from profilerkit.analysis.steps.lanes import median_step
+from profilerkit.analysis.steps.series import FEW_STEPS, StepSeries
+from profilerkit.analysis.steps.table import NO_STEPS, trace_series
+from profilerkit.analysis.surroundings import Surroundings, Throttling, surroundings, throttling
+from profilerkit.analysis.trace_facts import TraceFacts, device_spec
+from profilerkit.analysis.trust import doubts_of, trust_of
+from profilerkit.analysis.workers.queue import loading_facts
+from profilerkit.model.change import revise
 from profilerkit.model.events import MedianStep
-from profilerkit.model.finding import SOURCES_BY_STRENGTH, CodeLine, Evidence, Probed, Source
-from profilerkit.model.memory import Memory
-from profilerkit.model.report import Compute, HostCopy, Kernel
-from profilerkit.model.run import Loader, Series, Trust, Workers
-from profilerkit.model.step import Family, JobSteps, Part, Rank, RankSteps, Steps
-from profilerkit.rundir.layout import NoKernels
+from profilerkit.model.finding import SOURCES_BY_STRENGTH, CodeLine, Evidence, Source
+from profilerkit.model.report import HostCopy, Kernel
+from profilerkit.model.run import Loader, Series, Trust
+from profilerkit.model.step import Family, Rank
+from profilerkit.rundir.ending import Ending
+from profilerkit.rundir.layout import RIVAL, NoKernels, RankMeta
+from profilerkit.rundir.reader import RankRecord, RunRecord
 from profilerkit.trace.columns import Recorder
 
 #: A part is of one step where the others have less than this ratio of its share of all (a choice: recorded allocations
@@ -42,142 +57,346 @@ LEFT_BY_ONE = 0.5
 #: In ``Facts.evidence``: as many observations as there are steady steps.
 STEADY = -1
 
+_Value = TypeVar("_Value")
 
-class Facts(msgspec.Struct, frozen=True):
+
+_NOTHING = RankFacts(None, "", None, None, None, (), NO_STEPS, None, None, None, (), (), None)
+
+
+def _of_rank(get: Callable[[RankFacts], _Value]) -> cached_property[_Value]:
+    """A member that the judged rank holds."""
+    return cached_property(lambda facts: get(facts.chosen))
+
+
+def _member(get: Callable[["Facts"], _Value]) -> cached_property[_Value]:
+    return cached_property(get)
+
+
+def _of_trace(get: Callable[[TraceFacts], _Value | None]) -> cached_property[_Value | None]:
+    """A member that the judged rank's trace holds; ``None`` without a trace."""
+    return cached_property(lambda facts: None if facts.trace is None else get(facts.trace))
+
+
+class Facts:
     """Everything the rules may know about a run, in the words of the judged rank.
 
-    Attributes:
-        mode: gpu, cpu (main thread is treated as the device) or steps (timers only).
-        step_ns: median steady step, ns; ``None`` if there is none.
-        step_error_ns: its standard error; ``None`` for a single step.
-        parts: breakdown of the judged rank, largest first.
-        ranks: every rank that was read.
-        rank_steps: each of them in each judged step; ``None`` for a single one.
-        job_steps: the judged steps as means over the ranks; ``None`` likewise.
-        lines: of the user's that hold most of a place, as far as stacks were sampled; the places are ``lines_of``'s.
-        judged_rank: position in ``ranks`` of the rank the parts describe.
-        missing_ranks: ranks of the job that were not read; ``None`` when unknown.
-        waiting_share: share of a step that the median other rank waits for the judged one; ``None`` if none is late.
-        jitter_share: what of it would be left if that rank came with the others; ``None`` likewise.
-        shown_share: share in which transfers are exposed on the median other rank that the judged one computes through;
-            ``None`` likewise, and where transfers are not known.
-        late_by_timers: whether the judged rank spends much more than the others in what timers measure, and nothing
-            else tells who waits for whom.
-        late_by_clock: whether only the devices' clocks show that the others wait for it.
-        timed_may_be_hidden: whether devices may have worked beside what the timers measured, and no trace tells.
-        communication: what the collectives of all ranks say; ``None`` when none was seen.
-        device_events_missing: the trace shows that a device was used, and holds none of its events.
-        has_rival: another profiler kept the judged rank from being traced.
-        kernels_unseen: why the trace of a run that trained on a device holds none of the device's events though they
-            were asked for, and its timers tell the story; ``None`` where nothing is missing.
-        doubts: what makes the split of the step less sure.
-        failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
-        raised: whether an exception ended a rank; after a mere silence the run may still be under way.
-        refused: no rank recorded anything, because the disk took nothing: it was full, or the host went down.
-        usable_cores: of the host, divided among its ranks; ``None`` when unknown.
-        has_whole_host: the run may use all cores of its host, as far as that is known.
-        host_ranks: recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
-        spec: device peaks; ``None`` for an unknown device.
-        workers: what the loader's worker processes did; ``None`` without any, or where that was not recorded.
-        taken: share of the recorded step in the queue for processors that other programs hold; 0 where none is known.
-        alone: part to the share of the traced step that it alone kept the device from computing; derived, empty
-            without device events.
-        hidden: part to the share in which the host was held up by it while the device communicated or copied; a fix of
-            it shows only once that transfer is gone as well.
-        loading: the replayed queue of the loader and its epochs; ``None`` without records of steps.
-        copies: of batches, from pageable memory; ``None`` without device events, and so ``pinned`` and
-            ``small_copies``.
-        pinned: the same from pinned memory, or such as the trace does not name.
-        host: what the training process does besides issuing work.
-        memory_use: what memory costs beside its size.
-        pauses: what training stood still for, over all steps of a run that was recorded whole.
-        surroundings: what the run shares its device with.
-        kernel_losses: what the device's kernels waste; ``None`` without device events.
-        throttling: how far the device's clock was held down; ``None`` where it was not sampled.
-        collective_work: what the collectives are made of; ``None`` without a trace.
-        logs: what logs beside the recording, or alone, say; ``None`` without any.
-        by_dumps: nothing but dumps of flight recorders was read; the steps are what their collectives repeat.
-        replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
-        median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
-        framework: what was profiled, where it is not PyTorch.
-        recorder: the tool that has to record more.
-        unprofiled: of what kinds the trace's events are, where none is a profiler's.
-        probes: those that were asked for, made or not.
-        step_series: the judged rank's steps with their parts, by its timers and by its trace, as far as there are any.
+    Each member is computed when it is first asked for, from what was read alone, and kept. ``revise`` gives a copy with
+    other values.
+
+    Args:
+        read: its ranks; without any, as in tests, only ``known`` members are not missing.
+        run: what the whole run left behind; ``None`` where only traces were given.
+        ending: how it ended; ``None`` where that is not known.
+        device_name: overrides the one in the trace.
+        world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
+        recorded: how many different ranks there are; ``None`` takes each of ``read`` for one.
+        told: position of the rank that is judged where nobody is waited for; ``None`` leaves it to the facts.
+        notes: what is said about the run as a whole, for the trust section.
+        known: members that are not computed.
     """
 
-    mode: Literal["gpu", "cpu", "steps"]
-    steps: Steps
-    step_ns: float | None
-    step_error_ns: float | None
-    parts: tuple[Part, ...]
-    ranks: tuple[Rank, ...]
-    trust: Trust
-    judged_rank: int = 0
-    world_size: int | None = None
-    missing_ranks: int | None = None
-    waiting_share: float | None = None
-    jitter_share: float | None = None
-    shown_share: float | None = None
-    late_by_timers: bool = False
-    late_by_clock: bool = False
-    timed_may_be_hidden: bool = False
-    communication: Communication | None = None
-    device_events_missing: bool = False
-    kernels_unseen: NoKernels | None = None
-    has_rival: bool = False
-    doubts: tuple[Doubt, ...] = ()
-    failure: str | None = None
-    raised: bool = False
-    refused: bool = False
-    input: InputFacts | None = None
-    loader: Loader | None = None
-    workers: Workers | None = None
-    usable_cores: float | None = None
-    has_whole_host: bool = False
-    host_ranks: int | None = None
-    device: DeviceFacts | None = None
-    copies: CopyFacts | None = None
-    syncs: SyncFacts | None = None
-    allocator: AllocatorFacts | None = None
-    math: MathFacts | None = None
-    chains: ChainFacts | None = None
-    comm: CommFacts | None = None
-    stalls: tuple[Stall, ...] = ()
-    cold: ColdFacts | None = None
-    spec: DeviceSpec | None = None
-    kernels: tuple[Kernel, ...] = ()
-    compute: Compute | None = None
-    host_copies: tuple[HostCopy, ...] = ()
-    memory: Memory = msgspec.field(default_factory=Memory)
-    samples: tuple[Series, ...] = ()
-    trace_read: bool = True
-    launches: LaunchFacts | None = None
-    taken: float = 0.0
-    alone: Mapping[str, float] = msgspec.field(default_factory=dict)
-    hidden: Mapping[str, float] = msgspec.field(default_factory=dict)
-    loading: LoadingFacts | None = None
-    pinned: CopyFacts | None = None
-    small_copies: SmallCopyFacts | None = None
-    host: HostFacts = msgspec.field(default_factory=HostFacts)
-    memory_use: MemoryUse = msgspec.field(default_factory=MemoryUse)
-    pauses: tuple[Pause, ...] = ()
-    surroundings: Surroundings = msgspec.field(default_factory=Surroundings)
-    kernel_losses: KernelLosses | None = None
-    throttling: Throttling | None = None
-    collective_work: CollectiveWork | None = None
-    logs: LogFacts | None = None
-    by_dumps: bool = False
-    replay: ReplayFacts | None = None
-    median_step: MedianStep | None = None
-    framework: str | None = None
-    recorder: Recorder = "torch"
-    unprofiled: str | None = None
-    probes: tuple[Probed, ...] = ()
-    rank_steps: RankSteps | None = None
-    step_series: tuple[StepSeries, ...] = ()
-    job_steps: JobSteps | None = None
-    lines: Mapping[str, HotLine] = msgspec.field(default_factory=dict)
+    def __init__(
+        self,
+        read: Sequence[RankFacts] = (),
+        /,
+        *,
+        run: RunRecord | None = None,
+        ending: Ending | None = None,
+        told: int | None = None,
+        world_size: int | None = None,
+        recorded: int | None = None,
+        notes: Sequence[str] = (),
+        device_name: str | None = None,
+        **known: Any,
+    ) -> None:
+        self._read, self._run, self._ending, self._told = read or (_NOTHING,), run, ending, told
+        self._world, self._recorded, self._notes = world_size, recorded, notes
+        self._device_name = device_name
+        self.__dict__.update(known if read else {"trace_read": True, **known})
+
+    def __replace__(self, **changes: object) -> Self:
+        unknown = [name for name in changes if not isinstance(getattr(type(self), name, None), cached_property)]
+        if unknown:
+            raise TypeError(f"facts have no {', '.join(unknown)}")
+        made = copy(self)
+        made.__dict__.update(changes)
+        return made
+
+    # The job, and which of its ranks is judged.
+
+    #: Ranks of the job.
+    world_size = _member(lambda facts: known_world(facts._read, facts._world))
+    #: The ranks after they were compared.
+    job = _member(lambda facts: compare(facts._read, facts.world_size))
+    #: Position of the rank that the others wait for by the timers alone.
+    timed = _member(lambda facts: timed_rank(facts.job))
+    #: Position in ``ranks`` of the rank the parts describe.
+    judged_rank = _member(lambda facts: judged_of(facts.job, facts.timed, facts._told))
+    #: What was read of the judged rank.
+    chosen = _member(lambda facts: facts.job.ranks[judged_of(facts.job, facts.timed, facts._told)])
+
+    @property
+    def trace(self) -> TraceFacts | None:
+        """The judged rank's trace."""
+        return self.chosen.trace
+
+    @property
+    def record(self) -> RankRecord | None:
+        """The judged rank's record."""
+        return self.chosen.record
+
+    @property
+    def meta(self) -> RankMeta | None:
+        """What the judged rank's record says of its process."""
+        return self.record.meta if self.record else None
+
+    #: Every rank that was read.
+    ranks = _member(lambda facts: all_ranks(facts.job))
+
+    @cached_property
+    def missing_ranks(self) -> int | None:
+        """Ranks of the job that were not read; ``None`` when unknown."""
+        read = self._recorded or len(self.job.ranks)
+        return max(self.world_size - read, 0) if self.world_size is not None else None
+
+    #: Share of a step that the median other rank waits for the judged one; ``None`` if none is late.
+    waiting_share = _member(lambda facts: facts.job.waiting_share)
+    #: What of it would be left if that rank came with the others; ``None`` likewise.
+    jitter_share = _member(lambda facts: facts.job.jitter_share)
+    #: Share in which transfers are exposed on the median other rank that the judged one computes through.
+    shown_share = _member(lambda facts: facts.job.shown_share)
+    #: Whether the judged rank spends much more than the others in what timers measure, and nothing else tells.
+    late_by_timers = _member(lambda facts: facts.timed == facts.judged_rank)
+    #: Whether only the devices' clocks show that the others wait for it.
+    late_by_clock = _member(lambda facts: facts.late_by_timers and late_by_timers(facts.job.ranks) is None)
+    #: Whether devices may have worked beside what the timers measured, and no trace tells.
+    timed_may_be_hidden = _member(lambda facts: may_be_hidden(facts.job.ranks))
+    #: Each rank in each judged step; ``None`` for a single one.
+    rank_steps = _member(lambda facts: rank_steps(facts.job.ranks, facts.job.ledger))
+    #: The judged steps as means over the ranks; ``None`` likewise.
+    job_steps = _member(lambda facts: job_steps(facts.job.ranks, facts.judged_rank))
+    #: What the collectives of all ranks say; ``None`` when none was seen.
+    communication = _member(lambda facts: communication_of(facts.job, facts.judged_rank, facts.timed))
+    #: Which rank failed first and which left no word of its end; ``None`` when all came to their end.
+    failure = _member(lambda facts: facts._ending.failure if facts._ending else None)
+    #: Whether an exception ended a rank; after a mere silence the run may still be under way.
+    raised = _member(lambda facts: facts._ending is not None and facts._ending.raised)
+    #: Whether no rank recorded anything, as the disk took nothing: it was full, or the host went down.
+    refused = _member(lambda facts: facts._ending is not None and facts._ending.refused)
+
+    # How far to trust it.
+
+    #: What makes the split of the step less sure.
+    doubts = _member(lambda facts: tuple(doubts_of(facts.chosen, without_trace(facts.job.ranks))))
+
+    @cached_property
+    def trust(self) -> Trust:
+        """What was recorded, how completely, and what recording cost."""
+        ranks = self.job.ranks
+        of_the_run = [*without_trace(ranks), *notes_of(self.job, self.world_size), *uneven_steps(ranks)]
+        return trust_of(ranks, self.chosen, [*self._notes, *of_the_run], self.doubts)
+
+    #: Whether another profiler kept the judged rank from being traced.
+    has_rival = _member(lambda facts: facts.trace is None and RIVAL in why_no_trace(facts.record))
+    #: Whether the judged rank has a trace.
+    trace_read = _member(lambda facts: facts.trace is not None)
+
+    @cached_property
+    def device_events_missing(self) -> bool:
+        """Whether the trace shows that a device was used, and holds none of its events."""
+        if self.trace is None or not self.trace.device_events_missing:
+            return False
+        # Of a file that is cut off the device's events may be what is missing; the whole file of another rank tells.
+        whole = any(r.trace and r.mode == "cpu" and not r.trace.device_events_missing for r in self.job.ranks)
+        return not (self.trace.damage.truncated and whole)
+
+    @cached_property
+    def kernels_unseen(self) -> NoKernels | None:
+        """Why a trace lacks the device's events, so that timers tell the story; ``None`` where none is missing."""
+        if self.chosen.unseen is None or self.record is None:
+            return None
+        return next((status.no_kernels for status, _ in self.record.windows if status.no_kernels), "unknown")
+
+    framework = _of_trace(lambda trace: trace.meta.framework)
+    #: Of what kinds the trace's events are, where none is a profiler's.
+    unprofiled = _of_trace(lambda trace: trace.meta.unprofiled)
+    #: The tool that has to record more.
+    recorder: cached_property[Recorder] = _member(lambda facts: facts.trace.meta.recorder if facts.trace else "torch")
+    #: Whether only dumps of flight recorders were read; the steps are what their collectives repeat.
+    by_dumps: cached_property[bool] = _member(lambda _: False)
+    #: What logs beside the recording, or alone, say.
+    logs: cached_property[LogFacts | None] = _member(lambda _: None)
+
+    # The judged steps.
+
+    #: gpu, cpu (main thread is treated as the device) or steps (timers only).
+    mode = _of_rank(lambda rank: rank.mode)
+    steps = _of_rank(lambda rank: rank.steps)
+    #: Standard error of the median steady step; ``None`` for a single step.
+    step_error_ns = _of_rank(lambda rank: rank.step_error_ns)
+    #: Breakdown of the judged rank, largest first.
+    parts = _of_rank(lambda rank: rank.parts)
+    workers = _of_rank(lambda rank: rank.workers)
+    stalls = _of_rank(lambda rank: rank.stalls)
+
+    @cached_property
+    def step_ns(self) -> float | None:
+        """Median steady step, ns; ``None`` if there is none."""
+        time = self.chosen.steps.time_ns
+        return float(time.median) if time else None
+
+    @cached_property
+    def step_series(self) -> tuple[StepSeries, ...]:
+        """The judged rank's steps with their parts, by its timers and by its trace, as far as there are any."""
+        traced = trace_series(self.trace) if self.trace and self.chosen.log is not None else None
+        return tuple(series for series in (self.chosen.series, traced) if series is not None)
+
+    @cached_property
+    def median_step(self) -> MedianStep | None:
+        """One traced step as a timeline; ``None`` without a trace that holds a steady one."""
+        trace = self.trace
+        if trace is None or not trace.lanes:
+            return None
+        return median_step(trace.lanes, trace.steps, trace.partition, self.chosen.rank)
+
+    #: Share of the recorded step in the queue for processors that other programs hold; 0 where none is known.
+    taken: cached_property[float] = _member(lambda _: 0.0)
+
+    # Loading and the host.
+
+    @cached_property
+    def lines(self) -> Mapping[str, HotLine]:
+        """The user's lines that hold most of a place, as far as stacks were sampled; the places are ``lines_of``'s."""
+        record, log = self.record, self.chosen.log
+        if record is None or log is None:
+            return {}
+        growing = growing_line(record, log)
+        return {**lines_of(record, log), **({"growing": growing} if growing else {})}
+
+    @cached_property
+    def loader(self) -> Loader | None:
+        """The loader's settings, where its waits are those of the steps."""
+        log = self.chosen.log
+        return self.meta.loader if self.meta and (log is None or log.waits_seen) else None
+
+    @cached_property
+    def input(self) -> InputFacts | None:
+        """How batches are waited for."""
+        known, line = self.chosen.input, self.lines.get("input")
+        if known is None or line is None or worker_count(self.loader, known):
+            return known
+        return revise(known, frames=line.frames, frames_ratio=line.share)
+
+    #: The replayed queue of the loader and its epochs; ``None`` without records of steps.
+    loading = _member(lambda facts: loading_facts(facts.record, facts.chosen.log, facts.chosen.workers))
+    #: What the training process does besides issuing work.
+    host = _member(lambda facts: host_facts(facts.record, facts.chosen.log, facts.trace, facts.lines.get("python")))
+    #: Recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
+    host_ranks = _member(lambda facts: host_ranks(facts.job.ranks, facts.chosen))
+    #: Usable cores of the judged rank's host, divided among the ranks recorded there; ``None`` when unknown.
+    usable_cores = _member(lambda facts: facts.meta.usable_cores / (facts.host_ranks or 1) if facts.meta else None)
+
+    @cached_property
+    def has_whole_host(self) -> bool:
+        """Whether the run may use all cores of its host, as far as that is known."""
+        meta = self.meta
+        return meta is not None and meta.host_cores is not None and meta.usable_cores >= meta.host_cores
+
+    #: Sampled signals, each in a summary.
+    samples = _member(
+        lambda facts: (*facts.chosen.samples, *sibling_cores(facts.job.ranks, facts.chosen, facts.world_size))
+    )
+
+    @cached_property
+    def pauses(self) -> tuple[Pause, ...]:
+        """What training stood still for, over all steps of a run that was recorded whole."""
+        record, log = self.record, self.chosen.log
+        return () if record is None or log is None else pauses(record, log, self.chosen.account)
+
+    @cached_property
+    def surroundings(self) -> Surroundings:
+        """What the run shares its device with."""
+        record, log = self.record, self.chosen.log
+        if record is None or log is None:
+            return Surroundings()
+        return surroundings(record, log, [rank.record for rank in self.job.ranks if rank.record])
+
+    #: Probes that were asked for, made or not.
+    probes = _member(lambda facts: probed(facts.record.probes if facts.record else None))
+
+    # The device and its memory.
+
+    #: Device peaks; ``None`` for an unknown device.
+    spec = _member(lambda facts: device_spec(facts.trace.properties if facts.trace else None, facts._device_name))
+    #: The device in the run's steps: it works in each as long as in a traced one.
+    device = _member(lambda facts: device_of_run(facts.chosen))
+
+    @cached_property
+    def throttling(self) -> Throttling | None:
+        """How far the device's clock was held down; ``None`` where it was not sampled."""
+        gpu = self.meta.gpu if self.meta else None
+        samples = [rank.record.samples if rank.record else () for rank in self.job.ranks]
+        return throttling(samples, self.judged_rank, gpu.power_limit_default_mw if gpu else None)
+
+    #: Part to the share of the traced step that it alone kept the device from computing; empty without a device.
+    alone: cached_property[Mapping[str, float]] = _member(
+        lambda facts: facts.trace.shares(facts.trace.partition.alone) if facts.trace else {}
+    )
+
+    @cached_property
+    def hidden(self) -> Mapping[str, float]:
+        """Part to the share in which the host was held up by it while the device communicated or copied.
+
+        A fix of it shows only once that transfer is gone as well.
+        """
+        return self.trace.shares(self.trace.partition.hidden) if self.trace else {}
+
+    #: Of batches, from pageable memory; ``None`` without device events, and so ``pinned`` and ``small_copies``.
+    copies = _of_trace(lambda trace: trace.copies)
+    #: The same from pinned memory, or such as the trace does not name.
+    pinned = _of_trace(lambda trace: trace.pinned)
+    small_copies = _of_trace(lambda trace: trace.small_copies)
+    syncs = _of_trace(lambda trace: trace.syncs)
+    allocator = _of_trace(lambda trace: trace.allocator)
+    cold = _of_trace(lambda trace: trace.cold)
+    launches = _of_trace(lambda trace: trace.launches)
+    compute = _of_trace(lambda trace: trace.compute)
+    #: What the collectives are made of; ``None`` without a trace.
+    collective_work = _of_trace(lambda trace: trace.collective_work)
+    #: Some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
+    replay = _of_trace(lambda trace: trace.replay)
+    #: Kernels with most time.
+    kernels: cached_property[tuple[Kernel, ...]] = _member(lambda facts: facts.trace.kernels if facts.trace else ())
+    #: Copies between host and device.
+    host_copies: cached_property[tuple[HostCopy, ...]] = _member(
+        lambda facts: facts.trace.host_copies if facts.trace else ()
+    )
+    #: Matrix products, in shares of the run's step.
+    math = _member(lambda facts: scaled_shares(facts.trace.math if facts.trace else None, facts.chosen))
+    #: Runs of kernels that can be fused, in shares of the run's step.
+    chains = _member(lambda facts: scaled_shares(facts.trace.chains if facts.trace else None, facts.chosen))
+
+    @cached_property
+    def kernel_losses(self) -> KernelLosses | None:
+        """What the device's kernels waste; ``None`` without device events."""
+        losses = self.trace.kernel_losses if self.trace else None
+        found = scaled_shares(losses, self.chosen)
+        # What the host takes is in these.
+        return found and losses and revise(found, optimizer=losses.optimizer, searches=losses.searches)
+
+    #: The table of collectives, with the share of the link's peak they reach.
+    comm = _member(lambda facts: with_links(facts.trace.comm, facts.spec) if facts.trace and facts.trace.comm else None)
+    #: What the trace and the samplers tell of it.
+    memory = _member(lambda facts: memory_of_run(facts.chosen))
+
+    @cached_property
+    def memory_use(self) -> MemoryUse:
+        """What memory costs beside its size."""
+        manifest = self._run.manifest if self._run else None
+        known = self.trace.memory_use if self.trace else MemoryUse()
+        return memory_use_of(known, self.record, self.chosen.log, manifest.environment if manifest else None)
+
+    # Views of the members.
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""
@@ -311,3 +530,10 @@ class Facts(msgspec.Struct, frozen=True):
 def belongs(part: str, names: tuple[str, ...]) -> bool:
     """Whether a part is one of ``names``, or in a group named with its dot."""
     return part in names or any(name.endswith(".") and part.startswith(name) for name in names)
+
+
+def worker_count(loader: Loader | None, known: InputFacts | None) -> int | None:
+    """Worker processes of the loader; 0 when the main process loads, ``None`` when unknown."""
+    if loader and loader.num_workers is not None:
+        return loader.num_workers
+    return 0 if known is not None and known.single_process else None

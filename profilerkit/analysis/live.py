@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from profilerkit.analysis.evaluation import with_evaluation
+from profilerkit.analysis.events import with_evaluation
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ranks.late import TIMED_SPREAD, median_rank_ns
 from profilerkit.analysis.stats import median, quantile
@@ -36,14 +36,7 @@ _LIMITS = ("power_limit_mw", "sm_clock_max_mhz", "memory_total_bytes")
 
 
 def live_of(run: RunRecord, states: Mapping[int, RankState], report: Report | None, now_unix_ns: int) -> Live:
-    """What the job does now.
-
-    Args:
-        run: its records so far.
-        states: of each rank in ``run``.
-        report: what an analysis of its records said; ``None`` where there was none yet.
-        now_unix_ns: the time of day.
-    """
+    """What the job does now."""
     logs = {entry.rank: _latest_log(entry) for entry in run.ranks}
     ranks = tuple(_rank(entry, logs[entry.rank]) for entry in run.ranks)
     is_over = bool(ranks) and all(state in ("ended", "killed") for state in states.values())

@@ -1,5 +1,6 @@
-"""The partition of the steady window: every instant belongs to exactly one part."""
+"""Partition the steps of a trace into parts, and hold the trace with what was found in it."""
 
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -7,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
-from profilerkit.analysis.device.kernels import KernelNames, device_rows, used_a_device
+from profilerkit.analysis.device.kernels import KernelNames, device_rows, self_times, used_a_device
+from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.host.activity import NO_ROWS, HostActivity, Queue, loading_rows
 from profilerkit.analysis.host.feeding import NOT_FED, Feeding, inferred_input, made_on_host
 from profilerkit.analysis.host.gaps import Held, Issued, attribute, in_order, releases
@@ -25,8 +27,9 @@ from profilerkit.analysis.intervals import (
     with_label,
 )
 from profilerkit.analysis.parts import LEAVES, leaf
+from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.errors import InvariantError
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import Bools, Category, TraceColumns
 
 #: Largest allowed difference between the sum of the parts and the window, relative to the window.
 SUM_TOLERANCE = 1e-6
@@ -42,14 +45,10 @@ class Partition(msgspec.Struct, frozen=True):
 
     Attributes:
         mode: ``gpu``, or ``cpu`` when the main thread is treated as the device.
-        segments: labels are indices into ``LEAVES``.
         per_step: ``(n_steps, n_leaves)`` int64 ns; rows follow the window's spans.
         alone: the same shape, time that only this part kept the device from computing; ``None`` without a device.
         hidden: the same shape, time in which the host was held up as well while the device communicated or copied.
-        fed: how the main thread gets its batches.
         lead_in: what leads up to the batch copies, where the main thread's input is only inferred from that.
-        copies: rows of the judged device's copies and memsets, sorted.
-        copy_leaf: ``(n_copies,)`` int64, leaf of each.
     """
 
     mode: Literal["gpu", "cpu"]
@@ -69,18 +68,9 @@ class Partition(msgspec.Struct, frozen=True):
         at = np.minimum(np.searchsorted(self.copies, rows), len(self.copies) - 1)
         return np.where(self.copies[at] == rows, self.copy_leaf[at], -1)
 
-    @property
-    def totals(self) -> I64:
-        """``(n_leaves,)`` int64 ns over the window."""
-        totals: I64 = self.per_step.sum(axis=0)
-        return totals
-
 
 def busiest_device(columns: TraceColumns, window: Spans) -> int:
-    """The device with most event time from the first to the last step, -1 where no event names a device.
-
-    Neither an idle second device nor one that worked before the steps may change the answer.
-    """
+    """The device with most event time from the first to the last step, -1 where no event names a device."""
     rows = device_rows(columns) & (columns.device >= 0)
     if not rows.any() or not len(window):
         return -1
@@ -114,16 +104,10 @@ def partition_and_host(
 ) -> tuple[Partition, HostActivity]:
     """Cut ``window`` into parts: device mode if the trace holds device events, else the main thread is the device.
 
-    Args:
-        columns: the trace.
-        names: its names, classified for host threads.
-        kinds: its names, classified for kernels and operators.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        window: one span per judged step.
-        work: ``(n_events,)`` int64, leaf of each compute kernel, or without a device of each operator.
-        issuing: when the host issued each step, where ``window`` is when the device did it.
-        between: from the end of each step's own range to the next one, where the run itself said where its steps begin:
-            the batch is got there, or in what leads up to the copy of it.
+    ``work`` is the leaf of each compute kernel, or without a device of each operator; ``issuing`` is when the host
+    issued each step of ``window``, where that is when the device did it. ``between`` reaches from the end of a step's
+    own range to the next one, where the run itself said where its steps begin: the batch is got there, or in what leads
+    up to the copy of it.
 
     Raises:
         InvariantError: the parts do not sum to the window.
@@ -257,12 +241,7 @@ def _host(
 def _on_host(
     columns: TraceColumns, names: HostNames, kinds: KernelNames, window: Spans, work: I64, main: int
 ) -> tuple[HostActivity, Segments]:
-    """CPU-only mode: operators of the main and the backward thread are the compute.
-
-    What one of these threads does to issue a collective is communication, whatever operator it does that in: DDP issues
-    its own within backward, a loop outside of any. Where a device was used, and nothing of it was recorded, operators
-    issue its work: what they compute is not known.
-    """
+    """CPU-only mode: operators of the main and the backward thread are the compute."""
     operator = columns.category == Category.CPU_OP
     unseen = used_a_device(columns)
     host = HostActivity(
@@ -304,3 +283,76 @@ def _computed(columns: TraceColumns, operators: I64, communicates: npt.NDArray[n
 def _complete(painted: Segments) -> Segments:
     label = np.where(painted.label < 0, leaf("idle.unknown"), painted.label)
     return Segments(painted.start, painted.end, label)
+
+
+# Without slots: what is derived is kept beside the fields.
+class TraceView(msgspec.Struct, frozen=True, dict=True):
+    """A trace with its names, steps, partition and roofline."""
+
+    columns: TraceColumns
+    names: HostNames
+    kinds: KernelNames
+    launches: I64
+    steps: TraceSteps
+    roof: Roofline
+    leaves: I64
+    ran: Bools
+    host: HostActivity
+    parts: Partition
+    most_events: int
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether there is a device, or the main thread stands for it."""
+        return self.parts.mode == "gpu"
+
+    @property
+    def device_rows(self) -> Bools | None:
+        """``ran`` of a device; ``None`` without one."""
+        return self.ran if self.on_gpu else None
+
+    @cached_property
+    def judged(self) -> Bools:
+        """``(n_events,)`` events of the steady steps."""
+        return self.steps.judged_events(self.columns, self.launches)
+
+    @cached_property
+    def rows(self) -> I64:
+        """Rows that ran and are judged."""
+        return np.flatnonzero(self.ran & self.judged)
+
+    @property
+    def time_ns(self) -> I64:
+        """Time of each of ``rows``; operators count without what is nested in them."""
+        return self.columns.dur_ns[self.rows] if self.on_gpu else self_times(self.columns, self.rows)
+
+    @property
+    def window(self) -> Spans:
+        """The steady steps."""
+        return self.steps.steady
+
+    @property
+    def steady_ns(self) -> int:
+        """Length of the steady window, at least 1."""
+        return max(self.window.total_ns, 1)
+
+    @property
+    def count(self) -> int:
+        """Steady steps, at least 1."""
+        return max(len(self.window), 1)
+
+    @cached_property
+    def busy(self) -> Spans:
+        """When the device worked; empty without one."""
+        ran = self.ran
+        return union(self.columns.ts_ns[ran], self.columns.end_ns[ran]) if self.on_gpu else EMPTY
+
+    @cached_property
+    def main(self) -> int:
+        """The thread that runs the training loop; -1 where none is known."""
+        return main_thread(self.columns)
+
+    @cached_property
+    def device(self) -> int:
+        """The judged device; -1 where no event names one."""
+        return busiest_device(self.columns, Spans(self.steps.start, self.steps.end))

@@ -1,5 +1,6 @@
-"""One rank: join what its timers and its trace say into one breakdown of the steady step."""
+"""Join what a rank's timers and its trace say into one breakdown of the steady step."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
 
@@ -7,9 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.composition import Measured, compose
-from profilerkit.analysis.contention import ready_ratio
-from profilerkit.analysis.evaluation import with_evaluation
+from profilerkit.analysis.events import with_evaluation
 from profilerkit.analysis.host.host_facts import InputFacts
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ledger.account import Account, account
@@ -17,17 +16,121 @@ from profilerkit.analysis.parts import NAMED_PAUSES, UNSPLIT, WAITS, leaf, leaf_
 from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import Numbers, median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS, TraceSteps
-from profilerkit.analysis.steps.log import StepLog, log_of
+from profilerkit.analysis.steps.log import StepLog, exposed, log_of
 from profilerkit.analysis.steps.series import OUTLIER_RATIO, STALL_KINDS, Stall, StepSeries, unnamed_stalls
 from profilerkit.analysis.steps.table import NO_STEPS, log_series, log_steps, trace_series, trace_steps
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.analysis.workers.anatomy import named_wait, worker_facts
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.model.run import Series, Workers
 from profilerkit.model.step import PARTS, Part, Steps
 from profilerkit.rundir.reader import RankRecord
+
+# Timers see every step: its length, the waits, the named phases. A trace sees a few steps in detail, and slows the host
+# while it does. So the lengths come from the timers, the composition of the rest from the trace, and what neither
+# explains stays unexplained.
+
+#: Untraced steps may be longer than the traced composition by this ratio before the rest of them is unexplained.
+SAME_RATIO = 1.25
+
+#: Parts in which the device works; the rest is the host keeping it waiting.
+_WORK = ("compute.", "comm.", "input.h2d", "sync.d2h")
+
+#: The part that the profiler does not slow on a CPU, and the least that it leaves of the others (a choice).
+_BLOCKED = "input.fetch"
+_LEAST_RATIO = 0.5
+
+Times = dict[str, tuple[float, Source]]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What the timers saw of each judged step; arrays are ``(n_steps,)`` int64 ns.
+
+    Attributes:
+        spent: leaf to time of waits, named phases and collections, in the order in which they claim the step.
+        stall_ns: mean time per step of an unnamed periodic stall.
+        on_gpu: a device works beside the host, so that waits and phases may be hidden behind it.
+        room: time of the step in which the device may have stood still, as far as its clock tells; all of it without.
+    """
+
+    time: I64
+    spent: Mapping[str, I64]
+    stall_ns: float
+    on_gpu: bool
+    room: I64
+
+
+def compose(measured: Measured, traced: Mapping[str, float]) -> Times:
+    """Leaf to mean time per judged step, ns, and how it came about; the times sum to the mean step.
+
+    Steps that are longer than the typical one by more than their own waits and phases are a periodic stall or stay
+    unexplained: the trace of other steps does not tell what happened in them.
+
+    >>> seen = Measured(np.full(4, 100), {"input.wait": np.full(4, 30)}, 0.0, on_gpu=False, room=np.full(4, 100))
+    >>> {name: round(value) for name, (value, _) in compose(seen, {"compute.math": 50.0, "over.python": 20.0}).items()}
+    {'input.wait': 30, 'compute.math': 50, 'over.python': 20}
+    """
+    work = {name: value for name, value in traced.items() if name.startswith(_WORK)}
+    host = {name: value for name, value in traced.items() if name not in work}
+    time = measured.time.astype(np.float64)
+    idle = np.maximum(time - sum(work.values()), 0.0) if measured.on_gpu else time
+    taken = exposed(measured.spent, np.minimum(measured.room, idle))
+    rest = time - sum(taken.values())
+    source: Source = "derived" if measured.on_gpu else "measured"
+    out: Times = {name: (float(values.mean()), source) for name, values in taken.items()}
+    typical = min(float(np.median(rest)), float(rest.mean()))
+    slow = float(rest.mean()) - typical
+    stall = min(measured.stall_ns, slow)
+    for name, entry in (
+        *_shared_out(typical, work, host, on_gpu=measured.on_gpu).items(),
+        ("other.stall", (stall, "derived")),
+        ("idle.unknown", (slow - stall, "derived")),
+    ):
+        out[name] = (out[name][0] if name in out else 0.0) + entry[0], entry[1]
+    return {name: entry for name, entry in out.items() if entry[0] > 0}
+
+
+def _shared_out(typical: float, work: Mapping[str, float], host: Mapping[str, float], *, on_gpu: bool) -> Times:
+    """The rest of the typical step by the traced composition.
+
+    Kernels keep their traced length; what is left of the step is host time, less than traced where the profiler slowed
+    the host. On a CPU-only run it slows operators and collectives as well, so these are scaled alike: of gloo runs
+    whose traced steps took 1.3 and 1.5 times as long, operators and transfers had grown as much as Python, or more.
+    What is blocked on reading is not slowed: of a loop that sleeps for 24 ms of each step 20 were left otherwise.
+    """
+    if not on_gpu and (blocked := _blocked(typical, {**work, **host})):
+        rest = {name: value for name, value in host.items() if name != _BLOCKED}
+        return {**_shared_out(typical - blocked, work, rest, on_gpu=False), _BLOCKED: (blocked, "derived")}
+    working, waiting = sum(work.values()), sum(host.values())
+    if not working + waiting:
+        return {"idle.unknown": (typical, "derived")}
+    if on_gpu:
+        kept = min(1.0, typical / working) if working else 1.0
+        left = typical - kept * working
+        bent = min(left / waiting, SAME_RATIO) if waiting else 0.0
+    else:
+        kept = bent = min(typical / (working + waiting), SAME_RATIO)
+    exact = on_gpu and kept == 1.0
+    out: Times = {name: (kept * value, "measured" if exact else "derived") for name, value in work.items()}
+    out |= {name: (bent * value, "derived") for name, value in host.items()}
+    unknown = out.get("idle.unknown", (0.0, "derived"))[0] + typical - kept * working - bent * waiting
+    return {**out, "idle.unknown": (unknown, "derived")}
+
+
+def _blocked(typical: float, traced: Mapping[str, float]) -> float:
+    """Time blocked on reading, ns, where all of the traced step does not fit the typical one; 0 where it does.
+
+    It keeps its length while the others keep ``_LEAST_RATIO`` of theirs, and is never scaled by more than they are.
+    """
+    blocked, whole = traced.get(_BLOCKED, 0.0), sum(traced.values())
+    if typical >= whole or not blocked:
+        return 0.0
+    return max(min(blocked, typical - _LEAST_RATIO * (whole - blocked)), blocked * typical / whole)
+
+
+#: Share of CPU time below which the loading thread is blocked rather than computing.
+BLOCKED_RATIO = 0.5
 
 Floats = npt.NDArray[np.float64]
 
@@ -140,10 +243,7 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
 def _steps(
     trace: TraceFacts | None, log: StepLog | None, record: RankRecord | None, wait_part: str
 ) -> tuple[Steps, StepSeries | None]:
-    """The steps for the report, and as arrays: of the timers where they tell any, else of the trace.
-
-    A device that is far behind the host may have ended no step of those that the timers saw.
-    """
+    """The steps for the report, and as arrays: of the timers where they tell any, else of the trace."""
     if log is not None and (log.steady.any() or trace is None):
         series = log_series(log, wait_part, record.samples if record else ())
         found_by = record.meta.steps_found_by if record and record.meta else None
@@ -271,10 +371,7 @@ _NO_SAMPLES = np.empty(0)
 
 
 def _utilization(log: StepLog | None, record: RankRecord | None) -> Numbers:
-    """Return the shares of time in which the device ran kernels, of samples taken wholly in judged steps.
-
-    Too few of them are none.
-    """
+    """Return the shares of time in which the device ran kernels, of samples taken wholly in judged steps."""
     if record is None or log is None:
         return _NO_SAMPLES
     low, high = log.window
@@ -309,11 +406,6 @@ def _weights(log: StepLog, steps: TraceSteps, time: I64) -> tuple[Floats, Floats
 
     Steps in which nothing stops, and that are not much longer than the typical one, represent the others of their
     kind, with or without an optimizer step. Where each of a kind stops they count as they are.
-
-    Args:
-        log: of the timers.
-        steps: of the trace.
-        time: ``(n_judged,)`` what they take without what the timers measure, ns.
     """
     index = steps.index[steps.judged]
     stopped, weight = np.zeros(len(index)), np.ones(len(index))
@@ -340,11 +432,7 @@ def _source(name: str, source: Source, log: StepLog) -> Source:
 
 
 def input_part(log: StepLog, record: RankRecord | None, workers: Workers | None = None) -> str:
-    """Which input leaf the waits belong to.
-
-    Without workers the waiting thread loads the data itself, so its CPU time tells computing from blocking; with
-    workers their own records tell. Without either the cause is not known.
-    """
+    """Which input leaf the waits belong to."""
     loader = record.meta.loader if record and record.meta else None
     ratio = _ratio_of_waits(log, log.wait_cpu)
     if workers is not None:
@@ -364,10 +452,7 @@ def _ratio_of_waits(log: StepLog, spent: I64) -> float | None:
 
 
 def _queue_ratio(log: StepLog) -> float | None:
-    """Share of the waits of the steady steps in which their thread queued for a processor; ``None`` if none tells.
-
-    Few waits tell it, and all tell their CPU time: so it is the queue's share of what was not computed.
-    """
+    """Share of the waits of the steady steps in which their thread queued for a processor; ``None`` if none tells."""
     known = log.steady & (log.wait_queue >= 0) & (log.wait_cpu >= 0)
     off_ns, computed = int((log.wait - log.wait_cpu)[known].sum()), _ratio_of_waits(log, log.wait_cpu)
     if off_ns <= 0 or computed is None:
@@ -405,3 +490,12 @@ def _trace_stalls(series: StepSeries) -> tuple[Stall, ...]:
         for stall in unnamed_stalls(series, series.time)
         if stall.grew is None or not stall.grew.startswith("input.")
     )
+
+
+def ready_ratio(cpu_ratio: float, queue_ratio: float) -> float:
+    """Share of a wait in which its thread computed, as far as a busy machine let it.
+
+    >>> ready_ratio(0.2, 0.6)
+    0.8
+    """
+    return min(cpu_ratio + queue_ratio, 1.0)

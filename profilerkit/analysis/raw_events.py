@@ -197,12 +197,7 @@ def events_between(range_ns: tuple[int, int], trace: TraceFacts, columns: TraceC
 
 
 class _Events:
-    """The events of a trace that may fill an interval, masks ``(n_events,)``.
-
-    Attributes:
-        device: what ran on the judged device.
-        host: what the threads did that issue its work, without the marks of steps.
-    """
+    """The events of a trace that may fill an interval, masks ``(n_events,)``."""
 
     def __init__(self, columns: TraceColumns, trace: TraceFacts) -> None:
         steps = Spans(trace.steps.start, trace.steps.end)
@@ -258,13 +253,7 @@ class _Events:
 
 
 def raw_events(evidence: Evidence, rank: RankFacts, read: Callable[[TraceMeta], TraceColumns]) -> tuple[RawEvents, ...]:
-    """What the recording of a rank holds behind a number, a table for each file; empty where that cannot be told.
-
-    Args:
-        evidence: the number.
-        rank: whose number it is.
-        read: the columns of a trace by its files; facts keep none of the events.
-    """
+    """What the recording of a rank holds behind a number, a table for each file; empty where that cannot be told."""
     if not files_of(rank):
         return ()  # there are logs alone
     parts = tuple(name for name in evidence.behind if name in PARTS)

@@ -76,10 +76,6 @@ def theil_sen(x: Numbers, y: Numbers) -> Slope | None:
     correction of Kendall's variance, first order): memory and step times wander. Of more than ``MOST_POINTS`` points
     the medians of equal blocks are taken.
 
-    Args:
-        x: ascending.
-        y: same length.
-
     >>> theil_sen(np.arange(8), np.array([1, 3, 5, 7, 900, 11, 13, 15])).value
     2.0
     """

@@ -22,18 +22,13 @@ class Throttling(msgspec.Struct, frozen=True):
     """The samples of one device at work.
 
     Attributes:
-        n: samples.
         slowed_ratio: mean share of their time in which heat, the supply, or the hardware held the clock down.
         thermal_ratio: of the time, in which heat did.
         brake_ratio: of the samples, in which the supply did.
         capped_ratio: mean share of the time in which the power limit held the clock down; ``None`` where not told.
-        clock_mhz: mean clock of the multiprocessors.
         free_clock_mhz: median clock of the samples in which nothing but the power limit held it down; ``None`` without
             such samples.
         max_clock_mhz: the highest the device has; ``None`` where not told.
-        power_mw: mean power; ``None`` where not told.
-        power_limit_mw: limit of the power; ``None`` where not told.
-        power_limit_default_mw: the limit that the device boots with; ``None`` where not told.
         other_clock_mhz: median of the other ranks' mean clocks at work; ``None`` for a single rank.
         others_capped_ratio: the most that another rank's power limit held its clock down; ``None`` likewise.
         device: what a log calls the device; ``None`` for that of the judged rank.
@@ -138,17 +133,7 @@ FEWEST_DEVICES = 3
 
 
 class HotDevice(msgspec.Struct, frozen=True):
-    """The device that is hottest beside the others, at work.
-
-    Attributes:
-        label: how the report calls it: ``GPU 1``, ``the GPU of rank 1``.
-        n: its samples.
-        others: how many devices it is compared with.
-        temperature_c: its mean.
-        others_temperature_c: median of the others' means.
-        power_mw: its mean; ``None`` where not sampled.
-        others_power_mw: median of the others' means; ``None`` likewise.
-    """
+    """The device that is hottest beside the others, at work."""
 
     label: str
     n: int
@@ -172,11 +157,7 @@ class HotDevice(msgspec.Struct, frozen=True):
 
 
 def hottest(devices: Sequence[tuple[str, Sequence[Sample]]]) -> HotDevice | None:
-    """The device farthest above the median of the others; ``None`` below three devices at work with a temperature.
-
-    Args:
-        devices: label and samples of each.
-    """
+    """The device farthest above the median of the others; ``None`` below three devices at work with a temperature."""
     found = [(label, *_at_work([sample.gpu for sample in samples if sample.gpu])) for label, samples in devices]
     known = [(label, n, heat, power) for label, n, heat, power in found if heat is not None]
     if len(known) < FEWEST_DEVICES:

@@ -10,7 +10,6 @@ from profilerkit.analysis.communication.log import CollectiveLog, collective_log
 from profilerkit.analysis.communication.parallelism import parallelism_of
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.communication.table import EXPOSED, CollectiveWork, CommFacts, comm_facts
-from profilerkit.analysis.device.bus_copies import SmallCopyFacts, batch_copies, host_copies, small_copies
 from profilerkit.analysis.device.compute import compute_facts, compute_leaves, largest
 from profilerkit.analysis.device.copies import CopyFacts
 from profilerkit.analysis.device.device_facts import (
@@ -18,12 +17,15 @@ from profilerkit.analysis.device.device_facts import (
     ChainFacts,
     ColdFacts,
     DeviceFacts,
+    SmallCopyFacts,
     SyncFacts,
-    allocator_facts,
+    batch_copies,
     chain_facts,
     cold_facts,
     device_facts,
     device_window,
+    host_copies,
+    small_copies,
     sync_facts,
 )
 from profilerkit.analysis.device.kernels import KernelNames, LaunchFacts, lacks_device_events, launch_facts
@@ -46,6 +48,7 @@ from profilerkit.analysis.memory.allocator import judged_instants, memory_of
 from profilerkit.analysis.memory.use import MemoryUse, offloaded, recomputed_bytes, zeroed_gradients
 from profilerkit.analysis.partition import (
     Partition,
+    TraceView,
     busiest_device,
     judged_device_rows,
     partition_and_host,
@@ -58,7 +61,6 @@ from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_events, step_lanes
 from profilerkit.analysis.steps.phases import PhaseFacts, RecordingFacts, optimizer_rows, phase_facts, recording_facts
 from profilerkit.analysis.steps.trend import causes, loading_per_step, warmup_cost
-from profilerkit.analysis.trace_view import TraceView
 from profilerkit.hardware import DeviceSpec, lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Parallelism
@@ -153,9 +155,9 @@ def trace_facts(
 
     Args:
         columns: the trace.
+        device: overrides the name in the trace.
         whole: first and last step number that capture knows to be whole.
         steps_are_given: the user placed the step marks; after an optimizer step a loop may do more than get a batch.
-        device: a device name that overrides the one in the trace.
         registry: which names are communication; the built-in one unless given.
         replay_events: device events that are kept for replaying some of the steps; fewer where many ranks are read.
         events: keep the longest events of two steps too, for a timeline.
@@ -254,12 +256,13 @@ def _of_device(view: TraceView, properties: DeviceProperties | None) -> dict[str
     work = Judged(columns, kinds, launches, view.roof, np.flatnonzero(judged[view.roof.rows]), view.window, issuing)
     optimizer_step = optimizer_kernels(work)
     pageable, pinned = batch_copies(view)
+    calls = judged & (columns.category == Category.RUNTIME) & view.names.allocator[columns.name]
     return {
         "device": device_facts(view, properties),
         "copies": pageable,
         "syncs": sync_facts(view),
         # Without the host's calls there is nothing to count.
-        "allocator": None if columns.meta.framework else allocator_facts(view),
+        "allocator": None if columns.meta.framework else AllocatorFacts(calls_per_step=int(calls.sum()) / view.count),
         "math": math_facts(columns, kinds, view.roof, judged, view.steady_ns, properties),
         "chains": chain_facts(view, work.rows[optimizer_step >= 0]),
         "cold": cold_facts(view),

@@ -6,15 +6,17 @@ from typing import Literal
 import numpy as np
 
 from profilerkit.analysis.device.kernels import LaunchFacts
+from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import why_no_trace
+from profilerkit.analysis.steps.series import weaknesses
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
-from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, CaptureCost, Series, Signal
+from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, CaptureCost, Series, Signal, Trust
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord, named_ranks
-from profilerkit.trace.columns import Damage, Recorder
+from profilerkit.trace.columns import ANOTHER_FOLLOWS, Damage, Recorder
 from profilerkit.units import format_count, format_ratio
 
 #: Places and files beyond so many are counted instead of named.
@@ -71,10 +73,7 @@ def capture_cost(record: RankRecord | None, step_ns: int) -> CaptureCost | None:
 
 
 def _paused_ns(record: RankRecord, step_ns: int) -> int | None:
-    """Time the loop stood still for trace windows; ``None`` without a window.
-
-    Each took that much longer than the steps traced in it, and than the one before them in which torch got ready.
-    """
+    """Time the loop stood still for trace windows; ``None`` without a window."""
     events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
     windows = events[events["kind"] == EventKind.WINDOW]
     if not len(windows):
@@ -95,17 +94,13 @@ def budget_notes(records: Iterable[RankRecord]) -> list[str]:
         own = record.meta.own_cost if record.meta else None
         if own is None:
             continue
-        notes += [_sentence(text) for text in own.turned_off]
+        notes += [f"{text[:1].upper()}{text[1:]}." for text in own.turned_off]
         if own.is_exceeded:
             notes.append(
                 f"Recording every step cost more than its budget of {format_ratio(own.budget_ratio)}, even with parts "
                 "of it turned off; light=False records trace windows alone."
             )
     return list(dict.fromkeys(notes))
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 #: Signals of the trust section, the feature that gives them, and how the names of its series begin.
@@ -123,17 +118,13 @@ def counter_signals(record: RankRecord | None, samples: Sequence[Series], hint: 
         state = meta.features.get(feature) if meta is not None else None
         reason = state.reason if state is not None and not state.on else ""
         if not any(series.name.startswith(prefix) for series in samples):
-            reason = reason or ("nothing was sampled" if record is not None else "a trace holds no counters")
-            said.append(Signal(name=name, state="missing", reason=reason, hint=hint))
-        elif reason:
-            said.append(Signal(name=name, state="partial", reason=reason))
+            nothing = "nothing was sampled" if record is not None else "a trace holds no counters"
+            said.append(_seen(name, reason or nothing, hint))
         else:
-            said.append(Signal(name=name, state="measured"))
+            said.append(Signal(name=name, state="partial", reason=reason) if reason else _seen(name, None))
     gpu = meta.gpu if meta is not None else None
-    if gpu is not None and gpu.gpm:
-        said.insert(1, Signal(name="busy parts of the GPU (GPM)", state="missing", reason=gpu.gpm))
-    elif gpu is not None:
-        said.insert(1, Signal(name="busy parts of the GPU (GPM)", state="measured"))
+    if gpu is not None:
+        said.insert(1, _seen("busy parts of the GPU (GPM)", gpu.gpm or None))
     return tuple(said)
 
 
@@ -145,26 +136,26 @@ def unread(framework: str) -> str:
     )
 
 
+def _seen(name: str, reason: str | None, hint: str = "") -> Signal:
+    """A signal that was measured, or is missing for a reason."""
+    if reason is None:
+        return Signal(name=name, state="measured")
+    return Signal(name=name, state="missing", reason=reason, hint=hint)
+
+
 def signals_of(trace: TraceFacts, framework: str) -> tuple[Signal, ...]:
     """What was read of such a profile, and what is not to be had from it."""
+    marks = f"the profile has none; steps were taken from {trace.steps.found_by}" if trace.steps.inferred else None
+    unread = f"not read from a profile of {framework}"
     hint = "look at the host's rows in the profile itself, for example in XProf or Perfetto"
-    kind = f"a profile of {framework}"
-    if trace.steps.inferred:
-        steps = Signal(
-            name="step marks",
-            state="missing",
-            reason=f"the profile has none; steps were taken from {trace.steps.found_by}",
-            hint="jax.profiler.StepTraceAnnotation, or tf.profiler.experimental.Trace, around each step",
-        )
-    else:
-        steps = Signal(name="step marks", state="measured")
     return (
-        Signal(name="device events", state="measured"),
-        steps,
-        Signal(name="launch calls of device work", state="missing", reason=f"not read from {kind}", hint=hint),
-        Signal(name=INPUT_WAIT, state="missing", reason=f"not read from {kind}", hint=hint),
-        Signal(name="Python stacks", state="missing", reason=f"not read from {kind}", hint=hint),
-        Signal(name="memory", state="missing", reason=f"not read from {kind}", hint=hint),
+        _seen("device events", None),
+        _seen(
+            "step marks",
+            marks,
+            "jax.profiler.StepTraceAnnotation, or tf.profiler.experimental.Trace, around each step",
+        ),
+        *(_seen(name, unread, hint) for name in ("launch calls of device work", INPUT_WAIT, "Python stacks", "memory")),
     )
 
 
@@ -221,11 +212,11 @@ def _memory_signal(chosen: RankFacts) -> Signal:
     """Whether the allocator told of its memory, or only samples show the memory's use."""
     hint = "torch.profiler: profile_memory=True"
     if chosen.trace is not None and chosen.trace.memory.peak_allocated_bytes is not None:
-        return Signal(name="memory", state="measured")
+        return _seen("memory", None)
     sampled = [series.name for series in chosen.samples if series.name in ("gpu.memory_used", "host.process_memory")]
     if chosen.log is not None and sampled:
         return Signal(name="memory", state="partial", reason="memory use was sampled, not allocations", hint=hint)
-    return Signal(name="memory", state="missing", reason="not recorded", hint=hint)
+    return _seen("memory", "not recorded", hint)
 
 
 def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
@@ -239,39 +230,122 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
     recorded = trace.meta.recorded if trace else frozenset()
     capture = "run the loop under profilerkit.profile(...)"
 
-    def signal(name: str, present: bool, reason: str, hint: str) -> Signal:
-        return (
-            Signal(name=name, state="measured")
-            if present
-            else Signal(name=name, state="missing", reason=reason, hint=hint)
-        )
-
     no_steps = "no step was recorded" if record else "only a trace was given"
     no_device = "the trace has none; the main thread is treated as the device" if trace else "there is no trace"
     if chosen.unseen is not None:
         no_device = "the trace has none, although they were asked for"
     lacking = trace.meta.no_operators if trace else why_no_trace(record)
+    on_gpu, timed = trace is not None and trace.partition.mode == "gpu", chosen.log is not None
+    cut = trace is not None and trace.damage.truncated
+    shapes, stacks = (None if name in recorded else "not recorded" for name in ("record_shapes", "with_stack"))
     signals = (
-        signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),
-        signal(INPUT_WAIT, chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
-        signal(OPERATOR_TRACE, not lacking, lacking or "", "profilerkit.profile(..., deep=True)"),
-        signal(
-            "device events",
-            trace is not None and trace.partition.mode == "gpu",
-            no_device,
-            "the end of the file is missing" if trace and trace.damage.truncated else SHOW_DEVICE,
-        ),
+        _seen(STEP_TIMERS, None if timed else no_steps, capture),
+        _seen(INPUT_WAIT, None if chosen.input else "no loader was seen", "wrap the loader: prof.wrap(loader)"),
+        _seen(OPERATOR_TRACE, lacking or None, "profilerkit.profile(..., deep=True)"),
+        _seen("device events", None if on_gpu else no_device, "the end of the file is missing" if cut else SHOW_DEVICE),
         *_launch_signal(trace.launches if trace else None),
-        signal("operator shapes", "record_shapes" in recorded, "not recorded", "torch.profiler: record_shapes=True"),
-        signal("Python stacks", "with_stack" in recorded, "not recorded", SHOW_STACKS),
+        _seen("operator shapes", shapes, "torch.profiler: record_shapes=True"),
+        _seen("Python stacks", stacks, SHOW_STACKS),
         _memory_signal(chosen),
         *counter_signals(record, chosen.samples, capture),
-        signal(
+        _seen(
             "unprofiled step time",
-            chosen.log is not None,
-            no_steps if record else "only profiled steps were given",
+            None if timed else no_steps if record else "only profiled steps were given",
             capture,
         ),
     )
     recorder = trace.meta.recorder if trace else "torch"
     return tuple(revise(known, hint=fitting(known.hint, recorder)) if known.hint else known for known in signals)
+
+
+def trust_of(
+    ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[str], doubts: Sequence[Doubt]
+) -> Trust:
+    """What was recorded of the judged rank, how completely, and what recording cost; ``of_the_run`` are notes."""
+    damage = [rank.trace.damage for rank in ranks if rank.trace]
+    trace = chosen.trace
+    meta = chosen.record.meta if chosen.record else None
+    step_ns = chosen.steps.time_ns.median if chosen.steps.time_ns else None
+    own = meta.self_ns_per_step if meta else None
+    records = [rank.record for rank in ranks if rank.record]
+    notes = [*of_the_run, *budget_notes(records)]
+    notes += damage_notes([(rank.origin, rank.trace.damage) for rank in ranks if rank.trace])
+    notes += record_notes(records)
+    if chosen.unseen or (trace and trace.device_events_missing and not trace.damage.truncated):
+        notes.insert(0, "The run used a device, but the trace holds none of its events.")
+    notes += [doubt.words for doubt in doubts if doubt.words not in notes]
+    if chosen.steps.inferred and chosen.steps.time_ns:
+        notes.append(f"Steps were inferred from {chosen.steps.found_by}.")
+    return Trust(
+        mode="gpu" if chosen.mode == "gpu" else "cpu" if chosen.mode == "cpu" else "steps",
+        events=sum(rank.trace.n_events for rank in ranks if rank.trace),
+        repaired=sum(entry.repaired for entry in damage),
+        dropped=sum(entry.dropped for entry in damage),
+        truncated=any(entry.truncated for entry in damage),
+        another_follows=any(ANOTHER_FOLLOWS in entry.notes for entry in damage),
+        damaged=tuple(
+            rank.origin for rank in ranks if rank.trace and (rank.trace.damage.truncated or rank.trace.damage.dropped)
+        ),
+        inflation_ratio=chosen.inflation_ratio,
+        overhead_ratio=own / step_ns if own is not None and step_ns else None,
+        cost=capture_cost(chosen.record, step_ns or 0),
+        signals=signals_of_rank(chosen),
+        notes=tuple(notes),
+    )
+
+
+#: Share of a trace's events that may be lost before that is a reason to doubt.
+MANY_DROPPED = 0.01
+#: Profiled over unprofiled step time outside of this says that the traced steps are not like the others.
+ALIKE = (0.8, 1.5)
+#: Mean over median step from which a few slow steps carry the mean, and how much of the step must be
+#: unexplained for that to matter: named phases and periodic stalls explain theirs.
+OUTLIER_MEAN = 1.2
+NOTED_UNKNOWN = 0.10
+#: Mean share of time in which some process waited for a core (PSI), from which host times are not the run's own.
+HIGH_PRESSURE = 0.4
+#: Mean share of the processors' time that other guests took, from which they are not either.
+HIGH_STEAL = 0.02
+
+
+def doubts_of(chosen: RankFacts, no_trace: Sequence[str]) -> list[Doubt]:
+    """What makes the numbers less sure than they look; ``no_trace`` says which ranks have none, while others do."""
+    out = [] if chosen.trace else [Doubt("untraced ranks", said) for said in no_trace]
+    if chosen.trace and chosen.trace.meta.framework:
+        out.append(Doubt("framework", unread(chosen.trace.meta.framework)))
+    if chosen.trace and chosen.mode == "cpu" and chosen.record is None and chosen.trace.meta.devices:
+        hint = fitting(SHOW_DEVICE, chosen.trace.meta.recorder)
+        said = f"The trace lists a GPU but none of its events. If the model is on it, record {hint}."
+        out.append(Doubt("unseen device", said))
+    damage = chosen.trace.damage if chosen.trace else None
+    if damage and damage.truncated and chosen.mode == "gpu":
+        said = "The end of the file is missing, with some device events: the device did more than is shown."
+        out.append(Doubt("cut file", said))
+    if chosen.trace and damage and damage.dropped and damage.dropped >= MANY_DROPPED * chosen.trace.n_events:
+        said = f"{damage.dropped:,} damaged events could not be read: shares may be off by as much."
+        out.append(Doubt("lost events", said))
+    ratio, times = chosen.inflation_ratio, chosen.steps.time_ns
+    if ratio is not None and not ALIKE[0] <= ratio <= ALIKE[1]:
+        said = f"Traced steps took {ratio:.2f} × the time of the others: how the step splits is uncertain."
+        out.append(Doubt("traced steps", said))
+    unexplained = chosen.share("idle.unknown") >= NOTED_UNKNOWN
+    if times is not None and times.mean > OUTLIER_MEAN * times.median > 0 and unexplained:
+        said = f"Slow steps raise the mean to {times.mean / times.median:.1f} × the median."
+        out.append(Doubt("slow steps", said))
+    if chosen.series is not None:
+        out += weaknesses(chosen.series, chosen.step_error_ns)
+    return out + _of_host(chosen)
+
+
+def _of_host(chosen: RankFacts) -> list[Doubt]:
+    """What others took of the host's processors."""
+    out = []
+    mean = {series.name: series.mean for series in chosen.samples}
+    if (pressure := mean.get("host.cpu_pressure")) is not None and pressure >= HIGH_PRESSURE:
+        said = f"The host was busy: tasks waited for a core {100 * pressure:.0f} % of the time (PSI)."
+        out.append(Doubt("pressure", said))
+    if (steal := mean.get("host.steal")) is not None and steal > HIGH_STEAL:
+        taken = f"{100 * steal:.0f} % of its processors' time"
+        said = f"Other guests of this machine took {taken}: host times may differ in the next run."
+        out.append(Doubt("steal", said))
+    return out

@@ -1,16 +1,19 @@
 """How much shorter the step would get: bounds and analytic formulas. Savings are ratios of the steady step."""
 
 import math
+from collections.abc import Callable
 
 import msgspec
 
-from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.facts import Facts, worker_count
 from profilerkit.analysis.parts import PAUSES, WAITS
+from profilerkit.analysis.rank_facts import BLOCKED_RATIO
 from profilerkit.analysis.replay.changes import FEWEST_BUCKETS
 from profilerkit.analysis.steps.table import RARE
-from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, shortage
+from profilerkit.analysis.workers.capacity import FULL_HOST, memory_room, no_use, opening_share, shortage
+from profilerkit.analysis.workers.queue import MOST_WORKERS
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Method, Saving
+from profilerkit.model.finding import Method, Saving, Throughput
 from profilerkit.model.run import Workers
 
 #: What is expected of a saving between nothing and its bound of which nothing else is known.
@@ -19,8 +22,6 @@ EVEN_ODDS = 0.5
 WORKER_MARGIN = 1.2
 #: Workers per core where they wait for storage rather than compute (such workers are cheap, they sleep).
 BLOCKED_PER_CORE = 4
-#: Share of CPU time below which the loading thread is blocked rather than computing.
-BLOCKED_RATIO = 0.5
 #: Share of time in which processes waited for a core (PSI) that leaves no core to spare.
 FULL_PRESSURE = 0.4
 #: Share of the wait in which the loading thread queues for a core, from which others hold the cores (a choice).
@@ -82,9 +83,6 @@ class LoaderFix(msgspec.Struct, frozen=True):
     """What more workers would do.
 
     Attributes:
-        current: workers now.
-        workers: workers proposed, more than now.
-        expected: saving with them, ratio of the step.
         limited_by: what the step would wait for afterwards: ``compute``, ``workers`` or ``cores``.
         wanted: workers that the rates ask for, if the host had room for them.
         capped_by: what allows no more than ``workers``: ``cores`` or ``memory``; empty where nothing does.
@@ -161,10 +159,7 @@ def _producer(facts: Facts, current: int, step: float) -> tuple[float, float | N
 
 
 def cheaper_batch(facts: Facts, removed_ns: float, removed_cpu_ns: float = 0.0) -> float:
-    """Saving if each batch took ``removed_ns`` less of a worker, and ``removed_cpu_ns`` less CPU time.
-
-    The fluid model of ``loader_fix`` with the workers as they are; 0 where they were not recorded.
-    """
+    """Saving if each batch took ``removed_ns`` less of a worker, and ``removed_cpu_ns`` less CPU time."""
     measured = facts.workers
     if not facts.mean_step_ns or measured is None:
         return 0.0
@@ -196,19 +191,8 @@ def _made_at(facts: Facts, measured: Workers, batch_ns: float, cpu_ns: float) ->
     return min(max(1.0 - (max(limits) + paused) / step, 0.0), waited_share(facts))
 
 
-def opening_share(facts: Facts) -> float:
-    """Share of the step in the openings of epochs, part of its wait: less work does not start workers sooner."""
-    epochs, step = facts.loading.epochs if facts.loading is not None else None, facts.mean_step_ns
-    if epochs is None or epochs.opening_ns is None or not epochs.steps or not step:
-        return 0.0
-    return min(epochs.opening_ns / (epochs.steps * step), facts.share(*WAITS))
-
-
 def _is_useless(facts: Facts, current: int) -> bool:
-    """Whether the workers have time to spare, or more of them would find no core, or wait for each other.
-
-    Without workers the main process may be what fills the host, and its work only moves, unless it queues for a core.
-    """
+    """Whether the workers have time to spare, or more of them would find no core, or wait for each other."""
     if made_in_line(facts):
         queued = 0.0 if facts.taken else facts.steps.queued_ratio or 0.0
         return host_is_full(facts) or queued >= CROWDED_RATIO
@@ -230,17 +214,11 @@ def workers_busy(facts: Facts) -> float | None:
 
 def workers_now(facts: Facts) -> int | None:
     """Worker processes of the loader; 0 when the main process loads, ``None`` when unknown."""
-    if facts.loader and facts.loader.num_workers is not None:
-        return facts.loader.num_workers
-    return 0 if facts.input is not None and facts.input.single_process else None
+    return worker_count(facts.loader, facts.input)
 
 
 def made_in_line(facts: Facts) -> bool:
-    """Whether the training thread computes its batches without a loader: in a ``get_batch`` of the user's own.
-
-    Of one that is blocked this cannot be told: it may take batches that another thread makes. Nor can it of a wrapped
-    iterable, which may have workers of its own, and of a phase, whose CPU time is not measured.
-    """
+    """Whether the training thread computes its batches without a loader: in a ``get_batch`` of the user's own."""
     if facts.input is None or facts.loader is not None or facts.input.single_process is not None:
         return False
     return facts.share("input.prep") > facts.share(*WAITS) / 2
@@ -314,11 +292,7 @@ def _training_cpu(facts: Facts, consumer: float, computing: float, *, within: fl
     through waits of some ms. A thread that waits for a device or sleeps uses less than a core. Where a device trains,
     only loading has operators for them: they leave with it, as a worker has no threads of its own.
 
-    Args:
-        facts: of the run.
-        consumer: ``consumer_ns``.
-        computing: share of its time that loading computes.
-        within: of the process's CPU time per step what goes into loading.
+    ``within`` is the part of the process's CPU time per step that goes into loading.
     """
     used = facts.series("host.process_cores")
     if used is None:
@@ -357,10 +331,7 @@ def overlapped(facts: Facts, exposed: float) -> float:
 
 
 def alone_compute(facts: Facts) -> float:
-    """Share of the step in which computation runs beside no communication; 0 where no collective was seen.
-
-    What runs on a device takes as long without the trace; on a host everything is quicker alike.
-    """
+    """Share of the step in which computation runs beside no communication; 0 where no collective was seen."""
     comm = facts.comm
     step = (comm.step_ns if facts.mode == "cpu" else facts.mean_step_ns) if comm is not None else None
     return min(comm.alone_compute_ns / step, 1.0) if comm is not None and step else 0.0
@@ -385,3 +356,82 @@ def fused_chain(share: float, length: float) -> float:
     0.2
     """
     return share * (1.0 - 2.0 / (length + 1.0)) if length > 1 else 0.0
+
+
+#: Share of the memory that a proposed batch may fill.
+MEMORY_IN_USE = 0.9
+#: A batch is doubled as long as that gives a tenth more samples per second, and not beyond four times (choices: more
+#: is another training).
+_WORTH_DOUBLING = 1.1
+_MOST_TIMES = 4
+
+
+class LargerBatch(msgspec.Struct, frozen=True):
+    """A batch that is ``times`` as large, and how many more samples per second it gives."""
+
+    times: int
+    gain: Throughput
+
+
+def peak_memory(facts: Facts) -> int | None:
+    """Largest use of the device's memory in bytes: by the allocator, else by all on the device; ``None`` if unknown."""
+    memory, sampled = facts.memory, facts.series("allocator.allocated_peak")
+    if memory.place == "device" and memory.peak_allocated_bytes is not None:
+        return memory.peak_allocated_bytes
+    return round(sampled.maximum) if sampled is not None else memory.peak_device_used_bytes
+
+
+def room(facts: Facts) -> float | None:
+    """How many times as large the batch may be for ``MEMORY_IN_USE``; ``None`` where memory was not measured."""
+    peak, capacity = peak_memory(facts), facts.memory.capacity_bytes
+    if not peak or not capacity:
+        return None
+    fixed = min(facts.memory.alive_before_bytes or 0, peak)
+    return (MEMORY_IN_USE * capacity - fixed) / max(peak - fixed, 1)
+
+
+def larger_batch(facts: Facts) -> LargerBatch | None:
+    """The batch to try, of powers of two that fit; ``None`` where not even twice the batch does, or gains."""
+    fits = room(facts)
+    found, times = None, 2
+    while fits is not None and times <= min(fits, _MOST_TIMES):
+        gain = throughput(facts, times)
+        before = 1.0 + found.gain.expected if found else 1.0
+        if 1.0 + gain.expected < _WORTH_DOUBLING * before:
+            break
+        found, times = LargerBatch(times, gain), 2 * times
+    return found
+
+
+def throughput(facts: Facts, times: float) -> Throughput:
+    """Gain in samples per second with a batch ``times`` as large: times / T - 1, with T in steps of now.
+
+    Expected: T = max(host, device), where the host needs the step of now and the device ``times`` as long for all but
+    small kernels and communication. Low: nothing overlaps, and small kernels grow too. High: only large kernels count.
+    Waits for data grow with the batch, and no step is shorter than its batches take to make.
+    """
+    waits = facts.share(*WAITS, "input.h2d")
+    small = facts.share("compute.small")
+    device = facts.share("compute.", "mem.recompute")
+    large = max(device - small, 0.0)
+    made = _making(facts) * times
+
+    def gain(step: Callable[[float], float]) -> float:
+        return max(times / max(step(times), made, 1e-9) - 1.0, 0.0)
+
+    return Throughput(
+        low=gain(lambda b: 1.0 + (b - 1.0) * (device + waits)),
+        expected=gain(
+            lambda b: max(1.0 + (b - 1.0) * waits, b * (large + waits) + small + facts.family("communication"))
+        ),
+        high=gain(lambda b: max(1.0, b * large)),
+        method="analytic",
+    )
+
+
+def _making(facts: Facts) -> float:
+    """Steps of now that the loader's workers take to make the batches of one; 0 where they were not recorded."""
+    workers, step = facts.workers, facts.mean_step_ns
+    if workers is None or not step:
+        return 0.0
+    return workers.producer_ns * workers.batches_per_step / workers.at_work / step

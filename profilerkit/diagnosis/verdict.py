@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from profilerkit.analysis.contention import BUSY
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import UNSPLIT
 from profilerkit.analysis.whatif import relative_error, unnamed_pauses
+from profilerkit.analysis.workers.capacity import BUSY
 from profilerkit.diagnosis.headline import consequence, headline, mean_step, ruled_out
 from profilerkit.diagnosis.refusal import (
     LARGEST_UNPRICED,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from profilerkit.analysis.recorded import probed, saved
+from profilerkit.analysis.job_facts import probed, saved
 from profilerkit.rundir.documents import ProbeRun, ProbesRecord
 
 

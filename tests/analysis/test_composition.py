@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilerkit.analysis import composition
-from profilerkit.analysis.composition import Measured, compose
-from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.analysis import rank_facts as composition
+from profilerkit.analysis.rank_facts import Measured, compose, rank_facts
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import read_run
 from tests.recipes import Log, Trace, write_run

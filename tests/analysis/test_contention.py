@@ -2,7 +2,8 @@
 
 import pytest
 
-from profilerkit.analysis.contention import contended, quiet, ready_ratio
+from profilerkit.analysis.rank_facts import ready_ratio
+from profilerkit.analysis.workers.capacity import contended, quiet
 from profilerkit.analysis.workers.loading import LoadingFacts, QueueFacts
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.model.change import revise

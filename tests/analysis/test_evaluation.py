@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.evaluation import with_evaluation
-from profilerkit.analysis.events import EVENT_DTYPE
+from profilerkit.analysis.events import EVENT_DTYPE, with_evaluation
 from profilerkit.analysis.live import live_of
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.api import analyze

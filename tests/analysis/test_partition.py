@@ -246,7 +246,8 @@ def test_an_unexplained_wait_stays_unexplained_when_a_step_boundary_cuts_it():
     trace.kernel(1_000, 2_000, launch=(900, 908))
     trace.kernel(18_000, 20_000, launch=(1_990, 2_000))  # 16 ms: no launch takes that long
     steps = Spans(np.array([1_000, 10_000]) * US, np.array([10_000, 20_000]) * US)
-    assert named(cut(trace.read(), steps).totals) == {"compute.math": 3_000 * US, "idle.unknown": 16_000 * US}
+    found = named(cut(trace.read(), steps).per_step.sum(axis=0))
+    assert found == {"compute.math": 3_000 * US, "idle.unknown": 16_000 * US}
 
 
 def test_a_queue_that_a_sync_drained_is_idle_because_of_it_until_work_is_issued_again():
@@ -694,5 +695,5 @@ def test_the_parts_are_those_of_the_window_given():
     columns = after_a_gap().read()
     window = Spans(np.array([1_450 * US]), np.array([1_550 * US]))
     found = cut(columns, window)
-    assert named(found.totals) == {"compute.math": 50 * US, "over.python": 50 * US}
+    assert named(found.per_step.sum(axis=0)) == {"compute.math": 50 * US, "over.python": 50 * US}
     assert found.segments.label.tolist() == [leaf("compute.math"), leaf("over.python")]

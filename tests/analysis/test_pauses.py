@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.evaluation import with_evaluation
+from profilerkit.analysis.events import with_evaluation
 from profilerkit.analysis.ledger.account import account
 from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.steps.log import read_log

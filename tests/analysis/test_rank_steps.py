@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.ranks.job import compare
 from profilerkit.analysis.ranks.waiting import MOST_ROWS, MOST_STEPS, rank_steps
-from profilerkit.analysis.run_facts import run_facts
 from profilerkit.api import analyze
 from profilerkit.report.sections.ranks import rank_chart
 from tests.analysis.communication.jobs import job, late
@@ -85,7 +85,7 @@ def test_a_rank_that_lacks_a_step_has_no_time_for_it(tmp_path):
 
 
 def test_one_rank_is_compared_with_nobody():
-    assert run_facts(ranks_of([training(6)])).rank_steps is None
+    assert Facts(ranks_of([training(6)])).rank_steps is None
 
 
 def report_of(name):

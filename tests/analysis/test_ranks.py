@@ -2,8 +2,8 @@ from random import Random
 
 import pytest
 
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.run_facts import run_facts
 from profilerkit.api import analyze
 from profilerkit.model.finding import in_order
 from profilerkit.report.communication import waiting_lines
@@ -26,7 +26,7 @@ def late_rank(ranks=4, late=2, delay=600):
 
 
 def test_the_rank_that_communicates_least_is_the_one_the_others_wait_for():
-    facts = run_facts([rank_of(trace) for trace in late_rank()])
+    facts = Facts([rank_of(trace) for trace in late_rank()])
     assert facts.waiting_share is not None
     assert (facts.judged_rank, facts.rank.rank) == (2, 2)
     assert facts.share("over.python") > 0.3
@@ -35,7 +35,7 @@ def test_the_rank_that_communicates_least_is_the_one_the_others_wait_for():
 
 def test_three_steps_with_the_same_late_rank_are_enough():
     short = [training(5, rank=rank, world_size=2, python=900 * rank, comm=50 + 900 * (rank == 0)) for rank in range(2)]
-    facts = run_facts([rank_of(trace) for trace in short])
+    facts = Facts([rank_of(trace) for trace in short])
     (late,) = facts.communication.late
     assert (facts.rank.rank, late.rank, late.few_steps) == (1, 1, False)
     assert facts.waiting_share > 0.4
@@ -45,9 +45,9 @@ def test_three_steps_with_the_same_late_rank_are_enough():
 def test_with_the_ranks_in_another_order_the_same_one_is_told():
     ranks = [rank_of(trace) for trace in late_rank()]
     ranks.reverse()
-    facts = run_facts(ranks)
+    facts = Facts(ranks)
     assert facts.rank.rank == 2
-    assert facts.share("over.python") == run_facts(ranks[::-1]).share("over.python")
+    assert facts.share("over.python") == Facts(ranks[::-1]).share("over.python")
 
 
 def spread_of(share):
@@ -57,7 +57,7 @@ def spread_of(share):
     second = training(
         10, kernels=10, kernel=899, comm=1_000 - round(share * steps), python=round(share * steps), rank=1
     )
-    return run_facts([rank_of(first), rank_of(second)])
+    return Facts([rank_of(first), rank_of(second)])
 
 
 def two_buckets(rank, late):
@@ -75,10 +75,10 @@ def two_buckets(rank, late):
 
 
 def test_transfers_that_only_the_late_rank_computes_through_are_saved_with_the_waiting():
-    facts = run_facts([rank_of(two_buckets(rank, late=2)) for rank in range(4)])
+    facts = Facts([rank_of(two_buckets(rank, late=2)) for rank in range(4)])
     assert facts.waiting_share == pytest.approx(1 / 7)
     assert facts.shown_share == pytest.approx(1 / 7)  # steps of 5 ms without the delay
-    assert run_facts([rank_of(trace) for trace in late_rank()]).shown_share == 0.0
+    assert Facts([rank_of(trace) for trace in late_rank()]).shown_share == 0.0
 
 
 def test_ranks_that_communicate_about_as_long_wait_for_nobody():
@@ -88,7 +88,7 @@ def test_ranks_that_communicate_about_as_long_wait_for_nobody():
 
 def test_without_waiting_the_slowest_rank_is_told():
     ranks = [rank_of(training(6, kernels=count, rank=rank)) for rank, count in enumerate((5, 9, 7))]
-    facts = run_facts(ranks)
+    facts = Facts(ranks)
     assert facts.waiting_share is None
     assert facts.rank.rank == 1
 
@@ -97,7 +97,7 @@ def test_a_rank_without_a_trace_does_not_pass_for_one_that_never_communicates(tm
     log = Log().steps(20, 1_450, wait=10)
     trace = training(8, comm=440)
     records = read_run(write_run(tmp_path / "run", [log, log], traces={0: trace})).ranks
-    facts = run_facts([rank_facts("rank_00000", trace.facts(), records[0]), rank_facts("rank_00001", None, records[1])])
+    facts = Facts([rank_facts("rank_00000", trace.facts(), records[0]), rank_facts("rank_00001", None, records[1])])
     assert facts.rank.rank == 0
     assert facts.waiting_share is None
 
@@ -106,11 +106,11 @@ def test_of_ranks_that_only_timers_saw_the_one_that_waits_longest_for_data_is_to
     # Trained together, all take equally long; the slowest of them would be anybody.
     logs = [Log().steps(20, 1_000 + 5 * (rank == 0), wait=300 if rank == 2 else 20) for rank in range(4)]
     records = read_run(write_run(tmp_path / "run", logs)).ranks
-    facts = run_facts([rank_facts(f"rank_{rank:05d}", None, record) for rank, record in enumerate(records)])
+    facts = Facts([rank_facts(f"rank_{rank:05d}", None, record) for rank, record in enumerate(records)])
     assert (facts.rank.rank, facts.waiting_share) == (2, None)
     even = [Log().steps(20, 1_000 + 5 * (rank == 3), wait=20) for rank in range(4)]
     records = read_run(write_run(tmp_path / "even", even)).ranks
-    facts = run_facts([rank_facts(f"rank_{rank:05d}", None, record) for rank, record in enumerate(records)])
+    facts = Facts([rank_facts(f"rank_{rank:05d}", None, record) for rank, record in enumerate(records)])
     assert facts.rank.rank == 3
 
 
@@ -245,7 +245,7 @@ def test_a_short_capture_divides_the_waiting_by_the_steps_it_shares():
         host_training(24, compute=400, python=10, comm=650, rank=0, world_size=2, backend="gloo"),
         host_training(12, compute=400, python=610, comm=50, rank=1, world_size=2, backend="gloo"),
     ]
-    facts = run_facts([rank_of(trace, f"rank{rank}.json") for rank, trace in enumerate(traces)])
+    facts = Facts([rank_of(trace, f"rank{rank}.json") for rank, trace in enumerate(traces)])
     (late,) = facts.communication.late
     assert late.rank == 1
     assert late.waited_ns == pytest.approx(600_000, rel=0.01)
@@ -266,7 +266,7 @@ def test_a_rank_is_not_late_by_what_the_load_of_its_host_does_to_the_ends(apart,
             trace.step(number, start, start + 1_300)
             trace.op(start, start + 400 + late, name="aten::mm")
             trace.gloo(start + 400 + late, start + 1_200 + round(draw.uniform(-2, 2) * apart) * rank)
-    facts = run_facts([rank_of(trace, f"rank{rank}.json") for rank, trace in enumerate(traces)])
+    facts = Facts([rank_of(trace, f"rank{rank}.json") for rank, trace in enumerate(traces)])
     assert facts.communication.blurred is blurred
     assert [late.rank for late in facts.communication.late] == ([] if blurred else [1])
     assert (facts.waiting_share is None) is blurred
@@ -275,7 +275,7 @@ def test_a_rank_is_not_late_by_what_the_load_of_its_host_does_to_the_ends(apart,
 
 
 def test_each_rank_says_how_often_it_was_last():
-    facts = run_facts([rank_of(trace) for trace in late_rank()])
+    facts = Facts([rank_of(trace) for trace in late_rank()])
     found = facts.communication
     assert (found.matched, found.of, found.by, found.residual_ns) == (8, 8, "order", 0)
     assert not any("matched" in note for note in facts.trust.notes)  # told once, with the waiting
@@ -285,14 +285,14 @@ def test_each_rank_says_how_often_it_was_last():
 
 
 def test_one_rank_of_several_is_said_to_show_no_waiting():
-    facts = run_facts([rank_of(late_rank()[0])])
+    facts = Facts([rank_of(late_rank()[0])])
     notes = facts.trust.notes
     assert "Only one of 4 ranks was analyzed: waiting for another rank and transfer look the same." in notes
     assert facts.communication.matched is None
 
 
 def test_missing_ranks_may_be_the_ones_that_come_last():
-    facts = run_facts([rank_of(trace) for trace in late_rank()[:3]])
+    facts = Facts([rank_of(trace) for trace in late_rank()[:3]])
     assert any("the last to arrive may be missing" in note for note in facts.trust.notes)
     assert facts.rank.rank == 2
 
@@ -302,7 +302,7 @@ def test_the_divided_parts_of_a_run_with_timers_still_sum_to_its_step(tmp_path):
     logs = [Log().steps(20, 1_660), Log().steps(20, 1_660)]
     records = read_run(write_run(tmp_path / "run", logs, traces=dict(enumerate(traces)))).ranks
     ranks = [rank_facts(f"rank_{i:05d}", trace.facts(), records[i]) for i, trace in enumerate(traces)]
-    facts = run_facts(ranks)
+    facts = Facts(ranks)
     assert facts.rank.rank == 1
     waiting = {part.part: part for part in facts.ranks[0].breakdown}
     assert waiting["comm.skew"].source == "derived"
@@ -314,11 +314,11 @@ def test_the_divided_parts_of_a_run_with_timers_still_sum_to_its_step(tmp_path):
 def test_bandwidth_is_compared_with_the_link_of_a_known_device_within_one_host():
     v100 = {"id": 0, "name": "Tesla V100-SXM2-32GB"}
     traces = [training(8, comm=400, rank=rank, world_size=2, devices=(v100,)) for rank in range(2)]
-    (row,) = run_facts([rank_of(trace) for trace in traces]).comm.table
+    (row,) = Facts([rank_of(trace) for trace in traces]).comm.table
     assert row.link_ratio == pytest.approx(row.bus_bytes_per_s / 150e9)
     assert row.bus_bytes_per_s == pytest.approx((1 << 22) * 4 / 400e-6)
     large = [trace.changed(in_a_group_of(16)) for trace in traces]
-    assert run_facts([rank_of(trace) for trace in large]).comm.table[0].link_ratio is None
+    assert Facts([rank_of(trace) for trace in large]).comm.table[0].link_ratio is None
 
 
 def in_a_group_of(size):
@@ -331,17 +331,17 @@ def in_a_group_of(size):
 
 
 def test_missing_ranks_are_counted_against_the_size_of_the_job():
-    facts = run_facts([rank_of(trace) for trace in late_rank(ranks=4)[:3]])
+    facts = Facts([rank_of(trace) for trace in late_rank(ranks=4)[:3]])
     assert (facts.world_size, facts.missing_ranks) == (4, 1)
 
 
 def test_without_a_known_size_nobody_is_missing():
-    facts = run_facts([rank_of(training(6))])
+    facts = Facts([rank_of(training(6))])
     assert (facts.world_size, facts.missing_ranks) == (None, None)
 
 
 def test_every_rank_is_described_with_its_own_numbers():
-    facts = run_facts([rank_of(trace, name=f"rank{i}.json") for i, trace in enumerate(late_rank())])
+    facts = Facts([rank_of(trace, name=f"rank{i}.json") for i, trace in enumerate(late_rank())])
     assert [rank.rank for rank in facts.ranks] == [0, 1, 2, 3]
     assert [rank.origin for rank in facts.ranks] == ["rank0.json", "rank1.json", "rank2.json", "rank3.json"]
     python = [sum(part.share for part in rank.breakdown if part.part == "over.python") for rank in facts.ranks]
@@ -368,7 +368,7 @@ def launching():
     ids=["nccl", "launches", "a machine that has a device", "gloo", "recorded"],
 )
 def test_a_run_on_a_device_whose_events_are_not_there_is_told_from_one_on_the_host(trace, missing):
-    facts = run_facts([rank_of(trace)])
+    facts = Facts([rank_of(trace)])
     assert facts.device_events_missing is missing
     assert ("The run used a device, but the trace holds none of its events." in facts.trust.notes) is missing
 
@@ -377,15 +377,15 @@ def test_ranks_are_compared_only_with_those_recorded_alike():
     ranks = late_rank(late=0)
     # Rank 2 left no device events: it shows no collective, and must not pass for the one that waits for nobody.
     ranks[2] = host_training(8, compute=5_000, rank=2, world_size=4)
-    facts = run_facts([rank_of(trace) for trace in ranks])
+    facts = Facts([rank_of(trace) for trace in ranks])
     assert (facts.mode, facts.rank.rank) == ("gpu", 0)
     hosts = [host_training(8, compute=100 * (rank + 1), rank=rank, world_size=2) for rank in range(2)]
-    assert run_facts([rank_of(trace) for trace in hosts]).rank.rank == 1
+    assert Facts([rank_of(trace) for trace in hosts]).rank.rank == 1
 
 
 def doubts_of(tmp_path, log, trace=None, **run):
     record = read_run(write_run(tmp_path / "run", [log], **run)).ranks[0]
-    known = run_facts([rank_facts("rank_00000", trace.facts() if trace else None, record)])
+    known = Facts([rank_facts("rank_00000", trace.facts() if trace else None, record)])
     return tuple(doubt.words for doubt in known.doubts)
 
 
@@ -431,18 +431,18 @@ def test_inferred_steps_are_said_to_be_inferred():
     unmarked = trace.changed(lambda event: [] if event["name"].startswith("ProfilerStep") else event)
     for number in range(6):
         unmarked.optimizer(1_900 + 1_010 * number, 2_000 + 1_010 * number)
-    facts = run_facts([rank_of(unmarked)])
+    facts = Facts([rank_of(unmarked)])
     assert facts.steps.inferred
     assert "Steps were inferred from optimizer steps." in facts.trust.notes
 
 
 def test_a_device_named_by_the_user_replaces_the_one_in_the_trace():
     ranks = [rank_of(training(6, devices=({"id": 0, "name": "Tesla V100-SXM2-32GB"},)))]
-    assert run_facts(ranks).spec.name != run_facts(ranks, device="h100-sxm").spec.name == "h100-sxm"
+    assert Facts(ranks).spec.name != Facts(ranks, device_name="h100-sxm").spec.name == "h100-sxm"
 
 
 def test_a_trace_says_which_signals_it_lacks():
-    facts = run_facts([rank_of(training(6))])
+    facts = Facts([rank_of(training(6))])
     states = {signal.name: signal.state for signal in facts.trust.signals}
     assert states["device events"] == states["operator trace"] == "measured"
     assert states["step timers, every step"] == states["input wait"] == states["memory"] == "missing"
@@ -456,7 +456,7 @@ def test_damage_of_all_ranks_is_added_up():
         damage = replace(rank.trace.damage, dropped=3, truncated=True)
         trace = replace(rank.trace, damage=damage)
         broken.append(replace(rank, trace=trace))
-    trust = run_facts(broken).trust
+    trust = Facts(broken).trust
     assert (trust.dropped, trust.truncated) == (6, True)
     assert trust.events == sum(rank.trace.n_events for rank in ranks)
 
@@ -464,7 +464,7 @@ def test_damage_of_all_ranks_is_added_up():
 def test_a_trace_without_any_step_time_has_no_step():
     trace = Trace()
     trace.op(100, 100)
-    facts = run_facts([rank_of(trace)])
+    facts = Facts([rank_of(trace)])
     assert facts.steps.time_ns is None
     assert facts.step_ns is None
     assert facts.parts == ()
@@ -508,7 +508,7 @@ def two_stages(lag, steps=12):
 
 def test_the_bubbles_of_a_pipeline_are_not_waiting_for_a_late_rank():
     ranks = [rank_facts(f"rank{rank}.json", trace.facts(), None) for rank, trace in enumerate(two_stages(20))]
-    facts = run_facts(ranks)
+    facts = Facts(ranks)
     assert facts.share("comm.skew") > 0.4
     assert facts.communication.late == ()  # rank 1 is 20 µs late, 0.3 % of the step
 
@@ -530,7 +530,7 @@ def test_senders_that_leave_early_do_not_move_the_clocks():
             trace.collective(ready, ready + 1_200, elements=1 << 20, **{"Process Group Name": "w", "Group size": 4})
             trace.step(step, begin, ready + 1_200)
         begin = ready + 1_200
-    facts = run_facts([rank_facts(f"rank{rank}.json", trace.facts(), None) for rank, trace in enumerate(traces)])
+    facts = Facts([rank_facts(f"rank{rank}.json", trace.facts(), None) for rank, trace in enumerate(traces)])
     assert [rank.clock_offset_ns for rank in facts.ranks] == [0, 0, 0, 0]
     assert (facts.communication.late, facts.communication.residual_ns) == ((), 0)
 
@@ -565,7 +565,7 @@ def hosts(rows, took, *, apart=0, steps=24):
             trace.step(number, start, start + 1_300)
             trace.op(start, start + took[rank], name="aten::mm", dims=[[rows[rank], 64], [64, 64]])
             trace.gloo(start + took[rank], start + 1_200 + round(draw.uniform(-2, 2) * apart) * rank)
-    return run_facts([rank_of(trace, f"rank{rank}.json") for rank, trace in enumerate(traces)])
+    return Facts([rank_of(trace, f"rank{rank}.json") for rank, trace in enumerate(traces)])
 
 
 def test_a_rank_that_takes_longer_for_the_same_work_is_slower_and_has_no_uneven_work():

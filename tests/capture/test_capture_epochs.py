@@ -2,14 +2,14 @@
 
 import pytest
 
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.run_facts import run_facts
 
 pytestmark = pytest.mark.torch
 
 
 def facts_of(run):
-    return run_facts([rank_facts("rank_00000", None, run.rank)])
+    return Facts([rank_facts("rank_00000", None, run.rank)])
 
 
 @pytest.mark.parametrize("kept", [False, True])

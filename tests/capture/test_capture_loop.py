@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from profilerkit.analysis.evaluation import with_evaluation
+from profilerkit.analysis.events import with_evaluation
 from profilerkit.rundir.layout import EVENT, EventFlag, EventKind
 from tests.capture.conftest import Event
 

@@ -4,14 +4,14 @@ import doctest
 
 import pytest
 
-from profilerkit.analysis.contention import room, throughput
 from profilerkit.analysis.device.roofline import MathFacts
-from profilerkit.analysis.host.host_facts import HostFacts
 from profilerkit.analysis.host.operators import HeldFacts
+from profilerkit.analysis.job_facts import HostFacts
 from profilerkit.analysis.kernel_losses.find import KernelLosses, OptimizerWork, Scores
 from profilerkit.analysis.kernel_losses.shapes import Alignment, Grid, Layout, Searches
 from profilerkit.analysis.steps.phases import RecordingFacts
 from profilerkit.analysis.surroundings import HotDevice, Surroundings, Throttling
+from profilerkit.analysis.whatif import room, throughput
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.host.host_facts import HostFacts
+from profilerkit.analysis.job_facts import HostFacts
 from profilerkit.analysis.kernel_losses.shapes import DenseTables
 from profilerkit.rules.api import Fired, MissingData, Passed
 from tests.recipes import STEP_NS, Trace, replace

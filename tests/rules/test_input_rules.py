@@ -4,10 +4,11 @@ import pytest
 
 from profilerkit.analysis.device.copies import CopyFacts
 from profilerkit.analysis.events import SkippedBatches
-from profilerkit.analysis.host.host_facts import HostFacts
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.host.operators import HeldFacts
-from profilerkit.analysis.whatif import cheaper_batch, loader_fix, opening_share
+from profilerkit.analysis.job_facts import HostFacts
+from profilerkit.analysis.whatif import cheaper_batch, loader_fix
+from profilerkit.analysis.workers.capacity import opening_share
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, PaddingFacts, QueueFacts
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory

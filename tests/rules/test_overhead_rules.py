@@ -2,12 +2,12 @@
 
 import pytest
 
-from profilerkit.analysis.device.bus_copies import SmallCopyFacts
-from profilerkit.analysis.device.device_facts import ColdFacts, SyncFacts
+from profilerkit.analysis.device.device_facts import ColdFacts, SmallCopyFacts, SyncFacts
 from profilerkit.analysis.device.kernels import LaunchFacts
-from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts
+from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, PythonFacts
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.host.operators import HeldFacts
+from profilerkit.analysis.job_facts import HostFacts
 from profilerkit.analysis.steps.phases import RecordingFacts
 from profilerkit.analysis.steps.series import Stall
 from profilerkit.diagnosis import diagnose

@@ -2,9 +2,9 @@
 
 import pytest
 
-from profilerkit.analysis.host.host_facts import HostFacts
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.job_facts import HostFacts
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.phases import CALL_NS, OPERATOR_NS, RecordingFacts
 from profilerkit.analysis.whatif import saving
 from profilerkit.diagnosis.verdict import diagnose
@@ -139,7 +139,7 @@ def launching(*, calls=0, launches=20, steps=12):
             trace.kernel(issued, issued + 30, launch=(issued - 2, issued))
             at = issued + 30
         trace.step(number, began, at)
-    return run_facts([rank_facts("trace.json", trace.facts(), None)])
+    return Facts([rank_facts("trace.json", trace.facts(), None)])
 
 
 def test_stacks_that_make_a_loop_wait_for_its_host_are_taken_off_what_it_would_save():

@@ -10,9 +10,9 @@ from simulator.truth import done_step_ns
 from simulator.whatifs import WHATIFS
 
 from profilerkit import analyze
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.diagnosis.savings import best_per_bound, waterfall
 from profilerkit.diagnosis.verdict import diagnose
@@ -40,7 +40,7 @@ def facts_of(tmp_path, job):
 def facts_from(tmp_path, text):
     path = tmp_path / "trace.json"
     path.write_text(text, "utf-8")
-    return run_facts([rank_facts("trace.json", trace_facts(read_trace(path)), None)])
+    return Facts([rank_facts("trace.json", trace_facts(read_trace(path)), None)])
 
 
 def closed(facts):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from profilerkit.analysis.contention import contended, quiet
-from profilerkit.analysis.host.host_facts import HostFacts
+from profilerkit.analysis.job_facts import HostFacts
 from profilerkit.analysis.whatif import HANDOVER_NS, cheaper_batch, loader_fix
+from profilerkit.analysis.workers.capacity import contended, quiet
 from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory

@@ -33,11 +33,10 @@ from profilerkit.analysis.intervals import (
     time_within,
     union,
 )
-from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.partition import Partition, TraceView
 from profilerkit.analysis.parts import WAITS, leaf
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.steps.phases import NODE, backward_nodes, nodes_of, optimizer_rows
-from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category, TraceColumns, TraceMeta
 

@@ -10,8 +10,8 @@ from profilerkit.analysis.communication.log import KINDS, CollectiveLog
 from profilerkit.analysis.communication.parallelism import dimension_of
 from profilerkit.analysis.communication.registry import UNKNOWN, bus_factor
 from profilerkit.analysis.intervals import I64, Mask, Spans, covered, index_at, intersect, subtract, union
+from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import leaf
-from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.communication import ParallelName
 from profilerkit.model.report import Collective
 from profilerkit.trace.columns import Category, ProcessGroup

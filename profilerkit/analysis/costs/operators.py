@@ -8,16 +8,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.costs.arguments import MOST_ELEMENTS, Arguments, Shape, Tensor, parsed
 from profilerkit.analysis.costs.formulas import (
     ATTENTION,
     COMPLETE,
     FAMILIES,
     MATMUL,
+    MOST_ELEMENTS,
+    Arguments,
     Cost,
     Model,
     Seen,
+    Shape,
+    Tensor,
     convolutions,
+    parsed,
     seen_in,
 )
 from profilerkit.analysis.intervals import I64
@@ -33,7 +37,7 @@ _BEFORE_OUT = {
 def pointwise(passed: Arguments, name: str = "") -> Cost | None:
     """Every input read and the result, of the broadcast shape, written: any operator whose kernel is pointwise.
 
-    >>> from profilerkit.analysis.costs.arguments import arguments
+    >>> from profilerkit.analysis.costs.formulas import arguments
     >>> pointwise(arguments("[[8, 4], [4], []]", '["float", "float", "Scalar"]', "")).bytes  # (32 + 4 + 32) x 4
     272
     """
@@ -68,39 +72,20 @@ def _bytes(tensor: Tensor | None) -> int:
     return tensor.elements * (tensor.item_bytes or 0) if tensor else 0
 
 
-class _Passes(msgspec.Struct, frozen=True):
-    """How often an operator goes over its tensors.
-
-    Attributes:
-        family: of the operator.
-        reads: position to how often that tensor is read or, for results of its size, written.
-    """
-
-    family: str
-    reads: dict[int, int]
-
-
-def _passes(passed: Arguments, over: _Passes) -> Cost | None:
-    if any(passed.tensor(position) is None for position in over.reads):
+def _passes(passed: Arguments, family: str, reads: dict[int, int]) -> Cost | None:
+    """Tensors at the positions of ``reads``, each moved that often; results of one's size count with it."""
+    if any(passed.tensor(position) is None for position in reads):
         return None
-    moved = sum(times * _bytes(passed.tensor(position)) for position, times in over.reads.items())
-    return Cost(over.family, moved)
+    return Cost(family, sum(times * _bytes(passed.tensor(position)) for position, times in reads.items()))
 
 
-def _rows(passed: Arguments, index: int) -> Cost | None:
-    """Chosen rows of the first tensor are read and written; the table itself is not read whole."""
+def _rows(passed: Arguments, index: int, *, whole: bool = True) -> Cost | None:
+    """Chosen rows of the first tensor, or elements, are read and written; the table itself is not read whole."""
     table, chosen = passed.tensor(0), passed.tensor(index)
     if table is None or chosen is None:
         return None
-    row = prod(table.shape[1:]) * (table.item_bytes or 0)
+    row = (prod(table.shape[1:]) if whole else 1) * (table.item_bytes or 0)
     return Cost("embedding", chosen.elements * (2 * row + (chosen.item_bytes or 0)))
-
-
-def _gathered(passed: Arguments) -> Cost | None:
-    table, chosen = passed.tensor(0), passed.tensor(2)
-    if table is None or chosen is None:
-        return None
-    return Cost("embedding", chosen.elements * (2 * (table.item_bytes or 0) + (chosen.item_bytes or 0)))
 
 
 def _lists(passed: Arguments, family: str, times: tuple[int, ...]) -> Cost | None:
@@ -117,7 +102,7 @@ def foreach(passed: Arguments) -> Cost | None:
 
 
 def _models(family: str, reads: dict[int, int], *names: str) -> dict[str, Model]:
-    return {f"aten::{name}": partial(_passes, over=_Passes(family, reads)) for name in names}
+    return {f"aten::{name}": partial(_passes, family=family, reads=reads) for name in names}
 
 
 TRAFFIC: dict[str, Model] = {
@@ -139,7 +124,7 @@ TRAFFIC: dict[str, Model] = {
     "aten::index_select": partial(_rows, index=2),
     "aten::embedding": partial(_rows, index=1),
     **_models("embedding", {0: 2, 1: 1}, "embedding_dense_backward"),
-    "aten::gather": _gathered,
+    "aten::gather": partial(_rows, index=2, whole=False),
     "aten::_foreach_copy_": partial(_lists, family="copy", times=(1, 1)),
     **{f"aten::_foreach_{name}": partial(_lists, family="reduction", times=(1,)) for name in ("norm", "zero_")},
     # Parameters, gradients and two moments are read, all but the gradients written.
@@ -154,10 +139,7 @@ _FUSED = ("triton_poi_", "triton_red_", "triton_per_")
 
 
 class CostTable:
-    """The cost of a call by the operator's name; only operators that launch kernels themselves have one.
-
-    An operator that calls others (``aten::linear``, ``aten::conv2d``) is left out, so that nothing is counted twice.
-    """
+    """The cost of a call by the operator's name; only operators that launch kernels themselves have one."""
 
     def __init__(self, seen: Seen) -> None:
         self._models: dict[str, Model] = {**MATMUL, **ATTENTION, **TRAFFIC, **convolutions(seen)}
@@ -188,12 +170,6 @@ class OperatorCosts(msgspec.Struct, frozen=True):
     """The cost of the call each row belongs to; arrays are ``(n,)``, in the order of the rows asked for.
 
     Attributes:
-        known: whether it could be priced.
-        family: int8 ids into ``FAMILIES``.
-        flops: float64.
-        bytes: float64.
-        untyped: float64, elements moved besides ``bytes``, of a size that is not recorded.
-        dtype: int8 ids into ``DTYPES``.
         pointwise_only: the cost belongs to pointwise kernels alone.
     """
 

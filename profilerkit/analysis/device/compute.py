@@ -8,9 +8,9 @@ from profilerkit.analysis.device.kernels import BANDWIDTH, COMMUNICATION, MATH, 
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, dense_peak, roofline
 from profilerkit.analysis.enclosing import call_sites, launching_operators
 from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.steps.phases import recomputed
-from profilerkit.analysis.trace_view import TraceView
 from profilerkit.hardware import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
@@ -209,13 +209,6 @@ def compute_leaves(
     Recomputed kernels first, then small ones, then by roof. Operators of a CPU-only run are arithmetic or other by
     name, for the peaks of a CPU are not known; but what streams more than its caches hold waits for memory on any, and
     one below 10 µs is the price of being called: torch takes 1 to 5 µs for that, twice as much while it is traced.
-
-    Args:
-        columns: the trace.
-        kinds: its classified names.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        ran: ``(n_events,)`` what ran on the judged device, or the operators of a CPU-only run.
-        spec: peaks of the device; ``None`` for an unknown one.
     """
     rows = np.flatnonzero(ran & columns.is_a(Category.KERNEL, Category.CPU_OP) & ~kinds.communication[columns.name])
     on_device = columns.category[rows] == Category.KERNEL
@@ -227,17 +220,12 @@ def compute_leaves(
     by_roof[:, MATH_ROOF] = math
     by_roof[1, BANDWIDTH_ROOF] = bandwidth
     found = by_roof[on_device.astype(np.int64), roof.roof]
-    found[_streaming(columns, rows, on_device)] = bandwidth
+    # Operators of the host without arithmetic that go over more than its caches hold.
+    costs = operator_costs(columns, np.where(on_device, -1, rows))
+    found[costs.known & (costs.flops == 0) & (costs.bytes >= STREAMED_BYTES)] = bandwidth
     found[on_device & (columns.dur_ns[rows] < SMALL_KERNEL_NS)] = leaf("compute.small")
     found[~on_device & (columns.dur_ns[rows] < SMALL_KERNEL_NS)] = leaf("over.dispatch")
     found[recomputed(columns, np.where(on_device, launches[rows], rows))] = leaf("mem.recompute")
     leaves = np.full(len(columns), -1, dtype=np.int64)
     leaves[rows] = found
     return roof, leaves
-
-
-def _streaming(columns: TraceColumns, rows: I64, on_device: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Which of ``rows`` are operators of the host without arithmetic that go over more than its caches hold."""
-    costs = operator_costs(columns, np.where(on_device, -1, rows))
-    streaming: npt.NDArray[np.bool_] = costs.known & (costs.flops == 0) & (costs.bytes >= STREAMED_BYTES)
-    return streaming

@@ -76,14 +76,6 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
     Host-to-device copies of at least ``BATCH_COPY_BYTES`` (or of unknown size) carry batches; smaller ones count as
     bandwidth, like copies within the device. Large copies of state that is kept on the host are offloading, and what
     is copied while the program saves or loads a checkpoint belongs to that, as do the weights of a whole model.
-
-    Args:
-        columns: the trace.
-        names: its classified names.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        kernels: rows of the compute kernels.
-        leads: the part of each step before its first kernel was launched.
-        main: the main thread.
     """
     rows = copy_rows(columns)
     direction = directions(columns, rows)
@@ -213,14 +205,6 @@ def leads_to_copies(columns: TraceColumns, launches: I64, copies: I64, leads: Sp
 
     It begins with the step, or after the last call there that waited for the device or read from it: what comes before
     that ends the step before. Steps whose first device work is no copy of a batch have none.
-
-    Args:
-        columns: the trace.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        copies: ``(n_events,)`` leaf of each copy.
-        leads: the part of each step before its first kernel was launched.
-        main: the main thread.
-        waits: rows of the calls that waited for the device or read from it.
     """
     rows = np.flatnonzero((copies == leaf("input.h2d")) & (launches >= 0) & (columns.bytes >= BATCH_COPY_BYTES))
     call = launches[rows]

@@ -1,18 +1,33 @@
-"""Measure how busy the device is, what could be fused, and the runtime calls that cost it time."""
+"""Measure how busy the device is, what could be fused, its copies, and the runtime calls that cost it time."""
+
+from itertools import product
+from typing import Literal
 
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.copies import awaited_copies, waiting_calls
+from profilerkit.analysis.device.copies import (
+    ELSEWHERE,
+    TO_DEVICE,
+    TO_HOST,
+    CopyFacts,
+    are_pageable,
+    awaited_copies,
+    busiest_streams,
+    directions,
+    waiting_calls,
+)
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, device_rows
 from profilerkit.analysis.device.roofline import Roofline, covered_ns
+from profilerkit.analysis.enclosing import launching_operators
 from profilerkit.analysis.host.activity import captures, loading_rows
 from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
 from profilerkit.analysis.host.host_facts import between_ratio
-from profilerkit.analysis.host.names import BLOCKING_CALL_NS
+from profilerkit.analysis.host.names import BATCH_COPY_BYTES, BLOCKING_CALL_NS
 from profilerkit.analysis.intervals import I64, Spans, clip, index_at, intersect, subtract, union
+from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import leaf
-from profilerkit.analysis.trace_view import TraceView
+from profilerkit.model.report import HostCopy
 from profilerkit.model.step import DeviceWindow
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
@@ -25,8 +40,6 @@ class DeviceFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         name: ``None`` when the trace does not say.
-        kernels_per_step: count.
-        median_kernel_ns: duration.
         busy_ratio: time in which any event ran.
         queue_empty_ratio: share of kernels that started with nothing queued ahead of them; ``None`` without launches.
         between_ratio: share of the idle Python time that lies in short gaps between operators, not in longer stretches.
@@ -130,10 +143,7 @@ def _queue_empty(columns: TraceColumns, launches: I64, rows: I64, kernels: I64) 
 
 
 def chain_facts(view: TraceView, optimizer: I64) -> ChainFacts:
-    """Runs of fusible kernels on one stream inside one step; those of the ``optimizer`` have a rule of their own.
-
-    Kernels below 10 µs neither count nor break a run when they are fusible: the launch rule prices them.
-    """
+    """Runs of fusible kernels on one stream inside one step; those of the ``optimizer`` have a rule of their own."""
     columns, kinds, roof, rows, window = view.columns, view.kinds, view.roof, view.rows, view.window
     kernels = rows[columns.category[rows] == Category.KERNEL]
     kernels = kernels[np.lexsort((columns.ts_ns[kernels], columns.stream[kernels]))]
@@ -172,19 +182,11 @@ def _memory_ratio(columns: TraceColumns, roof: Roofline, kernels: I64) -> float 
 _PAUSE_NS = 2_000_000
 
 
-def busy_spans(columns: TraceColumns) -> Spans:
-    """When any device event runs."""
-    rows = device_rows(columns)
-    return union(columns.ts_ns[rows], columns.end_ns[rows])
-
-
 def device_window(view: TraceView) -> DeviceWindow | None:
-    """The exact arithmetic of ``DeviceWindow``; ``None`` when the trace holds no device events.
-
-    ``launches`` has the launching runtime row of each event, -1 for none.
-    """
+    """The exact arithmetic of ``DeviceWindow``; ``None`` when the trace holds no device events."""
     columns, kinds, launches = view.columns, view.kinds, view.launches
-    busy = busy_spans(columns)
+    ran = device_rows(columns)
+    busy = union(columns.ts_ns[ran], columns.end_ns[ran])
     if not len(busy):
         return None
     communicates = kinds.communication[columns.name]
@@ -271,18 +273,8 @@ def _idle_after(returned: I64, idle: Spans) -> int:
     return int((idle.end[gap] - returned[inside][first]).sum())
 
 
-def allocator_facts(view: TraceView) -> AllocatorFacts:
-    """Allocator calls in the judged events, per step of ``count``."""
-    columns, names, judged, count = view.columns, view.names, view.judged, view.count
-    calls = judged & (columns.category == Category.RUNTIME) & names.allocator[columns.name]
-    return AllocatorFacts(calls_per_step=int(calls.sum()) / count)
-
-
 def cold_facts(view: TraceView) -> ColdFacts | None:
-    """First-use work that takes much of a short window; ``None`` where the window is judged as it is.
-
-    A launch can also take long because the launch queue is full: the device works meanwhile, and it does not count.
-    """
+    """First-use work that takes much of a short window; ``None`` where the window is judged as it is."""
     columns, names, launches, steps, busy = view.columns, view.names, view.launches, view.steps, view.busy
     waits = names.sync_call | names.copy_call
     slow = (columns.category == Category.RUNTIME) & ~waits[columns.name] & (columns.dur_ns >= SLOW_CALL_NS)
@@ -306,3 +298,128 @@ def cold_facts(view: TraceView) -> ColdFacts | None:
         calls=tuple((columns.strings[name], int(time[name])) for name in longest),
         capture_share=clip(capturing, *edges[worst]).total_ns / window,
     )
+
+
+#: A transfer below this many bytes carries a scalar or an index, not data.
+SMALL_BYTES = 4096
+_MOST_NAMED = 3
+
+
+class SmallCopyFacts(msgspec.Struct, frozen=True):
+    """Transfers below 4 KiB between host and device, per steady step."""
+
+    to_device: float
+    to_host: float
+    exposed_ns: float
+    drained_ns: float
+    operators: tuple[tuple[str, int], ...]
+
+    @property
+    def per_step(self) -> float:
+        """Transfers in both directions."""
+        return self.to_device + self.to_host
+
+
+def batch_copies(view: TraceView) -> tuple[CopyFacts, CopyFacts]:
+    """Return the copies of batches from pageable memory, and from pinned memory or such as the trace does not name."""
+    columns, launches, parts, rows, count = view.columns, view.launches, view.parts, view.rows, view.count
+    kernels = rows[columns.category[rows] == Category.KERNEL]
+    computing, exposed = busiest_streams(columns, kernels), parts.segments.only(leaf("input.h2d"))
+    batches = rows[(parts.copied(rows) == leaf("input.h2d")) & (columns.bytes[rows] >= BATCH_COPY_BYTES)]
+    pageable = are_pageable(columns, batches)
+
+    def told(chosen: I64) -> CopyFacts:
+        calls, time_ns = launches[chosen], columns.dur_ns[chosen]
+        both = np.r_[chosen, calls[calls >= 0]]
+        spans = union(columns.ts_ns[both], columns.end_ns[both])
+        in_line = np.isin(columns.stream[chosen], computing)
+        return CopyFacts(
+            per_step=len(chosen) / count,
+            bytes_per_step=float(columns.bytes[chosen].sum()) / count,
+            time_ns=float(time_ns.sum()) / count,
+            exposed_ns=intersect(exposed, spans).total_ns / count,
+            in_line_ratio=float(time_ns[in_line].sum() / time_ns.sum()) if time_ns.any() else 0.0,
+        )
+
+    return told(batches[pageable]), told(batches[~pageable])
+
+
+def small_copies(view: TraceView) -> SmallCopyFacts:
+    """Transfers of a few bytes among the judged device events ``rows``, per step of ``count``."""
+    columns, launches, window, rows, count = view.columns, view.launches, view.window, view.rows, view.count
+    segments = view.parts.segments
+    known = (columns.bytes[rows] >= 0) & (columns.bytes[rows] < SMALL_BYTES)
+    is_small = (columns.category[rows] == Category.MEMCPY) & known
+    is_small[is_small] = directions(columns, rows[is_small]) != ELSEWHERE
+    small, others = rows[is_small], rows[~is_small]
+    alone = subtract(
+        union(columns.ts_ns[small], columns.end_ns[small]), union(columns.ts_ns[others], columns.end_ns[others])
+    )
+    goes = directions(columns, small)
+    drained = intersect(window, segments.only(leaf("sync.drain")))
+    order = np.argsort(columns.end_ns[rows], kind="stable")
+    last = np.searchsorted(columns.end_ns[rows][order], drained.start, side="right") - 1
+    after = (last >= 0) & is_small[order][np.maximum(last, 0)] if len(rows) else np.zeros(len(drained), dtype=bool)
+    return SmallCopyFacts(
+        to_device=int((goes == TO_DEVICE).sum()) / count,
+        to_host=int((goes == TO_HOST).sum()) / count,
+        exposed_ns=intersect(window, alone).total_ns / count,
+        drained_ns=int((drained.end - drained.start)[after].sum()) / count,
+        operators=_operators(columns, launches, small),
+    )
+
+
+def _operators(columns: TraceColumns, launches: I64, rows: I64) -> tuple[tuple[str, int], ...]:
+    """The operators that launched most of ``rows``."""
+    found = launching_operators(columns, launches, rows)
+    names, counts = np.unique(columns.name[found[found >= 0]], return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:_MOST_NAMED]
+    return tuple((columns.strings[names[place]], int(counts[place])) for place in order.tolist())
+
+
+Direction = Literal["to device", "to host"]
+HostMemory = Literal["pageable", "pinned"]
+
+
+_DIRECTIONS: tuple[tuple[int, Direction], ...] = ((TO_DEVICE, "to device"), (TO_HOST, "to host"))
+
+
+def host_copies(view: TraceView) -> tuple[HostCopy, ...]:
+    """The kinds of copies among the device events in ``rows``, longest first, per step of ``count``."""
+    columns, rows, count, spec = view.columns, view.rows, view.count, view.roof.spec
+    rows = rows[columns.is_a(Category.MEMCPY, Category.MEMSET)[rows]]
+    goes = directions(columns, rows)
+    rows, goes = rows[goes > ELSEWHERE], goes[goes > ELSEWHERE]
+    memories = {index: _host_memory(columns.strings[index]) for index in np.unique(columns.name[rows]).tolist()}
+    found = []
+    for (label, direction), memory in product(_DIRECTIONS, dict.fromkeys(memories.values())):
+        names = [index for index, own in memories.items() if own == memory]
+        chosen = rows[(goes == label) & np.isin(columns.name[rows], names)]
+        if not len(chosen):
+            continue
+        sized = chosen[columns.bytes[chosen] >= 0]
+        large = sized[columns.bytes[sized] >= BATCH_COPY_BYTES]
+        large_ns = int(columns.dur_ns[large].sum())
+        rate = int(columns.bytes[large].sum()) / (large_ns * 1e-9) if large_ns else None
+        found.append(
+            HostCopy(
+                direction=direction,
+                memory=memory,
+                per_step=len(chosen) / count,
+                bytes_per_step=int(columns.bytes[sized].sum()) / count if len(sized) == len(chosen) else None,
+                time_ns=int(columns.dur_ns[chosen].sum()) / count,
+                bytes_per_s=rate,
+                link_ratio=rate / (spec.pcie_gb_per_s * 1e9) if rate and spec else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda copy: -copy.time_ns))
+
+
+def _host_memory(name: str) -> HostMemory | None:
+    """The host's side by a copy's name, ``None`` where it does not say.
+
+    >>> _host_memory("Memcpy HtoD (Pageable -> Device)"), _host_memory("CopyDeviceToHost")
+    ('pageable', None)
+    """
+    text = name.lower()
+    return "pageable" if "pageable" in text else "pinned" if "pinned" in text else None

@@ -26,7 +26,6 @@ class LaunchFacts(msgspec.Struct, frozen=True):
     """How the device's events are joined to the calls that launched them, over the whole trace.
 
     Attributes:
-        events: kernels, copies and memsets.
         unlinked: of these, without a launch call in the trace; they count in full, what they waited for is less sure.
         in_graphs: of these, launched by a graph.
         graph_launches: calls that launched a graph.
@@ -185,10 +184,7 @@ def in_use(columns: TraceColumns) -> npt.NDArray[np.int64]:
 
 @kept
 def wordings(columns: TraceColumns) -> tuple[list[str], I64]:
-    """Strings with every number as 0, each once, and ``(n_strings,)`` which of them each string is.
-
-    Names that a program makes differ by their numbers alone, and there may be as many as events.
-    """
+    """Strings with every number as 0, each once, and ``(n_strings,)`` which of them each string is."""
     ids: dict[str, int] = {}
     place = [ids.setdefault(_NUMBER.sub("0", text), len(ids)) for text in columns.strings]
     return list(ids), np.array(place, np.int64)
@@ -220,8 +216,6 @@ class KernelNames(msgspec.Struct, frozen=True):
     """What the names of a trace's events stand for: masks over ``columns.strings``, computed once per trace.
 
     Attributes:
-        communication: collectives and point-to-point transfers.
-        math: kernels and operators whose cost is arithmetic.
         bandwidth: kernels whose cost is memory traffic; math wins where both match.
         pointwise: kernels that a compiler can fuse with their neighbours and has not fused yet.
         elementwise: those of them that read and write tensors of one common shape, each element once.
@@ -239,10 +233,7 @@ class KernelNames(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, columns: TraceColumns, registry: Registry | None = None) -> "KernelNames":
-        """Classify every name in use once; names of Python frames, most of a trace with stacks, name no kernel.
-
-        ``registry`` says which are communication, the built-in one unless given.
-        """
+        """Classify every name in use once; names of Python frames, most of a trace with stacks, name no kernel."""
         work = columns.name[columns.category != Category.PYTHON]
         used = np.flatnonzero(np.bincount(work, minlength=len(columns.strings)))
         registry = registry or built_in()
@@ -275,10 +266,7 @@ def in_window(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
 
 
 def self_times(columns: TraceColumns, rows: I64) -> I64:
-    """Time of each row in ``rows`` that no row nested in it on the same thread takes, ``(n_rows,)`` int64 ns.
-
-    Of two with the same extent the one with the higher external id is the inner one: it began later.
-    """
+    """Time of each row in ``rows`` that no row nested in it on the same thread takes, ``(n_rows,)`` int64 ns."""
     own = np.zeros(len(rows), dtype=np.int64)
     threads = columns.thread[rows]
     for thread in np.unique(threads):
@@ -331,10 +319,7 @@ def used_a_device(columns: TraceColumns) -> bool:
 
 
 def lacks_device_events(columns: TraceColumns) -> bool:
-    """Return whether a file without device events may lack them: a device was used, or the file is cut off.
-
-    That of a machine without a device lacks none.
-    """
+    """Return whether a file without device events may lack them: a device was used, or the file is cut off."""
     return used_a_device(columns) or (columns.damage.truncated and not columns.meta.no_device)
 
 

@@ -81,9 +81,6 @@ class Roofline(msgspec.Struct, frozen=True):
 
     Attributes:
         rows: int64 rows of the kernels, ascending.
-        operator: int64 row of the operator that launched each, -1 for none.
-        flops: float64, its part of the operator's.
-        bytes: float64, its part of the operator's compulsory traffic.
         least_ns: float64, the fastest it could run with what real kernels reach of the device's peaks, at most what
             it took.
         roof: int8 ``MATH_ROOF``, ``BANDWIDTH_ROOF`` or ``UNKNOWN``.
@@ -116,13 +113,6 @@ def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64
 
     The roof is that which takes longer at the rates real kernels reach. Without shapes, far below both roofs, or for a
     device that is not in the table, the name decides.
-
-    Args:
-        columns: the trace.
-        kinds: its classified names.
-        rows: kernels that are no communication, or the operators of a CPU-only run.
-        operator: ``(n,)`` int64, row of the operator that launched each, -1 for none.
-        spec: peaks of the device; ``None`` for an unknown one.
     """
     name = columns.name[rows]
     costs = operator_costs(columns, operator)
@@ -244,12 +234,6 @@ def slow_math(columns: TraceColumns, kinds: KernelNames, roof: Roofline, judged:
     Where FP32 on the vector units takes more time than the matrix units do, that is the next faster type of the device:
     TF32 for such kernels, where its peak is higher. Else it is 16 bits, for all of 32: nothing but autocast brings
     attention and what is in TF32 further.
-
-    Args:
-        columns: the trace.
-        kinds: its classified names.
-        roof: kernels of the judged device.
-        judged: ``(n_events,)`` those that start in the steady window.
     """
     name = columns.name[roof.rows]
     types = kinds.math_type[name].copy()

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.host.feeding import Feeding, feeding, led_in
+from profilerkit.analysis.host.feeding import Feeding, feeding, split
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, QUIET_NS, HostNames
 from profilerkit.analysis.intervals import (
     EMPTY,
@@ -69,11 +69,6 @@ def loading_rows(columns: TraceColumns, names: HostNames, launches: I64) -> I64:
     A call counts where it is the first to launch its kernel, or of those that launch nothing the first of its name,
     and lasts ``LOADING_CALL_NS`` and ``FAR_SLOWER_RATIO`` times as long as the median launch. Waiting, copying and
     allocating have their own parts.
-
-    Args:
-        columns: the trace.
-        names: its classified names.
-        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
     """
     other = names.sync_call | names.copy_call | names.allocator
     calls = np.flatnonzero((columns.category == Category.RUNTIME) & ~other[columns.name])
@@ -102,10 +97,6 @@ class HostThread(msgspec.Struct, frozen=True):
     """One thread's activity.
 
     Attributes:
-        layers: in falling priority; the last is the dispatching of operators.
-        sync_start: ``(n,)`` int64 ns, sorted: starts of the calls that blocked on a device with work in its queue.
-        sync_end: their ends.
-        events: when any operator or runtime call ran.
         fed: how the thread gets its batches.
         python: from the first to the last of its operators, frames and calls, and the ranges of its own that reach into
             that: there it runs Python, and they would show its work. None where it has no operator and no frame.
@@ -137,17 +128,12 @@ class HostActivity:
     ) -> None:
         """Take what is known of the trace's runtime calls.
 
-        Args:
-            columns: the trace.
-            names: its classified names.
-            main: the main thread, -1 if there is none.
-            copied: ``(n_events,)`` int64, leaf of the copy a runtime row launched, -1 for none; ``None`` without a
-                device.
-            issues: rows of the calls or operators that issued work other than copies, any number of times.
-            blocks: rows of the copy calls that returned only when their copy was done.
-            loading: rows in which a module was loaded for a first launch.
-            queue: the device's work without the reads of results; ``None`` without a device.
-            lead_in: when the main thread leads up to the batch copy of a step; input, unless it is seen to be fed.
+        copied: ``(n_events,)`` int64, leaf of the copy a runtime row launched, -1 for none; ``None`` without a
+            device.
+        issues: rows of the calls or operators that issued work other than copies, any number of times.
+        blocks: rows of the copy calls that returned only when their copy was done.
+        queue: the device's work without the reads of results; ``None`` without a device.
+        lead_in: when the main thread leads up to the batch copy of a step; input, unless it is seen to be fed.
         """
         self.main = main
         self._columns = columns
@@ -188,10 +174,7 @@ class HostActivity:
         return self._painted(spans, [*upper, drained(thread, start, end), dispatch, *below], key)
 
     def did(self, start: I64, end: I64, key: int) -> Segments:
-        """What thread ``key`` did in the disjoint, sorted intervals, whether the device noticed or not.
-
-        Layers as in ``label``. Only what lies between the first start and the last end is looked at.
-        """
+        """What thread ``key`` did in the disjoint, sorted intervals, whether the device noticed or not."""
         spans = positive(start, end)
         if key < 0 or not len(spans):
             return with_label(spans, leaf("idle.unknown"))
@@ -238,7 +221,7 @@ class HostActivity:
             with_label(spans(waits), leaf("sync.drain")),
         ]
         if key == self.main and len(self._lead_in) and not len(fed.rows):
-            layers.append(led_in(columns, names, own, self._lead_in))
+            layers.append(split(columns, names, own[:0], self._lead_in, own))
         python = _python(columns, own)
         layers.append(with_label(events if len(python) else _issuing(events), leaf("over.dispatch")))
         order = np.argsort(start[blocking], kind="stable")
@@ -292,11 +275,6 @@ def drained(thread: HostThread, gap_start: I64, host_end: I64) -> Segments:
 
     The device was busy when the call began and idle when it returned, so the queue ran dry because of it. Long quiet
     stretches are left out: the user's own Python after the call would have kept the device waiting anyway.
-
-    Args:
-        thread: the launching thread.
-        gap_start: ``(n,)`` int64, starts of gaps.
-        host_end: ``(n,)`` int64, when the launch call that ends the gap returned.
     """
     if not len(thread.sync_start) or not len(gap_start):
         return NO_SEGMENTS

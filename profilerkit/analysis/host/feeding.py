@@ -29,12 +29,7 @@ SHOWN_FRAMES = 3
 
 
 class Feeding(msgspec.Struct, frozen=True):
-    """How one thread is fed.
-
-    Attributes:
-        rows: the events in which it gets a batch, by start.
-        segments: the time in them, labelled with input leaves.
-    """
+    """How one thread is fed."""
 
     rows: I64
     segments: Segments
@@ -49,12 +44,6 @@ def feeding(columns: TraceColumns, names: HostNames, own: I64, issues: I64) -> F
     Loader events and phases named for it say so; other annotations and frames with such a name are believed when no
     work is issued in them, for a loop's own ``__next__`` may hold the whole step. So are loader events outside of all
     fetches that capture marked: anyone can give a range such a name.
-
-    Args:
-        columns: the trace.
-        names: its classified names.
-        own: rows of the thread.
-        issues: ``(n,)`` int64 ns, sorted: when that thread issued work other than copies.
     """
     own = own[columns.dur_ns[own] > 0]
     name, category = columns.name[own], columns.category[own]
@@ -71,12 +60,7 @@ def feeding(columns: TraceColumns, names: HostNames, own: I64, issues: I64) -> F
         return NOT_FED
     rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
     spans = union(*_edges(columns, rows))
-    return Feeding(rows, _split(columns, names, rows, spans, own))
-
-
-def led_in(columns: TraceColumns, names: HostNames, own: I64, spans: Spans) -> Segments:
-    """The input leaves of ``spans``, in which the thread of the rows ``own`` gets its batch without an event."""
-    return _split(columns, names, own[:0], spans, own)
+    return Feeding(rows, split(columns, names, rows, spans, own))
 
 
 def inferred_input(
@@ -86,14 +70,6 @@ def inferred_input(
 
     Frames tell what the thread does, and operators what it does up to a copy: with them only work that can make a batch
     shows one. What stays unexplained is input only where it lasts longer than a gap between two calls.
-
-    Args:
-        columns: the trace.
-        names: its classified names.
-        thread: the thread that issues the copies.
-        leads: each ends as the call that copies a batch begins.
-        between: from the end of a step's own range to the start of the next one.
-        issues: rows of the calls that launched kernels, of any thread.
     """
     has_operators, has_frames = told_by(columns, thread)
     pauses = _quiet(columns, thread, between, issues)
@@ -135,10 +111,7 @@ def told_by(columns: TraceColumns, thread: int) -> tuple[bool, bool]:
 
 
 def _quiet(columns: TraceColumns, thread: int, between: Spans, issues: I64) -> Spans:
-    """Stretches between the steps in which the thread makes no call and nobody launches; none up to the last range.
-
-    A range that begins there, as of an optimizer behind that of a forward pass, belongs to the step before.
-    """
+    """Stretches between the steps in which the thread makes no call and nobody launches; none up to the last range."""
     own = (columns.thread == thread) & (columns.dur_ns > 0)
     ranges = np.flatnonzero(own & (columns.category == Category.ANNOTATION) & covered(between, columns.ts_ns))
     place = np.searchsorted(between.start, columns.ts_ns[ranges], side="right") - 1
@@ -156,12 +129,6 @@ def shown_by_work(columns: TraceColumns, names: HostNames, thread: int, leads: S
 
     Such work is an operator outside the one that copies, unless it only allocates or looks at memory, or a frame known
     to read, prepare or hand over. What of the Python before it is part of getting the batch, nothing tells.
-
-    Args:
-        columns: the trace.
-        names: its classified names.
-        thread: the thread that issues the copies.
-        leads: each ends as the call that copies begins.
     """
     if not len(leads):
         return leads
@@ -190,18 +157,11 @@ def _outermost(start: I64, end: I64) -> Spans:
     return Spans(start[keep], end[keep])
 
 
-def _split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, own: I64) -> Segments:
+def split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, own: I64) -> Segments:
     """Input leaves of ``spans``: those of the innermost named frame or operator; what else computes is preparation.
 
     With worker processes the thread's own operators and frames say nothing of what it waits for, except for frames of
     the hand-over. A stretch that nothing names is a wait whose cause is not known.
-
-    Args:
-        columns: the trace.
-        names: its classified names.
-        rows: the events in which a batch is fetched.
-        spans: when that is.
-        own: rows of the thread.
     """
     remote = union(*_edges(columns, rows[names.multi_process[columns.name[rows]]]))
     local = subtract(spans, remote)

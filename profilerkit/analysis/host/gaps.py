@@ -26,12 +26,6 @@ class Issued:
         """Put the events in order.
 
         Of events that start together the one issued last comes first: the others were ready before it.
-
-        Args:
-            columns: the trace.
-            device: rows of the device's events.
-            launches: ``(n_events,)`` int64, row of the runtime call that launched an event, -1 for none.
-            main: the main thread, -1 if there is none; events without a launch are taken to be its.
         """
         call = launches[device]
         known = np.maximum(call, 0)
@@ -76,11 +70,6 @@ def attribute(gaps: Spans, issued: Issued, host: HostActivity) -> Segments:
     that it is launch latency. The device does nothing else meanwhile, so no other stream can be what the event waited
     for. A gap that no event ends is the main thread's. Before the first event whose launch was recorded the device may
     still do what was launched earlier: a late launch there tells nothing.
-
-    Args:
-        gaps: idle intervals of the device, whole where adjacent steps share one.
-        issued: the device's events.
-        host: what its threads did.
     """
     if not len(gaps):
         return NO_SEGMENTS
@@ -142,14 +131,6 @@ def releases(
     host has issued it, if it starts as the transfer ends; before that for both. Where it starts beside the transfer it
     never waited for that: exposed is not blocking. A host of which nothing was recorded meanwhile, and that issues the
     next work right after the transfer, waited for it too.
-
-    Args:
-        columns: the trace.
-        idle: the idle time of the device, labelled with its causes.
-        exposed: the time in which it only communicated or copied, labelled with what.
-        transfers: rows of the communication and the copies.
-        issued: the device's events.
-        host: what its threads did.
     """
     if not len(exposed):
         return Held(idle, NO_SEGMENTS)

@@ -12,29 +12,19 @@ import numpy.typing as npt
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.host.feeding import dominant_frames, local_fetches
 from profilerkit.analysis.host.names import QUIET_NS
-from profilerkit.analysis.host.operators import HeldFacts
 from profilerkit.analysis.intervals import I64, Segments, Spans, covered, intersect
-from profilerkit.analysis.kernel_losses.shapes import DenseTables
+from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.analysis.steps.phases import PhaseFacts, RecordingFacts
-from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.finding import Source
 from profilerkit.rundir.layout import EventKind
 from profilerkit.trace.columns import TraceColumns
 
 
 class CollectionFacts(msgspec.Struct, frozen=True):
-    """Garbage collections in the judged steps, on any thread: each holds the interpreter.
-
-    Attributes:
-        per_step: collections.
-        pause_ns: of one, mean.
-        longest_ns: the longest.
-        full: of all, those of the oldest generation.
-    """
+    """Garbage collections in the judged steps, on any thread: each holds the interpreter."""
 
     per_step: float
     pause_ns: float
@@ -46,8 +36,6 @@ class PythonFacts(msgspec.Struct, frozen=True):
     """Stretches of Python longer than 1 ms in the judged steps of a trace, in which no operator runs.
 
     Attributes:
-        per_step: stretches.
-        longest_ns: start and end of the longest, on the trace's clock.
         frames: the innermost frames that hold most of them, outer first; empty without stacks. Hostile text.
         frames_ratio: share of the stretches in the innermost of them; ``None`` without.
     """
@@ -65,13 +53,10 @@ class CompileFacts(msgspec.Struct, frozen=True):
         share: of the time of the judged steps, and of those among them that were left out because they compile.
         longer: of that time, what the steps that compile take beyond the typical one that does not: compiled code runs
             slowly at first. ``share`` where fewer than three do not compile.
-        steps: steps that compile.
-        of: how many steps these are among.
         regions: compiled regions that ran or were compiled; ``None`` where no name told.
         recompiled: regions that were compiled more than once, as torch numbers them, at most five.
         guards: that failed and made torch compile again, as torch words them, each once however its numbers differ,
             most often first; empty where nothing tells. Hostile text.
-        source: measured by the timers, or derived from a trace.
     """
 
     share: float
@@ -82,34 +67,6 @@ class CompileFacts(msgspec.Struct, frozen=True):
     recompiled: tuple[str, ...]
     source: Source
     guards: tuple[str, ...] = ()
-
-
-class HostFacts(msgspec.Struct, frozen=True):
-    """Each is ``None`` where the recording does not tell.
-
-    Attributes:
-        collections: garbage collections; all zero where they were watched and none took 50 µs.
-        python: ``None`` where the trace shows no long stretch.
-        compiles: ``None`` where nothing is known to be compiled.
-        threads: intra-op threads of torch in the training process.
-        recording: what it costs the host; ``None`` without a steady step of a trace.
-        phases: those of the step that are marked in a trace; empty without any.
-        switches: of those made for debugging the ones that were on, as ``NAME`` or ``NAME=value``.
-        held: what holds the steps of a run without a device, largest first; ``None`` without such a trace.
-        tables: those of a run without a device; ``None`` as in ``KernelLosses``.
-        between_ratio: share of the Python between operators in gaps below 1 ms; 0 without a trace.
-    """
-
-    collections: CollectionFacts | None = None
-    python: PythonFacts | None = None
-    compiles: CompileFacts | None = None
-    threads: int | None = None
-    recording: RecordingFacts | None = None
-    phases: tuple[PhaseFacts, ...] = ()
-    switches: tuple[str, ...] | None = None
-    held: tuple[HeldFacts, ...] | None = None
-    tables: DenseTables | None = None
-    between_ratio: float = 0.0
 
 
 #: Where a wait for a batch is read from when no event marks it, and the words for it.
@@ -125,7 +82,6 @@ class InputFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         cpu_ratio: CPU time of the waiting thread / wait; ``None`` when not measured.
-        fetches: how many fetches were seen in the steady window.
         single_process: the main process loads the data itself; ``None`` when unknown.
         source: measured by the wrapper's timer, or derived from the trace.
         origin: event name or timer the wait was read from, or the words for ``gap``.
@@ -262,10 +218,7 @@ def compiles_of_log(events: bytes, names: Mapping[int, str], log: StepLog) -> Co
 
 
 def compiles_of_trace(view: TraceView) -> CompileFacts | None:
-    """Compilations in a trace from its first steady step on; ``None`` where it shows nothing compiled.
-
-    Steps that compile are no steady ones while others are left. Once the steps had settled, they cost all the same.
-    """
+    """Compilations in a trace from its first steady step on; ``None`` where it shows nothing compiled."""
     columns, steps, compiles, per_step = view.columns, view.steps, view.names.compiles, view.parts.per_step
     used = np.unique(columns.name).tolist()
     shown = [columns.strings[name] for name in used if columns.strings[name].startswith("Torch-Compiled Region: ")]

@@ -26,9 +26,6 @@ class HotLine(msgspec.Struct, frozen=True):
     Attributes:
         frames: ``file.py(12): function`` of its callers in that place and itself, outer first, at most four. Hostile.
         share: of the looks in that place that found it there: in the line where that holds enough, else the function.
-        low: lower end of the 95 % interval of the share.
-        high: upper end.
-        looks: at the place.
     """
 
     frames: tuple[str, ...]
@@ -204,10 +201,7 @@ def _long(stall: Stall, log: StepLog) -> npt.NDArray[np.bool_]:
 
 
 def _plain(log: StepLog, first: int) -> npt.NDArray[np.bool_]:
-    """The steps from ``first`` to the last judged one without named phases; all of these where each has one.
-
-    Steps in a trace's window are slower, in the same lines.
-    """
+    """The steps from ``first`` to the last judged one without named phases; all of these where each has one."""
     rows = np.flatnonzero(log.steady)
     within = np.zeros(len(log.index), dtype=bool)
     within[first : int(rows[-1]) + 1 if len(rows) else 0] = True
@@ -261,10 +255,7 @@ def _up_to(chain: tuple[str, ...], function: str) -> tuple[str, ...]:
 
 
 def growing_line(record: RankRecord, log: StepLog) -> HotLine | None:
-    """Return the line that holds most of what the last third of the judged steps takes more than the first.
-
-    ``None`` where none does, chance in so many looks aside, or where steps do not get longer.
-    """
+    """Return the line that holds most of what the last third of the judged steps takes more than the first."""
     rows = np.flatnonzero(log.steady)
     if len(rows) < FEWEST_TO_GROW:
         return None

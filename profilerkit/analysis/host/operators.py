@@ -9,6 +9,7 @@ from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in
 from profilerkit.analysis.enclosing import call_sites, innermost_at
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, index_at, intersect, subtract, time_within, union
+from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.phases import (
     OPERATOR_NS,
@@ -19,7 +20,6 @@ from profilerkit.analysis.steps.phases import (
     optimizer_rows,
     without_closures,
 )
-from profilerkit.analysis.trace_view import TraceView
 from profilerkit.trace.columns import Category, TraceColumns
 
 
@@ -30,7 +30,6 @@ class HeldFacts(msgspec.Struct, frozen=True):
         place: ``hook`` of gradients, ``optimizer``, ``read`` of values, ``fetch`` for what computes while the loop gets
             a batch, or the pass in which an operator runs: ``forward``, which is all beside it, or ``backward``.
         operator: the one with most time there; of an optimizer its class. Hostile text.
-        per_step: how often a step calls it; of an optimizer all its operators.
         share: of the step that the place takes, Python included; of a pass what the operator takes.
         operator_share: of the step that the operator itself takes.
         line: the line of the user's that calls it, as the profiler names it; ``None`` without stacks.
@@ -152,10 +151,7 @@ class _Own:
 
 
 def _called(columns: TraceColumns, rows: I64) -> I64:
-    """``(n_rows,)`` name of the operator that the program, or the backward pass, called in which each of them runs.
-
-    The program calls ``quantile``, which sorts. What autograd names stands around such calls, and is none.
-    """
+    """``(n_rows,)`` name of the operator that the program, or the backward pass, called in which each of them runs."""
     used = in_use(columns)
     calls = rows[matching(columns, used, _OPERATOR)[columns.name[rows]]]
     called = columns.name[rows].astype(np.int64)
@@ -224,10 +220,7 @@ def _fetching(columns: TraceColumns, rows: I64, window: Spans) -> HeldFacts | No
 
 
 def _reading(columns: TraceColumns, names: HostNames, rows: I64, main: int) -> Spans:
-    """When the loop reads values one after another, with the Python between the reads.
-
-    A chain of operators that move no data, with gaps below 1 ms, from its first read to the end of its last one.
-    """
+    """When the loop reads values one after another, with the Python between the reads."""
     own = rows[columns.thread[rows] == main]
     own = own[np.lexsort((-columns.dur_ns[own], columns.ts_ns[own]))]
     read = names.reads[columns.name[own]]

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.costs.arguments import Arguments, Shape
-from profilerkit.analysis.costs.formulas import sizes
+from profilerkit.analysis.costs.formulas import Arguments, Shape, sizes
 from profilerkit.analysis.costs.operators import distinct_calls, understood
 from profilerkit.analysis.device.kernels import self_times
 from profilerkit.analysis.device.roofline import MEMORY_RATIO, peak_flops_per_ns
@@ -28,8 +27,8 @@ from profilerkit.analysis.kernel_losses.shapes import (
     misaligned,
     searches,
 )
+from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.steps.phases import STYLES, backward_nodes, largest_class, optimizer_rows, without_closures
-from profilerkit.analysis.trace_view import TraceView
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
 
@@ -37,9 +36,6 @@ class Scores(msgspec.Struct, frozen=True):
     """Attention that writes its scores to memory: products, softmax, mask and dropout over tensors of one shape.
 
     Attributes:
-        queries: rows of a score matrix.
-        keys: columns of it.
-        matrices: score matrices in one tensor, batch times heads.
         share: time of all kernels that read or write them.
         pointwise_share: of it, all but the matrix products.
         peak_share: the least time of the products' arithmetic at the dense peak; ``None`` where it is not known.
@@ -60,7 +56,6 @@ class OptimizerWork(msgspec.Struct, frozen=True):
         name: class of the optimizer, empty where a range of the program marks it; hostile text.
         style: how it goes over its tensors: one at a time, by lists, or by one fused kernel; ``None`` where neither of
             torch's operators and kernels is seen.
-        kernels_per_step: count.
         tensors: that one optimizer step changes; ``None`` unless it takes them one at a time, as is the next.
         kernels_per_tensor: kernels of an optimizer step for each of them.
         share: device time from the first to the last of its kernels, without communication in between.
@@ -81,20 +76,7 @@ class OptimizerWork(msgspec.Struct, frozen=True):
 
 
 class KernelLosses(msgspec.Struct, frozen=True):
-    """Everything above for one device; ``None`` where the trace cannot say, no entry where there is nothing.
-
-    Attributes:
-        has_shapes: whether any operator says what it was passed.
-        multiprocessors: of the device.
-        alignment: ``None`` where no product is misaligned.
-        grids: largest time first, at most 64; ``None`` where no kernel says its grid.
-        scores: largest time first.
-        optimizer: ``None`` where no optimizer step is marked.
-        layout: of the convolutions.
-        searches: ``None`` where nothing is searched for.
-        has_operators: whether the trace may hold operators, within which is searched.
-        tables: ``None`` where no embedding gets a dense gradient of rows that are not looked up.
-    """
+    """Everything above for one device; ``None`` where the trace cannot say, no entry where there is nothing."""
 
     has_shapes: bool
     multiprocessors: int | None
@@ -212,18 +194,7 @@ def dense_tables(
     time_ns: npt.NDArray[np.float64],
     window_ns: int,
 ) -> DenseTables | None:
-    """What dense gradients of large tables take; ``None`` where none is made, or shapes were not recorded.
-
-    A table that a matrix product reads as well is tied to the output layer, whose gradient is dense.
-
-    Args:
-        columns: the trace.
-        math: ``(n_strings,)`` names of matrix products.
-        issuing: when the host issued the steady steps.
-        rows: ``(n,)`` the operator behind each piece of time, -1 for none.
-        time_ns: ``(n,)`` how long it took.
-        window_ns: of the steady steps.
-    """
+    """What dense gradients of large tables take; ``None`` where none is made, or shapes were not recorded."""
     asked = _looked_up(columns, issuing)
     if not asked:
         return None
@@ -326,10 +297,6 @@ def optimizer_work(work: Judged, step: I64) -> OptimizerWork | None:
     """The optimizer with most device time; ``None`` where no marked step launches a kernel.
 
     Matrix products inside an optimizer step (Muon, Shampoo) are its mathematics, and are left out.
-
-    Args:
-        work: the judged kernels.
-        step: ``(n,)`` row of the optimizer step that launched each, as of ``optimizer_kernels``.
     """
     columns = work.columns
     own = (step >= 0) & ~work.kinds.math[work.name]
@@ -419,13 +386,7 @@ def _span(work: Judged, step: I64, own: Bools) -> Spans:
 
 
 def losses_of_kernels(work: Judged, optimizer_step: I64, properties: DeviceProperties | None) -> KernelLosses:
-    """What the judged kernels of a device waste.
-
-    Args:
-        work: the judged kernels.
-        optimizer_step: ``(n,)`` row of the optimizer step that launched each, -1 for none.
-        properties: of the device.
-    """
+    """What the judged kernels of a device waste."""
     return KernelLosses(
         has_shapes=bool((work.columns.input_dims >= 0).any()),
         multiprocessors=properties.multiprocessors if properties else None,

@@ -7,8 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.costs.arguments import Arguments
-from profilerkit.analysis.costs.formulas import sizes
+from profilerkit.analysis.costs.formulas import Arguments, sizes
 from profilerkit.analysis.costs.operators import DTYPES, distinct_calls, understood
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in_use, matching
 from profilerkit.analysis.device.roofline import Roofline
@@ -34,12 +33,8 @@ class Searches(msgspec.Struct, frozen=True):
     """Operators that time several algorithms for one call before they choose.
 
     Attributes:
-        share: time of the searches, on host or device.
-        per_step: searches.
-        steps: judged steps in which one happens.
         trials: timings of the mean search.
         shapes: distinct inputs that were searched for; ``None`` without recorded shapes.
-        operator: that searches most.
     """
 
     share: float
@@ -54,12 +49,9 @@ class Alignment(msgspec.Struct, frozen=True):
     """16-bit matrix products of which a dimension is no multiple of eight elements.
 
     Attributes:
-        share: time of their kernels.
         lost_share: of it, what is beyond the least time that their shapes allow on the device; ``None`` for a device
             whose peaks are not known.
         sizes: (M, N, K) of the call that loses most, or without peaks takes most.
-        operator: that made it.
-        calls_per_step: such calls.
         others_ratio: what the products of fitting sizes reach of their own least time; ``None`` where they take less
             than half as long together, so that they are no measure.
     """
@@ -76,12 +68,9 @@ class Grid(msgspec.Struct, frozen=True):
     """Math kernels of one name and grid.
 
     Attributes:
-        kernel: name; hostile text.
         blocks_per_sm: blocks of the grid for each multiprocessor.
-        share: their time.
         idle_share: of it, what the least occupied round leaves idle, but no more than what is beyond the least time
             that shapes allow.
-        per_step: kernels.
     """
 
     kernel: str
@@ -95,9 +84,6 @@ class DenseTables(msgspec.Struct, frozen=True):
     """Embedding tables with a dense gradient, of which a step looks up few rows.
 
     Attributes:
-        count: how many.
-        rows: of the one that takes most time.
-        width: elements of each of its rows.
         looked_up: its rows that a step looks up, at most.
         share: time of what goes over whole tables: their gradients and the optimizer.
         unused_share: of it, what rows take that the step does not look up.
@@ -116,17 +102,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """The kernels of the steady window that are no communication; arrays are ``(n,)`` in their order.
-
-    Attributes:
-        columns: the trace.
-        kinds: its classified names.
-        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
-        roof: all compute kernels against the roofs.
-        at: their places in ``roof``.
-        window: the steady steps.
-        issuing: when the host issued them.
-    """
+    """The kernels of the steady window that are no communication; arrays are ``(n,)`` in their order."""
 
     columns: TraceColumns
     kinds: KernelNames

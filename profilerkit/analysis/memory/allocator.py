@@ -11,10 +11,10 @@ from profilerkit.analysis.device.kernels import in_use, in_window, matching
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.stats import Numbers, Slope, median, theil_sen
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.series import shown_rows
-from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.change import revise
 from profilerkit.model.memory import FEWEST_TO_EXTEND, AliveAtPeak, Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.trace.columns import Category, MemoryInstants, TraceColumns
@@ -30,11 +30,6 @@ def alive_at(columns: TraceColumns, rows: I64, allocated: int) -> tuple[tuple[Al
     """The blocks alive after the last of ``rows``, by operator and module, and the bytes older than the recording.
 
     Of every address the latest instant decides: alive if it allocates. Without addresses nothing is known of either.
-
-    Args:
-        columns: the trace.
-        rows: memory instants of one device in order of time, up to the one asked about.
-        allocated: bytes allocated then.
     """
     instants = columns.memory
     rows = rows[instants.address[rows] >= 0]

@@ -39,8 +39,6 @@ def with_samples(
 ) -> Memory:
     """``memory`` of the trace, with what was sampled during the steps of the run; ``records`` tell its trace windows.
 
-    ``workers`` are the loader's, by pid.
-
     Where the trace has no memory of its own, the sampled one gives the rows of the steps. The buffers of torch's
     profiler lie in the process (0.2 to 0.9 GiB for a window of 10 steps, torch 2.13): what was sampled there in a
     trace window is no need of a step. What windows kept is no growth of the process either: a few of them along a run

@@ -13,13 +13,15 @@ from profilerkit.analysis.device.copies import TO_DEVICE, TO_HOST, directions
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.enclosing import ThreadLine
 from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, index_at, intersect, subtract, union
+from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.phases import reruns
-from profilerkit.analysis.trace_view import TraceView
+from profilerkit.model.change import revise
 from profilerkit.model.memory import OutOfMemory
-from profilerkit.rundir.sampled import AllocatorSample, HostSample, Sample, WorkerPages
+from profilerkit.rundir.reader import RankRecord
+from profilerkit.rundir.sampled import HostSample, Sample, WorkerPages
 from profilerkit.trace.columns import Category, TraceColumns
 
 
@@ -27,7 +29,6 @@ class ZeroedGradients(msgspec.Struct, frozen=True):
     """Gradients that are filled with zeros instead of dropped, in the steady window.
 
     Attributes:
-        per_step: operators that fill them.
         share: of the window, the time they take the device, or leave it idle.
         added_share: of the window, the time in which backward adds to gradients that are there.
         spared_ratio: share of that adding which dropped gradients would not need: their first one of each step is kept
@@ -56,8 +57,6 @@ class AllocatorUse(msgspec.Struct, frozen=True):
 
     Attributes:
         samples: how many in the judged steps.
-        allocated_bytes: largest peak it told of.
-        reserved_bytes: largest peak it told of.
         split_ratio: free pieces between blocks in use / reserved memory, where most is allocated: the median of the
             upper quarter of the samples. Between the steps' peaks free pieces are only waiting for their use.
         rounding_bytes: allocated beyond what was asked for, where most is allocated.
@@ -77,11 +76,9 @@ class AllocatorUse(msgspec.Struct, frozen=True):
 class PageFaults(msgspec.Struct, frozen=True):
     """Pages that the training thread got fresh from the system in the judged steps.
 
-    Attributes:
-        samples: seconds they were counted in.
-        per_step: how many.
-        share: of the thread's time, that in the kernel, with as much of its waiting for a processor.
-        each_ns: time in the kernel for one of them, whatever else the thread did there.
+    per_step: how many.
+    share: of the thread's time, that in the kernel, with as much of its waiting for a processor.
+    each_ns: time in the kernel for one of them, whatever else the thread did there.
     """
 
     samples: int
@@ -94,9 +91,6 @@ class CopiedPages(msgspec.Struct, frozen=True):
     """Pages that one worker process shared with the process that forked it, and copied.
 
     Attributes:
-        counts: how often its pages were counted.
-        private_bytes: the worker's alone at the last count.
-        shared_bytes: what it may still copy.
         copied_bytes: between the fork and the last count; where the fork is not known, since the first count.
         at_once_bytes: of that, the most between two counts. One garbage collection writes to every object of Python's.
         first_step: step of the fork or of the first count.
@@ -116,15 +110,10 @@ class MemoryUse(msgspec.Struct, frozen=True):
     """What memory costs the judged rank beside its size.
 
     Attributes:
-        zeroed: ``None`` without a trace, or without a call that clears gradients.
-        offload: ``None`` without device events, or where nothing is offloaded.
         recomputed_bytes: what the recomputed forward code of a step keeps for its backward pass; it would stay alive
             from the forward pass on if nothing were recomputed. ``None`` without memory instants.
-        allocator: ``None`` where it was not sampled in the judged steps.
         allocator_settings: of the environment, empty for torch's own; ``None`` where the environment is not known.
         oom: how the memory of the rank ran out; ``None`` where it did not, or nobody could tell.
-        faults: ``None`` where they were not sampled in the judged steps.
-        copied: by a loader's worker; ``None`` where its pages were counted once at most.
     """
 
     zeroed: ZeroedGradients | None = None
@@ -143,17 +132,18 @@ NEAR_THE_PEAK = 0.25
 
 
 def allocator_use(samples: Sequence[Sample], log: StepLog) -> AllocatorUse | None:
-    """What the samples taken in the judged steps say; ``None`` where there is none, or the allocator keeps no count.
-
-    The asynchronous backend of CUDA (``backend:cudaMallocAsync``) reports zeros.
-    """
+    """What the samples taken in the judged steps say; ``None`` where there is none, or the allocator keeps no count."""
     low, high = log.window
     inside = [known for sample in samples if (known := sample.allocator) and low <= sample.t_ns < high]
     seen = sorted((known for known in inside if known.reserved_bytes), key=lambda known: known.allocated_bytes or 0)
     if not seen:
         return None
     near = seen[-max(round(NEAR_THE_PEAK * len(seen)), 1) :]
-    split = [ratio for known in near if (ratio := _split_ratio(known)) is not None]
+    split = [
+        known.inactive_split_bytes / known.reserved_bytes
+        for known in near
+        if known.inactive_split_bytes is not None and known.reserved_bytes
+    ]
     allocated, requested = seen[-1].allocated_bytes, seen[-1].requested_bytes
     rounding = None if not allocated or requested is None else max(allocated - requested, 0)
     retries = [known.alloc_retries for known in seen if known.alloc_retries is not None]
@@ -173,22 +163,13 @@ def allocator_settings(environment: Mapping[str, str]) -> str:
     return environment.get("PYTORCH_ALLOC_CONF") or environment.get("PYTORCH_CUDA_ALLOC_CONF") or ""
 
 
-def _split_ratio(known: AllocatorSample) -> float | None:
-    if known.inactive_split_bytes is None or not known.reserved_bytes:
-        return None
-    return known.inactive_split_bytes / known.reserved_bytes
-
-
 def _largest(pairs: Sequence[tuple[int | None, int | None]]) -> int | None:
     """The largest number told, of the moment or of a peak."""
     return max((value for pair in pairs for value in pair if value is not None), default=None)
 
 
 def page_faults(samples: Sequence[Sample], log: StepLog) -> PageFaults | None:
-    """The faults of the judged steps; ``None`` where no sample counts them.
-
-    A sample counts since the one before, so that both must lie in the judged steps.
-    """
+    """The faults of the judged steps; ``None`` where no sample counts them."""
     low, high = log.window
     seen = [(sample.t_ns, sample.host) for sample in samples if sample.host is not None]
     inside = [host for (before, _), (t_ns, host) in pairwise(seen) if before >= low and t_ns <= high]
@@ -214,10 +195,7 @@ def _told(host: HostSample) -> tuple[float, float, float] | None:
 
 
 def counted_pages(samples: Sequence[Sample], workers: Collection[int]) -> list[tuple[int, WorkerPages]]:
-    """When the pages of a worker were counted, ns, and what was found: of the one that was counted most often.
-
-    Other processes that the training started, such as environments, are none of its ``workers``, by pid.
-    """
+    """When the pages of a worker were counted, ns, and what was found: of the one that was counted most often."""
     every = [(sample.t_ns, pages) for sample in samples if sample.host and (pages := sample.host.worker_pages)]
     seen = [(t_ns, pages) for t_ns, pages in every if pages.pid in workers]
     most = Counter(pages.pid for _, pages in seen).most_common(1)
@@ -250,10 +228,7 @@ def copied_pages(samples: Sequence[Sample], log: StepLog, workers: Collection[in
 def _at_the_fork(
     samples: Sequence[Sample], counted: Sequence[tuple[int, WorkerPages]]
 ) -> tuple[int, WorkerPages] | None:
-    """Return the worker's pages as it began: those of the training process, all shared; ``None`` where not known.
-
-    A worker that still shares most of its pages at the first count was forked; of another nobody can tell.
-    """
+    """Return the worker's pages as it began: those of the training process, all shared; ``None`` where not known."""
     if not counted or counted[0][1].private_bytes >= counted[0][1].anonymous_bytes / 2:
         return None
     t_ns, first = counted[0]
@@ -366,11 +341,6 @@ def recomputed_bytes(columns: TraceColumns, steps: TraceSteps, on_device: npt.ND
 
     Backward frees them again before the next stretch is recomputed, so that they are never alive at once. ``None``
     without memory instants.
-
-    Args:
-        columns: the trace.
-        steps: its steps.
-        on_device: ``(n_instants,)`` which memory instants are those of the judged memory.
     """
     instants = columns.memory
     step = in_step(instants.ts_ns, steps.start, steps.end)
@@ -387,3 +357,20 @@ def recomputed_bytes(columns: TraceColumns, steps: TraceSteps, on_device: npt.ND
     left = np.zeros(len(again), dtype=np.int64)
     np.add.at(left, index_at(again, place[inside]), instants.bytes[judged][inside])
     return int(np.maximum(left, 0).sum()) // max(len(steps.steady), 1)
+
+
+def memory_use_of(
+    known: MemoryUse, record: RankRecord | None, log: StepLog | None, environment: Mapping[str, str] | None
+) -> MemoryUse:
+    """What a trace knows, with what a rank's samples and the run's environment tell."""
+    settings = None if environment is None else allocator_settings(environment)
+    if record is None or log is None:
+        return revise(known, allocator_settings=settings, oom=record.oom if record else None)
+    return revise(
+        known,
+        allocator_settings=settings,
+        oom=record.oom,
+        allocator=allocator_use(record.samples, log),
+        faults=page_faults(record.samples, log),
+        copied=copied_pages(record.samples, log, {worker.pid for worker in record.workers}),
+    )

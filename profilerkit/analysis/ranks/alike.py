@@ -7,10 +7,12 @@ from pathlib import Path
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.matching import EPOCH_NS
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.analysis.workers.capacity import SIBLING_CORES
 from profilerkit.model.run import Series
 from profilerkit.rundir.reader import RankRecord, named_ranks
 from profilerkit.units import format_long_ns
+
+#: Signal: cores that the run's other ranks on this host and their workers use.
+SIBLING_CORES = "host.sibling_cores"
 
 #: Ranks of one job may be one step apart when something ends it.
 _STEPS_APART = 1

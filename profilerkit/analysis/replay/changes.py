@@ -27,11 +27,7 @@ _COLLECTIVE, _BATCH_COPY = leaf("comm.other"), leaf("input.h2d")
 
 
 class Change(Protocol):
-    """One fix.
-
-    Attributes:
-        fix_class: what kind of fix it is.
-    """
+    """One fix."""
 
     fix_class: ClassVar[str]
 
@@ -40,11 +36,7 @@ class Change(Protocol):
 
 
 class LoaderWaits(msgspec.Struct, frozen=True):
-    """Batches come with shorter waits.
-
-    Attributes:
-        kept_ratio: part of the wait that is left.
-    """
+    """Batches come with shorter waits."""
 
     fix_class: ClassVar[str] = "input"
     kept_ratio: float = 0.0
@@ -63,8 +55,6 @@ class HostTime(msgspec.Struct, frozen=True):
     """What the host did for some parts takes a part of its time.
 
     Attributes:
-        leaves: names of the parts.
-        kept_ratio: what is left of it.
         longer_than_ns: shorter stretches stay as they are: gaps between operators are not the user's own Python.
     """
 
@@ -79,21 +69,11 @@ class HostTime(msgspec.Struct, frozen=True):
         return _host_time(graph, chosen, self.kept_ratio)
 
 
-class Phases(msgspec.Struct, frozen=True):
-    """A phase that stops training runs beside it: checkpoint, evaluation, logging, one that the user named.
-
-    Attributes:
-        leaves: names of its parts.
-        kept_ratio: what of it is left.
-    """
+class Phases(HostTime, frozen=True):
+    """A phase that stops training runs beside it: checkpoint, evaluation, logging, one that the user named."""
 
     fix_class: ClassVar[str] = "phase"
     leaves: tuple[str, ...] = ("other.ckpt",)
-    kept_ratio: float = 0.0
-
-    def __call__(self, graph: Graph) -> Graph:
-        """The host goes on without it."""
-        return HostTime(self.leaves, self.kept_ratio)(graph)
 
 
 class Syncs(msgspec.Struct, frozen=True):
@@ -135,8 +115,6 @@ class Kernels(msgspec.Struct, frozen=True):
     """Kernels of some kinds run faster, but never faster than their bytes move; fused ones move fewer.
 
     Attributes:
-        speed_up: how many times.
-        leaves: names of their parts; all with that beginning for one that ends in a dot.
         kind: ``fp32`` or ``chained`` for these kernels alone; empty for all of the parts.
     """
 
@@ -161,11 +139,7 @@ class Kernels(msgspec.Struct, frozen=True):
 
 
 class PinnedCopies(msgspec.Struct, frozen=True):
-    """Batches come from pinned memory: at the rate of the link, without the host.
-
-    Attributes:
-        bytes_per_ns: what a pinned copy reaches.
-    """
+    """Batches come from pinned memory: at the rate of the link, without the host."""
 
     fix_class: ClassVar[str] = "copies"
     bytes_per_ns: float

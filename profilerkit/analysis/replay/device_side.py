@@ -26,8 +26,6 @@ class Scope(msgspec.Struct, frozen=True):
     Attributes:
         edge: ``(n_steps + 1,)`` int64 ns, where they begin and the last one ends.
         judged: ``(n_steps,)`` bool, steps that count.
-        number: ``(n_steps,)`` int64 their numbers.
-        of: how many steps are judged in all.
         ends_when_done: the last step ends when the device is done, not where a next one begins.
     """
 
@@ -49,13 +47,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 def scope_of(steps: TraceSteps, device_start_ns: I64, most_events: int = MOST_EVENTS) -> Scope | None:
-    """The steps to replay; ``None`` without a judged one, and where so few of them hold far more than is replayed.
-
-    Args:
-        steps: the steps of the trace.
-        device_start_ns: starts of the device's events, sorted.
-        most_events: what is replayed at most; ``FEWEST_STEPS`` may hold ``MOST_EXCESS`` times as many.
-    """
+    """The steps to replay; ``None`` without a judged one, and where so few of them hold far more than is replayed."""
     judged = steps.judged
     if not judged.any():
         return None
@@ -110,12 +102,8 @@ class Device(msgspec.Struct, frozen=True):
     """Events in the order of issue; arrays are ``(n_events,)``, times int64 ns on the trace's clock.
 
     Attributes:
-        row: of the trace.
-        stream: dense number.
-        start: when it ran, ``end`` until when.
         anchor: the moment of the host that issued it: the return of its call, the beginning of one that waits.
         issued: whether that is known to be within the replayed steps; work from before only follows its stream.
-        call: row of that call, -1 for none.
         held: whether the call returned only when its copy was done.
     """
 
@@ -214,10 +202,6 @@ def edges_of(device: Device, waited: list[tuple[int, int]]) -> Edges:
 
     The edge that decided when an event started gets what was measured, up to what such an edge can take; the others
     get the least, and never more than would delay it.
-
-    Args:
-        device: the events.
-        waited: pairs of events, the second of which the first is known to have waited for.
     """
     count = len(device)
     before = _previous(device.stream)

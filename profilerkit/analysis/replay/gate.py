@@ -10,11 +10,11 @@ import numpy as np
 
 from profilerkit.analysis.communication.table import Contention
 from profilerkit.analysis.intervals import I64, intersect, union
+from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.replay.build import Built, build
 from profilerkit.analysis.replay.changes import Change, applied
-from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Replayed, Shape, replay, replay_all
-from profilerkit.analysis.trace_view import TraceView
+from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Replayed, Shape, replay
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category
 
@@ -36,13 +36,8 @@ class ReplayFacts(msgspec.Struct, frozen=True, eq=False):
     """The replayed steps of a trace, and how well the unmodified replay meets them.
 
     Attributes:
-        graph: the steps as they were.
-        plain: the unmodified replay.
         error: its time over the traced time, less 1; of the host or of all work, whichever is further off.
-        step_errors: ``(n_judged,)`` the same by step.
         failing: numbers of the steps that are off by more than ``LARGEST_STEP_ERROR``.
-        of: judged steps of the trace, of which the graph holds some.
-        shares: part to its share of the traced steady window.
         elsewhere: share of the steps in transfers between two ranks: what they wait for is in the trace of another.
         slowed: share of the steps that kernels lose to collectives beside them; ``None`` where many ran beside some and
             none could be compared with itself alone.
@@ -109,12 +104,7 @@ class ReplayFacts(msgspec.Struct, frozen=True, eq=False):
 
 
 def replay_facts(seen: TraceView, contention: Contention | None) -> ReplayFacts | None:
-    """Build the graph of a trace and check it; ``None`` where there is no step or no host thread to follow.
-
-    Args:
-        seen: the trace.
-        contention: kernels beside collectives against the same ones alone; ``None`` where none was seen in both places.
-    """
+    """Build the graph of a trace and check it; ``None`` where there is no step or no host thread to follow."""
     built = build(seen)
     if built is None:
         return None
@@ -183,8 +173,6 @@ class Joint(msgspec.Struct, frozen=True):
     """What several changes save, as ratios of the judged steps.
 
     Attributes:
-        alone: each by itself, in the order they were given.
-        together: all of them.
         order: places of the changes, the one that saves most on top of those before it first.
         after: what is saved once the first of ``order`` is applied, the first two, and so on; the last is ``together``.
         limit: what is saved where ``beyond`` is applied instead.
@@ -204,10 +192,7 @@ def savings(facts: ReplayFacts, sets: Sequence[Sequence[Change]]) -> list[float]
     """What each set of changes saves of the judged steps, 0 to 1; below 0 where it makes them longer."""
     graphs = [applied(facts.graph, changes) for changes in sets]
     plain = facts.plain_ns
-    return [
-        1.0 - float(done.step_ns(graph.shape).sum()) / plain if plain else 0.0
-        for graph, done in zip(graphs, replay_all(graphs), strict=True)
-    ]
+    return [1.0 - float(replay(graph).step_ns(graph.shape).sum()) / plain if plain else 0.0 for graph in graphs]
 
 
 def joint(
@@ -219,12 +204,9 @@ def joint(
 ) -> Joint:
     """Replay the changes alone and together, and order them by what each adds.
 
-    Args:
-        facts: the steps.
-        changes: the fixes.
-        bounds: what each of them saves at most; a set saves no more than its bounds together.
-        beyond: what no fix gets beyond; replayed with them, as that costs little.
-        alone: what each saves by itself as it is known; where the replay says more, that is its bound.
+    bounds: what each of them saves at most; a set saves no more than its bounds together.
+    beyond: what no fix gets beyond; replayed with them, as that costs little.
+    alone: what each saves by itself as it is known; where the replay says more, that is its bound.
     """
     count = len(changes)
     most = list(bounds)

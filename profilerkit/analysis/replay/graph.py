@@ -1,6 +1,5 @@
 """The replay graph, the order in which it runs, and its run: every start is the latest of what it waits for."""
 
-from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
 
@@ -36,13 +35,10 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
         n_points: host points, in the order of their time.
         marks: ``(n_steps + 1,)`` points at which a step begins; the last one ends the last step.
         judged: ``(n_steps,)`` bool, steps whose time counts; others lead in or lie between.
-        number: ``(n_steps,)`` the steps' own numbers.
         point: ``(n_events,)`` point that issues each device event; events are in the order of issue.
-        stream: ``(n_events,)`` dense number of the stream.
         wait_event: ``(n_waits,)`` an event that waits for another stream.
         wait_for: ``(n_waits,)`` the event it waits for, issued before it.
         join_point: ``(n_joins,)`` a point at which the host waits, sorted.
-        join_event: ``(n_joins,)`` the event it waits for.
         join_kind: ``(n_joins,)`` values of ``Wait``.
         ready_point: ``(n_batches,)`` points at which the host gets a batch that worker processes made.
     """
@@ -65,26 +61,18 @@ class Graph(msgspec.Struct, frozen=True):
     """One version of the steps: the shape, and how long everything takes.
 
     Attributes:
-        shape: who comes after whom.
         host_ns: ``(n_points,)`` what the host does from one point to the next, waiting left out.
         piece_point: ``(n_pieces,)`` int64, ``host_ns`` in pieces by cause: the point that a piece leads to.
         piece_leaf: ``(n_pieces,)`` int64 what the host did, index into ``LEAVES``.
-        piece_ns: ``(n_pieces,)`` how long.
         issue_ns: ``(n_events,)`` from its point to the earliest start of an event; ``NEVER`` where that does not count.
         gap_ns: ``(n_events,)`` from the end of the event before on the stream.
-        dur_ns: ``(n_events,)``.
         least_ns: ``(n_events,)`` what no fix can go below: the bytes at the rate real kernels reach; 0 where not known.
-        leaf: ``(n_events,)`` int64 index into ``LEAVES``.
         bytes: ``(n_events,)`` int64 of copies, -1 where not known.
-        fp32: ``(n_events,)`` bool, matrix kernels in FP32 on the vector units.
-        chained: ``(n_events,)`` bool, kernels that a compiler can fuse.
-        staged: ``(n_events,)`` bool, copies from pageable memory.
         node: ``(n_events,)`` int64 the node of a backward pass that launched it, -1 for none.
         wait_ns: ``(n_waits,)`` from the end of the awaited event.
         join_ns: ``(n_joins,)`` from the end of the awaited event, of a queue from its start; ``NEVER`` for no wait.
         ready_ns: ``(n_batches,)`` when each batch is there, from the first point.
         fetch_point: ``(n_fetches,)`` int64 points that end the getting of a batch, workers or none.
-        fetch_ns: ``(n_fetches,)`` how long that took, waiting included.
         issue_typical_ns: what issuing adds at least.
     """
 
@@ -123,18 +111,6 @@ class Graph(msgspec.Struct, frozen=True):
         return found
 
 
-class Traced(msgspec.Struct, frozen=True):
-    """What the trace says the graph must reproduce, ns from the first point.
-
-    Attributes:
-        host_ns: ``(n_steps + 1,)`` when the host reached each mark.
-        done_ns: ``(n_steps + 1,)`` when it and all that was issued by then were done.
-    """
-
-    host_ns: F64
-    done_ns: F64
-
-
 # Within a stretch the events of a stream follow each other, and each was issued by a host that waited for nothing
 # meanwhile. Its last end is then ``max(end before + a, host + b)`` with two numbers that sums and a maximum over its
 # events give, so a step of thousands of kernels takes as many operations as it has waits.
@@ -149,11 +125,6 @@ class Program(msgspec.Struct, frozen=True):
         order: ``(n_events,)`` the events by stream, and on a stream in the order of issue.
         first: ``(n_runs,)`` place in ``order`` of the first event of each stretch.
         run_of: ``(n_events,)`` the stretch of each event.
-        kind: ``(n_ops,)`` what each operation is.
-        number: ``(n_ops,)`` of the stretch, the join, the batch or the mark.
-        run_stream: ``(n_runs,)`` stream of each stretch.
-        waits: ``waits[run]`` are the waits before its first event.
-        n_streams: how many there are.
     """
 
     order: I64
@@ -164,6 +135,8 @@ class Program(msgspec.Struct, frozen=True):
     run_stream: I64
     waits: dict[int, list[int]]
     n_streams: int
+    joined: list[int]
+    awaited: list[int]
 
 
 @lru_cache(maxsize=2)
@@ -208,15 +181,13 @@ def program_of(shape: Shape) -> Program:
         run_stream=shape.stream[leading],
         waits=waits,
         n_streams=int(shape.stream.max()) + 1 if count else 0,
+        joined=(run_of[shape.join_event] if count else shape.join_event).tolist(),
+        awaited=run_of[shape.wait_for].tolist(),
     )
 
 
-#: So many graphs of a shape are run one after the other, more of them together in arrays (measured: numpy 2.4).
-FEW_GRAPHS = 4
-
-
 class Replayed(msgspec.Struct, frozen=True):
-    """When each step began, by the host and with all its work done.
+    """When each step began, by the host and with all its work done; or as traced.
 
     Attributes:
         host_ns: ``(n_steps + 1,)`` when the host reached each mark.
@@ -234,85 +205,27 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def replay(graph: Graph) -> Replayed:
-    """Run one graph."""
-    return replay_all([graph])[0]
-
-
-def replay_all(graphs: Sequence[Graph]) -> list[Replayed]:
-    """Run several versions of the same steps; those that share a shape go together.
+    """Run the steps.
 
     >>> from tests.analysis.replay.smallest_graph import two_kernels
     >>> plain = two_kernels(host_ns=5.0, kernel_ns=20.0)  # each step: 5 ns of host and a kernel, then it is awaited
     >>> replay(plain).step_ns(plain.shape).tolist(), replay(two_kernels(5.0, 8.0)).step_ns(plain.shape).tolist()
     ([25.0, 25.0], [13.0, 13.0])
     """
-    done: dict[int, Replayed] = {}
-    shapes = {id(graph.shape): graph.shape for graph in graphs}
-    for key, shape in shapes.items():
-        own = [place for place, graph in enumerate(graphs) if id(graph.shape) == key]
-        done.update(zip(own, _together(shape, [graphs[place] for place in own]), strict=True))
-    return [done[place] for place in range(len(graphs))]
-
-
-class _Costs(msgspec.Struct, frozen=True):
-    """What the operations of one graph cost: ``(n,)`` columns of the arrays that are run together.
-
-    ``after`` and ``since`` are of stretches: the end of one is the later of ``after`` its stream's last end and
-    ``since`` the host's offset. ``wait``, ``join`` and ``ready`` are those of the graph, in the same terms.
-    """
-
-    host: F64
-    after: F64
-    since: F64
-    wait: F64
-    join: F64
-    ready: F64
-
-
-def _together(shape: Shape, graphs: Sequence[Graph]) -> list[Replayed]:
-    program = program_of(shape)
-    costs = [_costs(program, graph) for graph in graphs]
-    awaited = program.run_of[shape.join_event] if len(program.run_of) else shape.join_event
-    edges = _Edges(awaited.tolist(), program.run_of[shape.wait_for].tolist(), shape.marks)
-    if len(graphs) <= FEW_GRAPHS:
-        return [_alone(program, edges, cost) for cost in costs]
-    host, after, since, wait, join, ready = (
-        np.stack([getattr(cost, name) for cost in costs], axis=1) for name in _Costs.__struct_fields__
-    )
-    at_marks = host[edges.marks]
-    offset = np.zeros(len(graphs))
-    last = np.full((program.n_streams, len(graphs)), NEVER)
-    ends = np.full((len(program.first), len(graphs)), NEVER)
-    reached, finished = np.zeros_like(at_marks), np.zeros_like(at_marks)
-    for kind, number in zip(program.kind.tolist(), program.number.tolist(), strict=True):
-        if kind == JOIN:
-            np.maximum(offset, ends[edges.joined[number]] + join[number], out=offset)
-        elif kind == READY:
-            np.maximum(offset, ready[number], out=offset)
-        elif kind == MARK:
-            reached[number] = offset + at_marks[number]
-            finished[number] = np.maximum(reached[number], last.max(axis=0, initial=NEVER))
-        else:
-            end = last[program.run_stream[number]]
-            for place in program.waits.get(number, ()):
-                np.maximum(end, ends[edges.awaited[place]] + wait[place], out=end)
-            end += after[number]
-            np.maximum(end, offset + since[number], out=end)
-            ends[number] = end
-    return [Replayed(reached[:, place], finished[:, place]) for place in range(len(graphs))]
-
-
-def _alone(program: Program, edges: "_Edges", cost: _Costs) -> Replayed:
-    """The same for one graph, in plain numbers: on these an operation takes a fifth of the time."""
-    after, since, wait, join, ready = (
-        values.tolist() for values in (cost.after, cost.since, cost.wait, cost.join, cost.ready)
-    )
-    at_marks, streams = cost.host[edges.marks].tolist(), program.run_stream.tolist()
+    shape, program = graph.shape, program_of(graph.shape)
+    host = np.cumsum(graph.host_ns)
+    after, since = _stretches(program, graph, host)
+    wait = (graph.wait_ns - graph.gap_ns[shape.wait_event]).tolist()
+    queued = np.where(shape.join_kind == Wait.QUEUE, -graph.dur_ns[shape.join_event] if len(shape.point) else 0.0, 0.0)
+    join = (graph.join_ns + queued - host[shape.join_point]).tolist()
+    ready = (graph.ready_ns - host[shape.ready_point]).tolist()
+    at_marks, streams = host[shape.marks].tolist(), program.run_stream.tolist()
+    # Plain numbers: on these an operation takes a fifth of the time that it takes on arrays.
     offset, last, ends = 0.0, [NEVER] * program.n_streams, [NEVER] * len(program.first)
     reached, finished = [0.0] * len(at_marks), [0.0] * len(at_marks)
     for kind, number in zip(program.kind.tolist(), program.number.tolist(), strict=True):
         if kind == JOIN:
-            offset = max(offset, ends[edges.joined[number]] + join[number])
+            offset = max(offset, ends[program.joined[number]] + join[number])
         elif kind == READY:
             offset = max(offset, ready[number])
         elif kind == MARK:
@@ -322,41 +235,20 @@ def _alone(program: Program, edges: "_Edges", cost: _Costs) -> Replayed:
             stream = streams[number]
             end = last[stream]
             for place in program.waits.get(number, ()):
-                end = max(end, ends[edges.awaited[place]] + wait[place])
+                end = max(end, ends[program.awaited[place]] + wait[place])
             ends[number] = last[stream] = max(end + after[number], offset + since[number])
     return Replayed(np.array(reached), np.array(finished))
 
 
-class _Edges(msgspec.Struct, frozen=True):
-    """The stretches that joins and waits are for, and the points of the marks."""
-
-    joined: list[int]
-    awaited: list[int]
-    marks: I64
-
-
-def _costs(program: Program, graph: Graph) -> _Costs:
-    shape = graph.shape
-    host = np.cumsum(graph.host_ns)
+def _stretches(program: Program, graph: Graph, host: F64) -> tuple[list[float], list[float]]:
+    """By stretch: its end is the later of ``after`` its stream's last end and ``since`` the host's offset."""
     order, first = program.order, program.first
+    if not len(order):
+        return [], []
     busy = graph.gap_ns + graph.dur_ns
     total = np.cumsum(busy[order])
-    if len(order):
-        last = np.r_[first[1:], len(order)] - 1
-        before = total[first] - busy[order][first]
-        issued = host[shape.point[order]] + graph.issue_ns[order] + graph.dur_ns[order] - total
-        latest = np.maximum.reduceat(issued, first)
-        after, since = total[last] - before, total[last] + latest
-    else:
-        after = since = np.zeros(0)
-    join_from_start = np.where(
-        shape.join_kind == Wait.QUEUE, -graph.dur_ns[shape.join_event] if len(order) else 0.0, 0.0
-    )
-    return _Costs(
-        host=host,
-        after=after,
-        since=since,
-        wait=graph.wait_ns - graph.gap_ns[shape.wait_event],
-        join=graph.join_ns + join_from_start - host[shape.join_point],
-        ready=graph.ready_ns - host[shape.ready_point],
-    )
+    last = np.r_[first[1:], len(order)] - 1
+    before = total[first] - busy[order][first]
+    issued = host[graph.shape.point[order]] + graph.issue_ns[order] + graph.dur_ns[order] - total
+    latest = np.maximum.reduceat(issued, first)
+    return (total[last] - before).tolist(), (total[last] + latest).tolist()

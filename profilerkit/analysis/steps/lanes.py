@@ -18,10 +18,9 @@ from profilerkit.analysis.intervals import (
     time_within,
     union,
 )
-from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.partition import Partition, TraceView
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf, leaf_times
 from profilerkit.analysis.steps.find import TraceSteps
-from profilerkit.analysis.trace_view import TraceView
 from profilerkit.model.change import revise
 from profilerkit.model.events import CELLS, EventTrack, Gap, Lane, LaneKind, MedianStep, StepEvents, Track, TrackKind
 from profilerkit.model.step import PARTS, Family

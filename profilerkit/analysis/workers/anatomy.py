@@ -33,18 +33,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Fetches(msgspec.Struct, frozen=True):
-    """The judged fetches of batches from workers, all arrays ``(n_fetches,)``.
-
-    Attributes:
-        start: int64 ns, sorted.
-        end: int64 ns.
-        cpu: int64 ns that the loop's thread computed meanwhile, -1 where that was not read.
-        ready: batches that were ready as the fetch began.
-        pid: the process that made the batch.
-        row: its record, -1 where there is none.
-        batch: its number in its epoch.
-        count: how many there are with those whose queue capture did not look at.
-    """
+    """The judged fetches of batches from workers, all arrays ``(n_fetches,)``."""
 
     start: I64
     end: I64
@@ -84,22 +73,14 @@ def judged_fetches(events: bytes, log: StepLog, records: npt.NDArray[np.void], p
 
 
 def _count(looked: I64, waits: int) -> float:
-    """How many of so many fetches are of the kind that was looked at, by the stretches in which capture looked.
-
-    Args:
-        looked: ``(n,)`` places of those that were looked at, ascending.
-        waits: all judged fetches.
-    """
+    """How many of so many fetches are of the kind that was looked at, by the stretches in which capture looked."""
     apart = np.diff(np.r_[-1, looked, waits])
     left_out = int((apart[apart >= _LEFT_OUT] - 1).sum())
     return len(looked) * waits / max(waits - left_out, 1)
 
 
 def latest_records(records: npt.NDArray[np.void], pids: I64, pid: I64, batch: I64, before: I64) -> I64:
-    """Index of the last record of each (pid, batch) that began before a time; -1 without one.
-
-    Persistent workers count their batches anew in every epoch, so the numbers alone do not tell.
-    """
+    """Index of the last record of each (pid, batch) that began before a time; -1 without one."""
     process = np.r_[pids, pid]
     number = np.r_[records["batch"].astype(np.int64), batch]
     time = np.r_[records["start"].astype(np.int64), before]
@@ -143,11 +124,6 @@ def at_one_time(pid: I64, rows: npt.NDArray[np.void], sent: I64) -> tuple[int, f
     dataset end together, those of an iterable one each with its own part: of two workers that make 5 batches and 1 of
     them side by side, there are 2 for the first batch and then 1, in the mean 1.2. That many make batches as fast as
     these two do. Workers of the next epoch, others or the same, are no more: its batches are counted from 0 again.
-
-    Args:
-        pid: ``(n,)`` that made the batches, n > 0; all batches of each, for those of the next epoch to be told.
-        rows: ``(n,)`` their records.
-        sent: ``(n,)`` int64 ns, when each was sent.
     """
     start, number = rows["start"].astype(np.int64), rows["batch"].astype(np.int64)
     order = np.lexsort((start, pid))
@@ -305,11 +281,7 @@ def _stage(name: str, times: StageTimes) -> WorkerStage:
 
 
 def _busy(rows: npt.NDArray[np.void], judged: Spans, making: I64, sending: I64) -> float | None:
-    """Share of the workers' time with a batch to make: on the thread that makes it, or that sends it if that is more.
-
-    A worker that made 6 ms and then waited 2 ms for its next task, twice, was busy for 0.75 of its time. It waits as
-    well while a trace is written: only what it waits in ``judged`` steps counts.
-    """
+    """Share of the workers' time with a batch to make: on the thread that makes it, or sends it if that is more."""
     known = rows["idle"] != UNKNOWN_US
     if not known.any():
         return None

@@ -24,7 +24,6 @@ class QueueFacts(msgspec.Struct, frozen=True):
     Savings are ratios of the replayed time from fetch to fetch with the present settings, negative where it grows.
 
     Attributes:
-        batches: replayed.
         error_ratio: replayed / measured time from fetch to fetch, less one.
         by_prefetch: ``prefetch_factor`` to its saving.
         by_workers: number of workers to its saving, at the present ``prefetch_factor``; cores are not considered.
@@ -63,7 +62,6 @@ class EpochFacts(msgspec.Struct, frozen=True):
     """The epochs of the training's loader, each from one first fetch to the next; at least one.
 
     Attributes:
-        count: epochs of which the beginning was recorded.
         steps: of a whole epoch, mean; ``None`` below two epochs.
         time_ns: from one first fetch to the next, median; ``None`` below two epochs.
         boundary_ns: median of what the end of an epoch and the first fetch of the next take beyond a usual fetch, or
@@ -92,13 +90,7 @@ class EpochFacts(msgspec.Struct, frozen=True):
 
 
 class PaddingFacts(msgspec.Struct, frozen=True):
-    """Padding in the batches of token sequences that capture looked at, in the judged steps.
-
-    Attributes:
-        looks: batches.
-        padded_ratio: of their tokens, those that fill a sequence up.
-        beyond_ratio: of their tokens, those beyond the longest sequence of the batch.
-    """
+    """Padding in the batches of token sequences that capture looked at, in the judged steps."""
 
     looks: int
     padded_ratio: float
@@ -124,15 +116,7 @@ Records = npt.NDArray[np.void]
 
 
 def epoch_facts(events: bytes, log: StepLog, records: Records, pids: I64, loader: Loader | None) -> EpochFacts | None:
-    """The epochs of one rank; ``None`` where no first fetch was recorded.
-
-    Args:
-        events: its records.
-        log: its steps.
-        records: batches of all workers.
-        pids: the process of each.
-        loader: of the training; kept workers of one with an iterable dataset begin that anew in each epoch.
-    """
+    """The epochs of one rank; ``None`` where no first fetch was recorded."""
     table = np.frombuffer(events, dtype=EVENT_DTYPE)
     table = table[np.argsort(table["start"], kind="stable")]
     waits = table[(table["kind"] == EventKind.WAIT) & ((table["flags"] & _NOT_THE_TRAINING) == 0)]
@@ -182,10 +166,7 @@ def _stored_ratios(records: Records, begins: I64) -> tuple[float | None, float |
 
 
 def _after_the_last(waits: Records, firsts: Records) -> I64:
-    """``(n_epochs,)`` the end of the fetch before each first one, or its own start where there is none.
-
-    A look at the queue comes before its fetch, and long before it where a trace window opens in between.
-    """
+    """``(n_epochs,)`` the end of the fetch before each first one, or its own start where there is none."""
     start = waits["start"].astype(np.int64)
     ends = np.maximum.accumulate(start + waits["dur"].astype(np.int64))
     begins = firsts["start"].astype(np.int64)
@@ -195,13 +176,7 @@ def _after_the_last(waits: Records, firsts: Records) -> I64:
 
 
 def _renewed(table: Records, begins: I64, pids: I64) -> bool | None:
-    """Whether each epoch had workers of its own; ``None`` unless two epochs show theirs.
-
-    Args:
-        table: all records of the rank.
-        begins: ``(n_epochs,)`` from when on workers that were looked at belong to an epoch, ns.
-        pids: of the workers.
-    """
+    """Whether each epoch had workers of its own; ``None`` unless two epochs show theirs."""
     looks = table[(table["kind"] == EventKind.QUEUE) & np.isin(table["name"], pids)]
     epoch = _epoch_of(looks["start"].astype(np.int64), begins)
     pairs = np.unique(np.c_[epoch[epoch >= 0], looks["name"][epoch >= 0].astype(np.int64)], axis=0)
@@ -237,11 +212,7 @@ def _with_boundaries(
 
 
 def _restarts(waits: Records, begins: I64, records: Records, loader: Loader | None) -> I64 | None:
-    """``(n_epochs,)`` ns that an epoch's first fetches take beyond those of kept workers; ``None`` without records.
-
-    New workers start, open their data and make a first batch each, side by side. Kept ones make it in the usual time.
-    Those of a stream begin it anew, and only their start is saved for certain, as where no usual batch was recorded.
-    """
+    """``(n_epochs,)`` ns that an epoch's first fetches take beyond those of kept workers; ``None`` without records."""
     if not len(records):
         return None
     begin = records["idle"] == UNKNOWN_US  # the first batch that its worker made in an epoch

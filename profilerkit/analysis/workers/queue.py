@@ -10,12 +10,16 @@ from profilerkit.analysis.events import EVENT_DTYPE, Events, skipped_batches
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.workers.anatomy import Fetches, all_records, judged_fetches, stage_times
-from profilerkit.analysis.workers.capacity import MOST_WORKERS, PREFETCH
 from profilerkit.analysis.workers.loading import LoadingFacts, PaddingFacts, QueueFacts, epoch_facts
 from profilerkit.model.change import revise
 from profilerkit.model.run import Workers
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord
+
+#: No more workers than this are proposed.
+MOST_WORKERS = 16
+#: Batches under way per worker where the loader's setting is not known: torch's default.
+PREFETCH = 2
 
 # Torch gives batch i to worker i mod W, keeps W · prefetch batches under way, issues one more each time the loop
 # receives one, and hands batches over in their order (``_try_put_index`` and ``_next_data`` of
@@ -24,14 +28,7 @@ from profilerkit.rundir.reader import RankRecord
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """One iteration of a loader, in the order in which the loop got the batches; times from its start.
-
-    Attributes:
-        batch: ``(n,)`` int64, number of the batch that each fetch got.
-        asked: ``(n,)`` int64 ns, when the loop asked.
-        received: ``(n,)`` int64 ns, when it had the batch.
-        end_ns: when it had used the last one.
-    """
+    """One iteration of a loader, in the order in which the loop got the batches; times from its start."""
 
     batch: I64
     asked: I64
@@ -58,18 +55,12 @@ def replay_queue(
 ) -> Replayed:
     """Run one iteration of a loader: what the loop waits when batch i takes ``making[i]`` and is used ``using[i]``.
 
-    Without workers each batch is made while the loop waits. Exact integer arithmetic, O(n) in the order of the sampler;
-    out of order O(n · batches under way).
+    Exact integer arithmetic, O(n) in the order of the sampler; out of order O(n · batches under way).
 
-    Args:
-        making: ``(n,)`` int64 ns of one worker for each batch, in the order of the sampler.
-        using: ``(n,)`` int64 ns from one fetch to the next, by position in the loop.
-        workers: processes; 0 for none.
-        prefetch: batches under way per worker, at least 1.
-        delivery_ns: from when a batch is made until the loop can have it; the worker makes the next one meanwhile.
-        start_ns: before the workers begin, as they are started.
-        in_order: batches are handed over in the order of the sampler.
-        first: number in its epoch of the first of these batches, which says whose turn it is.
+    ``making`` is the work of one worker on each batch in the order of the sampler, ``using`` the time from one fetch to
+    the next by position in the loop. ``prefetch`` batches are under way per worker. From when a batch is made the loop
+    can have it after ``delivery_ns``; workers begin ``start_ns`` late. ``first`` is the number in its epoch of the
+    first batch, which says whose turn it is.
 
     >>> slow_first = np.array([90, 10, 10, 10])
     >>> replay_queue(slow_first, np.full(4, 20), workers=2).waits.tolist()
@@ -77,8 +68,6 @@ def replay_queue(
     >>> replay_queue(slow_first, np.full(4, 20), workers=2, in_order=False).batch.tolist()
     [1, 3, 0, 2]
     """
-    if not workers:
-        return _alone(making, using)
     times, uses = making.tolist(), using.tolist()
     queue = _Queue(times, workers=workers, prefetch=prefetch, delivery_ns=delivery_ns, start_ns=start_ns, turn=first)
     pick = queue.next_in_order if in_order else queue.first_ready
@@ -97,16 +86,6 @@ def replay_queue(
         asked=np.array(asked, dtype=np.int64),
         received=np.array(received, dtype=np.int64),
         end_ns=now,
-    )
-
-
-def _alone(making: I64, using: I64) -> Replayed:
-    received = np.cumsum(making + using) - using
-    return Replayed(
-        batch=np.arange(len(making), dtype=np.int64),
-        asked=received - making,
-        received=received,
-        end_ns=int((making + using).sum()),
     )
 
 
@@ -173,17 +152,7 @@ SLOW_BATCH = 2.0
 
 
 class _Stretch(msgspec.Struct, frozen=True):
-    """Fetches one after the other in one epoch, ``(n,)`` int64 ns each.
-
-    Attributes:
-        making: work of the worker on each batch.
-        using: of the loop, until the next fetch.
-        waits: the fetches.
-        cpu: what the loop's thread computed meanwhile; -1 where that was not read.
-        lay_ready: fetches whose batch had been handed over before.
-        first: number of the first batch in its epoch.
-        start_ns: until a worker began with it; ``None`` past the beginning of the epoch.
-    """
+    """Fetches one after the other in one epoch, ``(n,)`` int64 ns each."""
 
     making: I64
     using: I64
@@ -203,17 +172,7 @@ def queue_facts(
     delivery_ns: int | None,
     pinned: bool = False,
 ) -> QueueFacts | None:
-    """Replay the judged fetches; ``None`` where too few of them follow each other.
-
-    Args:
-        fetches: judged, by start.
-        records: the batches of all workers.
-        workers: of the loader.
-        prefetch: of the loader, per worker.
-        delivery_ns: from the end of collating to the loop, median of the batches it waited for; ``None`` if there were
-            none.
-        pinned: a thread of the training process pins the batches, and the loop waits for it.
-    """
+    """Replay the judged fetches; ``None`` where too few of them follow each other."""
     stretches = _stretches(fetches, records)
     count = sum(len(stretch.waits) for stretch in stretches)
     if count < FEWEST_FETCHES:
@@ -231,7 +190,7 @@ def queue_facts(
         received = receiving - round(unanswered * (1.0 - kept))
         return sum(
             _replayed(stretch, received, delivery, workers=workers, prefetch=prefetch, in_order=in_order)
-            for stretch in (stretches if kept == 1.0 else [_with_less(stretch, kept) for stretch in stretches])
+            for stretch in (revise(one, making=(one.making * kept).astype(np.int64)) for one in stretches)
         )
 
     now = max(time_ns(workers, prefetch), 1)
@@ -249,19 +208,10 @@ def queue_facts(
 
 
 def _unanswered(stretches: Sequence[_Stretch], receiving: int) -> int:
-    """The part of ``receiving``, ns, in which the loop's thread computes nothing.
-
-    The worker that made the batch has to hand over the memory too, on a thread that waits for the interpreter's lock:
-    a worker that holds it while it makes the next batch answers when that is done.
-    """
+    """The part of ``receiving``, ns, in which the loop's thread computes nothing."""
     cpu = np.concatenate([stretch.cpu[stretch.lay_ready] for stretch in stretches])
     known = cpu[cpu >= 0]
     return max(receiving - int(np.median(known)), 0) if len(known) else 0
-
-
-def _with_less(stretch: _Stretch, kept: float) -> _Stretch:
-    """The stretch with this part of the work on each batch."""
-    return revise(stretch, making=(stretch.making * kept).astype(np.int64))
 
 
 def _replayed(stretch: _Stretch, receiving: int, delivery: int, *, workers: int, prefetch: int, in_order: bool) -> int:
@@ -282,10 +232,7 @@ def _replayed(stretch: _Stretch, receiving: int, delivery: int, *, workers: int,
 
 
 def _stretches(fetches: Fetches, records: npt.NDArray[np.void]) -> list[_Stretch]:
-    """The last fetches, cut where a batch is not the one after the batch before: at epochs, and where some are missing.
-
-    What follows the last fetch of a stretch is not known to be the loop's own time: it counts as the median.
-    """
+    """The last fetches, cut where a batch does not follow the one before: at epochs, and where some are missing."""
     rows = np.flatnonzero(fetches.row >= 0)[-MOST_FETCHES:]
     if len(rows) < FEWEST_FETCHES:
         return []
@@ -317,13 +264,7 @@ def _stretches(fetches: Fetches, records: npt.NDArray[np.void]) -> list[_Stretch
 
 
 def loading_facts(record: RankRecord | None, log: StepLog | None, workers: Workers | None) -> LoadingFacts | None:
-    """The queue, the epochs and the samples of a batch; ``None`` without records of steps.
-
-    Args:
-        record: what the rank left.
-        log: its steps.
-        workers: what its workers did in the judged ones.
-    """
+    """The queue, the epochs and the samples of a batch; ``None`` without records of steps."""
     if record is None or log is None:
         return None
     records, pids = all_records(record.workers)

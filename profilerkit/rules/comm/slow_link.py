@@ -2,7 +2,7 @@
 
 from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import exposed, less, rows
-from profilerkit.analysis.run_facts import ONE_SWITCH
+from profilerkit.analysis.job_facts import ONE_SWITCH
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.rules.comm.exposed_collectives import to_divide
 from profilerkit.rules.comm.transfers import evidence, kinds, surest, transfer_saving, untold

@@ -1,7 +1,7 @@
 """CP011: the batch is too small to fill the device."""
 
-from profilerkit.analysis.contention import larger_batch, peak_memory, room
 from profilerkit.analysis.parts import WAITS
+from profilerkit.analysis.whatif import larger_batch, peak_memory, room
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Fix
 from profilerkit.model.run import OPERATOR_TRACE

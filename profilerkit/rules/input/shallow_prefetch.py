@@ -1,8 +1,9 @@
 """IN004: the workers are fast enough on average, but a few slow batches drain the queue."""
 
 from profilerkit.analysis.whatif import waited_share
-from profilerkit.analysis.workers.capacity import PREFETCH, batch_room
+from profilerkit.analysis.workers.capacity import batch_room
 from profilerkit.analysis.workers.loading import QueueFacts
+from profilerkit.analysis.workers.queue import PREFETCH
 from profilerkit.model.run import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, SettingChange, fired, saving
 from profilerkit.rules.input.loader import measured, part_evidence, recorded_workers, wait_detail

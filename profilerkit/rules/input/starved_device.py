@@ -1,15 +1,8 @@
 """IN001: the step waits for the data loader."""
 
 from profilerkit.analysis.host.names import is_feeding_phase
-from profilerkit.analysis.whatif import (
-    LoaderFix,
-    hidden_share,
-    loader_fix,
-    made_in_line,
-    opening_share,
-    waited_share,
-    workers_now,
-)
+from profilerkit.analysis.whatif import LoaderFix, hidden_share, loader_fix, made_in_line, waited_share, workers_now
+from profilerkit.analysis.workers.capacity import opening_share
 from profilerkit.model.finding import Confidence, Evidence, Fix
 from profilerkit.rules.api import WAITS, Facts, MissingData, Passed, Result, Rule, fired, saving, unsure
 from profilerkit.rules.evidence import PLACE, code_line, frame_text, in_line, line_evidence, placed, told_line

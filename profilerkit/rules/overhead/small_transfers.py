@@ -1,6 +1,6 @@
 """OV003: many tiny copies cross the bus in every step."""
 
-from profilerkit.analysis.device.bus_copies import SmallCopyFacts
+from profilerkit.analysis.device.device_facts import SmallCopyFacts
 from profilerkit.rules.api import Evidence, Facts, Fix, Passed, Result, Rule, fired, no_device, saving, spent
 from profilerkit.units import format_ratio
 

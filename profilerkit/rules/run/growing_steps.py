@@ -2,9 +2,9 @@
 
 import msgspec
 
-from profilerkit.analysis.contention import BUSY
 from profilerkit.analysis.steps.trend import FEWEST_TO_GROW, StepGrowth, step_growth
 from profilerkit.analysis.whatif import saving
+from profilerkit.analysis.workers.capacity import BUSY
 from profilerkit.model.change import revise
 from profilerkit.model.finding import STEP_LENGTHS, Bound, Evidence, Fix
 from profilerkit.model.step import family_of

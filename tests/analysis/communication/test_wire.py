@@ -7,9 +7,9 @@ import pytest
 from profilerkit.analysis.communication import details, registry
 from profilerkit.analysis.communication.details import passes_of
 from profilerkit.analysis.communication.table import Accumulation
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.ranks.job import compare
-from profilerkit.analysis.run_facts import run_facts
 from tests.analysis.communication.jobs import job, late
 from tests.recipes import AUTOGRAD, GEMM, LOADER_THREAD, SINGLE, US, Trace, replace
 
@@ -121,7 +121,7 @@ def test_the_latency_floor_is_that_of_tiny_transfers():
 
 def test_what_rules_read_is_the_judged_ranks():
     traces = job(2, 10, transfer=200, group=lambda _: "0", numbered=True)
-    found = run_facts([rank_facts(f"rank{n}", trace.facts(), None) for n, trace in enumerate(traces)])
+    found = Facts([rank_facts(f"rank{n}", trace.facts(), None) for n, trace in enumerate(traces)])
     assert found.collective_work.traffic[0].transfer_ns == pytest.approx(200 * US)
 
 

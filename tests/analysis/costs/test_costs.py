@@ -5,8 +5,7 @@ from math import prod
 
 import pytest
 
-from profilerkit.analysis.costs.arguments import arguments
-from profilerkit.analysis.costs.formulas import FAMILIES, Seen, seen_in
+from profilerkit.analysis.costs.formulas import FAMILIES, Seen, arguments, seen_in
 from profilerkit.analysis.costs.operators import CostTable
 
 NOTHING_SEEN = Seen({}, {})
@@ -57,16 +56,6 @@ def test_products_of_8_bit_factors_are_written_in_16_bits():
     assert counted("aten::_scaled_mm", [[4, 8], [8, 3], [], []], [FP8, FP8, "float", "float"])[1] == 32 + 24 + 2 * 12
 
 
-def test_a_linear_layer_in_one_call_takes_the_weight_by_rows():
-    assert counted("mkldnn::_linear_pointwise", [[5, 4, 8], [3, 8]])[0] == 2 * 5 * 4 * 8 * 3
-
-
-def test_a_vector_is_one_column():
-    assert counted("aten::mv", [[4, 8], [8]])[0] == 2 * 4 * 8
-    assert counted("aten::addmv", [[4], [4, 8], [8]])[0] == 2 * 4 * 8
-    assert counted("aten::dot", [[8], [8]])[0] == 2 * 8
-
-
 def test_rows_of_all_experts_together_are_the_rows_of_a_grouped_product():
     tokens, k, n, experts = 64, 8, 3, 4
     types = [BF16, BF16, "int"]
@@ -83,7 +72,6 @@ def test_rows_of_all_experts_together_are_the_rows_of_a_grouped_product():
         ("aten::mm", [[4, 8]]),
         ("aten::mm", [[8], [8]]),
         ("aten::bmm", [[4, 8], [5, 8, 3]]),
-        ("aten::mv", [[4, 8], [7]]),
         ("aten::_grouped_mm", [[64, 8], [4, 7, 3]]),
     ],
 )

@@ -80,7 +80,7 @@ def test_calls_that_all_differ_are_priced_up_to_a_bound(monkeypatch):
 
 
 def test_texts_of_arguments_are_parsed_up_to_a_bound(monkeypatch):
-    monkeypatch.setattr("profilerkit.analysis.costs.arguments._MOST_CHARACTERS", 100)
+    monkeypatch.setattr("profilerkit.analysis.costs.formulas._MOST_CHARACTERS", 100)
     trace = Trace()
     for number, extra in enumerate((0, 0, 20, 0)):
         at = 1_000 + 100 * number

@@ -2,10 +2,10 @@
 
 import pytest
 
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import collection_facts, compiles_of_log
+from profilerkit.analysis.job_facts import host_facts
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.recorded import host_facts
-from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.api import analyze
 from profilerkit.model.finding import in_order
@@ -140,7 +140,7 @@ def test_compilations_in_steady_steps_are_measured():
     assert (found.share, found.longer) == pytest.approx((10 / 32, 12 / 32))
     assert (found.steps, found.of, found.regions, found.recompiled) == (2, 20, 1, ("0/1", "0/2"))
     assert found.source == "measured"
-    facts = run_facts([rank_facts("rank_00000", None, rank(log))])
+    facts = Facts([rank_facts("rank_00000", None, rank(log))])
     assert facts.host.compiles == found
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.memory.use import copied_pages
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
@@ -190,14 +190,14 @@ def test_without_samples_nothing_is_told():
 
 def test_a_run_directory_tells_the_memory_of_its_samples(tmp_path):
     run = write_run(tmp_path / "run", [Log().steps(60, 1_000_000)], samples=[host(s, GIB) for s in range(60)])
-    memory = run_facts([rank_facts("rank_00000", None, read_run(run).ranks[0])]).memory
+    memory = Facts([rank_facts("rank_00000", None, read_run(run).ranks[0])]).memory
     assert (memory.peak_process_bytes, memory.rows_of, memory.growth[0].grows) == (GIB, "process", False)
 
 
 @pytest.mark.parametrize(("sampled", "state"), [(60, "partial"), (0, "missing")])
 def test_memory_that_was_only_sampled_is_a_signal_in_part(tmp_path, sampled, state):
     run = write_run(tmp_path / "run", [Log().steps(60, 1_000_000)], samples=[host(s, GIB) for s in range(sampled)])
-    signals = run_facts([rank_facts("rank_00000", None, read_run(run).ranks[0])]).trust.signals
+    signals = Facts([rank_facts("rank_00000", None, read_run(run).ranks[0])]).trust.signals
     (signal,) = [signal for signal in signals if signal.name == "memory"]
     assert (signal.state, signal.hint) == (state, "torch.profiler: profile_memory=True")
 
@@ -208,5 +208,5 @@ def test_a_trace_alone_tells_the_hosts_memory_as_such():
     for start in range(1_000, 8_000, 1_000):
         trace.op(start, start + 900)
     trace.memory(4_500, 10, allocated=700, reserved=0, device_type=0)
-    memory = run_facts([rank_facts("trace.json", trace.facts(), None)]).memory
+    memory = Facts([rank_facts("trace.json", trace.facts(), None)]).memory
     assert (memory.place, memory.peak_allocated_bytes, memory.peak_reserved_bytes) == ("host", 700, None)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.replay.build import Built
 from profilerkit.analysis.replay.gate import ReplayFacts, checked
-from profilerkit.analysis.replay.graph import Graph, Shape, Traced, Wait, replay
+from profilerkit.analysis.replay.graph import Graph, Shape, Wait, replay
 
 KINDS = ("compute.math", "compute.membw", "comm.other", "input.h2d")
 US = 1_000.0
@@ -96,4 +96,4 @@ def made(host, pieces, marks, point, stream, dur, kinds, waits, joins, fetch):
 def facts_of(graph: Graph) -> ReplayFacts:
     """The graph with its own replay as what was traced."""
     plain = replay(graph)
-    return checked(Built(graph, Traced(plain.host_ns, plain.done_ns), len(graph.shape.judged)))
+    return checked(Built(graph, plain, len(graph.shape.judged)))

@@ -19,7 +19,7 @@ from profilerkit.analysis.replay.changes import (
     Syncs,
 )
 from profilerkit.analysis.replay.gate import MOST_SHARED, MOST_SLOWED, joint, savings
-from profilerkit.analysis.replay.graph import Wait, replay, replay_all
+from profilerkit.analysis.replay.graph import Wait, replay
 from tests.analysis.replay.smallest_graph import two_kernels
 from tests.analysis.replay.steps import EVENTS, US, facts_of, graph_of, steps
 from tests.recipes import replace
@@ -66,14 +66,6 @@ def test_stretches_give_what_a_walk_over_all_nodes_gives(graph, change):
         ours, (host, done) = replay(version), walked(version)
         np.testing.assert_allclose(ours.host_ns, host, atol=1e-3)
         np.testing.assert_allclose(ours.done_ns, done, atol=1e-3)
-
-
-@settings(max_examples=100, deadline=None)
-@given(steps())
-def test_versions_replayed_together_come_out_as_each_by_itself(graph):
-    versions = [graph, *(change(graph) for change in CHANGES)]
-    for together, version in zip(replay_all(versions), versions, strict=True):
-        np.testing.assert_array_equal(together.done_ns, replay(version).done_ns)
 
 
 @settings(max_examples=150, deadline=None)

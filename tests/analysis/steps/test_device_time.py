@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.ledger.account import account, rank_ledger
 from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.live import live_of
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.api import analyze
 from profilerkit.rundir.follow import FollowedRun
@@ -213,9 +213,9 @@ def test_the_rank_whose_device_alone_has_nothing_queued_is_late(tmp_path):
     logs = [loop(), loop(host=12, device=8, item_every=1), loop()]
     run = write_run(tmp_path / "run", logs, device_name="H100", world_size=3)
     ranks = [rank_facts(f"rank_{record.rank:05}", None, record) for record in read_run(run).ranks]
-    facts = run_facts(ranks)
+    facts = Facts(ranks)
     assert (facts.rank.rank, facts.late_by_timers, facts.late_by_clock) == (1, True, True)
-    assert run_facts([ranks[0], ranks[2]]).late_by_clock is False
+    assert Facts([ranks[0], ranks[2]]).late_by_clock is False
 
 
 def test_a_wait_costs_what_the_devices_clock_says(tmp_path):

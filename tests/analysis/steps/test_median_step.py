@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.steps.lanes import MOST_GAPS, MOST_STREAMS, median_row, median_step
 from profilerkit.analysis.trace_facts import trace_facts
@@ -169,14 +169,14 @@ def test_the_step_is_the_steady_one_closest_to_the_median():
 
 
 def test_the_judged_ranks_step_is_in_the_facts():
-    facts = run_facts([rank_facts("trace.json", training(fetch=300, rank=3, world_size=8).facts(), None)])
+    facts = Facts([rank_facts("trace.json", training(fetch=300, rank=3, world_size=8).facts(), None)])
     assert (facts.median_step.rank, facts.median_step.idle_ns) == (3, 310 * US)
 
 
 def test_communication_that_was_divided_between_ranks_is_divided_here_too():
     shape = {"compute": 100, "world_size": 2, "backend": "gloo"}
     traces = (host_training(8, python=wait, comm=200 - wait, rank=rank, **shape) for rank, wait in enumerate((10, 18)))
-    facts = run_facts([rank_facts("trace.json", trace.facts(), None) for trace in traces], told=0)
+    facts = Facts([rank_facts("trace.json", trace.facts(), None) for trace in traces], told=0)
     row = next(row for row in facts.steps.rows if row.index == facts.median_step.step)
     assert facts.median_step.causes["comm.skew"] == 8 * US
     assert facts.median_step.causes == {part: time for part, time in row.parts.items() if part != "compute.math"}
@@ -184,7 +184,7 @@ def test_communication_that_was_divided_between_ranks_is_divided_here_too():
 
 def test_a_run_of_the_light_tier_has_none(tmp_path):
     record = read_run(write_run(tmp_path / "run", [Log().steps(20, 1_000, wait=300)]))
-    assert run_facts([rank_facts("rank_00000", None, record.ranks[0])]).median_step is None
+    assert Facts([rank_facts("rank_00000", None, record.ranks[0])]).median_step is None
 
 
 def test_names_of_lanes_are_short():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.analysis.whatif import loader_fix
 from profilerkit.analysis.workers.anatomy import worker_facts
@@ -123,7 +123,7 @@ def test_the_replay_of_more_workers_is_nearer_the_truth_than_their_mean_rate():
 
 def test_the_proposal_of_more_workers_carries_the_replayed_saving():
     record = fed(drawn(60), [20 * US_PER_MS] * 240)
-    facts = run_facts([rank_facts("rank_00000", None, record)])
+    facts = Facts([rank_facts("rank_00000", None, record)])
     fix = loader_fix(facts)
     assert fix.workers == 5
     assert fix.expected == pytest.approx(facts.loading.queue.by_workers[5])
