@@ -74,7 +74,6 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
 
 
 def _nobody_late(found: Communication, report: Report) -> str:
-    """Why no rank is called late."""
     worst = max(report.ranks, key=lambda rank: rank.caused_ns or 0)
     share = (worst.caused_ns or 0) / max(found.waited_ns or 0, 1)
     caused = f"{_name(worst).capitalize()} causes {format_ratio(share)} of the waiting"
@@ -94,7 +93,6 @@ def _nobody_late(found: Communication, report: Report) -> str:
 
 
 def _late_line(late: LateRank, report: Report) -> str:
-    """What a late rank costs and why it is late."""
     caused = next((rank.caused_ns for rank in report.ranks if _same(rank, late)), None)
     amount = f"{format_ns(caused)} over all ranks and steps, " if caused is not None else ""
     name = _name(late)

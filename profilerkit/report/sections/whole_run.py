@@ -75,7 +75,6 @@ def _time(time_ns: int) -> str:
 
 
 def _largest(stages: dict[Stage, list[LedgerEntry]], least: float) -> list[tuple[Stage, float]]:
-    """The two largest stages beside the steps, of those that reach the share."""
     shares: list[tuple[Stage, float]] = [(stage, _share(entries)) for stage, entries in stages.items()]
     others = [pair for pair in shares if pair[0] != "steps" and pair[1] >= least]
     return sorted(others, key=lambda pair: -pair[1])[:2]
@@ -109,7 +108,6 @@ def _weakest(entries: Sequence[LedgerEntry]) -> LedgerSource:
 
 
 def _detail(entries: Sequence[LedgerEntry]) -> str:
-    """How often it happened, or what most of it was."""
     largest = max(entries, key=lambda entry: entry.time_ns)
     named = ", ".join(f"{name} {_time(time_ns)}" for name, time_ns in largest.largest[:_NAMED])
     if len(entries) == 1:
@@ -150,7 +148,6 @@ def _caption(ledger: Ledger) -> str:
 
 
 def _ranks(ledger: Ledger) -> Table | None:
-    """The wall clock of every rank by stage; ``None`` for a single one."""
     if not ledger.ranks:
         return None
     most = {
