@@ -46,7 +46,14 @@ def section(report: Report) -> Section | None:
     bar = Bar("Shares of the whole run", tuple(_segment(stage, entries, ledger) for stage, entries in stages.items()))
     rows = tuple(row for stage, entries in stages.items() for row in _rows(stage, entries, ledger))
     columns = ("Stage", "Detail", "Source", "Time", "Share")
-    blocks: list[Block] = [bar, Table(_caption(ledger), columns, rows, 3, title="The whole run by stage")]
+    begin = "the process's start" if ledger.from_process_start else "the recording's start"
+    end = "its last record: no end was written" if ledger.to_last_record else "the recording's end"
+    whose = f", rank {ledger.rank}" if ledger.ranks else ""
+    worker = "device" if any(entry.entry == "step.device" for entry in ledger.entries) else "training thread"
+    blocks: list[Block] = [
+        bar,
+        Table(f"Time of the {worker}{whose}, from {begin} to {end}.", columns, rows, 3, title="The whole run by stage"),
+    ]
     if ranks := _ranks(ledger):
         blocks += [Heading("Every rank"), ranks]
     return Section("whole-run", "The whole run", _title(ledger, stages), tuple(blocks))
@@ -136,15 +143,6 @@ def _rows(stage: Stage, entries: list[LedgerEntry], ledger: Ledger) -> list[tupl
         label = f"– {ENTRIES[entry.entry][1]}"
         rows.append((label, _detail([entry]), entry.source, time, Value(entry.share, "ratio")))
     return rows
-
-
-def _caption(ledger: Ledger) -> str:
-    """From where to where the wall clock runs, and whose it is."""
-    begin = "the process's start" if ledger.from_process_start else "the recording's start"
-    end = "its last record: no end was written" if ledger.to_last_record else "the recording's end"
-    whose = f", rank {ledger.rank}" if ledger.ranks else ""
-    worker = "device" if any(entry.entry == "step.device" for entry in ledger.entries) else "training thread"
-    return f"Time of the {worker}{whose}, from {begin} to {end}."
 
 
 def _ranks(ledger: Ledger) -> Table | None:
