@@ -130,7 +130,6 @@ def _outside(ledger: Ledger, ranks: int) -> tuple[LostTime, ...]:
 
 
 def _fixes(report: Report, step_hours: float, price: float | None) -> tuple[FixValue, ...]:
-    """Return the savings of all findings that state one."""
     return tuple(
         FixValue(
             rule=outcome.rule,

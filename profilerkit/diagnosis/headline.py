@@ -242,5 +242,4 @@ def _without_saving(facts: Facts, outcomes: Sequence[Outcome]) -> str:
 
 
 def _lacks_data(outcomes: Sequence[Outcome], rule: str) -> bool:
-    """Return whether a rule could not tell for want of data."""
     return any(outcome.rule == rule and outcome.status == "missing_data" for outcome in outcomes)

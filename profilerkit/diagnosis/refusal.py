@@ -353,7 +353,6 @@ def _mean(series: Sequence[Series]) -> float:
 
 
 def _memory(snapshots: Sequence[MemorySnapshot]) -> str:
-    """Return the largest peak of the snapshots, else what was in use, and who holds most of it; empty without any."""
     if not snapshots:
         return ""
     largest = max(snapshots, key=lambda one: one.peak_bytes or one.in_use_bytes)

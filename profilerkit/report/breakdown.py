@@ -57,7 +57,6 @@ def judged_rank(report: Report) -> int | None:
 
 
 def _judged_rank(report: Report) -> str:
-    """Whose breakdown the report shows, in words."""
     rank, of = judged_rank(report), report.run.world_size
     if len(report.ranks) == 1:
         return "" if rank is None or not of else f"rank {rank} of {of}"

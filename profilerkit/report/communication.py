@@ -74,7 +74,6 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
 
 
 def _nobody_late(found: Communication, report: Report) -> str:
-    """Why no rank is called late."""
     worst = max(report.ranks, key=lambda rank: rank.caused_ns or 0)
     share = (worst.caused_ns or 0) / max(found.waited_ns or 0, 1)
     caused = f"{_name(worst).capitalize()} causes {format_ratio(share)} of the waiting"
@@ -94,8 +93,9 @@ def _nobody_late(found: Communication, report: Report) -> str:
 
 
 def _late_line(late: LateRank, report: Report) -> str:
-    """What a late rank costs and why it is late."""
-    caused = next((rank.caused_ns for rank in report.ranks if _same(rank, late)), None)
+    caused = next(
+        (rank.caused_ns for rank in report.ranks if rank.rank == late.rank and rank.origin == late.origin), None
+    )
     amount = f"{format_ns(caused)} over all ranks and steps, " if caused is not None else ""
     name = _name(late)
     who = f"{name[0].upper()}{name[1:]} is likely late" if late.few_steps else f"The others wait for {name}"
@@ -116,10 +116,6 @@ def _late_line(late: LateRank, report: Report) -> str:
 
 def _name(rank: Rank | LateRank) -> str:
     return f"rank {rank.rank}" if rank.rank is not None else inert(rank.origin, 60) or "one rank"
-
-
-def _same(rank: Rank, late: LateRank) -> bool:
-    return rank.rank == late.rank and rank.origin == late.origin
 
 
 def waiting_table(report: Report) -> Table | None:

@@ -320,7 +320,6 @@ def _word(diff: Diff) -> str:
 
 
 def _different(diff: Diff) -> str:
-    """The first differences in one line, and how many more there are."""
     if not diff.differences:
         return "Different: nothing that was recorded"
     pieces = []
@@ -332,7 +331,6 @@ def _different(diff: Diff) -> str:
 
 
 def _numbers(diff: Diff) -> Table:
-    """Both sides as two columns, and the change."""
     before, after, step = diff.before, diff.after, diff.step
     rows: list[tuple[str, Cell, Cell, Cell]] = []
     timed = ", as timed" if _is_timed(diff) else ""
@@ -420,7 +418,6 @@ def _bars(diff: Diff) -> tuple[Bar, ...]:
 
 
 def _moved_most(parts: tuple[PartChange, ...]) -> str:
-    """The family that moved most."""
     before, after = (_families(parts, after=is_after) for is_after in (False, True))
     moved = {family: after[family] - before[family] for family in before}
     most = max(moved, key=lambda family: abs(moved[family]))

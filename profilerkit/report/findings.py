@@ -150,7 +150,6 @@ def _anchor(outcome: Outcome, finding: Finding, *, is_alone: bool) -> str:
 
 
 def _saves(finding: Finding) -> str:
-    """The saving in few words; empty where none can be stated."""
     if finding.saving:
         return f"saves {saving_range(finding.saving)}"
     return throughput_text(finding.throughput) if finding.throughput else ""

@@ -339,7 +339,6 @@ def first_screen(first: b.First, *, is_page: bool = True) -> Markup:
 
 
 def _first_fix(first: b.First, *, is_page: bool) -> Markup:
-    """The first fix, or the command that helps."""
     if not first.confidence:
         return Markup("")
     sure = [Markup("<span>Confidence: {}</span>").format(first.confidence)]

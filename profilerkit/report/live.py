@@ -162,7 +162,6 @@ def _verdict(out: Page, name: str, live: Live, report: Report | None) -> None:
 
 
 def _more(name: str, live: Live) -> str:
-    """What tells more than the timers."""
     if live.window is None:
         return (
             f"Timers show waits and pauses; a trace shows the rest, and there is none{'' if live.is_over else ' yet'}."
@@ -293,7 +292,6 @@ def _of(values: Sequence[float], limits: set[float], unit: str) -> str:
 
 
 def _missing(reasons: Sequence[str]) -> str:
-    """Why nothing was sampled, as far as it is known."""
     said = list(dict.fromkeys(inert(reason) for reason in reasons if reason))
     return f"{_NOT_MEASURED}: {said[0]}" if said else _NOT_MEASURED
 
@@ -311,7 +309,6 @@ def _span(values: Sequence[float], told: Callable[[float], str]) -> str:
 
 
 def _parts(out: Page, report: Report) -> None:
-    """The bar of the report, and its largest parts."""
     segments = bar_of(report.breakdown).segments
     if not segments:
         return
@@ -342,7 +339,6 @@ def _parts(out: Page, report: Report) -> None:
 
 
 def _late(out: Page, live: Live) -> None:
-    """A line for each rank that stands out."""
     if len(live.ranks) < 2:
         return
     out.blank()

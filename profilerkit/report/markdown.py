@@ -129,7 +129,6 @@ def _whole(lines: list[str], sections: Sequence[b.Section]) -> str:
 
 
 def _block(block: b.Block) -> Iterator[str]:
-    """Write any block; a chart is shown by its title and table."""
     if isinstance(block, b.Text):
         yield from (prose("".join(cell_text(piece) for piece in block.pieces), _LINE), "")
     elif isinstance(block, b.Heading):

@@ -220,7 +220,6 @@ def render_gates(gates: Sequence[Gate], *, width: int = 80, colour: bool = False
 
 
 def _plain(text: str, limit: int = 4_000) -> str:
-    """Text without its backticks."""
     plain = cell_text(text).replace("`", "")
     return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
 
@@ -255,7 +254,6 @@ def _sections(page: Page, made: b.Document) -> None:
 
 
 def _block(page: Page, block: b.Block) -> None:
-    """Write any block; a chart is shown by its title and table."""
     if isinstance(block, b.Text):
         page.line(
             (

@@ -245,13 +245,11 @@ def _names(samples: Sequence[Series]) -> tuple[str, ...]:
 
 
 def _sampled(samples: Sequence[Series], name: str) -> Sampled | None:
-    """The signal as it can be drawn; ``None`` where it cannot."""
     found = (_drawn(series) for series in samples if series.name == name)
     return next((sampled for sampled in found if sampled is not None), None)
 
 
 def _drawn(series: Series) -> Sampled | None:
-    """The points of a series; ``None`` where they are too few."""
     strip = series.strip
     if not strip or not len(strip.values) == len(strip.at_ns) >= _FEWEST_POINTS:
         return None

@@ -56,7 +56,6 @@ def section(report: Report) -> Section | None:
 
 
 def _devices(report: Report) -> Table | None:
-    """A row for each device, with the signals that any of them has."""
     by_device: dict[str, dict[str, Series]] = {}
     for series in report.run.samples:
         if series.device is not None:

@@ -50,7 +50,6 @@ def _run_facts(report: Report) -> tuple[Fact, ...]:
 
 
 def _loader_facts(report: Report) -> tuple[Fact, ...]:
-    """Settings of the training loader that are known."""
     loader = report.run.loader
     if loader is None:
         return ()

@@ -112,7 +112,6 @@ def section(report: Report) -> Section | None:
 
 
 def _tables(report: Report) -> tuple[tuple[str, Table], ...]:
-    """Name and table of each group of signals that has any."""
     by_name: dict[str, list[Series]] = {}
     for series in report.run.samples:
         by_name.setdefault(series.name, []).append(series)

@@ -198,7 +198,6 @@ def _middle(gap: Gap, scale: Scale) -> float:
 
 
 def _bracket(gap: Gap, scale: Scale, top: float) -> Shape:
-    """The line that joins a label to its gap."""
     line = polyline([(scale.at(gap.start_ns), top - 0.5), (scale.at(gap.end_ns), top - 0.5)])
     return Shape("mark", "line", line, f"Idle from {format_ns(gap.start_ns)} to {format_ns(gap.end_ns)}")
 
@@ -269,7 +268,6 @@ def _name(lane: Lane) -> str:
 
 
 def _what(lane: Lane, family: Family) -> str:
-    """What a family is in a lane."""
     if lane.kind == "thread" and family == "overhead":
         return "Operators and calls"
     return "Waiting for the device" if lane.kind == "thread" and family == "other" else FAMILY_LABELS[family]

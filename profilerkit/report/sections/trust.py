@@ -41,7 +41,6 @@ def section(report: Report) -> Section | None:
 
 
 def _rules(report: Report) -> Table:
-    """Every rule that did not fire, and why."""
     rows = tuple(
         (
             inert(outcome.rule, 24),
@@ -99,13 +98,11 @@ def _trust_facts(report: Report) -> tuple[Fact, ...]:
 
 
 def _per_step(cost: CaptureCost | None) -> str:
-    """How much of the step capture takes."""
     own = f", {format_ns(cost.per_step_ns)} per step" if cost and cost.per_step_ns is not None else ""
     return f"estimated, of the step time{own}"
 
 
 def _other_cost(cost: CaptureCost | None) -> tuple[Fact, ...]:
-    """What capture cost outside the steps."""
     if cost is None:
         return ()
     around = [
@@ -143,7 +140,6 @@ def _spread(report: Report) -> tuple[Fact, ...]:
 
 
 def _clock(steps: Steps) -> tuple[Fact, ...]:
-    """By whose clock steps are timed, where a device's was recorded."""
     if steps.ahead_ns is None:
         return ()
     return (

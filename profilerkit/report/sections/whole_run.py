@@ -46,7 +46,14 @@ def section(report: Report) -> Section | None:
     bar = Bar("Shares of the whole run", tuple(_segment(stage, entries, ledger) for stage, entries in stages.items()))
     rows = tuple(row for stage, entries in stages.items() for row in _rows(stage, entries, ledger))
     columns = ("Stage", "Detail", "Source", "Time", "Share")
-    blocks: list[Block] = [bar, Table(_caption(ledger), columns, rows, 3, title="The whole run by stage")]
+    begin = "the process's start" if ledger.from_process_start else "the recording's start"
+    end = "its last record: no end was written" if ledger.to_last_record else "the recording's end"
+    whose = f", rank {ledger.rank}" if ledger.ranks else ""
+    worker = "device" if any(entry.entry == "step.device" for entry in ledger.entries) else "training thread"
+    blocks: list[Block] = [
+        bar,
+        Table(f"Time of the {worker}{whose}, from {begin} to {end}.", columns, rows, 3, title="The whole run by stage"),
+    ]
     if ranks := _ranks(ledger):
         blocks += [Heading("Every rank"), ranks]
     return Section("whole-run", "The whole run", _title(ledger, stages), tuple(blocks))
@@ -75,7 +82,6 @@ def _time(time_ns: int) -> str:
 
 
 def _largest(stages: dict[Stage, list[LedgerEntry]], least: float) -> list[tuple[Stage, float]]:
-    """The two largest stages beside the steps, of those that reach the share."""
     shares: list[tuple[Stage, float]] = [(stage, _share(entries)) for stage, entries in stages.items()]
     others = [pair for pair in shares if pair[0] != "steps" and pair[1] >= least]
     return sorted(others, key=lambda pair: -pair[1])[:2]
@@ -109,7 +115,6 @@ def _weakest(entries: Sequence[LedgerEntry]) -> LedgerSource:
 
 
 def _detail(entries: Sequence[LedgerEntry]) -> str:
-    """How often it happened, or what most of it was."""
     largest = max(entries, key=lambda entry: entry.time_ns)
     named = ", ".join(f"{name} {_time(time_ns)}" for name, time_ns in largest.largest[:_NAMED])
     if len(entries) == 1:
@@ -140,17 +145,7 @@ def _rows(stage: Stage, entries: list[LedgerEntry], ledger: Ledger) -> list[tupl
     return rows
 
 
-def _caption(ledger: Ledger) -> str:
-    """From where to where the wall clock runs, and whose it is."""
-    begin = "the process's start" if ledger.from_process_start else "the recording's start"
-    end = "its last record: no end was written" if ledger.to_last_record else "the recording's end"
-    whose = f", rank {ledger.rank}" if ledger.ranks else ""
-    worker = "device" if any(entry.entry == "step.device" for entry in ledger.entries) else "training thread"
-    return f"Time of the {worker}{whose}, from {begin} to {end}."
-
-
 def _ranks(ledger: Ledger) -> Table | None:
-    """The wall clock of every rank by stage; ``None`` for a single one."""
     if not ledger.ranks:
         return None
     most = {

@@ -82,11 +82,19 @@ class ExposedCollectives(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return Passed(f"{format_ratio(share)} is exposed, {reason}")
         first = to_divide(facts)
+        text = (
+            f"{format_ratio(comm.overlap_ratio)} of the communication overlaps with computation; the rest is exposed."
+        )
+        if unknown:
+            text += f" {unknown}: transfer and waiting for a late rank look the same."
+            if comm.surplus_ratio >= _NOTED_SURPLUS:
+                surplus = format_ratio(comm.surplus_ratio)
+                text += f" {surplus} of the time is what some take beyond the median of their kind: probably waiting."
         return fired(
             facts,
             bound="comm-bound",
             title=f"{format_ns(share * step)} of communication in {each(facts)} is exposed",
-            why=_why(comm, unknown),
+            why=text,
             evidence=_evidence(facts, comm),
             at_most="low" if unknown else "medium" if facts.mode == "cpu" else "high",
             detail=detail,
@@ -173,16 +181,6 @@ def to_divide(facts: Facts) -> str:
     if len(facts.ranks) > 1 and not facts.missing_ranks and not _traces_matched(facts):
         return "Record the same steps on every rank, at least 3"
     return "Record every rank and analyze all of them together"
-
-
-def _why(comm: CommFacts, unknown: str) -> str:
-    text = f"{format_ratio(comm.overlap_ratio)} of the communication overlaps with computation; the rest is exposed."
-    if unknown:
-        text += f" {unknown}: transfer and waiting for a late rank look the same."
-        if comm.surplus_ratio >= _NOTED_SURPLUS:
-            surplus = format_ratio(comm.surplus_ratio)
-            text += f" {surplus} of the time is what some take beyond the median of their kind: probably waiting."
-    return text
 
 
 def _evidence(facts: Facts, comm: CommFacts) -> tuple[Evidence, ...]:

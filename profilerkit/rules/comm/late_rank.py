@@ -151,12 +151,10 @@ class LateRank(Rule, frozen=True):
 
 
 def _is_explained(late: Late) -> bool:
-    """Return whether what it does longer is known, and explains most of the waiting."""
     return _remedy(late) is not None and (late.coverage or 0.0) >= FEWEST_EXPLAINED
 
 
 def _unable(facts: Facts) -> Result | None:
-    """Return why the rule cannot look; ``None`` when it can."""
     world = facts.world_size or len(facts.ranks)
     if world < 2:
         return NotApplicable("one rank waits for nobody")

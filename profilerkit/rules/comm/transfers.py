@@ -170,7 +170,6 @@ def _late_numbers(facts: Facts) -> list[int]:
 
 
 def _late_names(facts: Facts) -> str:
-    """Return all ranks the others wait for."""
     numbers = _late_numbers(facts)
     if len(numbers) > 1:
         return f"ranks {' and '.join(map(str, numbers))}"
@@ -178,7 +177,6 @@ def _late_names(facts: Facts) -> str:
 
 
 def _late_cause(facts: Facts) -> str:
-    """Return what makes the late rank late, after a colon."""
     if not _late(facts):
         return ""
     late = _late(facts)[0]

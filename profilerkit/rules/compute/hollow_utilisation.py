@@ -101,7 +101,6 @@ class HollowUtilisation(Rule, frozen=True):
 
 
 def _largest_but(facts: Facts, names: tuple[str, ...]) -> Part | None:
-    """Return the largest part beside those named."""
     return max((part for part in facts.parts if part.part not in names), key=lambda part: part.share, default=None)
 
 

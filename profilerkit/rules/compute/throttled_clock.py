@@ -117,7 +117,6 @@ def _saving(facts: Facts, found: Throttling) -> Saving | None:
 
 
 def _cause(found: Throttling, limited: _Limited | None) -> tuple[str, str]:
-    """Return what holds the clock down, and what to do about it."""
     limit = f"{(found.power_limit_mw or 0.0) / 1e3:.0f} W"
     if limited == "lowered":
         watts = f"{(found.power_limit_default_mw or 0.0) / 1e3:.0f}"

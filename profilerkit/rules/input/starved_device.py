@@ -92,7 +92,6 @@ class StarvedDevice(Rule, frozen=True):
 
 
 def _not_for_data(facts: Facts, share: float) -> str:
-    """Return why hardly any of the wait would go with the loading."""
     queued = facts.input.queue_ratio or 0.0 if facts.input is not None else 0.0
     hidden = hidden_share(facts)
     if hidden > max(queued * share, opening_share(facts)):
@@ -104,7 +103,6 @@ def _not_for_data(facts: Facts, share: float) -> str:
 
 
 def _surest(facts: Facts) -> Confidence:
-    """Return how sure the rule can be by what the wait was read from."""
     assert facts.input is not None
     assert facts.input is not None
     if facts.input.gap == "before the copy" and not facts.input.frames and _most(facts) == "input.wait":

@@ -106,7 +106,6 @@ class UnneededBatches(Rule, frozen=True):
 
 
 def _optimizer_share(facts: Facts) -> float | None:
-    """Return the share of the step in the optimizer; ``None`` where no trace marks it."""
     if facts.kernel_losses is not None:
         return facts.kernel_losses.optimizer.share if facts.kernel_losses.optimizer is not None else None
     if facts.host.held is None:

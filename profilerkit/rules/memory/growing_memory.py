@@ -129,7 +129,6 @@ def _in_first_epoch(facts: Facts) -> bool:
 
 
 def _copied(facts: Facts, copied: CopiedPages) -> Finding:
-    """Say that workers copy what they share."""
     count = facts.workers.count if facts.workers is not None else (facts.loader and facts.loader.num_workers) or 1
     origin, steps = _WORDS["worker"][2], (copied.first_step, copied.last_step)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from profilerkit.analysis.logs.history import file_and_line, own_line
 from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Source
-from profilerkit.model.memory import FailedRequest, LiveAtPeak, MemorySnapshot
+from profilerkit.model.memory import FailedRequest, MemorySnapshot
 from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
@@ -110,7 +110,9 @@ class OversizedStep(Rule, frozen=True):
         self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None, of: str
     ) -> Iterator[Finding]:
         """Yield what the forward pass keeps for the backward pass, apart from the loss."""
-        held = one.held("activations") - (one.loss.bytes if one.loss is not None and _is_forward(one.loss) else 0)
+        held = one.held("activations") - (
+            one.loss.bytes if one.loss is not None and one.loss.kind == "activations" else 0
+        )
         rows = [row for row in one.live if row.kind == "activations"]
         if held < self.activation_ratio * _needed(one, failed) or not rows:
             return
@@ -193,10 +195,6 @@ def _fitting(one: MemorySnapshot, failed: FailedRequest) -> float | None:
 def _needed(one: MemorySnapshot, failed: FailedRequest | None) -> int:
     """Return the peak, with the request that failed on top of it."""
     return max((one.peak_bytes or one.in_use_bytes) + (failed.requested_bytes if failed else 0), 1)
-
-
-def _is_forward(loss: LiveAtPeak) -> bool:
-    return loss.kind == "activations"
 
 
 def _evidence(one: MemorySnapshot, *sizes: tuple[str, int | None]) -> tuple[Evidence, ...]:

@@ -97,7 +97,6 @@ def _recorded(facts: Facts) -> tuple[Evidence, ...]:
 
 
 def _rival(facts: Facts) -> Result:
-    """Return what another profiler costs is not known, as no step was seen without it."""
     return fired(
         facts,
         bound=None,

@@ -81,7 +81,6 @@ def _evidence(facts: Facts, link: HostLink) -> tuple[Evidence, ...]:
 
 
 def _change(link: HostLink) -> str:
-    """Return what is to change, from what to what."""
     pairs = (("generation", link.generation, link.generation_max), ("lanes", link.width, link.width_max))
     text = ", ".join(f"{name} {now} → {best}" for name, now, best in pairs if now < best)
     return f"PCIe {text}"

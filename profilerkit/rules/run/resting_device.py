@@ -104,7 +104,6 @@ def _why(one: Rests) -> str:
 
 
 def _length(one: Rests, samples: int | None) -> tuple[float | None, str]:
-    """Return a number of samples as a time, where the log has times."""
     if samples is None or one.sample_ns is None:
         return samples, "count"
     return float(samples * one.sample_ns), "ns"

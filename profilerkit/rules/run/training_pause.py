@@ -154,7 +154,6 @@ def _cheaper(stop: Stop) -> str:
 
 
 def _reads_small_batches(stop: Stop, below_ns: float = _SHORT_BATCH_NS) -> bool:
-    """Return whether it reads many batches that take hardly any time."""
     many = stop.batches is not None and stop.batches >= _MANY_BATCHES
     return many and stop.each_ns < (stop.batches or 0.0) * below_ns
 
