@@ -63,7 +63,9 @@ THIRD_PARTY = {
     "rules": {"msgspec": True},
     "report": {"markupsafe": True, "numpy": False, "plotly": False, "rich": False, "msgspec": True},
     "summaries": {"numpy": True, "msgspec": True, "distributed": False},
-    "cli": {"torch": False, "pynvml": False, "argcomplete": False, "rich": False},
+    "cli": {"torch": False, "pynvml": False, "argcomplete": False, "rich": False}
+    # What runs before a program below `profilerkit run` stands in a directory of its own.
+    | {"sitecustomize": True, "wait_for_torch": False},
     # The plugin is imported by pytest alone.
     "integrations": {"transformers": False, "pytest": True},
 }

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Read of each end of a file; a trace can have gigabytes.
 _END_BYTES = 1 << 16
+# Of the year 9999: a later time, and one before 1970, is replaced by the nearest that a date can hold.
+_LATEST_S = 253_402_300_799.0
 
 
 def shared_stem(recording: Path) -> str:
@@ -33,7 +35,7 @@ def shared_stem(recording: Path) -> str:
     known = hashlib.sha256()
     for file in files:
         known.update(file.name.encode("utf-8", "surrogateescape") + _ends(file))
-    when = datetime.fromtimestamp(_seconds(recording, files), UTC).strftime("%Y%m%d-%H%M")
+    when = datetime.fromtimestamp(min(max(_seconds(recording, files), 0.0), _LATEST_S), UTC).strftime("%Y%m%d-%H%M")
     return f"{name_of(recording.resolve())}.{when}.{known.hexdigest()[:8]}"
 
 
@@ -60,7 +62,7 @@ def _seconds(recording: Path, files: Sequence[Path]) -> float:
     from profilerkit.rundir.files import read_document
     from profilerkit.rundir.layout import MANIFEST, RunManifest
 
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, OverflowError):
         return read_document(recording / MANIFEST, RunManifest).created_unix_ns / 1e9
     return max((file.stat().st_mtime for file in files), default=0.0)
 

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -98,11 +99,8 @@ def run(arguments: argparse.Namespace, console: Console) -> NoReturn:
         )
     _check_steps(arguments)
     command = _command(words)
-    if _replaces_path(words):
-        console.note(
-            "profilerkit: the command sets PYTHONPATH, by which run records; a Python without it records nothing. "
-            "Write PYTHONPATH=DIR:$PYTHONPATH there, or set it before profilerkit run"
-        )
+    if said := hindrance(words):
+        console.note(f"profilerkit: {said}")
     variables = _variables(arguments, console)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -157,21 +155,54 @@ def _command(words: Sequence[str]) -> list[str]:
 
 #: Sets the variable without what it was; a shell has ``$PYTHONPATH`` for that.
 _OTHER_PATH = re.compile(r"\bPYTHONPATH=(?!\S*\$\{?PYTHONPATH)")
+_PYTHON = re.compile(r"python(\d(?:\.\d+)?)?t?")
 _START_OF_SCRIPT = 1 << 16
 
 
-def _replaces_path(words: Sequence[str]) -> bool:
-    """Whether the command, or the shell script that it runs, gives its Python another search path.
+def hindrance(command: Sequence[str]) -> str:
+    """Return why the Python that a command or its script starts would record nothing; empty where none is seen.
 
-    >>> _replaces_path(["sh", "-c", "PYTHONPATH=. python x.py"]), _replaces_path(["PYTHONPATH=.:$PYTHONPATH"])
-    (True, False)
+    >>> hindrance(["sh", "-c", "PYTHONPATH=. python x.py"])[:47], hindrance(["PYTHONPATH=.:$PYTHONPATH"])
+    ('the command sets PYTHONPATH, by which run recor', '')
+    >>> hindrance(["nice", "python", "-uE", "train.py"])[:40]
+    'Python with -E ignores PYTHONPATH, by wh'
     """
-    texts = list(words)
-    for path in (Path(word) for word in words[:2]):
-        with suppress(OSError, ValueError):
-            start = path.read_bytes()[:_START_OF_SCRIPT] if path.is_file() else b""
-            texts += [start.decode("utf-8", "replace")] if start.startswith(b"#!") or path.suffix == ".sh" else []
-    return any(_OTHER_PATH.search(text) for text in texts)
+    first, *others = [_text_of(Path(shutil.which(word) or word)) for word in command[:2]]
+    if any(_OTHER_PATH.search(text) for text in (*command, first, *others)):
+        return (
+            "the command sets PYTHONPATH, by which run records; a Python without it records nothing. "
+            "Write PYTHONPATH=DIR:$PYTHONPATH there, or set it before profilerkit run"
+        )
+    started = first.partition("\n")[0][2:].split() if first.startswith("#!") and not command[0].endswith(".py") else []
+    before = list(takewhile(lambda word: not word.endswith(".py"), (*started, *command)))
+    pythons = (place for place, word in enumerate(before) if _PYTHON.fullmatch(Path(word).name))
+    return next(filter(None, (_hindrance_of_python(before[place:]) for place in pythons)), "")
+
+
+def _text_of(path: Path) -> str:
+    """The start of a script for a shell or with a first line that names its program; empty for other files."""
+    with suppress(OSError, ValueError):
+        if path.is_file():
+            with path.open("rb") as file:
+                text = file.read(_START_OF_SCRIPT).decode("utf-8", "replace")
+            return text if text.startswith("#!") or path.suffix == ".sh" else ""
+    return ""
+
+
+def _hindrance_of_python(words: Sequence[str]) -> str:
+    """Why a Python with these options, which no longer end in a script, would record nothing."""
+    letters = "".join(re.findall(r"(?:^| )-([^-XW ]+)", " ".join(python_options(words))))
+    if switch := next((switch for switch in "IES" if switch in letters), None):
+        what = "does not run the module" if switch == "S" else "ignores PYTHONPATH"
+        return (
+            f"Python with -{switch} {what}, by which run records, so nothing is recorded. "
+            f"Remove -{switch}, or use profilerkit.profile() in the script"
+        )
+    version = _PYTHON.fullmatch(Path(os.path.realpath(shutil.which(words[0]) or words[0])).name)
+    numbers = tuple(map(int, version[1].split("."))) if version and version[1] else (3,)
+    if numbers < (3, 11)[: len(numbers)]:
+        return f"{words[0]} is Python {version and version[1]}, and profilerkit needs 3.11, so nothing is recorded"
+    return ""
 
 
 #: Options of Python whose value may be the next word.

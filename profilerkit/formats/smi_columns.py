@@ -102,6 +102,8 @@ _LARGEST = float(1 << 60)
 _KNOWN_BITS = 0xFFFF
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: A clock that says less than 1970 or more than 2116 is wrong, and differences of such times are no int64 of ns.
+_LATEST_NS = 1 << 62
 #: Numbers of these many seconds, and of thousandths of them and so on, are times since the epoch: 2001 to 2286.
 _EPOCH_S = (1e9, 1e10)
 _SHORT_DATE = re.compile(r"(\d{4})(\d\d)(\d\d)")
@@ -184,7 +186,7 @@ def is_missing(cell: str) -> bool:
 
 
 def time_ns(text: str) -> tuple[int, bool] | None:
-    """Ns since the epoch, and whether the text names its time zone; ``None`` for what is no time.
+    """Ns since the epoch, and whether the text names its time zone; ``None`` for no time, or none of 1970 to 2116.
 
     A time without a zone counts as if it were UTC. A number counts from the epoch, in s, ms, µs or ns.
     """
@@ -195,7 +197,7 @@ def time_ns(text: str) -> tuple[int, bool] | None:
         number = 0.0
     for exponent in range(4):
         if _EPOCH_S[0] <= number / 1000**exponent < _EPOCH_S[1]:
-            return round(number * 1000 ** (3 - exponent)), True
+            return _within(round(number * 1000 ** (3 - exponent)), zoned=True)
     try:
         known = datetime.fromisoformat(_SHORT_DATE.sub(r"\1-\2-\3", text.replace("/", "-"), count=1))
     except ValueError:
@@ -207,4 +209,8 @@ def time_ns(text: str) -> tuple[int, bool] | None:
         since = zoned - _EPOCH
     except OverflowError:
         return None
-    return (since // timedelta(microseconds=1)) * 1000, known.tzinfo is not None
+    return _within((since // timedelta(microseconds=1)) * 1000, zoned=known.tzinfo is not None)
+
+
+def _within(t_ns: int, *, zoned: bool) -> tuple[int, bool] | None:
+    return (t_ns, zoned) if 0 <= t_ns <= _LATEST_NS else None

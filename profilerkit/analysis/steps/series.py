@@ -13,7 +13,7 @@ from profilerkit.analysis.stats import median, spread, theil_sen
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.rundir.layout import EventFlag, EventKind
-from profilerkit.units import format_ns_range
+from profilerkit.units import format_ns, format_ns_range
 
 #: A part did it when it holds at least this share of what some steps take more (the coverage that a late rank's cause
 #: needs as well).
@@ -136,8 +136,10 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[Doubt]:
     out = []
     few = 1 < len(rows) < FEW_STEPS
     if few and time.max() >= OUTLIER * usual:
-        odd = f"One of only {len(rows)} judged steps took {time.max() / usual:.1f} × the median."
-        out.append(Doubt("odd step", odd))
+        longest = (
+            f"{time.max() / usual:.1f} × the median" if usual else f"{format_ns(int(time.max()))}, most took no time"
+        )
+        out.append(Doubt("odd step", f"One of only {len(rows)} judged steps took {longest}."))
     if step_error_ns is not None and usual and step_error_ns >= NOISY_STEPS * usual:
         # Of so few steps an interval of the median says less than the steps themselves.
         extent = format_ns_range(float(time.min()), float(time.max()))

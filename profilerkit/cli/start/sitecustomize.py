@@ -1,145 +1,27 @@
-"""Runs at the start of every Python below ``profilerkit run``, before its program: waits for torch to be imported.
+"""Runs at the start of every Python below ``profilerkit run``, before its program: lets those record that can.
 
-The directory stands first in ``PYTHONPATH``. It leaves ``sys.path`` again, and a ``sitecustomize`` that it hides runs
-as if it were not there. Launchers, compile workers and all else that never imports torch pay for this file only.
+The directory stands first in ``PYTHONPATH``. It leaves ``sys.path`` again, and the ``sitecustomize`` that it hides runs
+as if this one were not there. Every Python since 2.7 has to read this file; one that cannot record does nothing else.
 """
 
-import atexit
 import os
 import sys
-from _thread import get_ident
-from importlib.machinery import PathFinder
-from importlib.util import find_spec, module_from_spec
-from time import perf_counter_ns
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # these cost every Python 15 ms
-    from collections.abc import Callable
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
-    from typing import Any
 
 
-class _Finder:
-    """Finds modules as the others do, times what the main thread imports, and has torch watched once it is there.
-
-    It costs 10 µs for each package. A recording that begins takes it out.
-
-    Attributes:
-        spans: of the imports that no other one needs, start and end, ns; shorter ones than ``_SHORTEST_NS`` left out.
-        own_ns: package to what its modules took, but for what they import of others, ns.
-    """
-
-    _SHORTEST_NS, _MOST_SPANS = 1_000_000, 1_000
-
-    def __init__(self) -> None:
-        self.began_ns = perf_counter_ns()
-        self.spans: list[tuple[int, int]] = []
-        self.own_ns: dict[str, int] = {}
-        self._inner_ns: list[int] = []  # of each import under way, what those in it took
-        self._asked: set[str] = set()
-        self._thread = get_ident()
-        self._has_seen_torch = False
-        self.aside: tuple[int, int] | None = None
-
-    def find_spec(self, fullname: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
-        """The spec that the others find, with a loader that calls us around its work; ``None`` to have them asked."""
-        is_ours = fullname == "torch" or (get_ident() == self._thread and not (self._inner_ns and "." in fullname))
-        if not is_ours or fullname in self._asked:
-            return None
-        self._asked.add(fullname)
-        try:
-            others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
-            spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
-        finally:
-            self._asked.discard(fullname)
-        if spec is not None and hasattr(spec.loader, "exec_module") and not isinstance(spec.loader, type):
-            self._surround(spec.loader, fullname)
-        return spec
-
-    def _surround(self, loader: "Any", fullname: str) -> None:
-        execute = loader.exec_module
-
-        def surrounded(module: "ModuleType") -> None:
-            loader.__dict__.pop("exec_module", None)
-            if get_ident() == self._thread:
-                self._timed(execute, module, fullname.partition(".")[0])
-            else:
-                execute(module)
-            if fullname == "torch" and not self._has_seen_torch:
-                self._has_seen_torch = True
-                self._aside(_watch)
-
-        try:
-            loader.exec_module = surrounded
-        except AttributeError:  # it has no place for it, and is left as it is
-            return
-
-    def _timed(self, execute: "Callable[[ModuleType], None]", module: "ModuleType", name: str) -> None:
-        self._inner_ns.append(0)
-        start_ns = perf_counter_ns()
-        try:
-            execute(module)
-        finally:
-            end_ns = perf_counter_ns()
-            self.own_ns[name] = self.own_ns.get(name, 0) + end_ns - start_ns - self._inner_ns.pop()
-            if self._inner_ns:
-                self._inner_ns[-1] += end_ns - start_ns
-            elif end_ns - start_ns >= self._SHORTEST_NS and len(self.spans) < self._MOST_SPANS:
-                self.spans.append((start_ns, end_ns))
-
-    def _aside(self, work: "Callable[[_Finder], None]") -> None:
-        """Do what is not the program's: neither its imports nor its time are counted."""
-        thread, self._thread = self._thread, 0
-        start_ns = perf_counter_ns()
-        work(self)
-        self._thread = thread
-        self.aside = (start_ns, perf_counter_ns())
-        if self._inner_ns:
-            self._inner_ns[-1] += self.aside[1] - start_ns
-
-
-def _watch(finder: _Finder) -> None:
-    try:
-        from profilerkit.cli.launch import watch
-    except (ImportError, SyntaxError) as error:  # another Python, or one without what profilerkit needs
-        sys.stderr.write(f"profilerkit cannot be imported by {sys.executable}, nothing is recorded here: {error}\n")
-    else:
-        watch(finder)
-
-
-def _begin() -> None:
-    if "PROFILERKIT_RUN" not in os.environ:
-        return
-    if find_spec("profilerkit") is None:
-        sys.stderr.write(f"profilerkit is not installed for {sys.executable}, nothing is recorded here\n")
-        return
-    sys.meta_path.insert(0, _Finder())
-    atexit.register(_tell_at_end)
-
-
-def _tell_at_end() -> None:
-    order = os.environ.get("PROFILERKIT_RUN")
-    if order is None:
-        return
-    import json
-
-    if json.loads(order)["pid"] == os.getpid():
-        from profilerkit.cli.launch import tell
-
-        tell()
-
-
-def _run_the_hidden_one() -> None:
+def _leave():  # type: ignore[no-untyped-def]  # noqa: ANN202  Python 2 reads this too
+    """Take the directory and this module out, and have the others wait for torch where that can be."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  pathlib costs 5 ms in every Python
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]  # noqa: PTH100
-    hidden = PathFinder.find_spec("sitecustomize", sys.path)
-    if hidden is None or hidden.loader is None:
-        return
-    module = module_from_spec(hidden)
-    sys.modules["sitecustomize"] = module
-    hidden.loader.exec_module(module)
+    this = sys.modules.pop(__name__)
+    if "PROFILERKIT_RUN" in os.environ and sys.version_info >= (3, 11):
+        import wait_for_torch  # type: ignore[import-not-found]
+
+        wait_for_torch.begin()
+        del sys.modules["wait_for_torch"]
+    for entry in [entry for entry in sys.path if os.path.abspath(entry) == here]:  # noqa: PTH100
+        sys.path.remove(entry)
+        sys.path_importer_cache.pop(entry, None)
+    return this  # Python 2 empties a module that nobody holds, while it runs
 
 
-_begin()
-_run_the_hidden_one()
+_this = _leave()  # type: ignore[no-untyped-call]
+import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401  the program's; none is an error that Python expects
