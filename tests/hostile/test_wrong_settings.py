@@ -32,7 +32,7 @@ WRONG = [
     ({"path": ""}, "path is ''; it is not a path; pass a directory", "the default is used"),
     ({"path": 3}, "path is 3; it is not a path", "the default is used"),
     ({"path": b"run"}, "path is b'run'; it is not a path", "the default is used"),
-    ({"path": "a\0b"}, "embedded null byte", "the default is used"),
+    ({"path": "a\0b"}, "embedded null", "the default is used"),
     ({"path": "n" * 300}, "File name too long", "the default is used"),
     ({"path": "n" * 300 + "/run"}, "File name too long", "the default is used"),
     ({"path": "/etc/passwd"}, "path is '/etc/passwd'; it is a file", "the default is used"),
