@@ -29,6 +29,7 @@ def describe(places: Sequence[Path], recording: Recording, ending: Ending | None
         ended=ending.word if ending else None,
         ending=ending.kind if ending else None,
         failure=facts.failure,
+        messages=ending.messages if ending else (),
         command=" ".join((Path(manifest.argv[0]).name, *manifest.argv[1:])) if manifest and manifest.argv else None,
         devices=tuple(dict.fromkeys(entry.device for entry in facts.ranks if entry.device)),
         loader=facts.loader,

@@ -27,8 +27,9 @@ class Report(analysed.Report, frozen=True, kw_only=True, dict=True):
     def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
         """Return the report as JSON text, and write it to ``path`` when given.
 
-        Names of users and hosts, absolute paths, variables and secrets are left out unless ``redact`` is false. Hosts
-        that recorded the run are known by address alone; ``profilerkit analyze`` also knows the names a run has kept.
+        Values of the command line, messages of exceptions, variables, names of users and hosts, and absolute paths
+        are left out unless ``redact`` is false. Hosts that recorded the run are known by address alone; ``profilerkit
+        analyze`` also knows the names a run has kept.
         """
         from profilerkit.report.json import render
         from profilerkit.report.redaction import told

@@ -13,7 +13,7 @@ from profilerkit.cli.arguments import (
     one_of,
     project_settings,
     shown_events,
-    shown_reports,
+    shown_report,
     shown_step_events,
     some_of,
 )
@@ -38,7 +38,8 @@ examples:
 
 The report is written beside its input: x.json.gz gives x.report.html. A
 directory gets report.html, a run directory report.json as well. Reports are
-redacted: user and host names, absolute paths and secrets are left out.
+redacted: user and host names, absolute paths, values of the command line and
+messages of exceptions are left out. The terminal shows plain words of messages.
 
 -o FILE takes its format from the ending. -o DIRECTORY names reports by run,
 time and content. -o - writes one format to standard output and nothing else.
@@ -170,7 +171,8 @@ def publish(
     """Write the report, print its verdict, judge the gates; return the exit code."""
     with Progress(console) as progress:
         progress.begin("writing the report")
-        (report,) = shown_reports([full], paths, arguments)
+        report = shown_report(full, paths, arguments)
+        local = shown_report(full, paths, arguments, is_local=True)
         known = shown_step_events(events, paths, arguments)
         page = next((output.path for output in outputs if output.format == "html"), None)
         documents = [
@@ -181,15 +183,15 @@ def publish(
         written = write_all(documents, console)
     except UsageError:  # a full disk: what was found is told all the same
         if arguments.brief:
-            console.note(brief(report, ()))
+            console.note(brief(local, ()))
         elif not console.quiet:
-            _print_verdict(report, console, verbose=getattr(arguments, "verbose", False))
+            _print_verdict(local, console, verbose=getattr(arguments, "verbose", False))
         raise
     if arguments.brief:
-        console.note(f"{brief(report, outputs)}{_next(report, outputs, arguments)}")
+        console.note(f"{brief(local, outputs)}{_next(report, outputs, arguments)}")
         console.quiet = True
     elif all(output.path for output in outputs) and not console.quiet:
-        _print_verdict(report, console, verbose=getattr(arguments, "verbose", False))
+        _print_verdict(local, console, verbose=getattr(arguments, "verbose", False))
     code = _judge(report, settings.fail_on, arguments.strict, console)
     if arguments.open:
         _open([output.path for output in outputs if output.format == "html"], console)
@@ -215,7 +217,7 @@ def _show(
     made = None if rerender else api.analysis(paths, settings, rank=arguments.rank, strict=arguments.strict)
     known = made.report if made else api.load(paths[0])
     wanted = findings.require_evidence(known, arguments.show)
-    (report,) = shown_reports([known], paths, arguments)
+    report = shown_report(known, paths, arguments, is_local=True)
     unknown = "A saved report holds no raw events. Name the run directory or the trace instead."
     if made:
         files = " and ".join(made.files_of(wanted))

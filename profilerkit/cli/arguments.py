@@ -12,6 +12,8 @@ from profilerkit.errors import UsageError
 if TYPE_CHECKING:
     from profilerkit.model.events import RawEvents, StepEvents
     from profilerkit.model.report import Report
+    from profilerkit.results import Diff
+    from profilerkit.rundir.places import Identity
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,23 +96,33 @@ def add_no_redact(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-redact",
         action="store_true",
-        help="do not redact user names, host names, paths, variables or secrets",
+        help="show values of the command line, messages, user and host names, and paths",
     )
 
 
-def shown_reports(reports: "Sequence[Report]", paths: Sequence[Path], arguments: argparse.Namespace) -> "list[Report]":
-    """The reports as they are told: redacted unless ``--no-redact``, and all alike.
+def shown_report(
+    report: "Report", paths: Sequence[Path], arguments: argparse.Namespace, *, is_local: bool = False
+) -> "Report":
+    """The report as it is told: redacted unless ``--no-redact``.
 
-    A saved report that was redacted cannot be undone; what it is compared with then loses its names too, or every path
-    would count as a difference.
+    Where ``is_local``, for the terminal of who asks, the plain words of what a program said are shown.
     """
-    if arguments.no_redact and not any(report.run.redacted for report in reports):
-        return list(reports)
+    if arguments.no_redact:
+        return report
     from profilerkit.report.redaction import redacted
     from profilerkit.rundir.places import identity_of
 
-    names = identity_of(paths)
-    return [redacted(report, names) for report in reports]
+    return redacted(report, identity_of(paths), is_local=is_local)
+
+
+def shown_diff(diff: "Diff", names: "Identity", arguments: argparse.Namespace) -> "Diff":
+    """The comparison as it is told: redacted unless ``--no-redact``."""
+    if arguments.no_redact:
+        return diff
+    from profilerkit.report.redaction import redacted_diff
+    from profilerkit.results import as_diff
+
+    return as_diff(redacted_diff(diff, names))
 
 
 def shown_events(

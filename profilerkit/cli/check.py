@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profilerkit.cli import results
-from profilerkit.cli.arguments import project_settings, shown_reports
+from profilerkit.cli.arguments import project_settings, shown_report
 from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
 
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit import api
 
     results.tell_saved([arguments.path], settings, console)
-    (report,) = shown_reports([api.read_report(arguments.path, settings)], [arguments.path], arguments)
+    report = shown_report(api.read_report(arguments.path, settings), [arguments.path], arguments)
     gates = [judge_budget(limit, report) for limit in limits]
 
     def rendered(name: str) -> str:

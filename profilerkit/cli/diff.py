@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from profilerkit.cli import results
-from profilerkit.cli.arguments import project_settings, shown_reports
+from profilerkit.cli.arguments import project_settings, shown_diff
 from profilerkit.cli.console import Console
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.errors import UsageError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from profilerkit.model.report import Report
     from profilerkit.report.ci import Alert
     from profilerkit.results import Diff
+    from profilerkit.rundir.places import Identity
 
 _FORMATS = ("html", "md", "json", "text", "junit", "sarif")
 _EPILOG = (
@@ -83,9 +84,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     for text in arguments.fail_if:
         parse_limit(text)  # before minutes of analysis
-    read = _read(places, arguments, console)
+    read, names = _read(places, arguments, console)
     before, after, also = read[0], read[1], 2 + len(arguments.also_before)
-    diff = api.diff(before, after, fail_if=arguments.fail_if, also_before=read[2:also], also_after=read[also:])
+    full = api.diff(before, after, fail_if=arguments.fail_if, also_before=read[2:also], also_after=read[also:])
+    diff = shown_diff(full, names, arguments)
     to_standard_output = results.publish(documents, lambda name: render(diff, name, arguments.location), console)
     alerts = alerts_of(diff)
     if not diff.gates and not alerts and any(document.format == "sarif" for document in documents):
@@ -104,18 +106,22 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     return results.exit_code(diff.gates, strict=arguments.strict, judged=diff.verdict != "not comparable")
 
 
-def _read(places: "Sequence[str | Path]", arguments: argparse.Namespace, console: Console) -> "list[Report]":
+def _read(
+    places: "Sequence[str | Path]", arguments: argparse.Namespace, console: Console
+) -> "tuple[list[Report], Identity]":
+    """The reports of the places, and the names in them that are not shown."""
     from profilerkit import api
+    from profilerkit.rundir.places import identity_of
 
     with at_hand(places, console) as copies:
         settings = project_settings(arguments, console)
         results.tell_saved(copies.paths, settings, console, copies.words)
         told = [copies.told(api.read_report(path, settings), path) for path in copies.paths]
-        return shown_reports(told, copies.paths, arguments)
+        return told, identity_of(copies.paths)
 
 
 def render(diff: "Diff", format_name: str, location: str) -> str:
-    """The comparison in one of the formats; its sides were redacted before they were compared."""
+    """The comparison in one of the formats; it was redacted before."""
     from profilerkit.report import ci, terminal
 
     if format_name == "html":

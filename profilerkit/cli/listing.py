@@ -10,7 +10,7 @@ from shlex import quote
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from profilerkit.cli.arguments import shown_reports
+from profilerkit.cli.arguments import shown_report
 from profilerkit.cli.console import DONE, Console
 from profilerkit.cli.outputs import write
 from profilerkit.cli.places import Progress
@@ -105,7 +105,7 @@ def _row(path: Path, arguments: argparse.Namespace, settings: "Settings") -> Row
         found = api.load(saved) if is_saved else api.read_report(path, settings)
     except ProfilerkitError as error:
         return Row(path.name, written_ns, error=error.cause or error.what)
-    (report,) = shown_reports([found], [path], arguments)
+    report = shown_report(found, [path], arguments)
     best = next(iter(with_fixes(report.outcomes)), None)
     return Row(
         path.name,

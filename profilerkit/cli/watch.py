@@ -9,7 +9,7 @@ from shlex import join
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
-from profilerkit.cli.arguments import add_allow_rules, add_no_redact, project_settings, seconds, shown_reports
+from profilerkit.cli.arguments import add_allow_rules, add_no_redact, project_settings, seconds, shown_report
 from profilerkit.cli.console import DONE, INTERRUPTED, Console
 from profilerkit.errors import UnreadableInputError, UsageError
 
@@ -251,7 +251,7 @@ class _Watched:
         self.judging_s = 0.0
         if run.ranks and (judge or is_due):
             began_s, is_first = time.process_time(), self._report is None
-            (told,) = shown_reports([api.so_far(run, self._settings)], [self._place], self._arguments)
+            told = shown_report(api.so_far(run, self._settings), [self._place], self._arguments, is_local=True)
             self.judging_s = time.process_time() - began_s
             self._take(told)
             refreshes = _REFRESHES if told.steps.steady >= FEWEST_JUDGED else 1

@@ -15,7 +15,7 @@ def log_report(report: Report, client: Any, run_id: str, *, redact: bool = True)
         report: what ``profilerkit.analyze()`` or ``prof.report`` gave.
         client: an ``mlflow.MlflowClient``.
         run_id: of the run, for example ``mlflow.active_run().info.run_id``.
-        redact: leave out names of users and hosts, absolute paths and secrets.
+        redact: leave out values of the command line, messages, names of users and hosts, and absolute paths.
     """
     shown = as_report(told(report, redact=redact))
     for name, value in scalars(shown).items():

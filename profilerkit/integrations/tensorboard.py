@@ -15,7 +15,7 @@ def log_report(report: Report, writer: Any, step: int = 0, *, redact: bool = Tru
         report: what ``profilerkit.analyze()`` or ``prof.report`` gave.
         writer: a ``SummaryWriter`` of ``torch.utils.tensorboard`` or tensorboardX; it stays open.
         step: the global step at which they are shown.
-        redact: leave out names of users and hosts, absolute paths and secrets.
+        redact: leave out values of the command line, messages, names of users and hosts, and absolute paths.
     """
     shown = as_report(told(report, redact=redact))
     for name, value in scalars(shown).items():

@@ -18,7 +18,7 @@ def log_report(report: Report, run: Any, *, redact: bool = True) -> None:
     Args:
         report: what ``profilerkit.analyze()`` or ``prof.report`` gave.
         run: what ``wandb.init()`` gave; it stays open.
-        redact: leave out names of users and hosts, absolute paths and secrets.
+        redact: leave out values of the command line, messages, names of users and hosts, and absolute paths.
     """
     shown = as_report(told(report, redact=redact))
     run.summary.update(scalars(shown))

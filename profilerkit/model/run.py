@@ -140,6 +140,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         ending: the kind of its end; ``None`` when unknown, as of a trace alone.
         failure: which rank failed first and which left no word of its end, in whole sentences; ``None`` when every rank
             ended as planned, or it is not known.
+        messages: what those two quote of exceptions and exits, whole; empty in a redacted report.
         versions: package or driver to version.
         settings: capture settings and allow-listed environment, as text: ``{"trace_steps": "10"}``.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
@@ -158,6 +159,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ended: str | None = None
     ending: EndKind | None = None
     failure: str | None = None
+    messages: tuple[str, ...] = ()
     command: str | None = None
     devices: tuple[str, ...] = ()
     loader: Loader | None = None

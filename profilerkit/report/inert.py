@@ -2,8 +2,6 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 #: Longest name and longest sentence a renderer prints; the JSON keeps the full text.
 NAME_LIMIT = 120
@@ -103,7 +101,9 @@ def code_spans(text: str) -> list[tuple[bool, str]]:
 _PART = r"[^\s/\\\"'`,;:()<>|*?\[\]{}]+"
 #: Where a path may begin; not inside a relative one, after what was cut before, or in ``https://``.
 _BEGINS = r"(?:(?<=file://)|(?<![\w./\\~…>*)\]}-])|(?<=\s-[A-Za-z]))"
-_POSIX = re.compile(rf"(?!(?<=:)//){_BEGINS}(?:/+{_PART})+/*")
+#: A directory may have a blank in its name.
+_POSIX = re.compile(rf"(?!(?<=:)//){_BEGINS}(?:/+{_PART}(?: {_PART}(?=/))?)+/*")
+_OWNED = re.compile(r"(?<![\w~.])~[A-Za-z][\w.-]*(?=/)")
 #: In quotes a part may hold blanks.
 _QUOTED = re.compile(r"(?<=[\"'])(?:/[^\"'\n]*|[A-Za-z]:[/\\][^\"'\n]*)(?=[\"'])")
 #: A share of another machine.
@@ -117,41 +117,26 @@ _HOMES_DEPTH = 3
 
 
 def short_paths(text: str) -> str:
-    r"""``text`` with ``~`` for home directories and the last two parts of other absolute paths.
+    r"""``text`` with at most the last two parts of absolute paths, and ``~`` for home directories.
+
+    The first two directories often name their owner: nothing of them stays.
 
     >>> short_paths("open('/data/team/imagenet/a.jpg') in /nfs/home/jo/net/train.py:12")
     "open('…/imagenet/a.jpg') in ~/net/train.py:12"
-    >>> short_paths("C:\\Users\\jo\\x.py, /dev/shm/a/b, src/net/train.py")
-    '~/x.py, /dev/shm/a/b, src/net/train.py'
+    >>> short_paths("C:\\Users\\jo\\x.py, /scratch/jo/x.py, ~jo/a/b, /dev/shm/a/b, src/net/train.py")
+    '~/x.py, …/x.py, ~/a/b, /dev/shm/a/b, src/net/train.py'
     """
     for pattern in (_QUOTED, _SHARE, _POSIX, _WINDOWS):
         text = pattern.sub(_short, text)
-    return text
-
-
-def without_homes(text: str, homes: Iterable[str]) -> str:
-    """``text`` with ``~`` for these directories, wherever they lie and whatever is in their names."""
-    pattern = _homes_pattern(frozenset(homes))
-    return text if pattern is None else pattern.sub("~", text)
-
-
-@lru_cache(maxsize=8)
-def _homes_pattern(homes: frozenset[str]) -> re.Pattern[str] | None:
-    known = sorted((re.escape(home) for home in (home.rstrip("/\\") for home in homes) if home), key=lambda h: -len(h))
-    return re.compile(rf"{_BEGINS}(?:{'|'.join(known)})(?![\w.-])") if known else None
+    return _OWNED.sub("~", text)
 
 
 def _short(match: re.Match[str]) -> str:
-    parts = [part for part in re.split(r"[/\\]", match[0]) if part]
-    if not parts or parts[0] in _KERNEL:
+    parts = [part for part in re.split(r"[/\\]", match[0]) if part and not part.endswith(":")]
+    if len(parts) < 2 or parts[0] in _KERNEL:
         return match[0]
-    owned = 0 if parts[0] == "root" else _owner(parts)
-    if owned is not None:
-        return "/".join(("~", *parts[owned + 1 :]))
-    return match[0] if len(parts) < 3 else "/".join(("…", *parts[-2:]))
-
-
-def _owner(parts: Sequence[str]) -> int | None:
-    """Which part names the owner of the home directory that the path lies in; ``None`` where it lies in none."""
-    named = (index + 1 for index, part in enumerate(parts[:_HOMES_DEPTH]) if part.lower() in _HOMES)
-    return next((index for index in named if index < len(parts)), None)
+    homes = [at + 2 for at, part in enumerate(parts[:_HOMES_DEPTH]) if part.lower() in _HOMES] or [1] * (
+        parts[0] == "root"
+    )
+    kept = parts[homes[0] if homes else 2 :] or [part for part in parts[1:] if "." in part]
+    return "/".join(("~" if homes and len(kept) < 3 else "…", *kept[-2:]))

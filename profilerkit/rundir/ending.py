@@ -42,11 +42,13 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
             exception, ``interrupted (Ctrl-C)``, ``sys.exit(3)`` or ``os._exit(3)``.
         failure: who failed first, who left no word, and who recorded less than there was, in whole sentences; ``None``
             when every rank came to its end as planned.
+        messages: what those two quote of the programs' own words, whole.
     """
 
     word: str
     kind: EndKind
     failure: str | None = None
+    messages: tuple[str, ...] = ()
 
     @property
     def raised(self) -> bool:
@@ -111,7 +113,9 @@ def ending_of(run: RunRecord) -> Ending | None:
         words = [f"{entry.failure} (rank {entry.rank})" if len(last) > 1 else f"{entry.failure}" for entry in told]
         killed = [entry.rank for entry in silent if entry.runs is False]
         words += [f"{named_ranks(killed).lower()} killed"] if killed else []
-        return Ending(word="; ".join(words), kind="interrupted" if failed[0].interrupted else "failed", failure=said)
+        messages = tuple(dict.fromkeys(f"{entry.failure}" for entry in told))
+        failed_as: EndKind = "interrupted" if failed[0].interrupted else "failed"
+        return Ending(word="; ".join(words), kind=failed_as, failure=said, messages=messages)
     if silent:
         states = {entry.runs for entry in silent if not entry.refused}
         kind: EndKind = "killed" if False in states else "running" if states == {True} else "unknown"

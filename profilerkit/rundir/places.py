@@ -115,12 +115,10 @@ class Identity(msgspec.Struct, frozen=True):
     Attributes:
         users: login names. Only whole parts of a path are taken for one: a user may be called ``train``.
         hosts: host names, with or without their domain. One that could be a word is only taken for one in an address.
-        homes: home directories; others are known by where they lie (``/home``).
     """
 
     users: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()
-    homes: frozenset[str] = frozenset()
 
 
 def identity_of(paths: Iterable[Path] = ()) -> Identity:
@@ -128,7 +126,6 @@ def identity_of(paths: Iterable[Path] = ()) -> Identity:
     return Identity(
         users=frozenset(_users()),
         hosts=frozenset((socket.gethostname(), *(host for path in paths for host in _recorded_hosts(path)))),
-        homes=frozenset(_homes()),
     )
 
 
@@ -136,13 +133,6 @@ def _users() -> Iterator[str]:
     try:
         yield getpass.getuser()
     except (OSError, KeyError):  # a container's user without an entry; Python 3.13 made it an OSError
-        return
-
-
-def _homes() -> Iterator[str]:
-    try:
-        yield str(Path.home())
-    except RuntimeError:
         return
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from profilerkit.report.inert import short_paths, without_homes
+from profilerkit.report.inert import short_paths
 from profilerkit.rundir.places import identity_of
 
 #: Runs whose traces are kept as well; of all others what the light tier wrote.
@@ -30,13 +30,12 @@ class Cleaner:
         identity = identity_of(runs)
         names = {name for host in identity.hosts for name in (host, host.partition(".")[0]) if name}
         self._hosts = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, sorted(names, reverse=True)))})(?![\w-])")
-        self._homes = identity.homes
         self._uuids: dict[str, str] = {}
 
     def __call__(self, value: Any) -> Any:
         """The value with all its texts cleaned, those of keys as well."""
         if isinstance(value, str):
-            text = self._hosts.sub("host", short_paths(without_homes(value, self._homes)))
+            text = self._hosts.sub("host", short_paths(value))
             return _UUID.sub(lambda found: self._numbered(found[0].lower()), text)
         if isinstance(value, dict):
             return {self(key): self(held) for key, held in value.items()}

@@ -34,7 +34,7 @@ HEX = "0123456789abcdef0123456789abcdef01234567"
         (["--x=sk-proj-SECRET_SECRET"], ["--x=***"]),
         (["ghp_SECRETSECRET"], ["***"]),
         (["--wandb", HEX], ["--wandb", "***"]),
-        (["--commit", HEX + "0"], ["--commit", HEX + "0"]),
+        (["--commit", HEX[:31]], None),
         (["--store", "postgres://me:SECRET@db/x"], ["--store", "postgres://***@db/x"]),
         (["--sk-learn", "mask-rcnn-resnet50", "risk-averse-model"], None),
         (["train.py", "--lr=0.1", "data/keys.json"], None),

@@ -103,7 +103,7 @@ def assert_little_is_lost(tmp_path, rank):
 #: Ending: exit code, how the report names it (its beginning), and what else it says.
 NAMED = {
     "finish": (0, "finished", None),
-    "exception": (1, "ValueError: lost", "ValueError: lost"),
+    "exception": (1, "ValueError", "ValueError: lost"),
     "exit": (3, "sys.exit(3)", "sys.exit(3)"),
     "exit well": (0, "sys.exit(0)", None),
     "os._exit": (5, "os._exit(5)", "os._exit(5)"),
@@ -111,7 +111,7 @@ NAMED = {
     "SIGINT": (-signal.SIGINT, "interrupted (Ctrl-C)", "interrupted"),
     "SIGKILL": (-signal.SIGKILL, "killed", "left no word"),
     "SIGSEGV": (-signal.SIGSEGV, "killed", "left no word"),
-    "out of memory": (1, "RuntimeError: ", "can't allocate"),
+    "out of memory": (1, "RuntimeError", "RuntimeError: "),
     "MemoryError": (1, "MemoryError", "MemoryError"),
     "fork and os._exit": (0, "finished", None),
     "fork and exit": (0, "finished", None),
@@ -120,7 +120,7 @@ ON_ONE_RANK = {
     "nested": (0, "finished", None),
     "open at the end": (0, "finished", None),
     "open at an exit": (3, "sys.exit(3)", "sys.exit(3)"),
-    "open at an exception": (1, "ValueError: lost", "ValueError: lost"),
+    "open at an exception": (1, "ValueError", "ValueError: lost"),
     "open at os._exit": (5, "os._exit(5)", "os._exit(5)"),
     "open after a caught exit": (0, "finished", None),
     "open at a caught exit": (0, "finished", None),
@@ -155,7 +155,7 @@ def test_an_ending_leaves_a_readable_run_its_exit_code_and_its_name(tmp_path, st
     assert any(word.startswith(name) or word == f"rank 1 {name}" for word in words), report.run.ended
     assert (report.run.failure is None) is (failure is None)
     if failure is not None:
-        assert failure in report.run.failure
+        assert failure.partition(":")[0] in report.run.failure  # what it said is printed, and not passed on
         assert ("ut of memory on the host" if report.oom else failure) in printed
     assert (report.oom is not None) is (ending in ("out of memory", "MemoryError"))
 

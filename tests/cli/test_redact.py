@@ -60,8 +60,8 @@ def test_diff_compares_what_was_redacted_with_what_was_not(saved, capsys):
     assert main(["diff", "run.json", "other.json", "-f", "json", "-o", "-"]) == 0
     (difference,) = json.loads(capsys.readouterr().out)["differences"]
     assert (difference["before"], difference["after"]) == (
-        "train.py --data …/net/train.py",
-        "train.py --data …/other/b.py",
+        "train.py --data …",
+        "train.py --data …",
     )
     assert main(["diff", "run.json", "other.json", "-f", "json", "-o", "-", "--no-redact"]) == 0
     assert "undisclosed" in capsys.readouterr().out
@@ -93,7 +93,7 @@ def test_a_run_redacts_the_report_that_it_writes_itself(tmp_path, capsys):
     assert "RuntimeError" in ended.stderr
     whose = f"{getpass.getuser()}@{socket.gethostname()}"
     told = api.load(run / "report.json").run
-    assert told.ended == "RuntimeError: no …/net/train.py for <user>@<host>"
+    assert told.ended == "RuntimeError"
     assert str(tmp_path) not in told.command
     page = (run / "report.html").read_text("utf-8")
     assert "undisclosed" not in page
@@ -114,5 +114,5 @@ def test_a_machine_without_names_costs_no_report(monkeypatch):
 
     monkeypatch.setattr(getpass, "getuser", unknown)
     monkeypatch.setattr(Path, "home", homeless)
-    (told,) = arguments.shown_reports([SAMPLES["input_bound"]()], [], Namespace(no_redact=False))
+    told = arguments.shown_report(SAMPLES["input_bound"](), [], Namespace(no_redact=False))
     assert told.run.redacted

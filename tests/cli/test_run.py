@@ -112,7 +112,7 @@ def test_the_script_sees_what_it_would_see_without(start, tmp_path, command):
     [
         ("", 0, None, "finished"),
         ("sys.exit(3)", 3, None, "sys.exit(3)"),
-        ("raise ValueError('lost')", 1, "ValueError: lost", "ValueError: lost"),
+        ("raise ValueError('lost')", 1, "ValueError: lost", "ValueError"),
         ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt", "interrupted (Ctrl-C)"),
     ],
 )

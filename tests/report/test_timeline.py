@@ -110,7 +110,7 @@ def _saved(report, place):
 def test_names_lose_homes():
     (shown,) = redacted_step_events(
         [events(names=("input.prep", "/home/alice/train.py(3): main", "aten::mm"))],
-        Identity(users=frozenset({"alice"}), hosts=frozenset(), homes=frozenset({"/home/alice"})),
+        Identity(users=frozenset({"alice"}), hosts=frozenset()),
     )
     assert "alice" not in "".join(shown.names)
     assert shown.names[0] == "input.prep"

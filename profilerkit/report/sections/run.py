@@ -9,7 +9,7 @@ from profilerkit.units import format_count
 
 _FACT_LIMIT = 60
 _KINDS = {"run": "run directory", "trace": "trace files", "logs": "logs", "dumps": "flight recorder dumps"}
-_HOW_TO_KEEP = "of users, hosts and directories; profilerkit analyze --no-redact on the recording keeps them"
+_HOW_TO_KEEP = "of users, hosts, directories and programs; profilerkit analyze --no-redact on the recording keeps them"
 
 
 def section(report: Report) -> Section | None:
@@ -43,7 +43,7 @@ def _run_facts(report: Report) -> tuple[Fact, ...]:
         Fact("Ranks read", shown),
         Fact("Ranks not read", format_count(run.missing_ranks) if run.missing_ranks else ""),
         Fact("Batch size", "" if run.batch_size is None else format_count(run.batch_size)),
-        Fact("Names and paths", "left out" if run.redacted else "", _HOW_TO_KEEP),
+        Fact("Names, paths and messages", "left out" if run.redacted else "", _HOW_TO_KEEP),
         Fact("Report", f"profilerkit {inert(run.profilerkit_version, 40)}, {inert(run.created, 40)}"),
     ]
     return tuple(fact for fact in facts if fact.value)
