@@ -159,7 +159,7 @@ def skipped_batches(events: Events) -> SkippedBatches | None:
 
 
 #: What has a name of its own and is no part of an evaluation.
-_NAMED = (EventKind.SAVE, EventKind.COMPILE, EventKind.WINDOW, EventKind.PROBE, EventKind.REST)
+_NAMED = (EventKind.SAVE, EventKind.COMPILE, EventKind.WINDOW, EventKind.PROBE)
 #: Gaps without an evaluation that tell how long one usually is (a choice).
 _FEWEST_USUAL = 3
 _NEVER = np.iinfo(np.int64).max

@@ -34,7 +34,7 @@ class Hooks:
     """
 
     __slots__ = (  # see ``StepTracker``
-        *("_guard", "_patches", "_per_step", "_record", "_timer", "_tracker", "_workers"),
+        *("_guard", "_patches", "_record", "_timer", "_tracker", "_workers"),
         *("meters", "torch_hooked", "watches_backward"),
     )
 
@@ -53,7 +53,7 @@ class Hooks:
         self._timer = timer
         self._guard = guard
         self._workers = workers
-        self._patches, self._per_step = Patches(), Patches()
+        self._patches = Patches()
         self.meters = (Meter(), Meter())
 
     def install_torch(self) -> None:
@@ -65,47 +65,27 @@ class Hooks:
         if self.torch_hooked:
             return
         self.torch_hooked = True
-        data = sys.modules[_NEEDED[0]]
-        patches.patch(data._BaseDataLoaderIter, "__init__", lambda original: describing_init(self._timer, original))
-        patches.patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
-        if self._workers is not None:
-            patches.patch(BaseProcess, "start", self._workers.started)
-        self._per_step.apply(self._hook_steps)
-
-    def _hook_steps(self, patches: Patches) -> None:
         data, optim, autograd = (sys.modules[name] for name in _NEEDED)
-        iterator = data._BaseDataLoaderIter
-        patches.patch(iterator, "__next__", lambda original: patched_next(self._timer, original, self._workers))
+        iterator, workers = data._BaseDataLoaderIter, self._workers
+        patches.patch(iterator, "__next__", lambda original: patched_next(self._timer, original, workers))
+        patches.patch(iterator, "__init__", lambda original: describing_init(self._timer, original))
+        patches.patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
+        if workers is not None:
+            patches.patch(BaseProcess, "start", workers.started)
         patches.patch(autograd, "_engine_run_backward", self.timed_backward)
         starts, ends = self.optimizer_hooks()
         patches.on_remove(optim.register_optimizer_step_pre_hook(starts).remove)
         patches.on_remove(optim.register_optimizer_step_post_hook(ends).remove)
 
-    def rest(self) -> None:
-        """Take out what is called in every step, until ``wake``."""
-        self._timer.asleep = True
-        self._per_step.remove()
-        self._tracker.leave_fast_path()
-
-    def wake(self, steps: int) -> None:
-        """Go on after a rest of so many steps."""
-        self._tracker.rested(steps)
-        self._per_step = Patches()
-        if self.torch_hooked:
-            self._per_step.apply(self._hook_steps)
-        self._timer.asleep = not self._timer.armed
-
     def remove(self) -> None:
         """Leave torch as it was."""
         self._timer.disarm()
-        self._per_step.remove()
         self._patches.remove()
         self._tracker.leave_fast_path()  # an optimizer step on another thread may just have settled it
 
     def remove_in_child(self) -> None:
         """``remove`` in a forked child."""
         self._timer.disarm()
-        self._per_step.remove_in_child()
         self._patches.remove_in_child()
 
     def timed_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,7 +105,7 @@ class Hooks:
         return not_compiled(timed_backward)
 
     def _asked_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        patches, tracker = self._per_step, self._tracker
+        patches, tracker = self._patches, self._tracker
         record, guard, meter, trained = self._record, self._guard, self.meters[0], self._trained
 
         def asked_backward(*args: Any, **kwargs: Any) -> Any:
@@ -188,7 +168,7 @@ class Hooks:
         for the optimizer's.
         """
         tracker = self._tracker
-        if not self._per_step.armed or (get_ident() != tracker.thread and not tracker.adopt(get_ident())):
+        if not self._patches.armed or (get_ident() != tracker.thread and not tracker.adopt(get_ident())):
             return
         marking_ns = tracker.marking_ns
         if start_ns:
@@ -207,7 +187,7 @@ class Hooks:
     def _need_not_ask(self) -> bool:
         """Whether what remains to know of backward passes and optimizer steps is when they were."""
         backward, optimizer = self.meters
-        return self._per_step.armed and self.watches_backward and not (backward.is_open or optimizer.is_open)
+        return self._patches.armed and self.watches_backward and not (backward.is_open or optimizer.is_open)
 
 
 _GRAPHS, _OPTIMIZERS = "torch.cuda.graphs", "torch.optim.optimizer"

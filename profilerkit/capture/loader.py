@@ -71,9 +71,7 @@ class FetchTimer:
     Which loader feeds the training shows in what follows: its batch is fetched last before a backward pass.
 
     Attributes:
-        armed: false outside the block and in forked children.
-        asleep: it is not armed, or no steps are recorded now.
-        fetches: those seen on the training thread.
+        armed: false outside the block and in forked children. ``fetches``: those seen on the training thread.
         settings: of the loader iterated last before the first backward pass. The loader is not held: its persistent
             workers die with its last name.
         meter, fast_meter: what fetches on the training thread cost beside the wait, slow ones and fast ones.
@@ -85,13 +83,13 @@ class FetchTimer:
 
     __slots__ = (  # see ``StepTracker``
         *("__weakref__", "_after_long_wait", "_backwards", "_beaten", "_claimed", "_counted", "_fast_iterator"),
-        *("_guard", "_latest", "_padding", "_reads", "_skips", "_trainer", "armed", "asleep", "fast_flags"),
+        *("_guard", "_latest", "_padding", "_reads", "_skips", "_trainer", "armed", "fast_flags"),
         *("fast_meter", "fetches", "hardly_waits", "here", "meter", "next_wrapped", "passed", "reads_cpu", "record"),
         *("settings", "slow_at", "slow_fetches", "sources", "trace", "tracker", "training", "waited_ns"),
     )
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
-        self.armed, self.asleep = True, False
+        self.armed = True
         self.trace = trace
         self.fetches = self.slow_fetches = self.waited_ns = 0
         self._beaten = (perf_counter_ns(), 0)  # the last beat, and what was waited until then, ns
@@ -124,7 +122,7 @@ class FetchTimer:
 
     def disarm(self) -> None:
         """Let fetches pass straight through from now on."""
-        self.armed, self.asleep = False, True
+        self.armed = False
         self.tracker.leave_fast_path()
 
     def claim(self, loader: Any) -> bool:

@@ -98,7 +98,7 @@ def _slow_next(
     tracker, here = timer.tracker, timer.here
 
     def slow_next(self: Any) -> Any:
-        if timer.asleep:
+        if not timer.armed:
             return pull(self)
         number, doing = id(self), here.doing
         if tracker.measured == number and doing is timer.training and not doing.phases:

@@ -11,10 +11,8 @@ from profilerkit.capture.device_clock import THINNED, DeviceClock
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.loader import ALL_OF_FIRST, FetchTimer
 from profilerkit.capture.stacks import StackSource
-from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.workers import WorkerWatch
-from profilerkit.rundir.layout import EventKind, OwnCost
-from profilerkit.rundir.writer import Record
+from profilerkit.rundir.layout import OwnCost
 from profilerkit.units import format_ns, format_ratio
 
 #: What the clocks around one call of capture's do not see: the way there and back, and what follows slower because
@@ -97,74 +95,13 @@ class Stage:
     is_on: Callable[[], bool]
 
 
-#: How long steps are recorded between rests, and the longest rest.
-_BURST_NS, _LONGEST_REST_NS = 1_000_000_000, 30_000_000_000
-
-
-class Bursts:
-    """Record steps in bursts, where even that alone costs too much: rests keep the mean within the budget."""
-
-    def __init__(
-        self,
-        hooks: Hooks,
-        tracker: StepTracker,
-        record: Callable[[Record], None],
-        may_rest: Callable[[], bool],
-        clock: Callable[[], int] = perf_counter_ns,
-    ) -> None:
-        """``may_rest`` says whether nothing else follows the steps now."""
-        self._hooks, self._tracker, self._record = hooks, tracker, record
-        self._may_rest, self._clock = may_rest, clock
-        self._rest_ns = self._begin_ns = self._steps = 0
-        self.rests = False
-
-    def begin(self, excess: float) -> None:
-        """Rest from now on; a burst costs so many times the budget."""
-        self._rest_ns = min(round(_BURST_NS * max(excess - 1.0, 0.0)), _LONGEST_REST_NS)
-        self._begin_ns, self._steps = self._clock(), self._tracker.count
-
-    def beat(self) -> None:
-        """Rest, or record again; on the writer thread."""
-        passed_ns = self._clock() - self._begin_ns
-        if not self._rest_ns or passed_ns < (self._rest_ns if self.rests else _BURST_NS):
-            return
-        if self.rests:
-            self._hooks.wake(self._ended(passed_ns))
-            self._steps = self._tracker.count
-        elif self._may_rest():
-            self._steps_per_ns = (self._tracker.count - self._steps) / passed_ns
-            self._hooks.rest()
-        else:
-            return
-        self.rests = not self.rests
-        self._begin_ns = self._clock()
-
-    def close(self) -> None:
-        """The recording ends."""
-        if self.rests:
-            self._tracker.rested(self._ended(self._clock() - self._begin_ns))
-
-    def _ended(self, rest_ns: int) -> int:
-        """Record the rest; return how many steps it had at the rate of the burst before."""
-        steps = round(rest_ns * self._steps_per_ns)
-        self._record((int(EventKind.REST), 0, 0, self._begin_ns, rest_ns, steps))
-        return steps
-
-
 class Budget:
-    """Compares capture's own cost with the steps of the run, on the writer thread.
-
-    Attributes:
-        turned_off: sentence of what was given up, by feature.
-        is_exceeded: nothing is left to give up and the cost is still above the budget.
-        excess: cost over budget when something was last given up.
-    """
+    """Compares capture's own cost with the steps of the run, on the writer thread."""
 
     def __init__(self, ratio: float, stages: Sequence[Stage], clock: Callable[[], int] = perf_counter_ns) -> None:
         """``ratio`` is the most capture may cost, of the time of a step; ``stages`` go in their order."""
         self.turned_off: dict[str, str] = {}
         self.is_exceeded = False
-        self.excess = 0.0
         self._ratio = ratio
         self._stages = list(stages)
         self._is_empty = not self._stages  # nothing is timed
@@ -194,16 +131,12 @@ class Budget:
         if not self._stages:
             self.is_exceeded = True
             return
-        stage, self.excess = self._stages.pop(0), own_ns / (self._ratio * step_ns)
+        stage = self._stages.pop(0)
         stage.turn_off()
         self.turned_off[stage.feature] = (
             f"from step {steps} on {stage.what}: recording cost {format_ns(own_ns)} of a {format_ns(step_ns)} step, "
             f"above its budget of {format_ratio(self._ratio)}"
         )
-
-    def stop(self) -> None:
-        """Compare no more: the cost is within the budget by design."""
-        self._is_empty = True
 
     def own_cost(self, start_ns: int) -> OwnCost:
         """For ``meta.json``; ``start_ns`` is how long the start of the recording took."""

@@ -24,7 +24,7 @@ from profilerkit.capture.host import HostSource
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.loader_patches import wrapped
 from profilerkit.capture.nvml import NvmlSource
-from profilerkit.capture.overhead import Budget, Bursts, RunningCost, Stage, stages
+from profilerkit.capture.overhead import Budget, RunningCost, stages
 from profilerkit.capture.patches import Watch, Watches
 from profilerkit.capture.probes.feed import ProbedTimer
 from profilerkit.capture.probes.probing import Probing
@@ -116,9 +116,6 @@ class Session:
         self._samplers = {name: Sampler(name, source, writer.append_sample) for name, source in sources.items()}
         looker, self._stacks = stack_sampler(writer.path / STACKS, lambda: self._tracker.thread)
         can_go = stages(self._timer, self._hooks, self._clock, self._workers, [*self._samplers.values()], looker)
-        self._bursts = Bursts(self._hooks, self._tracker, record, lambda: not self._traces or self._window.is_idle)
-        if place.world_size < 2 and self._probing is None:  # ranks are compared by the numbers of their steps
-            can_go += (Stage("steps", "steps were recorded in bursts of 1 s", self._record_in_bursts, lambda: True),)
         if settings.light:
             self._samplers["stacks"] = looker
         self._cost = RunningCost(self._timer, self._hooks, self._clock, self._workers, self._stacks)
@@ -155,7 +152,7 @@ class Session:
 
     def step(self) -> None:
         """End a step."""
-        if self._armed and not self._bursts.rests and self._tracker.adopt(threading.get_ident()):
+        if self._armed and self._tracker.adopt(threading.get_ident()):
             if not self._hooks.torch_hooked:
                 self._guard.call(self._hooks.install_torch)
             self._guard.call(self._tracker.step)
@@ -272,7 +269,6 @@ class Session:
 
     def _beat(self) -> None:
         self._timer.beat()
-        self._bursts.beat()
         self._beats += self._hooks.torch_hooked
         is_alone = self._place.world_size < 2
         if is_alone and self._beats == _BEATS_OF_START:
@@ -285,10 +281,6 @@ class Session:
             self._workers.sample_workers()
         self._recorder.flush()
         self._watch_disk()
-
-    def _record_in_bursts(self) -> None:
-        self._bursts.begin(self._budget.excess)
-        self._budget.stop()
 
     def _watch_disk(self) -> None:
         """Say once that the disk refuses records, or that somebody removed them and a new run is begun."""
@@ -328,7 +320,6 @@ class Session:
         if self._guard.failure is not None:
             self._window.abort()
             return
-        self._bursts.close()
         held_back = self._tracker.is_held_back
         self._tracker.close()
         if self._traces:

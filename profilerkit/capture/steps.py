@@ -360,12 +360,6 @@ class StepTracker:
         """Whether iterations wait for a sign that they are the steps, such as an optimizer's."""
         return self.wrapped and not self.explicit and bool(self._held)
 
-    def rested(self, steps: int) -> None:
-        """Forget the step that was open as a rest began, and count those of the rest; while nothing else calls."""
-        self.started_ns, self.worked = None, False
-        self.stepping_ns = 0
-        self.count += steps
-
     def close(self) -> None:
         """The block ends: what is whole is recorded, the open step is not."""
         self._commit()

@@ -45,7 +45,6 @@ ENTRIES: dict[str, tuple[Stage, str]] = {
     "step.comm": ("steps", "Collective calls"),
     "step.gc": ("steps", "Garbage collection"),
     "step.rest": ("steps", "The rest of the steps"),
-    "step.unrecorded": ("steps", "Steps that were not recorded, to keep the cost low"),
     "step.device": ("steps", "Queued work on the device"),
     "between.epoch": ("between", "First and last fetch of each epoch"),
     "between.uncounted": ("between", "Training in no counted step"),

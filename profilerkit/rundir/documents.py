@@ -1,6 +1,5 @@
 """Hold ``ddp.json``, ``flight.json`` and ``probes.json``, and make them of what torch and the probes say."""
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import prod
 
@@ -224,29 +223,6 @@ class ProbesRecord(msgspec.Struct, frozen=True, kw_only=True):
     """``probes.json``: the probes in the order in which they were made."""
 
     probes: tuple[ProbeRun, ...]
-
-
-def without_rests(events: bytes) -> bytes:
-    """``events`` without what was recorded while steps were not, and without the steps that reach into such a rest.
-
-    >>> rest, inside = (EventKind.REST, 0, 0, 10, 5, 7), (EventKind.GC, 0, 0, 12, 1, 0)
-    >>> cut, after = (EventKind.STEP, 0, 0, 8, 9, 3), (EventKind.STEP, 0, 0, 17, 1, 11)
-    >>> events = b"".join(EVENT.pack(*record) for record in (cut, rest, inside, after))
-    >>> [record[3] for record in EVENT.iter_unpack(without_rests(events))]
-    [10, 17]
-    """
-    if EventKind.REST not in events[:: EVENT.size]:
-        return events
-    records = list(EVENT.iter_unpack(events))
-    rests = sorted((start, start + dur) for kind, _, _, start, dur, _ in records if kind == EventKind.REST)
-    ends = [end for _, end in rests]
-
-    def is_kept(kind: int, start: int, dur: int) -> bool:
-        following = bisect_right(ends, start)  # the first rest that ends after the event begins
-        reach = start + dur if kind == EventKind.STEP else start
-        return kind == EventKind.REST or following == len(rests) or reach < rests[following][0]
-
-    return b"".join(EVENT.pack(*record) for record in records if is_kept(record[0], record[3], record[4]))
 
 
 def without_probed(events: bytes) -> bytes:

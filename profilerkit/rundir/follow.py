@@ -9,7 +9,7 @@ from typing import Literal
 
 from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir import layout
-from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed, without_rests
+from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed
 from profilerkit.rundir.files import GrowingLines, GrowingRecords, ReplacedDocument, sound_batches, sound_events
 from profilerkit.rundir.process import ClockAnchor, clock_of, still_runs
 from profilerkit.rundir.reader import Name, RankRecord, RunRecord, WorkerRecord, rank_directories, worker_of
@@ -96,7 +96,7 @@ class _FollowedRank:
             rank=self._rank,
             path=self._path,
             meta=meta,
-            events=without_rests(events if probes is None else without_probed(events)),
+            events=events if probes is None else without_probed(events),
             names={line.id: line.name for line in self._names.look()},
             samples=self._samples.look(),
             windows=tuple((status, None) for status in windows),

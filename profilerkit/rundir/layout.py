@@ -121,7 +121,6 @@ class EventKind(IntEnum):
         16  # steps of a probe, or putting back after them; name id: steps after it that it still disturbs; value: step
     )
     EVALUATION = 17  # a model that trained was put into evaluation mode, and trained again by the next step; value: 0
-    REST = 19  # no step was recorded, to save cost; value: how many there were, as far as the steps before tell
     PADDING = 18  # a look at a batch; name id: tokens of it beyond the longest row; value: padding_value
 
 

@@ -10,7 +10,7 @@ import msgspec
 from profilerkit.errors import RunDirectoryError
 from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir import layout
-from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed, without_rests
+from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed
 from profilerkit.rundir.files import DOCUMENT_BYTES, RECORDS_BYTES, read_regular, sound_batches, sound_events
 from profilerkit.rundir.process import Clock, ClockAnchor, clock_of, still_runs
 from profilerkit.rundir.sampled import Sample, StackSample
@@ -207,7 +207,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         rank=rank,
         path=path,
         meta=meta,
-        events=without_rests(events if probes is None else without_probed(events)),
+        events=events if probes is None else without_probed(events),
         names={line.id: line.name for line in _lines(path / layout.NAMES, Name, notes)},
         samples=tuple(_lines(path / layout.SAMPLES, Sample, notes)),
         windows=tuple(_windows(windows, notes)),

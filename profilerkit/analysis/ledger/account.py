@@ -58,7 +58,7 @@ class Records(msgspec.Struct, frozen=True):
 
 _KINDS = (
     *(EventKind.BACKWARD, EventKind.OPTIMIZER, EventKind.WINDOW, EventKind.GC, EventKind.SAVE, EventKind.COMPILE),
-    *(EventKind.SYNC, EventKind.COPY, EventKind.COLLECTIVE, EventKind.REST),
+    *(EventKind.SYNC, EventKind.COPY, EventKind.COLLECTIVE),
 )
 
 
@@ -176,7 +176,7 @@ _TRAINING = ("step.input", "step.backward", "step.optimizer")
 #: What owns its time whatever happens inside it, innermost first where two have the same extent.
 _ASIDE = (
     *("profiler", "probes", "warm.compile", "checkpoint", "start.batch", "between.epoch", "evaluation", "logging"),
-    *("phases", "step.unrecorded"),
+    "phases",
 )
 #: What else of a step nothing records: its work ahead of the backward pass, where a fetch tells that from the wait or
 #: not, and the rest.
@@ -331,7 +331,6 @@ def _aside(records: Records, edges: Timed) -> dict[str, Timed]:
         "evaluation": named("evaluation"),
         "logging": named("logging"),
         "phases": named("phases"),
-        "step.unrecorded": kinds[EventKind.REST],
     }
 
 
