@@ -81,7 +81,7 @@ class WorkerProbe:
         self._end = path.with_name(layout.END)
         # A worker before this one may have had its number, as pids come around: its file goes on.
         header = layout.HEADER.pack(layout.WORKER_MAGIC, layout.FORMAT_VERSION, layout.WORKER.size)
-        self._file = AppendFile(path, lambda: header)
+        self._file = AppendFile(path, lambda: header, layout.WORKER.size)
         self._stat = ThreadClock()
         self._io = open_for_reading("/proc/self/io")
         self._read = _traffic(self._io)

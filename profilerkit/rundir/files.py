@@ -55,7 +55,7 @@ def open_regular(path: Path, most_bytes: int | None = None, *, named: bool = Fal
         why = f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no file')}"
     elif most_bytes is not None and found.st_size > most_bytes:
         why = f"it has more than {most_bytes // 1024**2} MiB"
-    elif found.st_size > _SOLID_BYTES and found.st_blocks * 512 * _HOLES_RATIO < found.st_size:
+    elif found.st_size > _SOLID_BYTES and _has_holes(file.fileno(), found):
         why = f"it is made of holes: the disk holds {found.st_blocks * 512} of its {found.st_size} bytes"
     if why:
         file.close()
@@ -63,10 +63,27 @@ def open_regular(path: Path, most_bytes: int | None = None, *, named: bool = Fal
     return file
 
 
+def _has_holes(number: int, found: os.stat_result) -> bool:
+    """Whether hardly anything of a file is on the disk, and not only because nothing of it is written back yet."""
+    if found.st_blocks * 512 * _HOLES_RATIO >= found.st_size:
+        return False
+    is_hollow = os.lseek(number, 0, os.SEEK_HOLE) < found.st_size
+    os.lseek(number, 0, os.SEEK_SET)
+    return is_hollow
+
+
 def read_regular(path: Path, most_bytes: int = DOCUMENT_BYTES, *, named: bool = False) -> bytes:
     """Return the content of a regular file. Arguments and errors are those of ``open_regular``."""
     with open_regular(path, most_bytes, named=named) as file:
         return file.read()
+
+
+def private_mode() -> int:
+    """Return the mode of a run directory: others of the machine read it only if they are let in.
+
+    Root of a container records for somebody outside.
+    """
+    return 0o700 if os.getuid() else 0o777
 
 
 class Descriptor:
@@ -118,10 +135,10 @@ class AppendFile:
         stopped: why nothing is written now, for example ``No space left on device``; ``None`` while it works.
     """
 
-    def __init__(self, path: Path, head: Callable[[], bytes] = bytes) -> None:
+    def __init__(self, path: Path, head: Callable[[], bytes] = bytes, record_bytes: int = 1) -> None:
         """Open it; ``head`` is what an empty file begins with. Raises OSError."""
         self._path = path.absolute()
-        self._head = head
+        self._head, self._record_bytes = head, record_bytes
         self._waiting = bytearray()
         self._lost_bytes = 0
         self._pause = self._next_try = self._looked = 0.0
@@ -135,7 +152,10 @@ class AppendFile:
     def _opened(self) -> Descriptor:
         file = Descriptor(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         if not os.fstat(file.number).st_size:
-            self._waiting[:0] = self._head()
+            head = self._head()
+            if not (head and self._waiting.startswith(head)):
+                del self._waiting[: len(self._waiting) % self._record_bytes]  # the rest of a torn record
+                self._waiting[:0] = head
         return file
 
     @property
@@ -152,6 +172,11 @@ class AppendFile:
             return
         self._waiting += data
         if data and self.stopped is None:
+            self._write()
+
+    def look(self) -> None:
+        """Make the file anew where somebody removed it, though there is nothing to append."""
+        if self.stopped is None:
             self._write()
 
     def _write(self) -> None:
@@ -171,13 +196,16 @@ class AppendFile:
             self._next_try = time.monotonic() + self._pause
 
     def _look(self) -> None:
-        """Make the file anew where somebody removed it."""
-        self._looked = time.monotonic()
-        if not self._file.is_at(self._path):
-            self.was_removed = True
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file.close()
-            self._file = self._opened()
+        """Make the file anew where somebody removed or emptied it."""
+        is_first, self._looked = not self._looked, time.monotonic()
+        is_empty = not is_first and not os.fstat(self._file.number).st_size and bool(self._head())
+        if self._file.is_at(self._path) and not is_empty:
+            return
+        self.was_removed = True
+        for place in (self._path.parent.parent, self._path.parent):
+            place.mkdir(private_mode(), parents=True, exist_ok=True)
+        self._file.close()
+        self._file = self._opened()
 
     def close(self) -> None:
         """Write what waits, if the disk takes it, and close the file; later appends keep nothing."""
@@ -219,8 +247,11 @@ def write_whole(path: Path, data: bytes) -> None:
         return
     beside = path.with_name(f".{path.name[:_LONGEST_NAME]}.{secrets.token_hex(8)}{PART_SUFFIX}")
     try:
+        mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else None
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as file:
             file.write(data)
+        if mode is not None:
+            beside.chmod(mode)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

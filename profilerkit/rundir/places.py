@@ -13,13 +13,10 @@ import msgspec
 
 from profilerkit.errors import RunDirectoryError
 from profilerkit.rundir import layout
-from profilerkit.rundir.files import create_document, read_document
+from profilerkit.rundir.files import create_document, private_mode, read_document
 from profilerkit.rundir.reader import is_run_directory, rank_directories
 
 _MOST_NUMBERS = 10_000
-#: A run is its owner's: others of the machine read its command line and paths only if they are let in. Root of a
-#: container records for somebody outside.
-_PRIVATE, _UNMASKED = 0o700, 0o777
 #: The mark is created and filled in two system calls; a reader between them waits this often, 10 ms each.
 _MARK_READS = 50
 
@@ -39,7 +36,7 @@ def claim(wanted: Path, launch_id: str, rank: int) -> Path:
         # In this order: the mark is there before anything else of a run, and a rank of this one may write both now.
         if is_run_directory(candidate) and not mark.exists():
             continue
-        candidate.mkdir(_PRIVATE if os.getuid() else _UNMASKED, parents=True, exist_ok=True)
+        candidate.mkdir(private_mode(), parents=True, exist_ok=True)
         if create_document(mark, layout.Launch(id=launch_id)):
             return candidate
         if _read(mark) == launch_id and not layout.rank_directory(candidate, rank).exists():
@@ -54,12 +51,12 @@ def private_place() -> Path:
     """
     place = Path(tempfile.gettempdir()) / f"profilerkit-{os.getuid()}"
     try:
-        place.mkdir(_PRIVATE)
+        place.mkdir(0o700)
     except FileExistsError:
         found = place.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             return Path(tempfile.mkdtemp(prefix=f"{place.name}-"))
-        place.chmod(_PRIVATE)
+        place.chmod(0o700)
     return place
 
 

@@ -32,6 +32,7 @@ class RankWriter:
         self._events = AppendFile(
             self.path / layout.EVENTS,
             lambda: layout.HEADER.pack(layout.MAGIC, layout.FORMAT_VERSION, layout.EVENT.size),
+            layout.EVENT.size,
         )
         self._names = AppendFile(self.path / layout.NAMES, lambda: bytes(self._said_names))
         self._samples = AppendFile(self.path / layout.SAMPLES)
@@ -71,6 +72,7 @@ class RankWriter:
 
     def append_events(self, records: Sequence[Record]) -> None:
         """Append event records in one write; they wait while the disk refuses."""
+        self._names.look()  # the names of records go first
         self._events.append(b"".join([layout.EVENT.pack(*record) for record in records]))
 
     def append_name(self, name_id: int, name: str) -> None:

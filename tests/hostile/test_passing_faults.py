@@ -120,6 +120,26 @@ def test_a_removed_file_is_made_anew(tmp_path, disk):
     assert writer.stopped == "events.bin: it was removed while it was written, and was made anew"
 
 
+def test_a_file_that_was_emptied_or_removed_with_a_torn_record_begins_anew(tmp_path, disk):
+    writer = RankWriter(tmp_path / "run", 0)
+    writer.append_name(1, "checkpoint")
+    writer.append_events([STEP] * 3)
+    file = writer.path / layout.EVENTS
+    os.truncate(file, 0)
+    disk.now += 1
+    writer.append_events([STEP] * 2)
+    assert file.read_bytes() == layout.HEADER.pack(layout.MAGIC, layout.FORMAT_VERSION, layout.EVENT.size) + (
+        layout.EVENT.pack(*STEP) * 2
+    )
+    writer._events._waiting += b"12 of 32 ..."
+    shutil.rmtree(tmp_path / "run")
+    disk.now += 1
+    writer.append_events([STEP] * 4)
+    writer.close()
+    found = read_run(tmp_path / "run").ranks[0]
+    assert (found.events, found.names) == (layout.EVENT.pack(*STEP) * 4, {1: "checkpoint"})
+
+
 def test_a_run_removed_while_it_is_recorded_goes_on_and_says_so(tmp_path):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
