@@ -64,7 +64,11 @@ _SHORTEST_PIECES = 3.0
 _HEX = re.compile(r"[\da-fA-F]{32,}")
 _NUMBER = r"-?\d[\d_,.]*(?:[eE][+-]?\d{1,3})?(?:x\d+)*%?"
 _SHORT_NUMBER = re.compile(r"-?[\d._]{1,9}(?:[eE][+-]?\d{1,3})?")
-_PLAIN = re.compile(rf"[\"'`()\[\]{{}}<>,.;:!?*=+]*(?:[A-Za-z_]{{1,24}}|{_NUMBER}|)[\"'`()\[\]{{}}<>,.;:!?*=+]*")
+_MARKS = r"[\"'`()\[\]{}<>,.;:!?*=+]*"
+#: A name with its dots, a number, or what was redacted before.
+_PLAIN = re.compile(
+    rf"{_MARKS}(?:[A-Za-z_]\w{{0,23}}(?:[.:]\w{{1,23}}){{0,5}}|{_NUMBER}|<(?:host|user)>(?::\d{{1,5}})?|){_MARKS}"
+)
 _VALUE = re.compile(rf"(?:[A-Za-z_]{{1,40}}|{_NUMBER})?(?:[,:;= ](?:[A-Za-z_]{{1,40}}|{_NUMBER}))*")
 _NAME_OR_VERSION = re.compile(r"[\w.+:-]{1,60}")
 _OPTION = re.compile(r"-[A-Za-z]|--[A-Za-z][\w.-]{1,40}|[+~]{0,2}[A-Za-z][\w./-]{0,60}")

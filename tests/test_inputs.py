@@ -200,7 +200,7 @@ def test_a_run_directory_without_a_rank_holds_no_recording(tmp_path):
     (tmp_path / "bare" / MANIFEST).write_bytes(manifest)
     with pytest.raises(UnreadableInputError, match="bare holds no recording") as caught:
         analyze(tmp_path / "bare")
-    assert caught.value.cause == "it has run.json but the files of no rank"
+    assert caught.value.cause == "it has run.json but the files of no rank; Rank 0 of 1 left nothing."
     assert "rank_*" in caught.value.hint
 
 

@@ -199,7 +199,7 @@ def _read_run(run: RunRecord, reading: Reading) -> Recording:
     if not run.ranks:
         raise UnreadableInputError(
             f"{run.path} holds no recording",
-            cause=f"it has {MANIFEST} but the files of no rank",
+            cause=f"it has {MANIFEST} but the files of no rank" + "".join(f"; {note}" for note in run.notes[:_NAMED]),
             hint="record again; if the files were copied, copy the rank_* directories too",
         )
     typical = typical_windows(run.ranks)
