@@ -3,11 +3,11 @@
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from profilerkit.errors import UsageError
+from profilerkit.rundir.files import read_regular, write_whole
 
 #: A rule is a page of text. A larger file is none, and is neither read nor run.
 _MOST_BYTES = 1 << 20
@@ -25,7 +25,7 @@ def rule_files(path: Path) -> dict[Path, bytes | None]:
 
 def _content(file: Path) -> bytes | None:
     try:
-        return file.read_bytes() if file.is_file() and file.stat().st_size <= _MOST_BYTES else None
+        return read_regular(file, _MOST_BYTES, named=True)
     except OSError:
         return None
 
@@ -45,9 +45,7 @@ def allow(path: Path) -> Path:
         record = _record()
         record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         known = {**_allowed(), os.path.realpath(path): _digest(rule_files(path))}
-        with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False, encoding="utf-8") as beside:
-            json.dump(known, beside, indent=2)
-        Path(beside.name).replace(record)
+        write_whole(record, json.dumps(known, indent=2).encode(), mode=0o600)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
         raise UsageError(
             "the rules cannot be recorded as allowed",

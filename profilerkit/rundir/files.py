@@ -240,15 +240,20 @@ def write_document(path: Path, document: msgspec.Struct, mode: int = 0o644) -> N
     part.replace(path)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file beside its place, by a name that nobody knows, and rename it; write to a device as it is."""
+def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write a file beside its place, by a name that nobody knows, and rename it; write to a device as it is.
+
+    Without a ``mode`` a file that is there keeps its own.
+    """
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return
     beside = path.with_name(f".{path.name[:_LONGEST_NAME]}.{secrets.token_hex(8)}{PART_SUFFIX}")
     try:
-        mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else None
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as file:
+        if mode is None and path.is_file():
+            mode = stat.S_IMODE(path.stat().st_mode)
+        created = 0o666 if mode is None else mode
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, created), "wb") as file:
             file.write(data)
         if mode is not None:
             beside.chmod(mode)
