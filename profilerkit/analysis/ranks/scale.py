@@ -205,7 +205,7 @@ def compare_many(members: Sequence[Member], world_size: int | None) -> Crowd:
 
 
 def _told(members: Sequence[Member], culprits: Sequence[Culprit]) -> tuple[int, ...]:
-    """The culprits, of a late host those that cause most, and ranks that stand for the others: evenly chosen."""
+    """The culprits, of a late host those that cause most, and evenly chosen ranks that represent the others."""
     late = [rank for culprit in culprits for rank in culprit.members[: _OF_A_HOST if culprit.group else None]]
     blamed = {rank for culprit in culprits for rank in culprit.members}
     others = [index for index in range(len(members)) if index not in blamed]

@@ -16,7 +16,7 @@ from profilerkit.trace.columns import EMIT_NVTX, Category, TraceColumns, kept
 
 
 class RecordingFacts(msgspec.Struct, frozen=True):
-    """Time that recording took of the host in the mean judged step, at least, from the events in the trace.
+    """Time that recording took of the host in the average judged step, at least, from the events in the trace.
 
     Attributes:
         options: of the recorder, those that slow the host noticeably, or by what no event tells, as they are called.

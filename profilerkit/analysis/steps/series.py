@@ -127,7 +127,7 @@ ONE_END = 0.5
 
 
 def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[Doubt]:
-    """Return reasons why the judged steps may not stand for the run; empty when there is none."""
+    """Return reasons why the judged steps may not represent the run; empty when there is none."""
     rows = np.flatnonzero(series.steady)
     if not len(rows):
         return []

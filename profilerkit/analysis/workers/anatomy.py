@@ -118,11 +118,11 @@ def sent_at(records: npt.NDArray[np.void], pids: I64) -> I64:
 
 
 def at_one_time(pid: I64, rows: npt.NDArray[np.void], sent: I64) -> tuple[int, float]:
-    """The most workers there were at one time, and how many in the mean of the time in which there were any.
+    """The most workers there were at one time, and how many on average while there were any.
 
     A worker is there from the beginning of its first batch of an epoch to the end of its last one. Those of a map-style
     dataset end together, those of an iterable one each with its own part: of two workers that make 5 batches and 1 of
-    them side by side, there are 2 for the first batch and then 1, in the mean 1.2. That many make batches as fast as
+    them side by side, there are 2 for the first batch and then 1, on average 1.2. That many make batches as fast as
     these two do. Workers of the next epoch, others or the same, are no more: its batches are counted from 0 again.
     """
     start, number = rows["start"].astype(np.int64), rows["batch"].astype(np.int64)
