@@ -41,9 +41,10 @@ ROWS = {
     "results": 9,
     "api": 10,
     "guide": 10,
-    "integrations": 11,
-    "cli": 11,
-    "__main__": 12,
+    "experiment": 11,
+    "integrations": 12,
+    "cli": 12,
+    "__main__": 13,
 }
 
 #: Third-party packages by unit: True where it may be imported with the module, False only inside functions.
@@ -59,6 +60,7 @@ THIRD_PARTY = {
     "diagnosis": {"msgspec": True},
     "compare": {"msgspec": True},
     "results": {"msgspec": True},
+    "experiment": {"msgspec": True},
     "api": {"msgspec": True},
     "rules": {"msgspec": True},
     "report": {"markupsafe": True, "numpy": False, "plotly": False, "rich": False, "msgspec": True},

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 
 from profilerkit import __version__
 from profilerkit.cli.arguments import Parser, one_of
@@ -16,6 +17,7 @@ VERBS = {
     "run": "record a training command without changing its script",
     "watch": "show a running job and its verdict so far",
     "analyze": "find what bounds a recorded run, and write its report",
+    "try": "apply the proposed fixes to a training command, and measure them",
     "diff": "compare two runs and report which changes are real",
     "map": "summarise the traces of many ranks",
     "reduce": "make one report of many summaries",
@@ -83,8 +85,8 @@ def _complete() -> int:
 def _run(words: list[str], boundary: Boundary) -> int:
     verb = _find_verb(words)
     command: list[str] = []
-    if verb == "run":
-        words, command = import_module("profilerkit.cli.run").split(words)
+    if verb in ("run", "try"):
+        words, command = _module(verb).split(words)
     top, parsers = _parsers(verb)
     arguments, extra = top.parse_known_args(words, argparse.Namespace(command=command))
     if extra:
@@ -103,8 +105,13 @@ def _run(words: list[str], boundary: Boundary) -> int:
         level = logging.DEBUG if boundary.console.debug else logging.INFO
         logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
         logging.getLogger("profilerkit").setLevel(level)
-    code: int = import_module(f"profilerkit.cli.{verb}").run(arguments, boundary.console)
+    code: int = _module(verb).run(arguments, boundary.console)
     return code
+
+
+def _module(verb: str) -> ModuleType:
+    """Return the module of a verb; a statement cannot import one that is named ``try``."""
+    return import_module(f"profilerkit.cli.{'try_fixes' if verb == 'try' else verb}")
 
 
 def _find_verb(words: list[str]) -> str | None:
@@ -165,5 +172,5 @@ def _parsers(verb: str | None) -> tuple[Parser, dict[str, Parser]]:
             allow_abbrev=False,
         )
         if name == verb:
-            import_module(f"profilerkit.cli.{name}").add_arguments(parsers[name])
+            _module(name).add_arguments(parsers[name])
     return top, parsers

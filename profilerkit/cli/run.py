@@ -45,15 +45,17 @@ _OFF = {
 }
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words up to the command, and the command.
+def split(
+    words: Sequence[str], verb: str = "run", with_value: Sequence[str] = _WITH_VALUE
+) -> tuple[list[str], list[str]]:
+    """The words up to the command, and the command; ``with_value`` are the options of the verb that take a value.
 
     >>> split(["run", "-o", "x", "train.py", "-q"]), split(["run", "--", "torchrun", "x.py"])
     ((['run', '-o', 'x'], ['train.py', '-q']), (['run'], ['torchrun', 'x.py']))
     """
-    start = words.index("run") + 1
+    start = words.index(verb) + 1
     while start < len(words) and words[start].startswith("-") and words[start] not in ("-m", "--"):
-        start += 2 if words[start] in _WITH_VALUE else 1
+        start += 2 if words[start] in with_value else 1
     command = list(words[start:])
     return list(words[:start]), command[1:] if command[:1] == ["--"] else command
 
@@ -98,7 +100,7 @@ def run(arguments: argparse.Namespace, console: Console) -> NoReturn:
             "there is no command to run", cause="nothing follows the options", hint="profilerkit run train.py"
         )
     _check_steps(arguments)
-    command = _command(words)
+    command = command_of(words)
     if said := hindrance(words):
         console.note(f"profilerkit: {said}")
     variables = _variables(arguments, console)
@@ -124,19 +126,19 @@ def _check_steps(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{arguments.output} is a file", hint="name a directory; a missing one is created")
 
 
-def _command(words: Sequence[str]) -> list[str]:
-    """The command in full: scripts and modules run under this Python, with the options it was given."""
+def command_of(words: Sequence[str], verb: str = "run") -> list[str]:
+    """Return the command in full: scripts and modules run under this Python, with the options it was given."""
     first = words[0]
     if first == "-m":
         if len(words) == 1:
-            raise UsageError("-m names no module", hint="profilerkit run -m package.train")
+            raise UsageError("-m names no module", hint=f"profilerkit {verb} -m package.train")
         return [sys.executable, *_python_options(), *words]
     path = Path(first)
     if " " in first and not path.exists():
         raise UsageError(
             f"no such script or program: {first}",
             cause="the command stands in one pair of quotes",
-            hint=f"profilerkit run {' '.join(words)}",
+            hint=f"profilerkit {verb} {' '.join(words)}",
         )
     if path.suffix == ".py" or path.is_dir() or (path.is_file() and not os.access(path, os.X_OK)):
         if not path.exists():

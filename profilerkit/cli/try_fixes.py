@@ -1,0 +1,233 @@
+"""``profilerkit try``: run a training command with the proposed fixes made at run time, and measure what each saves."""
+
+import argparse
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profilerkit.cli import run as recording
+from profilerkit.cli.arguments import add_no_redact, seconds, some_of
+from profilerkit.cli.console import DONE, INTERRUPTED, Console
+from profilerkit.cli.outputs import unwritten
+from profilerkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from profilerkit.experiment.trying import Trying
+    from profilerkit.model.trial import Trial
+
+_EPILOG = """\
+examples:
+  profilerkit try -- python train.py --lr 0.1
+  profilerkit try train.py --lr 0.1
+  profilerkit try -- torchrun --nproc-per-node 2 train.py
+  profilerkit try runs/train
+
+The command is run some ten times, for a few steps each, without a change and
+with each change that the report of the first run proposes, in turns. The script
+is not edited. Each run ends by itself; what your program does at its end is
+still done. RUN is a recording of profilerkit run: its command is run again.
+
+The program writes what it always writes. What it wrote over is told."""
+
+_WITH_VALUE = (
+    "-o",
+    "--output",
+    "--steps",
+    "--time",
+    "--budget",
+    "--fix",
+    "--ceiling",
+    "--write",
+    "-f",
+    "--format",
+    "--color",
+)
+#: Files of the working directory that are looked at for changes, and named (choices).
+_MOST_FILES, _NAMED = 20_000, 3
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words up to the command, and the command."""
+    return recording.split(words, "try", _WITH_VALUE)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``try``."""
+    parser.usage = "profilerkit try [options] [--] (SCRIPT | -m MODULE | PROGRAM) [ARG ...] | RUN"
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", type=Path, help="write to this directory (default: a fresh runs/try-NAME)"
+    )
+    parser.add_argument("--steps", metavar="N", type=int, help="steps of each run (default: 60, or 4 s of them)")
+    parser.add_argument(
+        "--time",
+        metavar="SECONDS",
+        type=seconds("--time", 1, 86_400),
+        default=60.0,
+        help="end a run after so long from its first step (default: 60)",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="SECONDS",
+        type=seconds("--budget", 10, 604_800),
+        default=900.0,
+        help="end all runs after so long (default: 900)",
+    )
+    parser.add_argument(
+        "--fix",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="try this change too, for example num_workers=4",
+    )
+    parser.add_argument(
+        "--ceiling",
+        metavar="NAME",
+        type=some_of("--ceiling", ("input",)),
+        default=(),
+        help="measure what can be saved at most: input gives the first batch again and again",
+    )
+    parser.add_argument(
+        "--allow-differences", action="store_true", help="advise changes that change the losses, such as bf16, too"
+    )
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write what is advised as a patch")
+    parser.add_argument("--dry", action="store_true", help="show what would run, and run nothing")
+    parser.add_argument(
+        "-f",
+        "--format",
+        metavar="FORMATS",
+        type=some_of("--format", ("html", "md", "json")),
+        default=("html", "json"),
+        dest="formats",
+        help="write any of html, md, json (default: html,json)",
+    )
+    add_no_redact(parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Measure, print and write; return the exit code."""
+    words: list[str] = arguments.command
+    command, name = _command(words)
+    if arguments.dry:
+        _tell_plan(command, arguments, console)
+        return DONE
+    if said := recording.hindrance(words):
+        console.note(f"profilerkit: {said}")
+    from profilerkit.experiment.plan import Candidate
+    from profilerkit.experiment.runs import Runner
+    from profilerkit.experiment.trying import Trying, asked
+    from profilerkit.model.finding import SettingChange
+
+    ceilings = [Candidate(changes=(SettingChange("ceiling", "none", name),)) for name in arguments.ceiling]
+    fixes = [*(asked(text) for text in arguments.fix), *ceilings]
+    directory = _fresh(arguments.output, Path("runs") / f"try-{name}").absolute()
+    runner = Runner(
+        command=command,
+        directory=directory,
+        start_directory=str(Path(recording.__file__).absolute().with_name("start")),
+        steps=arguments.steps or 0,
+        seconds=arguments.time,
+    )
+    trying = Trying(
+        runner,
+        fixes=fixes,
+        budget_s=arguments.budget,
+        takes_differences=arguments.allow_differences,
+        say=lambda text: console.status(f"profilerkit: {text}"),
+    )
+    code = _tried(trying, console)
+    _write(trying.search.trial(name, command), directory, arguments, console)
+    return code
+
+
+def _tried(trying: "Trying", console: Console) -> int:
+    """Run all that is to be run; the exit code."""
+    began_s = time.time()
+    try:
+        first = trying.first()
+        assert first.report is not None
+        console.note(f"profilerkit: {first.report.verdict.headline}")
+        written = list(_written(Path.cwd(), began_s, first.place.parent))
+        if written:
+            more = f" and {len(written) - _NAMED} more" if len(written) > _NAMED else ""
+            trying.search.notes.append(f"Each run of the program writes {', '.join(written[:_NAMED])}{more}.")
+        trying.rest(first)
+    except KeyboardInterrupt:
+        trying.search.notes.append("It was interrupted: what was measured until then is told.")
+        return INTERRUPTED
+    finally:
+        console.status("")
+    return DONE
+
+
+def _command(words: Sequence[str]) -> tuple[list[str], str]:
+    """Return the command in full, and a name for it."""
+    if not words:
+        raise UsageError(
+            "there is no command to run", cause="nothing follows the options", hint="profilerkit try train.py"
+        )
+    if len(words) == 1 and Path(words[0]).is_dir():
+        raise UsageError(f"{words[0]} is a directory", hint="name a command, for example profilerkit try train.py")
+    command = recording.command_of(words, "try")
+    script = next((word for word in words if word.endswith(".py")), "")
+    module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
+    return command, Path(script).stem or module or Path(words[0]).name
+
+
+def _fresh(wanted: Path | None, default: Path) -> Path:
+    """Make a directory that was not there, or was empty."""
+    if wanted is not None and wanted.is_dir() and any(wanted.iterdir()):
+        raise UsageError(f"{wanted} is not empty", cause="a trial needs a directory of its own", hint="name a new one")
+    names = (default if n == 1 else default.with_name(f"{default.name}-{n}") for n in count(1))
+    place = wanted or next(path for path in names if not path.exists())
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritten(str(place), error, "name another place with -o DIR") from error
+    return place
+
+
+def _tell_plan(command: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
+    lines = [
+        f"command  {shlex.join(command)}",
+        f"each run {arguments.steps or '60 steps or more'}, at most {arguments.time:g} s from its first step",
+        f"all runs at most {arguments.budget:g} s",
+        "changes  those that the report of the first run proposes",
+        *(f"         {change}" for change in arguments.fix),
+    ]
+    console.out("\n".join(lines))
+
+
+def _written(below: Path, since_s: float, own: Path) -> Iterator[str]:
+    """Files that changed since then, but for ours and Python's own."""
+    seen = 0
+    for place, directories, files in os.walk(below):
+        here = Path(place)
+        directories[:] = [d for d in directories if d not in ("__pycache__", ".git") and (here / d).absolute() != own]
+        for name in files:
+            seen += 1
+            if seen > _MOST_FILES:
+                return
+            try:
+                changed = (here / name).lstat().st_mtime >= since_s
+            except OSError:
+                continue
+            if changed:
+                yield os.path.relpath(here / name, below)
+
+
+def _write(trial: "Trial", directory: Path, arguments: argparse.Namespace, console: Console) -> None:
+    from profilerkit.report.json import render as as_json
+    from profilerkit.rundir.files import write_whole
+
+    write_whole(directory / "trial.json", as_json(trial).encode("utf-8"))
+    for attempt in trial.attempts:
+        console.out(f"{attempt.text}: {attempt.outcome} {attempt.saving} {attempt.numbers} {attempt.reason}")
+    if trial.together:
+        console.out(f"together: {trial.together.text} {trial.together.saving}")
+    for note in trial.notes:
+        console.note(note)

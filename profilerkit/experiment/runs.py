@@ -1,0 +1,219 @@
+"""Run the user's command once, with changes or without, for a few steps, and read what it recorded."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from profilerkit import api
+from profilerkit.capture.settings import RunOptions
+from profilerkit.compare.steps import Timed, timed_steps
+from profilerkit.errors import ProfilerkitError
+from profilerkit.experiment.plan import VARIABLE
+from profilerkit.model.finding import CodeLine, SettingChange
+from profilerkit.model.report import Report
+from profilerkit.rundir.files import read_document
+
+#: Keeps what trackers of experiments store out of the user's own records, unless the user set them.
+_APART = {"WANDB_MODE": "offline", "WANDB_DIR": "{}", "MLFLOW_TRACKING_URI": "file:{}/mlruns"}
+#: A program may load data for minutes before its first step; after its last one it has this long to end by itself
+#: (choices).
+_MOST_START_S, _MOST_END_S = 600.0, 60.0
+#: Time for a program that was interrupted to clean up (a choice).
+_CLEAN_UP_S = 10.0
+_LAST_BYTES = 4096
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank of a run with changes leaves behind; see ``capture.trial``.
+
+    Attributes:
+        applied: setting to the lines of the program where what it changed was made.
+        refused: setting to the reason why it changed nothing.
+        losses: in their order.
+        ended: ``steps`` or ``time`` where its end was asked for, ``program`` where it ended by itself.
+    """
+
+    applied: dict[str, list[tuple[str, int, str]]] = {}
+    refused: dict[str, str] = {}
+    losses: list[float | None] = []
+    ended: str = ""
+    steps: int = 0
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. ``problem`` says why it cannot be used; empty where it can."""
+
+    place: Path
+    report: Report | None = None
+    timed: Timed | None = None
+    ended: Ended = Ended()
+    seconds: float = 0.0
+    problem: str = ""
+
+    @property
+    def waited_ratio(self) -> float:
+        """Share of the steps in which the training thread waited for a processor that others had; 0 if not known."""
+        return self.timed.queued_ratio or 0.0 if self.timed else 0.0
+
+    @property
+    def lines(self) -> tuple[CodeLine, ...]:
+        """Lines of the program where what was changed was made."""
+        found = (CodeLine(*line) for lines in self.ended.applied.values() for line in lines)
+        return tuple(dict.fromkeys(found))
+
+
+class Runner(msgspec.Struct, kw_only=True):
+    """Start the command again and again.
+
+    Attributes:
+        command: in full, as a process is started.
+        directory: of the trial; every run has one of its own in it.
+        start_directory: what lets a Python below the command record.
+        steps: after so many a run ends.
+        seconds: from its first step on, after so many a run ends.
+        longest_s: no run takes longer from start to end.
+    """
+
+    command: Sequence[str]
+    directory: Path
+    start_directory: str
+    steps: int
+    seconds: float
+    longest_s: float = _MOST_START_S
+
+    def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
+        """Run it once and read what it recorded; ``deep`` also traces a window of steps."""
+        place, out = self.directory / name, self.directory / "ends" / name
+        out.mkdir(parents=True)
+        began_s = time.monotonic()
+        problem = self._start(place, out, changes, deep=deep)
+        said = _last_line(out / "output.txt") if problem else ""
+        return _read(place, out, changes, time.monotonic() - began_s, f"{problem}: {said}" if said else problem)
+
+    def _start(self, place: Path, out: Path, changes: Sequence[SettingChange], *, deep: bool) -> str:
+        """Run the command to its end; why it ended badly, empty where it did not."""
+        with (out / "output.txt").open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603  the user's own command, no shell
+                self.command,
+                env=self._variables(place, out, changes, deep=deep),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(self.longest_s + self.seconds + _MOST_END_S)
+            except subprocess.TimeoutExpired:
+                _stop(process)
+                return f"it did not end within {self.longest_s + self.seconds + _MOST_END_S:.0f} s"
+            except BaseException:
+                _stop(process)
+                raise
+            finally:
+                _kill(process, signal.SIGKILL)  # what it left behind would run beside the next one
+        return f"exit code {code}" if code else ""
+
+    def _variables(self, place: Path, out: Path, changes: Sequence[SettingChange], *, deep: bool) -> dict[str, str]:
+        apart = {name: value.format(out) for name, value in _APART.items()}
+        own = {c.setting.removeprefix(VARIABLE): str(c.proposed) for c in changes if c.setting.startswith(VARIABLE)}
+        variables = {"PYTHONHASHSEED": "0", **apart, **os.environ, **own}
+        RunOptions(
+            pid=-1,  # nobody says what was recorded
+            start_directory=self.start_directory,
+            directory=str(Path.cwd()),
+            began_unix_ns=time.time_ns(),
+            path=str(place),
+            choices={"analyze": False, "deep": deep},
+            quiet=True,
+            trial=_order(changes, self.steps, self.seconds, out),
+        ).put(variables)
+        return variables
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """Ask all processes of the run to end, and wait for the first of them."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        _kill(process, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_CLEAN_UP_S)
+            return
+
+
+def _kill(process: "subprocess.Popen[bytes]", number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _last_line(output: Path) -> str:
+    """The last line that is not empty of what a program printed."""
+    try:
+        with output.open("rb") as file:
+            file.seek(max(output.stat().st_size - _LAST_BYTES, 0))
+            lines = file.read().decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].strip()[:200] if lines else ""
+
+
+def _order(changes: Sequence[SettingChange], steps: int, seconds: float, out: Path) -> dict[str, Any]:
+    """What the training process is told; see ``capture.trial``."""
+    made = [[change.setting, change.proposed] for change in changes if not change.setting.startswith(VARIABLE)]
+    return {"changes": made, "steps": steps, "seconds": seconds, "seed": 0, "out": str(out)}
+
+
+def _read(place: Path, out: Path, changes: Sequence[SettingChange], seconds: float, problem: str) -> Ran:
+    """What a run recorded; one that ended badly after its end was asked for is as good as another."""
+    try:
+        ended = read_document(out / "rank_00000.json", Ended)
+    except (OSError, ValueError):
+        return Ran(place=place, seconds=seconds, problem=problem or "it ended before it trained")
+    refused = (
+        f"{change.setting}: {ended.refused[change.setting]}" for change in changes if change.setting in ended.refused
+    )
+    problem = next(refused, problem if ended.ended == "program" else "")
+    if problem:
+        return Ran(place=place, seconds=seconds, ended=ended, problem=problem)
+    try:
+        report = api.read_report(place)
+    except ProfilerkitError as error:
+        return Ran(place=place, seconds=seconds, ended=ended, problem=error.in_one_line)
+    timed = timed_steps(report)
+    problem = "" if timed else f"too few of its {report.steps.count} steps can be compared"
+    return Ran(place=place, report=report, timed=timed, ended=ended, seconds=seconds, problem=problem)
+
+
+class InProcess(msgspec.Struct, kw_only=True):
+    """Call a function again and again, in this process: for notebooks, whose functions no other process knows.
+
+    Attributes:
+        train: makes its model anew and trains it.
+    """
+
+    train: Callable[[], object]
+    directory: Path
+    steps: int
+    seconds: float
+
+    def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
+        """Call it once and read what it recorded."""
+        from profilerkit.capture.profiler import profile
+        from profilerkit.capture.trial import changed
+
+        place, out = self.directory / name, self.directory / "ends" / name
+        if any(change.setting.startswith(VARIABLE) for change in changes):
+            return Ran(place=place, problem="a variable of the environment needs a new process: use profilerkit try")
+        out.mkdir(parents=True)
+        began_s, problem = time.monotonic(), ""
+        try:
+            with profile(place, deep=deep, analyze=False), changed(_order(changes, self.steps, self.seconds, out)):
+                self.train()
+        except Exception as error:  # noqa: BLE001  what the function raises with a change is the answer about the change
+            problem = f"{type(error).__name__}: {error}"
+        return _read(place, out, changes, time.monotonic() - began_s, problem)

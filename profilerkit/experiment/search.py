@@ -1,0 +1,269 @@
+"""Measure changes in turns with the baseline until it is known what each saves, then those that help together."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Protocol
+
+from profilerkit.compare.steps import step_change
+from profilerkit.experiment.losses import compared
+from profilerkit.experiment.plan import Candidate, joined
+from profilerkit.experiment.runs import Ran
+from profilerkit.model.change import revise
+from profilerkit.model.diff import Range
+from profilerkit.model.finding import SettingChange
+from profilerkit.model.trial import Attempt, Outcome, Trial
+
+#: Runs of each side before anything is said, and after which no more is asked (choices): two tell whether losses are
+#: the same from run to run.
+FEWEST_RUNS, MOST_RUNS = 2, 5
+#: A saving is known well enough when its 99 % interval is no wider than this to each side, share of the step: what is
+#: told is compared in whole points (a choice).
+HALF_WIDTH = 0.03
+#: Other work took more than this share of the steps: the run is made once more (a choice).
+MOST_WAITED = 0.15
+#: All together save at least this share of what they save one after another, or each is tried without (a choice).
+WHOLE = 0.9
+#: What a change adds to the others is worth keeping from here on, share of the step (a choice).
+WORTH = 0.01
+
+
+class Runs(Protocol):
+    """What runs the command; ``Runner`` does."""
+
+    steps: int
+
+    def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
+        """Run it once."""
+
+
+class BudgetSpentError(Exception):
+    """No time is left for another run."""
+
+
+class Search:
+    """Hold every run so far; ``trial`` may be asked for at any time, also after an interrupt."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        *,
+        budget_s: float,
+        say: Callable[[str], object],
+        redrawn: Collection[str] = (),
+        takes_differences: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to measure.
+
+        Args:
+            runs: what runs the command.
+            budget_s: wall clock for all runs.
+            say: told what goes on, one line each.
+            redrawn: settings that draw other random numbers: different losses alone do not speak against them.
+            takes_differences: advise changes that change the numbers too.
+            clock: seconds.
+        """
+        self._runs = runs
+        self._say = say
+        self._redrawn = redrawn
+        self._takes_differences = takes_differences
+        self._clock = clock
+        self._began_s = clock()
+        self._ends_s = self._began_s + budget_s
+        self._longest_s = 0.0
+        self._baseline: list[Ran] = []
+        self._made: dict[Candidate, list[Ran]] = {}
+        self._singles: list[Candidate] = []
+        self._together: Candidate | None = None
+        self._disturbed = 0
+        self.notes: list[str] = []
+
+    def search(self, candidates: Sequence[Candidate]) -> None:
+        """Measure each alone, then together; ends early where the budget does."""
+        self._singles = list(candidates)
+        with suppress(BudgetSpentError):
+            self._in_turns(self._singles)
+            self._join()
+            return
+        self.notes.append("The time was over before everything was measured: --budget gives it more.")
+
+    def _in_turns(self, candidates: Sequence[Candidate]) -> None:
+        """Run baseline and candidates in turns until each is settled."""
+        waiting = list(candidates)
+        while waiting:
+            turn: list[Candidate | None] = [None, *waiting]
+            # The order changes from turn to turn, so that what drifts does not favour the same one.
+            for candidate in turn if len(self._baseline) % 2 == 0 else reversed(turn):
+                self._once(candidate)
+                if self._baseline and self._baseline[-1].problem:
+                    return
+            waiting = [one for one in waiting if not self._is_settled(one)]
+
+    def _once(self, candidate: Candidate | None) -> None:
+        made = self._baseline if candidate is None else self._made.setdefault(candidate, [])
+        what = "baseline" if candidate is None else candidate.name
+        if made and made[-1].problem:
+            return
+        ran = self._run(f"{what}-{len(made) + 1}", candidate)
+        if ran.waited_ratio > MOST_WAITED:
+            self._disturbed += 1
+            again = self._run(f"{what}-{len(made) + 1}-again", candidate)
+            ran = ran if again.problem or again.waited_ratio > ran.waited_ratio else again
+        made.append(ran)
+
+    def _run(self, name: str, candidate: Candidate | None) -> Ran:
+        if self._clock() + self._longest_s > self._ends_s:
+            raise BudgetSpentError
+        ran = self._runs.run(name, candidate.changes if candidate else ())
+        self._longest_s = max(self._longest_s, ran.seconds)
+        step = f"{ran.timed.timed.centre_ns / 1e6:.4g} ms a step" if ran.timed else ran.problem
+        self._say(f"{name}: {step}")
+        return ran
+
+    def _is_settled(self, candidate: Candidate) -> bool:
+        made = self._made[candidate]
+        saving = self._saving(candidate)
+        if made[-1].problem or len(made) >= MOST_RUNS or self._baseline[-1].problem:
+            return True
+        if saving is None or min(len(made), len(self._baseline)) < FEWEST_RUNS:
+            return False
+        is_decided = saving.low > 0 or saving.high < 0 or max(saving.high, -saving.low) <= HALF_WIDTH
+        return is_decided and (saving.high - saving.low) / 2 <= HALF_WIDTH
+
+    # What helps together
+
+    def _join(self) -> None:
+        """Measure what helps as one, and leave out what then no longer does."""
+        helpful = self._helpful()
+        if len(helpful) < 2:
+            return
+        whole = self._measured(helpful)
+        saving = self._saving(whole)
+        one_by_one = 1.0
+        for one in helpful:
+            one_by_one *= 1.0 - self._expected(one)
+        if saving is None or saving.expected < WHOLE * (1.0 - one_by_one):
+            helpful = self._less_idle(helpful, whole)
+            whole = self._measured(helpful) if len(helpful) > 1 else helpful[0]
+        self._together = whole
+
+    def _helpful(self) -> list[Candidate]:
+        """What is faster for certain and may be advised, the largest saving first."""
+        found = [one for one in self._singles if one in self._made and self._may_advise(self._attempt(one))]
+        return sorted(found, key=lambda one: -self._expected(one))
+
+    def _may_advise(self, attempt: Attempt) -> bool:
+        only_redraws = all(change.setting in self._redrawn for change in attempt.changes)
+        is_probe = any(change.setting == "ceiling" for change in attempt.changes)
+        may_differ = self._takes_differences or only_redraws
+        return attempt.outcome == "faster" and not is_probe and (attempt.numbers != "differs" or may_differ)
+
+    def _less_idle(self, helpful: list[Candidate], whole: Candidate) -> list[Candidate]:
+        """Leave out, the least first, what the others are as fast without."""
+        kept = list(helpful)
+        for one in reversed(helpful):
+            rest = [other for other in kept if other is not one]
+            if not rest:
+                break
+            without = self._measured(rest) if len(rest) > 1 else rest[0]
+            if self._expected(whole) - self._expected(without) < WORTH:
+                kept, whole = rest, without
+        return kept
+
+    def _measured(self, candidates: Sequence[Candidate]) -> Candidate:
+        one = joined(candidates)
+        if one not in self._made:
+            self._in_turns([one])
+        return one
+
+    # What is known
+
+    def _saving(self, candidate: Candidate) -> Range | None:
+        """Saving and its 99 % interval; ``None`` before a run of each."""
+        before = [ran.timed for ran in self._baseline if ran.timed]
+        after = [ran.timed for ran in self._made.get(candidate, ()) if ran.timed]
+        if not before or not after:
+            return None
+        change = step_change(before, after).judged
+        return Range(low=-change.high, expected=-change.expected, high=-change.low)
+
+    def _expected(self, candidate: Candidate) -> float:
+        saving = self._saving(candidate)
+        return saving.expected if saving else 0.0
+
+    def _attempt(self, candidate: Candidate) -> Attempt:
+        made, saving = self._made.get(candidate, []), self._saving(candidate)
+        useful = [ran for ran in made if not ran.problem]
+        numbers, apart, own = compared(
+            [ran.ended.losses for ran in self._baseline], [ran.ended.losses for ran in useful]
+        )
+        problem = next((ran.problem for ran in made if ran.problem), "" if made else "there was no time left for it")
+        reason = problem
+        if numbers == "unknown" and apart is not None and own is not None:
+            reason = reason or f"losses of the baseline differ by {own:.0e} from run to run"
+        return Attempt(
+            changes=candidate.changes,
+            outcome="failed" if problem or saving is None else _outcome(saving, len(useful)),
+            rules=candidate.rules,
+            predicted=candidate.predicted,
+            saving=None if problem else saving,
+            step_ns=_mean_ns(useful) if useful and not problem else None,
+            numbers=numbers,
+            apart=apart,
+            runs=len(useful),
+            reason=reason,
+            lines=useful[0].lines if useful else (),
+            code=candidate.code,
+        )
+
+    def trial(self, name: str, command: Sequence[str]) -> Trial:
+        """Return what is known so far."""
+        helpful = self._helpful()
+        advised = [self._together] if self._together else helpful[:1]
+        kept = {change for one in advised for change in one.changes}
+        attempts = [self._attempt(one) for one in self._singles]
+        together = self._attempt(self._together) if self._together and len(self._together.changes) > 1 else None
+        notes = [*self.notes]
+        if self._disturbed:
+            notes.append(f"Other programs kept the processor from {self._disturbed} runs, which were made again.")
+        if problem := next((ran.problem for ran in self._baseline if ran.problem), ""):
+            notes.append(f"A run without changes failed: {problem}.")
+        mean_ns = _mean_ns(self._baseline) if any(ran.timed for ran in self._baseline) else None
+        return Trial(
+            name=name,
+            command=tuple(command),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            step_ns=mean_ns,
+            spread=_spread(self._baseline),
+            runs=len(self._baseline),
+            steps=self._runs.steps,
+            seconds=self._clock() - self._began_s,
+            attempts=tuple(revise(one, kept=set(one.changes) <= kept) for one in attempts),
+            together=revise(together, kept=True) if together else None,
+            notes=tuple(notes),
+        )
+
+
+def _outcome(saving: Range, runs: int) -> Outcome:
+    if runs < FEWEST_RUNS:
+        return "no_change"
+    if saving.low > 0:
+        return "faster"
+    return "slower" if saving.high < 0 else "no_change"
+
+
+def _mean_ns(made: Sequence[Ran]) -> float:
+    found = [ran.timed.timed.centre_ns for ran in made if ran.timed]
+    return sum(found) / len(found)
+
+
+def _spread(made: Sequence[Ran]) -> float | None:
+    """Half-width of the 99 % interval of the mean over runs, share of it."""
+    timed = [ran.timed for ran in made if ran.timed]
+    if not timed:
+        return None
+    change = step_change(timed, timed).judged
+    # Two sides that are equal: the interval of their ratio is wider than that of one of them by the root of two.
+    return (change.high - change.low) / 2 / 2**0.5

@@ -1,0 +1,134 @@
+"""The whole of a trial: a first run that is diagnosed, then what it proposes, measured in turns."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from profilerkit.capture.changes import SETTINGS
+from profilerkit.config import unknown_word
+from profilerkit.errors import UsageError
+from profilerkit.experiment.plan import VARIABLE, Candidate, by_hand, candidates_of
+from profilerkit.experiment.runs import InProcess, Ran, Runner
+from profilerkit.experiment.search import Search
+from profilerkit.model.finding import SettingChange
+from profilerkit.results import Trial as Shown
+from profilerkit.results import as_trial
+
+#: Steps of a run: as many as take this long, s, within these bounds (choices): fewer tell little of a short step.
+RUN_S, FEWEST_STEPS, MOST_STEPS = 4.0, 60, 2_000
+#: Of the first run, which is diagnosed.
+FIRST_STEPS = 120
+#: A later run may start more slowly than the first, s (a choice).
+_PATIENCE_S = 60.0
+
+
+def asked(text: str) -> Candidate:
+    """Return a change that the user names, as ``num_workers=4``.
+
+    Raises:
+        UsageError: there is no such setting, or no value.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"the change {text} has no value", hint="write NAME=VALUE, for example num_workers=4")
+    if name not in SETTINGS and not name.startswith(VARIABLE):
+        raise unknown_word(name, list(SETTINGS), what="setting", hint=f"the settings are {', '.join(SETTINGS)}")
+    return Candidate(changes=(SettingChange(name, "as it is", _value(value)),))
+
+
+def _value(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+class Trying:
+    """Find out what helps; ``trial`` may be asked for after an interrupt too."""
+
+    def __init__(
+        self,
+        runs: Runner | InProcess,
+        *,
+        fixes: Sequence[Candidate] = (),
+        budget_s: float,
+        takes_differences: bool = False,
+        say: Callable[[str], object] = lambda _text: None,
+    ) -> None:
+        """Prepare. ``fixes`` are tried beside what the first run proposes; the rest is as ``Search`` takes it."""
+        redrawn = [name for name, setting in SETTINGS.items() if setting.numbers == "redrawn"]
+        self._runs, self._fixes = runs, fixes
+        self._has_steps = runs.steps > 0
+        self.search = Search(runs, budget_s=budget_s, say=say, redrawn=redrawn, takes_differences=takes_differences)
+
+    def first(self) -> Ran:
+        """Run it as it is, and diagnose it.
+
+        Raises:
+            UsageError: it cannot be measured.
+        """
+        runs = self._runs
+        runs.steps = runs.steps or FIRST_STEPS
+        first = runs.run("first", deep=True)
+        if first.report is None or first.timed is None:
+            where = f"its output is in {first.place.parent / 'ends'}" if isinstance(runs, Runner) else ""
+            raise UsageError("the program cannot be measured", cause=first.problem, hint=where)
+        if isinstance(runs, Runner):
+            runs.longest_s = 2 * first.seconds + _PATIENCE_S
+        if not self._has_steps:
+            mean_s = first.timed.timed.centre_ns / 1e9
+            runs.steps = min(max(round(RUN_S / mean_s), FEWEST_STEPS), MOST_STEPS)
+        return first
+
+    def rest(self, first: Ran) -> None:
+        """Measure what is to be tried after the first run."""
+        assert first.report is not None
+        outcomes = first.report.outcomes
+        if left := by_hand(outcomes, SETTINGS):
+            self.search.notes.append(f"Not tried, as it needs a change of your code: {'; '.join(left)}.")
+        self.search.search([*self._fixes, *candidates_of(outcomes, SETTINGS)])
+
+
+def try_fixes(
+    train: Callable[[], object],
+    path: str | Path | None = None,
+    *,
+    steps: int | None = None,
+    seconds: float = 60.0,
+    budget: float = 900.0,
+    fixes: Sequence[str] = (),
+    allow_differences: bool = False,
+) -> Shown:
+    """Call ``train`` again and again, in this process, and measure what each proposed fix saves.
+
+    Args:
+        train: makes its model, optimizer and loaders anew at each call, and trains. Each call ends after a few steps.
+        path: a directory for the runs; ``runs/try-NAME`` when not given, with a number where that is taken.
+        steps: of each call; as many as take 4 s when not given, and at least 60.
+        seconds: a call ends after so long from its first step on.
+        budget: seconds for all calls.
+        fixes: changes to try beside those that the first run proposes, as ``num_workers=4``.
+        allow_differences: advise changes that change the losses, too.
+
+    Returns:
+        What was measured, the advice in ``attempts`` that are ``kept``. After an interrupt, what was known by then.
+
+    Raises:
+        UsageError: a fix is unknown, or the function cannot be measured.
+    """
+    from profilerkit.rundir.places import candidates
+
+    name = getattr(train, "__name__", "function")
+    wanted = Path(path) if path is not None else Path("runs") / f"try-{name}"
+    place = next(where for where in candidates(wanted) if not where.exists())
+    runs = InProcess(train=train, directory=place.absolute(), steps=steps or 0, seconds=seconds)
+    trying = Trying(runs, fixes=[asked(text) for text in fixes], budget_s=budget, takes_differences=allow_differences)
+    first = trying.first()
+    try:
+        trying.rest(first)
+    except KeyboardInterrupt:
+        trying.search.notes.append("It was interrupted: what was measured until then is told.")
+    return as_trial(trying.search.trial(name, ()))

@@ -1,0 +1,166 @@
+"""Changes are measured in turns with the baseline, and only what helps for certain is advised."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profilerkit.compare.steps import Resampled, Timed
+from profilerkit.experiment.plan import Candidate, candidates_of, joined
+from profilerkit.experiment.runs import Ended, Ran
+from profilerkit.experiment.search import MOST_RUNS, Search
+from profilerkit.model.finding import SettingChange
+
+FUSED = Candidate(changes=(SettingChange("fused", False, True),))
+WORKERS = Candidate(changes=(SettingChange("num_workers", 0, 3),))
+BF16 = Candidate(changes=(SettingChange("autocast", "off", "bf16"),))
+BASE_NS, LOSSES = 100e6, [1.0, 0.9, 0.8]
+
+
+class Program:
+    """Stands in for the user's command: each change makes its steps that much longer, as a factor."""
+
+    steps = 60
+
+    def __init__(
+        self,
+        factors: Mapping[str, float],
+        *,
+        noise: float = 0.002,
+        losses: Mapping[str, Sequence[float]] | None = None,
+        joint: Callable[[set[str]], float] | None = None,
+        seconds: float = 10.0,
+        seed: int = 0,
+        problems: Mapping[str, str] | None = None,
+        waited: Sequence[float] = (),
+    ) -> None:
+        self.factors, self.noise, self.joint, self.seconds = factors, noise, joint, seconds
+        self.losses, self.problems, self.waited = losses or {}, problems or {}, list(waited)
+        self.random = random.Random(seed)
+        self.now_s = 0.0
+        self.started: list[str] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
+        self.started.append(name)
+        self.now_s += self.seconds
+        made = {change.setting for change in changes}
+        problem = next((self.problems[one] for one in made if one in self.problems), "")
+        if problem:
+            return Ran(place=Path(name), problem=problem, seconds=self.seconds)
+        factor = self.joint(made) if self.joint else 1.0
+        if not self.joint:
+            for one in made:
+                factor *= self.factors.get(one, 1.0)
+        mean_ns = BASE_NS * factor * self.random.gauss(1.0, self.noise)
+        steps = Resampled(mean_ns, mean_ns * 0.002, 20)
+        waited = self.waited.pop(0) if self.waited else 0.0
+        timed = Timed(steps, steps, steps, waited, is_taken_out=True)
+        losses = next((list(self.losses[one]) for one in made if one in self.losses), LOSSES)
+        return Ran(place=Path(name), timed=timed, ended=Ended(losses=losses, ended="steps"), seconds=self.seconds)
+
+
+def searched(program: Program, *candidates: Candidate, budget_s: float = 1e6, **options: Any) -> Any:
+    search = Search(program, budget_s=budget_s, say=lambda _: None, clock=program.clock, **options)
+    search.search(candidates)
+    return search.trial("train", ["python", "train.py"])
+
+
+def test_each_change_is_measured_alone_and_those_that_help_together() -> None:
+    trial = searched(Program({"num_workers": 0.7, "fused": 0.94}), WORKERS, FUSED)
+    workers, fused = trial.attempts
+    assert (workers.outcome, fused.outcome) == ("faster", "faster")
+    assert workers.saving.expected == pytest.approx(0.30, abs=0.01)
+    assert trial.together is not None
+    assert trial.together.saving.expected == pytest.approx(1 - 0.7 * 0.94, abs=0.01)
+    assert workers.kept
+    assert fused.kept
+    assert workers.numbers == "same"
+
+
+def test_what_adds_nothing_beside_the_others_is_left_out() -> None:
+    def joint(made: set[str]) -> float:
+        return 0.7 if "num_workers" in made else 0.9 if "fused" in made else 1.0
+
+    trial = searched(Program({}, joint=joint), WORKERS, FUSED)
+    workers, fused = trial.attempts
+    assert (workers.outcome, fused.outcome) == ("faster", "faster")
+    assert workers.kept
+    assert not fused.kept
+    assert trial.together is None
+
+
+def test_what_costs_time_is_told_and_not_advised() -> None:
+    (workers,) = searched(Program({"num_workers": 1.11}), WORKERS).attempts
+    assert workers.outcome == "slower"
+    assert not workers.kept
+    assert workers.saving.expected == pytest.approx(-0.11, abs=0.02)
+
+
+def test_changed_losses_are_told_and_advised_only_where_the_user_takes_them() -> None:
+    losses = {"autocast": [1.002, 0.9, 0.8]}
+    (bf16,) = searched(Program({"autocast": 0.6}, losses=losses), BF16).attempts
+    assert (bf16.outcome, bf16.numbers, bf16.kept) == ("faster", "differs", False)
+    assert bf16.apart == pytest.approx(0.002, rel=0.01)
+    (taken,) = searched(Program({"autocast": 0.6}, losses=losses), BF16, takes_differences=True).attempts
+    assert taken.kept
+
+
+def test_other_random_numbers_alone_do_not_speak_against_a_change() -> None:
+    program = Program({"num_workers": 0.6}, losses={"num_workers": [1.2, 0.7, 0.9]})
+    (workers,) = searched(program, WORKERS, redrawn=["num_workers"]).attempts
+    assert (workers.numbers, workers.kept) == ("differs", True)
+
+
+def test_a_change_that_could_not_be_made_is_told_with_its_reason() -> None:
+    program = Program({"num_workers": 0.7}, problems={"fused": "fused: LBFGS has no fused form"})
+    workers, fused = searched(program, WORKERS, FUSED).attempts
+    assert (fused.outcome, fused.reason, fused.saving) == ("failed", "fused: LBFGS has no fused form", None)
+    assert workers.kept
+    assert program.started.count("fused=True-1") == 1
+
+
+def test_a_change_of_nothing_is_no_win_in_at_most_two_of_a_hundred_trials() -> None:
+    wins = 0
+    for seed in range(200):
+        program = Program({"fused": 1.0}, noise=0.01, seed=seed)
+        (fused,) = searched(program, FUSED).attempts
+        wins += fused.outcome == "faster"
+        assert len(program.started) <= 2 * MOST_RUNS
+    assert wins <= 4
+
+
+def test_the_budget_ends_it_with_what_is_known() -> None:
+    trial = searched(Program({"num_workers": 0.7}, seconds=10), WORKERS, FUSED, budget_s=35)
+    assert trial.runs == 1
+    assert any("time was over" in note for note in trial.notes)
+    assert [attempt.kept for attempt in trial.attempts] == [False, False]
+
+
+def test_a_run_beside_other_work_is_made_again() -> None:
+    program = Program({"num_workers": 0.7}, waited=[0.0, 0.4])
+    trial = searched(program, WORKERS)
+    assert program.started[:3] == ["baseline-1", "num_workers=3-1", "num_workers=3-1-again"]
+    assert any("made again" in note for note in trial.notes)
+
+
+def test_nothing_is_advised_where_the_program_fails_without_changes() -> None:
+    class Failing(Program):
+        def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
+            if not changes:
+                return Ran(place=Path(name), problem="exit code 1: boom")
+            return super().run(name, changes, deep=deep)
+
+    trial = searched(Failing({"num_workers": 0.7}), WORKERS)
+    assert trial.notes == ("A run without changes failed: exit code 1: boom.",)
+    assert not trial.attempts[0].kept
+
+
+def test_candidates_are_what_findings_propose_and_the_table_can_make() -> None:
+    both = joined([WORKERS, FUSED])
+    assert [change.setting for change in both.changes] == ["num_workers", "fused"]
+    assert candidates_of((), {"fused"}) == ()
