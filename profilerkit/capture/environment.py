@@ -193,16 +193,16 @@ class StartUpWatch:
 
     def _install(self, patches: Patches) -> None:
         module = sys.modules["torch.nn.modules.module"]
-        patches.on_remove(module.register_module_parameter_registration_hook(self._registered).remove)
+        patches.hang(module._global_parameter_registration_hooks, self._registered)
         self._time(sys.modules["torch.utils.data.dataloader"].DataLoader, "__init__", self._loaders)
         self._time(sys.modules["torch"]._C, "_cuda_init", self._devices)
 
     def end(self) -> StartUp:
         """Remove it, and return what was noted."""
         self._patches.remove()
-        finders: list[Any] = sys.meta_path
-        if self._imports in finders:
-            finders.remove(self._imports)
+        # Another thread that imports goes through the list that was there.
+        ours: object = self._imports
+        sys.meta_path = [finder for finder in sys.meta_path if finder is not ours]
         largest = sorted(self._imports.own_ns.items(), key=lambda item: -item[1])[:_NAMED]
         return StartUp(
             python_end_ns=self._imports.began_ns,

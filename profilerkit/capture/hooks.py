@@ -7,6 +7,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from threading import get_ident
 from time import perf_counter_ns
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,12 +31,13 @@ class Hooks:
     """Install all hooks of one session that time steps.
 
     Attributes:
+        captures: threads that capture a CUDA graph, and whether an optimizer has stepped in it.
         meters: what is spent after the engine in a backward pass, and after an optimizer step.
     """
 
     __slots__ = (  # see ``StepTracker``
         *("_guard", "_patches", "_record", "_timer", "_tracker", "_workers"),
-        *("meters", "torch_hooked", "watches_backward"),
+        *("captures", "meters", "torch_hooked", "watches_backward"),
     )
 
     def __init__(
@@ -47,6 +49,7 @@ class Hooks:
         workers: WorkerWatch | None = None,
     ) -> None:
         self.torch_hooked = False
+        self.captures: dict[int, bool] = {}
         self.watches_backward = True
         self._record = record
         self._tracker = tracker
@@ -73,9 +76,28 @@ class Hooks:
         if workers is not None:
             patches.patch(BaseProcess, "start", workers.started)
         patches.patch(autograd, "_engine_run_backward", self.timed_backward)
-        starts, ends = self.optimizer_hooks()
-        patches.on_remove(optim.register_optimizer_step_pre_hook(starts).remove)
-        patches.on_remove(optim.register_optimizer_step_post_hook(ends).remove)
+        tables = optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks
+        hooks = zip(tables, self.optimizer_hooks(), strict=True)
+        left = [(table, hook) for table, hook in hooks if not patches.hang(table, hook)]
+        if left:
+            patches.patch(optim.Optimizer, "_optimizer_step_code", functools.partial(self._hung_in_a_step, left))
+
+    def _hung_in_a_step(self, left: list[tuple[Any, Any]], original: Callable[..., Any]) -> Callable[..., Any]:
+        """Hang optimizer hooks where the program has some: on the thread that steps, when no hook of it is called.
+
+        Torch calls ``original`` between the hooks before a step and those after it.
+        """
+
+        def hang(patches: Patches) -> None:
+            while left:
+                patches.hang(*left.pop(), at_once=True)
+
+        def step_code(optimizer: Any) -> None:
+            if left and self._tracker.adopt(get_ident()) and not _is_nested(sys._getframe(1)):
+                self._guard.call(self._patches.apply, hang)
+            original(optimizer)
+
+        return not_compiled(step_code)
 
     def remove(self) -> None:
         """Leave torch as it was."""
@@ -167,8 +189,10 @@ class Hooks:
         ``start_ns`` is 0 where its thread does not train, and for the replay of a graph, whose ``id`` then stands in
         for the optimizer's.
         """
-        tracker = self._tracker
-        if not self._patches.armed or (get_ident() != tracker.thread and not tracker.adopt(get_ident())):
+        tracker, captures, here = self._tracker, self.captures, get_ident()
+        if here in captures:
+            captures[here] = True
+        if not self._patches.armed or (here != tracker.thread and not tracker.adopt(here)):
             return
         marking_ns = tracker.marking_ns
         if start_ns:
@@ -187,10 +211,22 @@ class Hooks:
     def _need_not_ask(self) -> bool:
         """Whether what remains to know of backward passes and optimizer steps is when they were."""
         backward, optimizer = self.meters
-        return self._patches.armed and self.watches_backward and not (backward.is_open or optimizer.is_open)
+        return (
+            not (backward.is_open or optimizer.is_open or self.captures)
+            and self._patches.armed
+            and self.watches_backward
+        )
 
 
-_GRAPHS, _OPTIMIZERS = "torch.cuda.graphs", "torch.optim.optimizer"
+def _is_nested(step: FrameType) -> bool:
+    """Return whether the same function runs further out."""
+    outer = step.f_back
+    while outer is not None and outer.f_code is not step.f_code:
+        outer = outer.f_back
+    return outer is not None
+
+
+_GRAPHS = "torch.cuda.graphs"
 #: Replays of a graph that was captured before the recording, with no other sign of training, after which it is taken to
 #: train: as with backward passes, for which ``StepTracker`` has the same number.
 _REPLAYS_ALONE = 8
@@ -205,7 +241,7 @@ class GraphWatch(Watch):
     """
 
     name = "graphs"
-    needs = ("torch", _GRAPHS, _OPTIMIZERS)
+    needs = ("torch", _GRAPHS)
     unseen = "no CUDA graph that trains was replayed"
 
     def __init__(self, hooks: Hooks, tracker: StepTracker) -> None:
@@ -214,7 +250,6 @@ class GraphWatch(Watch):
         self._guard = Guard("profilerkit's watch on CUDA graphs")
         # Replays until it was known to train; all others are ``_NEVER`` counted.
         self._replays: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._captures: dict[int, tuple[Any, list[int]]] = {}  # by thread: the optimizers that step, and their hook
 
     def install(self, patches: Patches) -> None:
         """Patch the methods that capture and replay."""
@@ -225,7 +260,6 @@ class GraphWatch(Watch):
             ("replay", self._replays_now, self._replayed),
         ):
             patches.patch(graph, name, functools.partial(self._heard, patches, before, after))
-        patches.on_remove(self.close)
 
     def _heard(
         self,
@@ -247,24 +281,11 @@ class GraphWatch(Watch):
         return not_compiled(functools.update_wrapper(heard, original))
 
     def _begins(self, _graph: Any) -> None:
-        here, stepped = get_ident(), list[int]()
-
-        def steps(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if get_ident() == here:
-                stepped.append(id(optimizer))
-
-        self._forget(here)
-        self._captures[here] = sys.modules[_OPTIMIZERS].register_optimizer_step_post_hook(steps), stepped
+        self._hooks.captures[get_ident()] = False
+        self._tracker.fast_thread = 0  # last: now its steps are asked
 
     def _ends(self, graph: Any) -> None:
-        stepped = self._forget(get_ident())
-        self._replays[graph] = _REPLAYS_ALONE if stepped else _NEVER
-
-    def _forget(self, thread: int) -> list[int]:
-        hook, stepped = self._captures.pop(thread, (None, []))
-        if hook is not None:
-            hook.remove()
-        return stepped
+        self._replays[graph] = _REPLAYS_ALONE if self._hooks.captures.pop(get_ident(), False) else _NEVER
 
     def _replays_now(self, _graph: Any) -> None:
         tracker = self._tracker
@@ -283,11 +304,6 @@ class GraphWatch(Watch):
             tracker.worked = True
         else:
             self._hooks.optimizer_stepped(id(graph), 0, perf_counter_ns())
-
-    def close(self) -> None:
-        """Take the hooks of captures out that did not end."""
-        for thread in list(self._captures):
-            self._forget(thread)
 
     def reason(self) -> str:
         """Return why no replay was seen."""

@@ -28,6 +28,10 @@ def uncounted(function: _Function) -> _Function:
     return function
 
 
+def nothing(*_given: Any) -> None:
+    """Do nothing: stays in a table of torch's hooks in place of one of ours."""
+
+
 @dataclass(slots=True)
 class _Patch:
     owner: Any
@@ -78,6 +82,29 @@ class Patches:
             if callback not in callbacks:
                 callbacks.append(callback)
                 self.on_remove(functools.partial(take_out, callback))
+
+    def hang(self, table: Any, hook: Callable[..., Any], *, at_once: bool = False) -> bool:
+        """Put a hook into an ``OrderedDict`` of torch's; false where a walk of the table may be under way.
+
+        A walk raises when an entry comes or goes before its last one. So ours comes into an empty table, goes from one
+        that has no other, and else takes, and leaves, a place in which there is ``nothing``. Between a comparison and
+        what follows from it no other thread runs (CPython 3.11 to 3.13). ``at_once`` says that nobody walks now.
+        """
+        key = next((key for key, found in tuple(table.items()) if found is nothing), None)
+        if key is None:
+            key = sys.modules["torch.utils.hooks"].RemovableHandle(table).id
+            if table and not at_once:
+                return False
+        table[key] = hook
+
+        def take_out() -> None:
+            if table == {key: hook}:
+                del table[key]
+            else:
+                table[key] = nothing
+
+        self.on_remove(take_out)
+        return True
 
     def on_remove(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` at the end, for what torch itself keeps a list of."""

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from profilerkit.capture import handoff
 from profilerkit.capture.environment import NOTEBOOK, Imports, in_kernel, note
 from profilerkit.capture.guard import Guard
-from profilerkit.capture.patches import uncounted
+from profilerkit.capture.patches import Patches, uncounted
 from profilerkit.capture.profiler import profile
 from profilerkit.capture.settings import RunOptions, read_options
 from profilerkit.cli.console import Console
@@ -29,20 +30,23 @@ class Watch:
     def __init__(self, begin: Callable[[], object]) -> None:
         self._begin = begin
         self._is_over = False
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
 
     def install(self) -> None:
         """Wait for a DataLoader to be iterated, a backward pass or an optimizer step."""
-        data = sys.modules["torch.utils.data.dataloader"]
-        self._patch(data.DataLoader, "__iter__")
-        self._patch(data._BaseDataLoaderIter, "__init__")  # a loader that makes iterators in a way of its own
-        self._patch(sys.modules["torch.autograd"], "_engine_run_backward")
-        hook = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._optimizer_steps)
-        self._undo.append(hook.remove)
+        self._patches.apply(self._hang)
 
-    def _patch(self, owner: Any, name: str) -> None:
-        original = owner.__dict__[name]
+    def _hang(self, patches: Patches) -> None:
+        data, optim = sys.modules["torch.utils.data.dataloader"], sys.modules["torch.optim.optimizer"]
+        for owner, name in (
+            (data.DataLoader, "__iter__"),
+            (data._BaseDataLoaderIter, "__init__"),  # a loader that makes iterators in a way of its own
+            (sys.modules["torch.autograd"], "_engine_run_backward"),
+        ):
+            patches.patch(owner, name, partial(self._first, owner, name))
+        patches.hang(optim._global_optimizer_pre_hooks, self._optimizer_steps)
 
+    def _first(self, owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def first(*args: Any, **kwargs: Any) -> Any:
             if not self._is_over:
                 is_outermost = owner.__dict__[name] is first
@@ -51,12 +55,7 @@ class Watch:
                     return getattr(owner, name)(*args, **kwargs)
             return original(*args, **kwargs)
 
-        def restore() -> None:
-            if owner.__dict__[name] is first:
-                setattr(owner, name, original)
-
-        setattr(owner, name, uncounted(first))
-        self._undo.append(restore)
+        return uncounted(first)
 
     def _optimizer_steps(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not self._is_over:
@@ -64,8 +63,7 @@ class Watch:
 
     def _sign(self) -> None:
         self._is_over = True
-        while self._undo:
-            self._undo.pop()()
+        self._patches.remove()
         self._begin()
 
 
