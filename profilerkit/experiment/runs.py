@@ -94,8 +94,14 @@ class Runner(msgspec.Struct, kw_only=True):
         out.mkdir(parents=True)
         began_s = time.monotonic()
         problem = self._start(place, out, changes, deep=deep)
+        seconds = time.monotonic() - began_s
         said = _last_line(out / "output.txt") if problem else ""
-        return _read(place, out, changes, time.monotonic() - began_s, f"{problem}: {said}" if said else problem)
+        problem = f"{problem}: {said}" if said else problem
+        try:
+            ended = read_document(out / "rank_00000.json", Ended)
+        except (OSError, ValueError):
+            return Ran(place=place, seconds=seconds, problem=problem or "it ended before it trained")
+        return _judged(place, ended, changes, seconds, problem)
 
     def _start(self, place: Path, out: Path, changes: Sequence[SettingChange], *, deep: bool) -> str:
         """Run the command to its end; why it ended badly, empty where it did not."""
@@ -132,7 +138,7 @@ class Runner(msgspec.Struct, kw_only=True):
             path=str(place),
             choices={"analyze": False, "deep": deep},
             quiet=True,
-            trial=_order(changes, self.steps, self.seconds, out),
+            trial={"changes": _made(changes), "steps": self.steps, "seconds": self.seconds, "seed": 0, "out": str(out)},
         ).put(variables)
         return variables
 
@@ -162,18 +168,13 @@ def _last_line(output: Path) -> str:
     return lines[-1].strip()[:200] if lines else ""
 
 
-def _order(changes: Sequence[SettingChange], steps: int, seconds: float, out: Path) -> dict[str, Any]:
-    """What the training process is told; see ``capture.trial``."""
-    made = [[change.setting, change.proposed] for change in changes if not change.setting.startswith(VARIABLE)]
-    return {"changes": made, "steps": steps, "seconds": seconds, "seed": 0, "out": str(out)}
+def _made(changes: Sequence[SettingChange]) -> list[tuple[str, Any]]:
+    """What is changed in the training process; variables of the environment are set before it starts."""
+    return [(change.setting, change.proposed) for change in changes if not change.setting.startswith(VARIABLE)]
 
 
-def _read(place: Path, out: Path, changes: Sequence[SettingChange], seconds: float, problem: str) -> Ran:
+def _judged(place: Path, ended: Ended, changes: Sequence[SettingChange], seconds: float, problem: str) -> Ran:
     """What a run recorded; one that ended badly after its end was asked for is as good as another."""
-    try:
-        ended = read_document(out / "rank_00000.json", Ended)
-    except (OSError, ValueError):
-        return Ran(place=place, seconds=seconds, problem=problem or "it ended before it trained")
     refused = (
         f"{change.setting}: {ended.refused[change.setting]}" for change in changes if change.setting in ended.refused
     )
@@ -204,16 +205,17 @@ class InProcess(msgspec.Struct, kw_only=True):
     def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
         """Call it once and read what it recorded."""
         from profilerkit.capture.profiler import profile
-        from profilerkit.capture.trial import changed
+        from profilerkit.capture.trial import Order, changed
 
-        place, out = self.directory / name, self.directory / "ends" / name
+        place = self.directory / name
         if any(change.setting.startswith(VARIABLE) for change in changes):
             return Ran(place=place, problem="a variable of the environment needs a new process: use profilerkit try")
-        out.mkdir(parents=True)
-        began_s, problem = time.monotonic(), ""
+        order = Order(changes=_made(changes), steps=self.steps, seconds=self.seconds)
+        began_s, problem, made = time.monotonic(), "", None
         try:
-            with profile(place, deep=deep, analyze=False), changed(_order(changes, self.steps, self.seconds, out)):
+            with profile(place, deep=deep, analyze=False), changed(order) as made:
                 self.train()
         except Exception as error:  # noqa: BLE001  what the function raises with a change is the answer about the change
             problem = f"{type(error).__name__}: {error}"
-        return _read(place, out, changes, time.monotonic() - began_s, problem)
+        ended = Ended() if made is None else msgspec.convert(made.document(), Ended)
+        return _judged(place, ended, changes, time.monotonic() - began_s, problem)
