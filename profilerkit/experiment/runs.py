@@ -175,10 +175,9 @@ def _made(changes: Sequence[SettingChange]) -> list[tuple[str, Any]]:
 
 def _judged(place: Path, ended: Ended, changes: Sequence[SettingChange], seconds: float, problem: str) -> Ran:
     """What a run recorded; one that ended badly after its end was asked for is as good as another."""
-    refused = (
-        f"{change.setting}: {ended.refused[change.setting]}" for change in changes if change.setting in ended.refused
-    )
-    problem = next(refused, problem if ended.ended == "program" else "")
+    names = [name for name, _ in _made(changes) if name not in ended.applied]
+    left = (f"{name}: {ended.refused.get(name, 'the change was not made')}" for name in names)
+    problem = next(left, problem if ended.ended == "program" else "")
     if problem:
         return Ran(place=place, seconds=seconds, ended=ended, problem=problem)
     try:
