@@ -295,7 +295,7 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         collectives=detail.comm.table if detail.comm else (),
         run=run,
         **fields_of(detail, "steps", "kernels", "compute", "memory", "workers", "median_step"),
-        **fields_of(facts, "rank_steps", "job_steps", "trust", "communication", "probes"),
+        **fields_of(facts, "rank_steps", "job_steps", "trust", "communication"),
     )
 
 

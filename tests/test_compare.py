@@ -479,14 +479,6 @@ def test_findings_are_gone_new_worse_better_or_unchanged():
     ]
 
 
-def test_a_probe_in_one_of_two_runs_changes_no_finding():
-    probed = replace(finding(expected=0.05), predicted=finding(expected=0.2).saving)
-    nothing = replace(probed, saving=None)
-    for other in (probed, nothing):
-        assert states({"IN001": (finding(expected=0.2),)}, {"IN001": (other,)}) == [("IN001", "unchanged")]
-        assert states({"IN001": (other,)}, {"IN001": (finding(expected=0.2),)}) == [("IN001", "unchanged")]
-
-
 def test_without_savings_the_severity_tells():
     low, high = (replace(finding(severity=word), saving=None) for word in ("low", "high"))
     assert states({"IN001": (low,)}, {"IN001": (high,)}) == [("IN001", "worse")]

@@ -10,7 +10,7 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.series import Stall
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Probed, Saving
+from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
 from profilerkit.model.run import STEP_TIMERS, Loader, Signal, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps
 from profilerkit.model.verdict import RECORD, RECORD_MORE
@@ -64,31 +64,6 @@ REACHED = {
 def test_the_verdict_is_reached(bound, detail):
     found = verdict_of(REACHED[bound, detail])
     assert (found.bound, found.detail) == (bound, detail)
-
-
-def probed(share):
-    probe = Probed(name="input", change="one batch", share=share, low=share - 0.01, high=share + 0.01, steps=20)
-    return replace(FIRES["IN001"], probes=(probe,))
-
-
-def test_verdict_follows_what_a_probe_measured():
-    assert verdict_of(FIRES["IN001"]).saving.expected == pytest.approx(0.4)
-    assert verdict_of(probed(0.39)).saving.method == "analytic"
-    less = verdict_of(probed(0.2))
-    assert (less.bound, less.confidence, less.saving.expected) == ("input-bound", "medium", 0.2)
-    assert "saves up to 21 % (20 % expected) of the step, as a probe in the run measured." in less.consequence
-    none = verdict_of(probed(0.03))
-    assert (none.bound, none.confidence, none.saving) == ("compute-bound", "medium", None)
-    (ruled_out,) = (row for row in none.ruled_out if row.bound == "input-bound")
-    assert (ruled_out.share, ruled_out.saving) == (pytest.approx(0.4), 0.03)
-    assert verdict_of(probed(-0.02)).bound == "compute-bound"
-
-
-def test_verdict_is_not_sure_of_a_finding_whose_fix_a_probe_refuted():
-    slower = Probed(name="workers", change="num_workers 4 → 8", share=-0.3, low=-0.31, high=-0.29, steps=20)
-    found = verdict_of(replace(FIRES["IN003"], probes=(slower,)))
-    assert (found.bound, found.confidence) == ("input-bound", "medium")
-    assert "Without it a step is" in found.consequence
 
 
 @pytest.mark.parametrize(

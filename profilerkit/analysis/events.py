@@ -90,15 +90,6 @@ def phases_aside(events: Events, names: Mapping[int, str]) -> Timed:
     return timed(events[(events["kind"] == EventKind.PHASE) & here & ~np.isin(events["name"], feeding)])
 
 
-def put_in(events: Events, start: I64) -> Mask:
-    """``(n_steps,)`` which of the steps that begin at ``start`` a probe put in, by the PROBE records of ``events``."""
-    found = np.zeros(len(start), dtype=np.bool_)
-    for probe in events[events["kind"] == EventKind.PROBE]:
-        low = int(probe["start"])
-        found |= (start >= low) & (start < low + int(probe["dur"]))
-    return found
-
-
 def is_whole(record: RankRecord, kind: EventKind) -> bool:
     """Whether the records of a kind tell its time: backward passes may be timed no longer, to save their cost."""
     backward = record.meta.features.get("backward") if record.meta else None
@@ -159,7 +150,7 @@ def skipped_batches(events: Events) -> SkippedBatches | None:
 
 
 #: What has a name of its own and is no part of an evaluation.
-_NAMED = (EventKind.SAVE, EventKind.COMPILE, EventKind.WINDOW, EventKind.PROBE)
+_NAMED = (EventKind.SAVE, EventKind.COMPILE, EventKind.WINDOW)
 #: Gaps without an evaluation that tell how long one usually is (a choice).
 _FEWEST_USUAL = 3
 _NEVER = np.iinfo(np.int64).max

@@ -18,7 +18,6 @@ from profilerkit.analysis.job_facts import (
     judged_of,
     known_world,
     memory_of_run,
-    probed,
     scaled_shares,
     timed_rank,
     with_links,
@@ -320,9 +319,6 @@ class Facts:
         if record is None or log is None:
             return Surroundings()
         return surroundings(record, log, [rank.record for rank in self.job.ranks if rank.record])
-
-    #: Probes that were asked for, made or not.
-    probes = _member(lambda facts: probed(facts.record.probes if facts.record else None))
 
     # The device and its memory.
 

@@ -85,10 +85,8 @@ def _rank(entry: RankRecord, log: StepLog | None) -> LiveRank:
 
 
 def _timed_rows(log: StepLog) -> I64:
-    """Positions of the run's own steps, as far as the device has ended them where it has a clock."""
-    ended = np.ones(len(log.time), dtype=np.bool_) if log.device is None else log.device.time >= 0
-    own = ended & (np.array(log.state) != "probe")
-    return np.flatnonzero(own if own.any() else ended)
+    """Positions of the steps that the device has ended where it has a clock, else of all."""
+    return np.arange(len(log.time)) if log.device is None else np.flatnonzero(log.device.time >= 0)
 
 
 def _recent_rows(log: StepLog) -> I64:

@@ -57,15 +57,15 @@ def place(variables: Mapping[str, str], session: int) -> Place:
     return replace(found, first_here=session == 1)
 
 
-def joined() -> tuple[int, int] | None:
+def _joined() -> tuple[int, int] | None:
     """Rank and size of torch's process group; ``None`` without one of several ranks."""
-    group = with_process_group()
+    group = _with_process_group()
     if group is None or group.get_world_size() < 2:
         return None
     return int(group.get_rank()), int(group.get_world_size())
 
 
-def with_process_group() -> Any:
+def _with_process_group() -> Any:
     """``torch.distributed``, if it was imported and a process group is initialised; else ``None``."""
     group: Any = sys.modules.get("torch.distributed")
     return group if group is not None and group.is_available() and group.is_initialized() else None
@@ -97,7 +97,7 @@ def _spawned_place(variables: Mapping[str, str], session: int) -> Place | None:
 
     On several hosts their parents differ, and where they met is what they share.
     """
-    found = joined()
+    found = _joined()
     if found is None:
         return None
     rank, world_size = found
@@ -182,7 +182,7 @@ class FlightWatch(Watch):
     def beat(self) -> None:
         """Look for a process group, which may be gone at the end of the block."""
         if self.joined is None:
-            self.joined = joined()
+            self.joined = _joined()
 
     def close(self) -> None:
         """Write what the recorder holds."""
@@ -214,7 +214,7 @@ class DdpWatch(Watch):
         """Watch the making of models; those made before, which need a process group, are looked for once."""
         wrapper = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
         patches.patch(wrapper, "__init__", lambda original: self._watched(original, patches))
-        if with_process_group() is not None:
+        if _with_process_group() is not None:
             for model in gc.get_referrers(wrapper, *wrapper.__subclasses__()):
                 if issubclass(type(model), wrapper):
                     self._remember(model)

@@ -19,7 +19,7 @@ CLAIM = "_profilerkit_claim"
 #: Whose samplers draw nothing when they are asked for their length.
 _SAMPLERS = ("torch", "torchdata", "accelerate")
 #: ``torch.utils.data._DatasetKind.Iterable``
-ITERABLE_KIND = 1
+_ITERABLE_KIND = 1
 
 
 class Source:
@@ -52,7 +52,7 @@ def _asked_length(source: object) -> int | None:
     if isinstance(source, (list, tuple, range)):
         return len(source)
     sampler = getattr(source, "_index_sampler", None)
-    if sampler is None or getattr(source, "_dataset_kind", 0) == ITERABLE_KIND or not _only_counts(sampler):
+    if sampler is None or getattr(source, "_dataset_kind", 0) == _ITERABLE_KIND or not _only_counts(sampler):
         return None
     return len(sampler)
 
@@ -75,7 +75,7 @@ _LOADER_OF = {
     "_StatefulMultiProcessingDataLoaderIter": "StatefulDataLoader",
 }
 #: By torch's number for the kind of a loader's dataset: nothing is known of other loaders.
-_IS_ITERABLE: dict[int | None, bool] = {0: False, ITERABLE_KIND: True}
+_IS_ITERABLE: dict[int | None, bool] = {0: False, _ITERABLE_KIND: True}
 
 
 def loader_settings(loader: Any) -> Loader:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
 from profilerkit.capture.guard import Guard, announce
-from profilerkit.capture.settings import OVERHEAD_BUDGET, Faults, Settings, budget_of, path_of, probes_of, whole
+from profilerkit.capture.settings import OVERHEAD_BUDGET, Faults, Settings, budget_of, path_of, whole
 from profilerkit.errors import ProfilerkitError, UsageError
 
 if TYPE_CHECKING:
@@ -164,7 +164,6 @@ def profile(
     host: bool = True,
     analyze: bool = True,
     summaries: bool = False,
-    probes: Sequence[str] = (),
     enabled: bool = True,
     overhead_budget: float | None = None,
 ) -> Profile:
@@ -183,8 +182,6 @@ def profile(
         host: sample the host once per second.
         analyze: write the report at the end of the block.
         summaries: summarise the traces, for ``profilerkit reduce``.
-        probes: measure in the run what a fix can save: ``input``, ``workers``, ``comm``, ``bf16``. Each adds 25 to 100
-            steps, which your own step counters count too. ``bf16`` may raise an error in your loop.
         enabled: ``False`` turns everything off at no cost.
         overhead_budget: largest share of a step to spend; default ``PROFILERKIT_OVERHEAD_BUDGET``, or 0.01.
     """
@@ -202,7 +199,6 @@ def profile(
         host=host,
         analyze=analyze,
         summaries=summaries,
-        probes=faults.spare((), probes_of, probes),
         enabled=enabled,
         overhead_budget=faults.spare(OVERHEAD_BUDGET, budget_of, overhead_budget, os.environ),
     )

@@ -189,7 +189,7 @@ class Schedule:
         self._alone, self._asks = alone, asks
         self._times, self._recurrence, self._settling = StepTimes(), Recurrence(), Settling()
         self._device_times: StepTimes | None = None
-        self.first_is_due = True
+        self._first_is_due = True
         self._due = settings.warmup_steps
         self._planned: list[WindowRequest] = []
         self._to_ask = False  # the first window opened too early for all ranks, or not at all
@@ -221,16 +221,16 @@ class Schedule:
     def opened(self, plan: WindowRequest) -> None:
         """The window is open; the one after it is due."""
         if plan.kind == "scheduled":
-            self.first_is_due = self.waits = False
+            self._first_is_due = self.waits = False
         self._pass(plan.first_step)
 
     def missed(self, plan: WindowRequest) -> None:
         """The window could not be opened, or gave way: another one takes its place."""
         if plan.kind == "scheduled" and self._alone:
-            self._tries += not self.first_is_due  # it had been opened
-            self.first_is_due, self._due = self._tries < _MOST_TRIES, self._settings.warmup_steps
+            self._tries += not self._first_is_due  # it had been opened
+            self._first_is_due, self._due = self._tries < _MOST_TRIES, self._settings.warmup_steps
         elif plan.kind == "scheduled":
-            self.first_is_due, self._to_ask = False, self._asks and not self._tries
+            self._first_is_due, self._to_ask = False, self._asks and not self._tries
             self._tries += 1
         self._pass(plan.first_step)
 
@@ -241,7 +241,7 @@ class Schedule:
 
     def stop(self) -> None:
         """Open nothing any more."""
-        self._planned, self.first_is_due, self._to_ask, self._due = [], False, False, NEVER
+        self._planned, self._first_is_due, self._to_ask, self._due = [], False, False, NEVER
         self._watches_slow_steps = False
         self.look_at = NEVER
 
@@ -308,7 +308,7 @@ class Schedule:
 
     def _scheduled(self, number: int) -> WindowRequest | None:
         every, steps = self._settings.trace_every, self._settings.trace_steps
-        if self.first_is_due:
+        if self._first_is_due:
             settled = self._settling.is_over(self._times.last(3))
             if number < self._due:
                 return None
@@ -326,13 +326,13 @@ class Schedule:
 
     def _pass(self, first_step: int) -> None:
         every = self._settings.trace_every
-        if not self.first_is_due:
+        if not self._first_is_due:
             past = max(0, first_step - self._settings.warmup_steps)
             self._due = NEVER if every is None else self._settings.warmup_steps + (past // every + 1) * every
         self.look_at = self._next_look(first_step - 1)
 
     def _next_look(self, number: int) -> int:
-        if self.first_is_due:
+        if self._first_is_due:
             return max(number + 1, self._settings.warmup_steps - _LOOKED_AT_BEFORE)
         planned = self._planned[0].first_step - 1 if self._planned else NEVER
         return max(number + 1, min(self._due, planned, number + _LOOK_AGAIN if self._to_ask else NEVER))

@@ -26,8 +26,6 @@ from profilerkit.capture.loader_patches import wrapped
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.overhead import Budget, RunningCost, stages
 from profilerkit.capture.patches import Watch, Watches
-from profilerkit.capture.probes.feed import ProbedTimer
-from profilerkit.capture.probes.probing import Probing
 from profilerkit.capture.settings import Settings, take_options
 from profilerkit.capture.stacks import stack_sampler
 from profilerkit.capture.steps import StepTracker
@@ -96,11 +94,9 @@ class Session:
             writer, self._recorder.record, settings, place, loader_seen=lambda: self._timer.fetches > 0
         )
         self._traces = settings.deep and self._window.traces
-        self._probing = Probing(settings, place, self._window, record) if settings.probes else None
-        self._tracker = StepTracker(record, self._probing or (self._window if self._traces else None))
+        self._tracker = StepTracker(record, self._window if self._traces else None)
         self._window.wake = self._tracker.leave_fast_path
-        timed = (record, self._tracker, self._guard, self._window)
-        self._timer = self._probing.feed(ProbedTimer(*timed)) if self._probing else FetchTimer(*timed)
+        self._timer = FetchTimer(record, self._tracker, self._guard, self._window)
         self._workers = WorkerWatch(record, self._timer, writer.path) if settings.light else None
         self._hooks = Hooks(record, self._tracker, self._timer, self._guard, self._workers)
         self._exits = Exits(lambda: self._tracker.count, self._leave)
@@ -259,8 +255,6 @@ class Session:
         self._recorder.disarm()
 
     def _switch_off(self) -> None:
-        if self._probing is not None and self._probing.when_outside(self._switch_off):
-            return
         self._armed = False
         self._hooks.remove()
         self._watches.patches.remove()
@@ -314,9 +308,6 @@ class Session:
             self._write_last_meta()
 
     def _finish_steps(self) -> None:
-        if self._probing is not None:
-            self._probing.close()
-            self._probing.write(self._writer)
         if self._guard.failure is not None:
             self._window.abort()
             return

@@ -3,14 +3,13 @@
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
 from profilerkit.capture.guard import announce
 from profilerkit.errors import UsageError
-from profilerkit.model.probe_names import PROBE_WORDS, ProbeName
 
 _R = TypeVar("_R")
 _Ts = TypeVarTuple("_Ts")
@@ -38,16 +37,11 @@ class Settings:
     with_stack: bool = False
     overhead_budget: float = OVERHEAD_BUDGET
     summaries: bool = False
-    probes: tuple[ProbeName, ...] = ()
     quiet: bool = False
 
     def as_text(self) -> dict[str, str]:
         """Every setting but the path, for the manifest."""
-        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "path"}
-        return {
-            name: ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
-            for name, value in values.items()
-        }
+        return {one.name: str(getattr(self, one.name)) for one in fields(self) if one.name != "path"}
 
 
 class Faults:
@@ -61,7 +55,7 @@ class Faults:
         try:
             return read(*given)
         except UsageError as error:
-            used = {None: "the default", (): "none"}.get(default, default)  # type: ignore[call-overload]
+            used = "the default" if default is None else default
             self._said.append(f"{error.in_one_line}. {used} is used instead")
             return default
 
@@ -106,19 +100,6 @@ def whole(name: str, value: int, least: int) -> int:
             hint="pass deep=False to record without a trace" if name == "trace_steps" else "",
         )
     return value
-
-
-def probes_of(names: Iterable[str]) -> tuple[ProbeName, ...]:
-    """``names`` as probes, each once.
-
-    Raises:
-        UsageError: there is no such probe.
-    """
-    wanted = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(dict.fromkeys(names))
-    unknown = [name for name in wanted if name not in PROBE_WORDS]
-    if unknown:
-        raise UsageError(f"no such probe: {unknown[0]!r:.60}", hint=f"the probes are {', '.join(PROBE_WORDS)}")
-    return tuple(name for name in PROBE_WORDS if name in wanted)
 
 
 def budget_of(given: float | None, environment: Mapping[str, str]) -> float:
@@ -178,8 +159,6 @@ class RunOptions:
         """What the script asked for, less what the command line says otherwise."""
         known = {one.name for one in fields(Settings)}  # another version may offer more
         asked = {name: value for name, value in self.choices.items() if name in known}
-        if "probes" in asked:
-            asked["probes"] = tuple(asked["probes"])  # JSON knows lists only
         from profilerkit.capture.environment import script_name
 
         named = self.path or script.path

@@ -61,7 +61,7 @@ _EDGES: dict[str, StackPlace] = {_FETCHES: "input", "input": "input", "collate":
 _CALLED: dict[str, StackPlace] = {"backward": "backward", "optimizer": "optimizer", "save": "save"}
 #: Capture's own work in which others are called.
 _OWN_FILES = ("capture/deep.py", "capture/windows.py")
-_FETCH_FILES = ("capture/loader.py", "capture/loader_patches.py", "capture/probes/feed.py")
+_FETCH_FILES = ("capture/loader.py", "capture/loader_patches.py")
 
 
 #: ``os.pread`` lets go of the interpreter, and getting it back from a thread that computes costs a look 0.1 ms.

@@ -50,7 +50,7 @@ _NOBODY = Quiet(NEVER, NEVER, NEVER)
 
 
 class Observer(Protocol):
-    """Follows steps as they happen, as trace windows and probes do."""
+    """Follows steps as they happen, as trace windows do."""
 
     def step_started(self, number: int) -> None:
         """Step ``number`` starts now."""

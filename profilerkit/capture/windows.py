@@ -88,11 +88,6 @@ class DeepWindows:
         """Why there is no usable trace; empty when there is one."""
         return "" if self._usable else self._why_not
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no window is open, and the one after the warm-up is over."""
-        return self.window is None and not self._schedule.first_is_due
-
     def span(self, name: str) -> AbstractContextManager[object] | None:
         """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
         window = self.window

@@ -6,8 +6,7 @@ import os
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing.process import current_process
 from pathlib import Path
 from time import perf_counter_ns
@@ -284,22 +283,6 @@ _RECEIVED = 2
 _LOCKS = (b"futex", b"lock_inode", b"posix_lock", b"flock")
 
 
-class _Unwatched:
-    """How many loaders are being opened whose workers are to be as they would bare."""
-
-    depth = 0
-
-
-@contextmanager
-def unwatched() -> Iterator[None]:
-    """Start workers that are not watched."""
-    _Unwatched.depth += 1
-    try:
-        yield
-    finally:
-        _Unwatched.depth -= 1
-
-
 class WorkerWatch:
     """The main process's side of what happens in workers. A failure in here ends the watch, not the recording."""
 
@@ -325,7 +308,7 @@ class WorkerWatch:
             target: Any = getattr(process, "_target", None)
             code: Any = getattr(target, "__code__", None)
             is_loop = code is not None and _OF_A_LOOP.issubset(code.co_varnames[: code.co_argcount])
-            if _Unwatched.depth == 0 and is_loop:
+            if is_loop:
                 process._target = functools.partial(watched_loop, str(self._directory.absolute()), target)
             original(process)
 

@@ -33,7 +33,7 @@ The command keeps its arguments, input, output, signals and exit code. Recording
 starts at the first DataLoader iteration, backward pass or optimizer step, and
 ends with the program. A profile block in the script joins the recording."""
 
-_WITH_VALUE = ("-o", "--output", "--trace-steps", "--warmup-steps", "--trace-every", "--probe", "--color")
+_WITH_VALUE = ("-o", "--output", "--trace-steps", "--warmup-steps", "--trace-every", "--color")
 #: What Python runs; ``""`` is of a script without a suffix.
 _SCRIPTS = ("", ".py", ".pyc", ".pyw", ".pyz", ".zip")
 _CHOICES = ("trace_steps", "warmup_steps", "trace_every", "with_stack", "summaries")
@@ -81,12 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=True,
         help="summarise the traces of each rank, for profilerkit reduce",
-    )
-    parser.add_argument(
-        "--probe",
-        metavar="NAMES",
-        help="measure in the run what a fix can save: input, workers, comm, bf16. Each probe adds 25 to 100 steps, "
-        "which your own step counters count too. bf16 may raise an error. All ranks need the same probes",
     )
     for name, text in _OFF.items():
         parser.add_argument(f"--no-{name}", dest=name, action="store_const", const=False, help=text)
@@ -245,13 +239,11 @@ def python_options(words: Sequence[str]) -> list[str]:
 
 
 def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str]:
-    from profilerkit.capture.settings import RunOptions, budget_of, probes_of
+    from profilerkit.capture.settings import RunOptions, budget_of
 
     variables = dict(os.environ)
     budget_of(None, variables)  # refused here, where nothing runs yet
     choices = {name: getattr(arguments, name) for name in (*_CHOICES, *_OFF)}
-    if arguments.probe is not None:
-        choices["probes"] = probes_of(name.strip() for name in arguments.probe.split(","))
     RunOptions(
         pid=os.getpid(),
         start_directory=str(Path(__file__).absolute().with_name("start")),

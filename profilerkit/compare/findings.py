@@ -97,8 +97,7 @@ def _state(before: Finding | None, after: Finding | None, verdict: Judgement) ->
         return "gone"
     if before is None:
         return "new"
-    # Before any probe: one of the runs may have had none.
-    old, new = before.prediction, after.prediction
+    old, new = before.saving, after.saving
     if old and new:
         more = new.expected - old.expected
         is_seen = (old.high < new.low or new.high < old.low) or verdict == ("slower" if more > 0 else "faster")

@@ -176,9 +176,8 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     elif (found := verdict.saving) is not None:
         saved = format_saving(found.low, found.expected, found.high, found.method)
         is_bound = found.method == "bound"
-        by_probe = ", as a probe in the run measured" if is_bound and best and best.finding.predicted else ""
         by_a_fix = is_bound or best is None or best.finding.fix is not None or best.saving != found
-        whole = f"The best fix saves {saved} of {judged(facts)}{by_probe}."
+        whole = f"The best fix saves {saved} of {judged(facts)}."
         if best is not None and best.fixes > 1:
             whole, by_a_fix = f"Its {best.fixes} fixes together save {saved} of {judged(facts)}.", True
         sentences.append(whole if by_a_fix else f"Without it a step is {saved} shorter.")

@@ -332,7 +332,7 @@ def best_fix(outcomes: Sequence[Outcome], best: Best) -> Saving:
 
 
 def priced_parts(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Parts whose cost a finding is about that has a saving worth naming, or one that a probe proved to be less.
+    """Parts whose cost a finding is about that has a saving worth naming.
 
     And those whose own rule the user silenced.
     """
@@ -342,7 +342,7 @@ def priced_parts(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
         out += own if own and outcome.status in ("off", "suppressed") else ()
         for finding in (*outcome.findings, *outcome.suppressed):
             is_worth_it = finding.saving is not None and finding.saving.expected >= CONTENDER_SAVING
-            if finding.bound and (is_worth_it or finding.predicted is not None):
+            if finding.bound and is_worth_it:
                 # A rule of another package says with its bound alone what it is about.
                 family = BOUND_FAMILY[finding.bound]
                 out += own if own is not None else [name for name, (known, _) in PARTS.items() if known == family]
@@ -356,11 +356,6 @@ def largest_unpriced(facts: Facts, priced_parts: Sequence[str]) -> tuple[str, fl
     shares = {part.part: unexplained_share(facts) if part.part == "idle.unknown" else part.share for part in parts}
     largest = max(shares, key=lambda name: shares[name], default="")
     return largest, shares.get(largest, 0.0)
-
-
-def is_contradicted(outcomes: Sequence[Outcome]) -> bool:
-    """Whether a probe measured another saving than some finding predicted: then something here is not understood."""
-    return any(finding.predicted is not None for outcome in outcomes for finding in outcome.findings)
 
 
 def most_suppressed(outcomes: Sequence[Outcome]) -> float:

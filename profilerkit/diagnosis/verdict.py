@@ -27,7 +27,6 @@ from profilerkit.diagnosis.savings import (
     Best,
     best_fix,
     best_per_bound,
-    is_contradicted,
     joined,
     largest_unpriced,
     most_suppressed,
@@ -90,8 +89,6 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
         if hidden:
             helps, command = what_to_record(facts)
             verdict = revise(verdict, confidence="low", refuted_by=helps, command=command)
-        if is_contradicted(outcomes):
-            verdict = revise(verdict, confidence=weakest(verdict.confidence, "medium"))
         return _with_scope(facts, outcomes, revise(verdict, saving=best_fix(outcomes, own) if own else None), best)
     verdict = _unnamed(facts, _ranked(best), outcomes)
     return _with_scope(facts, outcomes, verdict, best)
@@ -148,7 +145,7 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
     if leading is not None:
         # A fix that saves little leaves the rest of it where it is.
         return revise(_named(facts, leading, (), {}), confidence="low", contenders=contenders)
-    is_doubted = share >= NOTED_UNPRICED or facts.mode != "gpu" or is_contradicted(outcomes)
+    is_doubted = share >= NOTED_UNPRICED or facts.mode != "gpu"
     sure: Confidence = "medium" if is_doubted else "high"
     of_kernels = all(bound in _OF_KERNELS and _lost(facts, bound) < CONTENDER_SAVING for bound in contenders)
     # On a busy machine such a saving comes and goes from one recording to the next.

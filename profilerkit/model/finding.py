@@ -1,45 +1,9 @@
-"""Define what a rule says: evidence, saving, fix, finding, outcome; and what an in-run probe measured beside it."""
+"""Define what a rule says: evidence, saving, fix, finding and outcome."""
 
 from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
-
-from profilerkit.model.probe_names import ProbeName
-
-#: How a prediction and a probe agree: they do; the probe gained clearly less, or clearly more; it tried other values
-#: than the fix proposes; or the steps beside it were not like those of the run.
-Agreement = Literal["agrees", "below", "above", "other", "unlike"]
-
-
-class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold how much shorter the run's own steps were with one thing changed. It is measured, or ``None``.
-
-    Attributes:
-        change: what its steps did differently, with the values.
-        share: how much shorter they were, of the step before and after; negative where they were longer. ``None`` where
-            the probe was not made or not finished.
-        step_ns: mean step of the run beside it, which ``share`` is of; ``None`` without ``share``.
-        without_ns: mean step without the change: that, or one on a batch at hand where that one is too; likewise.
-        first_step: number of the first step that the probe put in; ``None`` where it put in none.
-        reason: why there is no ``share``; else what weakens it; may be empty.
-        agreement: with the saving that a finding predicts; ``None`` where there is nothing to compare.
-    """
-
-    name: ProbeName
-    change: str = ""
-    share: float | None = None
-    low: float | None = None
-    high: float | None = None
-    steps: int = 0
-    step_ns: int | None = None
-    without_ns: int | None = None
-    probed_ns: int | None = None
-    first_step: int | None = None
-    last_step: int | None = None
-    reason: str = ""
-    agreement: Agreement | None = None
-
 
 Source = Literal["measured", "derived", "estimated"]
 #: Best first: a sum may claim only the source of its weakest part.
@@ -50,7 +14,7 @@ Status = Literal["fired", "passed", "not_applicable", "missing_data", "error", "
 Bound = Literal[
     "input-bound", "memory-bound", "comm-bound", "compute-bound", "overhead-bound", "balanced", "inconclusive"
 ]
-Method = Literal["bound", "analytic", "replay", "probe"]
+Method = Literal["bound", "analytic", "replay"]
 
 #: In ``Evidence.behind``: the lengths of the steps.
 STEP_LENGTHS = "step"
@@ -99,8 +63,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         high: a value it should not exceed; where nothing narrowed the interval, the bound.
-        calibration: ``uncalibrated``, on how many applied fixes the interval was calibrated, or ``measured in this
-            run`` of what a probe gained.
+        calibration: ``uncalibrated``, or on how many applied fixes the interval was calibrated.
         bound: the largest possible saving, including noise, if ``high`` is below it.
     """
 
@@ -170,8 +133,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         throughput: of a fix that makes the step do more, not end sooner; ``None`` otherwise.
         overlaps: code of the rule whose finding saves no less, and some or all of the same time: the two do not add up.
             Empty where there is none.
-        probed: what a probe in the run measured that the fix can save at most; ``None`` where none was asked for.
-        predicted: the saving before the probe's took its place; ``None`` where it did not.
     """
 
     title: str
@@ -187,13 +148,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     throughput: Throughput | None = None
     overlaps: str = ""
-    probed: Probed | None = None
-    predicted: Saving | None = None
-
-    @property
-    def prediction(self) -> Saving | None:
-        """Return the saving as it was predicted, whatever a probe measured since; ``None`` if unknown."""
-        return self.predicted or self.saving
 
     @property
     def line(self) -> CodeLine | None:

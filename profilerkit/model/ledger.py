@@ -18,7 +18,6 @@ Stage = Literal[
     "logging",
     "phases",
     "profiler",
-    "probes",
     "end",
     "unexplained",
 ]
@@ -54,7 +53,6 @@ ENTRIES: dict[str, tuple[Stage, str]] = {
     "phases": ("phases", "Other named phases"),
     "profiler.start": ("profiler", "Importing profilerkit"),
     "profiler": ("profiler", "Beyond what their steps take"),
-    "probes": ("probes", "Steps that probes put in"),
     "end": ("end", "After the last step"),
     "unexplained": ("unexplained", "In no step, phase or record"),
 }

@@ -6,7 +6,7 @@ import msgspec
 
 from profilerkit.model.communication import Communication, Crowd
 from profilerkit.model.events import MedianStep
-from profilerkit.model.finding import Finding, Outcome, Probed, Source, in_order
+from profilerkit.model.finding import Finding, Outcome, Source, in_order
 from profilerkit.model.ledger import Cost, Ledger
 from profilerkit.model.memory import Memory, MemorySnapshot, OutOfMemory
 from profilerkit.model.run import Run, Trust, Workers
@@ -168,7 +168,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     crowd: Crowd | None = None
     rank_steps: RankSteps | None = None
     job_steps: JobSteps | None = None
-    probes: tuple[Probed, ...] = ()
 
     @property
     def step_times(self) -> StepTimes | None:

@@ -9,7 +9,7 @@ import msgspec
 from profilerkit.model.finding import Source
 
 Family = Literal["input", "memory", "communication", "compute", "overhead", "other"]
-StepState = Literal["steady", "warmup", "compile", "cut", "disturbed", "probe"]
+StepState = Literal["steady", "warmup", "compile", "cut", "disturbed"]
 
 #: Every part a step is partitioned into, its family, and its name: the one glossary of the whole package.
 PARTS: dict[str, tuple[Family, str]] = {

@@ -244,7 +244,6 @@ class Finding(msgspec.Struct, frozen=True):
     confirm: str
     evidence: tuple[EvidenceRow, ...]
     where: str = ""
-    probed: str = ""
     others: tuple["Finding", ...] = ()
 
     @property
@@ -254,7 +253,6 @@ class Finding(msgspec.Struct, frozen=True):
             ("Why", self.why),
             ("Where", self.where),
             ("Change", self.fix),
-            ("Probed", self.probed),
             ("Confirm", self.confirm),
         )
 

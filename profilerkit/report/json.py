@@ -1,5 +1,6 @@
 """Report to JSON text and back, and the schema that ships with the package."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,13 @@ from profilerkit.errors import UnreadableInputError
 from profilerkit.model.diff import Diff
 from profilerkit.model.report import SCHEMA_VERSION, Report
 
+#: Values that no report has any more, about steps that a recorder put into a run, and the nearest of today's.
+_FORMER = (
+    (rb'"method": ?"probe"', rb'"method":"bound"'),
+    (rb'"state": ?"probe"', rb'"state":"disturbed"'),
+    (rb'"(entry|stage)": ?"probes"', rb'"\1":"phases"'),
+    (rb'"probes":(?= ?\d)', rb'"phases":'),
+)
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -50,7 +58,10 @@ def load(text: str | bytes) -> Report:
     try:
         version = msgspec.json.decode(text, type=_Envelope).schema_version
         if version == SCHEMA_VERSION:
-            return msgspec.json.decode(text, type=Report)
+            data = text.encode("utf-8") if isinstance(text, str) else text
+            for former, now in _FORMER:
+                data = re.sub(former, now, data)
+            return msgspec.json.decode(data, type=Report)
     except msgspec.ValidationError as error:
         raise UnreadableInputError(
             "this JSON is not a profilerkit report",

@@ -25,7 +25,6 @@ STATE_WORDS = {
     "compile": "compile",
     "cut": "cut off",
     "disturbed": "disturbed",
-    "probe": "put in by probes",
 }
 
 DETAIL_WORDS = {
@@ -82,7 +81,6 @@ METHOD_WORDS = {
     "bound": "upper bound",
     "analytic": "analytic model",
     "replay": "replay of the step",
-    "probe": "what a probe gained",
 }
 
 SHAPES: dict[Tone, str] = {"high": "▲", "medium": "■", "low": "●", "good": "●", "info": "◇"}

@@ -21,7 +21,7 @@ from profilerkit.model.finding import (
 )
 from profilerkit.model.step import WHOLE_TRACE, as_judged
 from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed, Rule
-from profilerkit.rules.calibrated import calibrated, with_probes, without_recording
+from profilerkit.rules.calibrated import calibrated, without_recording
 from profilerkit.rules.docs import page_of
 from profilerkit.rules.replayed import with_replay
 
@@ -74,7 +74,7 @@ def run_rules(
     """
     reasons = {entry.rule: entry for entry in suppress}
     ended = _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules])
-    ended = with_probes(facts, calibrated(facts, without_recording(facts, ended)))
+    ended = calibrated(facts, without_recording(facts, ended))
     return numbered([_set_aside(entry, reasons.get(entry.rule)) for entry in ended])
 
 

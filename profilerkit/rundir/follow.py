@@ -9,7 +9,7 @@ from typing import Literal
 
 from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir import layout
-from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed
+from profilerkit.rundir.documents import DdpRecord, Flight
 from profilerkit.rundir.files import GrowingLines, GrowingRecords, ReplacedDocument, sound_batches, sound_events
 from profilerkit.rundir.process import ClockAnchor, clock_of, still_runs
 from profilerkit.rundir.reader import Name, RankRecord, RunRecord, WorkerRecord, rank_directories, worker_of
@@ -74,7 +74,6 @@ class _FollowedRank:
         self._oom = ReplacedDocument(path / layout.OOM, OutOfMemory)
         self._ddp = ReplacedDocument(path / layout.DDP, DdpRecord)
         self._flight = ReplacedDocument(path / layout.FLIGHT, Flight)
-        self._probes = ReplacedDocument(path / layout.PROBES, ProbesRecord)
         self._events = GrowingRecords(path / layout.EVENTS, layout.MAGIC, layout.EVENT.size, MOST_EVENTS)
         self._names = GrowingLines(path / layout.NAMES, Name, _MOST_NAMES)
         self._samples = GrowingLines(path / layout.SAMPLES, Sample, MOST_SAMPLES)
@@ -91,12 +90,11 @@ class _FollowedRank:
         end, meta = self._end.look(), self._meta.look()
         windows = self._look_at_windows()
         flights = (self._flight_of_last_window(), self._flight.look())
-        events, probes = sound_events(self._events.look()), self._probes.look()
         return RankRecord(
             rank=self._rank,
             path=self._path,
             meta=meta,
-            events=events if probes is None else without_probed(events),
+            events=sound_events(self._events.look()),
             names={line.id: line.name for line in self._names.look()},
             samples=self._samples.look(),
             windows=tuple((status, None) for status in windows),
@@ -107,7 +105,6 @@ class _FollowedRank:
             clock=clock_of(self._clock.look(), meta),
             flights=tuple(flight for flight in flights if flight is not None),
             ddp=self._ddp.look(),
-            probes=probes,
         )
 
     def _look_at_workers(self) -> list[WorkerRecord]:

@@ -17,7 +17,6 @@
                    worker.<pid>.<id>.failed  why that worker stopped recording; only if it did
                    windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete),
                                     flight.json (Flight: the last collectives at the window's end)
-                   probes.json      ProbesRecord, only where probes were asked for
                    oom.json         OutOfMemory, only when the rank ended by running out of memory
                    end.json         RankEnd, only on a clean close; missing means the process was killed. Its room is
                                     taken at the start (end.json.part), so that a full disk cannot refuse it
@@ -52,7 +51,6 @@ FLIGHT = "flight.json"
 DDP = "ddp.json"
 END = "end.json"
 OOM = "oom.json"
-PROBES = "probes.json"
 WINDOWS = "windows"
 WINDOW_STATUS = "status.json"
 WINDOW_TRACE = "trace.json"
@@ -117,9 +115,7 @@ class EventKind(IntEnum):
     COPY = 13  # a call that copied to a device; name id: the function; value: bytes, -1 if not known
     COLLECTIVE = 14  # a call of torch.distributed; name id: the function; value: bytes, -1 if not known
     DEVICE = 15  # the device's time of steps, by its own clock; name id: how many; value: the last one's number
-    PROBE = (
-        16  # steps of a probe, or putting back after them; name id: steps after it that it still disturbs; value: step
-    )
+    INSERTED = 16  # steps that are not the program's own; earlier versions put some in, this one writes none
     EVALUATION = 17  # a model that trained was put into evaluation mode, and trained again by the next step; value: 0
     PADDING = 18  # a look at a batch; name id: tokens of it beyond the longest row; value: padding_value
 

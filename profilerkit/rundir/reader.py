@@ -10,7 +10,7 @@ import msgspec
 from profilerkit.errors import RunDirectoryError
 from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir import layout
-from profilerkit.rundir.documents import DdpRecord, Flight, ProbesRecord, without_probed
+from profilerkit.rundir.documents import DdpRecord, Flight
 from profilerkit.rundir.files import DOCUMENT_BYTES, RECORDS_BYTES, read_regular, sound_batches, sound_events
 from profilerkit.rundir.process import Clock, ClockAnchor, clock_of, still_runs
 from profilerkit.rundir.sampled import Sample, StackSample
@@ -55,7 +55,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank left behind.
 
     Attributes:
-        events: whole records of ``layout.EVENT``, without the header and without what probes did.
+        events: whole records of ``layout.EVENT``, without the header.
         names: phase name of each name id.
         windows: status and trace file of each deep window; no file means no usable trace.
         end: ``None`` means the process was killed, or still runs.
@@ -79,7 +79,6 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock | None = None
     flights: tuple[Flight, ...] = ()
     ddp: DdpRecord | None = None
-    probes: ProbesRecord | None = None
     refused: bool = False
     stacks: tuple[StackSample, ...] = ()
 
@@ -196,7 +195,6 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         )
     windows = _window_directories(path / layout.WINDOWS, notes)
     flights = [_document(place / layout.FLIGHT, Flight, notes, optional=True) for place in (*windows, path)]
-    probes = _document(path / layout.PROBES, ProbesRecord, notes, optional=True)
     events = _records(path / layout.EVENTS, layout.MAGIC, layout.EVENT.size, sound_events, notes)
     joined_late = [
         f"the process became rank {now} of {size} only after the recording had begun; the other ranks recorded into "
@@ -207,7 +205,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         rank=rank,
         path=path,
         meta=meta,
-        events=events if probes is None else without_probed(events),
+        events=events,
         names={line.id: line.name for line in _lines(path / layout.NAMES, Name, notes)},
         samples=tuple(_lines(path / layout.SAMPLES, Sample, notes)),
         windows=tuple(_windows(windows, notes)),
@@ -217,7 +215,6 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         clock=clock,
         flights=tuple(flight for flight in flights if flight is not None),
         ddp=_document(path / layout.DDP, DdpRecord, notes, optional=True),
-        probes=probes,
         refused=refused,
         stacks=tuple(_lines(path / layout.STACKS, StackSample, notes)),
         notes=(*notes, *joined_late),

@@ -37,17 +37,6 @@ def test_steps_rate_and_median_are_those_of_the_last_steps(tmp_path):
     assert (found.recent.trend[0], found.recent.trend[-1]) == (140 * MS, 100 * MS)
 
 
-def test_steps_that_a_probe_put_in_are_not_those_of_the_run(tmp_path):
-    log = Log().steps(100, STEP_US, wait=25_000)
-    first = len(log.records)
-    log.steps(40, 10_000)
-    start_ns = log.records[first][3]
-    log.records.insert(first, (EventKind.PROBE, 0, 0, start_ns, 400 * MS, 0))
-    found = live(tmp_path, [log.steps(100, STEP_US, wait=25_000)])
-    assert found.recent.rate_per_s == pytest.approx(10.0, rel=0.02)
-    assert found.recent.median_ns == 100 * MS
-
-
 def test_long_steps_are_recent_as_well(tmp_path):
     assert live(tmp_path, [Log().steps(30, 60_000_000)]).recent.steps == FEWEST_RECENT
 

@@ -1,13 +1,10 @@
 """Small real training loops and a reader for what they leave behind."""
 
-import sys
-import threading
 from collections import namedtuple
 
 import pytest
 
 import profilerkit
-from profilerkit.capture.probes import threads
 from profilerkit.rundir.layout import EVENT, EventKind
 from profilerkit.rundir.reader import read_run
 
@@ -95,14 +92,3 @@ def toy():
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
     return Toy(torch)
-
-
-@pytest.fixture
-def alone(monkeypatch):
-    """No probe is left out for what pytest or an earlier test left in the process: threads, and compiled code."""
-    may_make = threads._may_make
-    left = {thread for thread in threading.enumerate() if thread.name != "fsspecIO"}  # of which a test is
-    monkeypatch.setattr(threads, "_may_make", lambda thread: thread not in left and may_make(thread))
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
-    if "frames" in counters:
-        monkeypatch.setitem(counters["frames"], "total", 0)

@@ -20,12 +20,6 @@ WRONG = [
     ({"warmup_steps": "5"}, "warmup_steps is '5'", "5 is used"),
     ({"trace_every": 0}, "trace_every is 0", "the default is used"),
     ({"max_trace_bytes": -1}, "max_trace_bytes is -1", "1073741824 is used"),
-    (
-        {"probes": ["input", "speed"]},
-        "no such probe: 'speed'; the probes are input, workers, comm, bf16",
-        "none is used",
-    ),
-    ({"probes": 5}, "no such probe: 5", "none is used"),
     ({"overhead_budget": "much"}, "overhead_budget is 'much'; it must be a positive share", "0.01 is used"),
     ({"overhead_budget": 0}, "overhead_budget is 0", "0.01 is used"),
     ({"overhead_budget": float("nan")}, "overhead_budget is nan", "0.01 is used"),

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilerkit.rundir import follow
-from profilerkit.rundir.documents import ProbeRun, ProbesRecord
 from profilerkit.rundir.files import GrowingLines, GrowingRecords, ReplacedDocument
 from profilerkit.rundir.follow import FollowedRun, state_of
 from profilerkit.rundir.layout import (
@@ -19,7 +18,6 @@ from profilerkit.rundir.layout import (
     FORMAT_VERSION,
     HEADER,
     MAGIC,
-    PROBES,
     SAMPLES,
     WORKER,
     WORKER_MAGIC,
@@ -171,20 +169,6 @@ def test_the_last_look_gives_what_reading_the_whole_run_gives(tmp_path):
     assert without_notes(read_run(tmp_path)) == seen
     assert len(seen.ranks[1].events) == len(seen.ranks[0].events) + 3 * EVENT.size
     assert (seen.ranks[1].end, seen.ranks[1].windows) == (end, ((window, None),))
-
-
-def test_what_probes_put_in_is_left_out_once_they_are_told(tmp_path):
-    probe, inside = (EventKind.PROBE, 0, 0, 10, 5, 7), (EventKind.WAIT, 0, 0, 12, 1, 0)
-    log = Log()
-    log.records += [probe, inside, (EventKind.WAIT, 0, 0, 15, 1, 0)]
-    write_run(tmp_path, [log])
-    run = FollowedRun(tmp_path)
-    assert len(run.look().ranks[0].events) == 3 * EVENT.size
-    record = ProbesRecord(probes=(ProbeRun(name="input", reason="no loader"),))
-    (rank_directory(tmp_path, 0) / PROBES).write_bytes(msgspec.json.encode(record))
-    seen = run.look()
-    assert without_notes(read_run(tmp_path)) == seen
-    assert (seen.ranks[0].probes, len(seen.ranks[0].events)) == (record, 2 * EVENT.size)
 
 
 def test_a_rank_that_comes_later_is_found_and_one_that_is_missing_is_told(tmp_path):

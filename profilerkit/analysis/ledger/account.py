@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Timed, is_whole, joined, put_in, timed
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Timed, is_whole, joined, timed
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import (
     I64,
@@ -41,8 +41,6 @@ class Records(msgspec.Struct, frozen=True):
     Attributes:
         phases: named and inferred phases by ledger entry; those named for getting a batch are under ``step.input``.
         exports: when a window's trace was stopped and written.
-        probes: when probes put steps in, or put back what they had changed.
-        own: of all STEP records by start, which are the run's own: those of ``steps``.
     """
 
     steps: Timed
@@ -50,8 +48,6 @@ class Records(msgspec.Struct, frozen=True):
     kinds: Mapping[EventKind, Timed]
     phases: Mapping[str, Timed]
     exports: Timed
-    probes: Timed
-    own: Mask
     begin_ns: int
     end_ns: int
 
@@ -73,16 +69,12 @@ def read_records(record: RankRecord) -> Records | None:
     kind = events["kind"]
     own = (events["flags"] & EventFlag.OTHER_THREAD) == 0
     windows = timed(events[kind == EventKind.WINDOW])
-    steps, probes = timed(events[kind == EventKind.STEP]), timed(events[kind == EventKind.PROBE])
-    kept = ~put_in(events, steps.start)
     return Records(
-        steps=steps.where(kept),
+        steps=timed(events[kind == EventKind.STEP]),
         fetches=timed(events[(kind == EventKind.WAIT) & own & ((events["flags"] & NOT_TRAINING) == 0)]),
         kinds={wanted: timed(events[(kind == wanted) & own & is_whole(record, wanted)]) for wanted in _KINDS},
         phases=_phases(events[(kind == EventKind.PHASE) & own], record.names),
         exports=_exports(record, windows),
-        probes=probes,
-        own=kept,
         begin_ns=min(record.meta.anchor_perf_ns, first) if record.meta else first,
         end_ns=max(record.end.end_perf_ns, last) if record.end else heard,
     )
@@ -175,7 +167,7 @@ _PARTS: Final = {
 _TRAINING = ("step.input", "step.backward", "step.optimizer")
 #: What owns its time whatever happens inside it, innermost first where two have the same extent.
 _ASIDE = (
-    *("profiler", "probes", "warm.compile", "checkpoint", "start.batch", "between.epoch", "evaluation", "logging"),
+    *("profiler", "warm.compile", "checkpoint", "start.batch", "between.epoch", "evaluation", "logging"),
     "phases",
 )
 #: What else of a step nothing records: its work ahead of the backward pass, where a fetch tells that from the wait or
@@ -323,7 +315,6 @@ def _aside(records: Records, edges: Timed) -> dict[str, Timed]:
 
     return {
         "profiler": records.exports,
-        "probes": records.probes,
         "warm.compile": kinds[EventKind.COMPILE],
         "checkpoint": named("checkpoint", kinds[EventKind.SAVE]),
         "start.batch": edges.where(is_first),
@@ -385,9 +376,9 @@ def _of_the_device(by_step: Mapping[str, I64], log: StepLog, device: DeviceTime,
     starts = log.start[0] + np.r_[0, np.cumsum(host)]
     ends = np.r_[starts[0], np.clip(device.end, starts[1:-1], end_ns), end_ns]
     time, room = np.diff(ends), np.maximum(starts[1:] - ends[:-1], 0)
-    # The steps' own law, and what lies between them where records were lost; a probe's steps are a probe's throughout.
+    # The steps' own law, and what lies between them where records were lost.
     most = np.maximum(log.room + host[:-1] - (log.stop - log.start), 0)
-    room[:-1] = np.where([state == "probe" for state in log.state], room[:-1], np.minimum(room[:-1], most))
+    room[:-1] = np.minimum(room[:-1], most)
     claims = {entry: by_step[entry][1:] for entry in _CLAIMS}
     claims["step.input"] = np.r_[starving(claims["step.input"][:-1], device), claims["step.input"][-1:]]
     held = exposed(claims, room)
@@ -397,17 +388,18 @@ def _of_the_device(by_step: Mapping[str, I64], log: StepLog, device: DeviceTime,
 
 def _set_apart(spent: dict[str, int], found: Account, log: StepLog) -> None:
     """Book apart what the first steps and the profiled ones take beyond a usual one."""
-    steps, own = found.records.steps, found.records.own
+    steps = found.records.steps
     if log.device is not None:
-        steps = Timed(steps.start, np.maximum(steps.end, log.device.end[own]), steps.flags)
-    state = tuple(value for value, is_own in zip(log.state, own, strict=True) if is_own)
-    first, steady = (np.array([value == wanted for value in state], dtype=np.bool_) for wanted in ("warmup", "steady"))
+        steps = Timed(steps.start, np.maximum(steps.end, log.device.end), steps.flags)
+    first, steady = (
+        np.array([value == wanted for value in log.state], dtype=np.bool_) for wanted in ("warmup", "steady")
+    )
     windows, touched = found.records.kinds[EventKind.WINDOW], np.zeros(len(steps), dtype=np.bool_)
     low = np.searchsorted(steps.end, windows.start, side="right")
     high = np.searchsorted(steps.start, windows.end, side="left")
     for begin, stop in zip(low.tolist(), high.tolist(), strict=True):
         touched[begin : stop + 1 if stop > begin else begin] = True  # the step behind it too
-    per_step = np.stack([found.by_step[entry][1:-1][own] for entry in _IN_STEPS])
+    per_step = np.stack([found.by_step[entry][1:-1] for entry in _IN_STEPS])
     for entry, rows in (("warm.steps", first), ("profiler", touched & ~first)):
         more = excess(per_step, rows, steady & ~first & ~touched)
         spent[entry] += int(more.sum())

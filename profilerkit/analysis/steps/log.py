@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, put_in, skipped_batches, spans_of, trains
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, skipped_batches, spans_of, trains
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64, Mask, Spans, innermost_owner, subtract, union
 from profilerkit.analysis.parts import LEAVES
@@ -280,33 +280,29 @@ def _inferred(phases: Events, names: Mapping[int, str]) -> frozenset[str]:
 
 
 def _states(events: Events, start: I64, stop: I64, time: I64, device: DeviceTime | None) -> tuple[StepState, ...]:
-    """Out of the steady window: the first step, leading slow ones, those of probes, those disturbed, the one after.
+    """Out of the steady window: the first step, leading slow ones, those disturbed, the one after.
 
     So are iterations of a loader before the training, whose batches were dropped, and steps that a device's clock does
     not show where it shows most. A window disturbs the steps that the device was at, maybe some behind the host.
     """
     state: list[StepState] = ["steady"] * len(start)
-    for event in events[np.isin(events["kind"], (EventKind.WINDOW, EventKind.PROBE))]:
-        is_probe = event["kind"] == EventKind.PROBE
-        behind = 0 if is_probe or device is None else np.maximum(device.lag, 0)
+    behind = 0 if device is None else np.maximum(device.lag, 0)
+    for event in events[np.isin(events["kind"], (EventKind.WINDOW, EventKind.INSERTED))]:
         touched = np.flatnonzero((start < event["start"] + event["dur"]) & (stop + behind > event["start"]))
-        further = int(event["name"]) if is_probe else 1
         if len(touched):
-            for row in range(touched[0], min(touched[-1] + 1 + further, len(state))):
+            for row in range(touched[0], min(touched[-1] + 2, len(state))):
                 state[row] = "disturbed"
-    inserted = put_in(events, start)
-    state = ["probe" if is_inserted else value for value, is_inserted in zip(state, inserted, strict=True)]
-    own = np.flatnonzero(~inserted)
+    rows = np.arange(len(start))
     shown = np.ones(len(start), dtype=bool) if device is None else device.time >= 0
     dropped = skipped_batches(events)
     if dropped is not None and (start >= dropped.end_ns).sum() >= FEWEST_STEPS:
-        for row in own[start[own] < dropped.end_ns]:
+        for row in rows[start < dropped.end_ns]:
             state[row] = "warmup"
-        own = own[start[own] >= dropped.end_ns]
-    calm = own[[state[row] == "steady" for row in own]]  # a window's opening is no warm-up of the program's
-    leading = calm if len(calm) >= FEWEST_TO_TELL else own
+        rows = rows[start >= dropped.end_ns]
+    calm = rows[[state[row] == "steady" for row in rows]]  # a window's opening is no warm-up of the program's
+    leading = calm if len(calm) >= FEWEST_TO_TELL else rows
     told = leading[shown[leading]]
-    warm = told[: warmup_length(time[told])].max(initial=int(own[0]) if len(own) else 0)
+    warm = told[: warmup_length(time[told])].max(initial=int(rows[0]) if len(rows) else 0)
     for row in leading[leading <= warm]:
         state[row] = "warmup"
     if np.count_nonzero(shown & (np.array(state) == "steady")) < FEWEST_STEPS:

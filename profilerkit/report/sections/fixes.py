@@ -4,7 +4,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import as_judged
 from profilerkit.model.verdict import Waterfall
 from profilerkit.report.blocks import Bar, Block, Cell, Fact, Heading, Section, Segment, Table, Text, Value
-from profilerkit.report.findings import findings_of, first_sentence, probe_blocks
+from profilerkit.report.findings import findings_of, first_sentence
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.sections.first import first_of
 from profilerkit.report.wording import plural
@@ -16,8 +16,7 @@ _NAMED = 2
 def section(report: Report) -> Section | None:
     """Every finding; ``None`` without any."""
     findings = findings_of(report)
-    probes = probe_blocks(report)
-    if not findings.all and not probes:
+    if not findings.all:
         return None
     shown = first_of(report, findings).fixes[:1]
     more = [found for found in findings.fixes if found not in shown]
@@ -25,8 +24,6 @@ def section(report: Report) -> Section | None:
     blocks: list[Block] = list(findings.all)
     if waterfall := waterfall_blocks(report):
         blocks += [Heading("The step after each fix"), *waterfall]
-    if probes:
-        blocks += [Heading("Probes in the run"), *probes]
     return Section(
         "fixes",
         f"{len(more)} {'more ' if shown else ''}{'fix' if len(more) == 1 else 'fixes'}" if more else "Evidence",

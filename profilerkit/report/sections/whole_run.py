@@ -20,7 +20,6 @@ _STAGES: dict[Stage, tuple[Family, str]] = {
     "logging": ("overhead", "Logging"),
     "phases": ("overhead", "Other named phases"),
     "profiler": ("other", "Profiler windows"),
-    "probes": ("other", "Probes"),
     "end": ("other", "After the last step"),
     "unexplained": ("other", "Not explained"),
 }

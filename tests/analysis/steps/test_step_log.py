@@ -76,6 +76,12 @@ def test_steps_under_a_deep_window_and_the_one_after_it_are_disturbed():
     )  # fmt: skip
 
 
+def test_steps_that_a_recorder_put_in_are_not_judged():
+    log = Log().steps(10, 100)
+    log.record(EventKind.INSERTED, 300, 400, 3)
+    assert [row for row, state in enumerate(read(log).state) if state == "disturbed"] == [3, 4, 5, 6, 7]
+
+
 def test_a_window_that_opens_slowly_is_no_warm_up():
     """Its opening is inside of a step of 40 ms, early in a loop of 100 µs."""
     log = Log().steps(5, 100)
