@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from profilerkit.profiling import trace_handler as trace_handler
     from profilerkit.results import Diff as Diff
     from profilerkit.results import Report as Report
+    from profilerkit.results import Trial as Trial
     from profilerkit.summaries.mapping import summarise as summarise
 
 # Public names by where they live. They are imported on first use: `import profilerkit` must not load numpy.
@@ -37,7 +38,7 @@ _PUBLIC = {
         "profilerkit.model.verdict": "Verdict",
         "profilerkit.capture.trace_handler": "TraceHandler",
         "profilerkit.profiling": "Profile profile trace_handler",
-        "profilerkit.results": "Diff Report",
+        "profilerkit.results": "Diff Report Trial",
         "profilerkit.summaries.mapping": "summarise",
     }.items()
     for name in names.split()
@@ -55,6 +56,7 @@ __all__ = [
     "Settings",
     "Suppression",
     "TraceHandler",
+    "Trial",
     "Verdict",
     "__version__",
     "analyze",

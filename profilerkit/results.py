@@ -1,4 +1,4 @@
-"""Give users the report and the comparison: the records with their documents."""
+"""Give users the report, the comparison and the trial: the records with their documents."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,10 +8,11 @@ import msgspec
 
 from profilerkit.model import diff as compared
 from profilerkit.model import report as analysed
+from profilerkit.model import trial as tried
 from profilerkit.model.events import StepEvents
 from profilerkit.rundir.files import write_whole
 
-__all__ = ["Diff", "Report", "as_diff", "as_report"]
+__all__ = ["Diff", "Report", "Trial", "as_diff", "as_report", "as_trial"]
 
 
 def _saved(text: str, path: str | Path | None) -> str:
@@ -93,6 +94,41 @@ class Diff(compared.Diff, frozen=True, kw_only=True):
         return render_diff_verdict(told_diff(self, redact=True))
 
 
+class Trial(tried.Trial, frozen=True, kw_only=True):
+    """Hold what changes to a program saved. ``None`` anywhere below means not measured, never zero."""
+
+    def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
+        """Return the trial as JSON text, and write it to ``path`` when given; redacted as a report is.
+
+        The command and the patch, which holds lines of your files, are left out too.
+        """
+        from profilerkit.report.json import render
+        from profilerkit.report.redaction import told_trial
+
+        return _saved(render(told_trial(self, redact=redact)), path)
+
+    def to_html(self, path: str | Path | None = None, *, redact: bool = True) -> str:
+        """Return the trial as one offline HTML document, and write it to ``path`` when given; see ``to_json``."""
+        from profilerkit.report.html import render_trial
+        from profilerkit.report.redaction import told_trial
+
+        return _saved(render_trial(told_trial(self, redact=redact)), path)
+
+    def to_markdown(self, path: str | Path | None = None, *, redact: bool = True) -> str:
+        """Return the trial as Markdown of at most 6 kB, and write it to ``path`` when given; see ``to_json``."""
+        from profilerkit.report.markdown import render_trial
+        from profilerkit.report.redaction import told_trial
+
+        return _saved(render_trial(told_trial(self, redact=redact)), path)
+
+    def _repr_html_(self) -> str:
+        """Return the answer for a notebook cell; names and paths are left out."""
+        from profilerkit.report.html import render_trial_verdict
+        from profilerkit.report.redaction import told_trial
+
+        return render_trial_verdict(told_trial(self, redact=True))
+
+
 def as_report(record: analysed.Report, events: Sequence[StepEvents] = ()) -> Report:
     """Return the record with its documents; ``events`` of two steps are for the timeline of the HTML."""
     made = record if isinstance(record, Report) else Report(**_fields(record))
@@ -110,6 +146,11 @@ def events_of(report: analysed.Report) -> Sequence[StepEvents]:
 def as_diff(record: compared.Diff) -> Diff:
     """Return the record with its documents."""
     return record if isinstance(record, Diff) else Diff(**_fields(record))
+
+
+def as_trial(record: tried.Trial) -> Trial:
+    """Return the record with its documents."""
+    return record if isinstance(record, Trial) else Trial(**_fields(record))
 
 
 def _fields(record: msgspec.Struct) -> dict[str, Any]:

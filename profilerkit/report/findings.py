@@ -171,13 +171,12 @@ def _made(outcome: Outcome, finding: Finding, anchor: str, evidence: tuple[block
         code=blocks.Code(code) if code else None,
         confirm=inert(finding.confirm, SENTENCE_LIMIT),
         evidence=evidence,
-        where=_where(finding.line),
+        where=where(finding.line) if finding.line else "",
     )
 
 
-def _where(line: CodeLine | None) -> str:
-    if line is None:
-        return ""
+def where(line: CodeLine) -> str:
+    """Return a line of the user's program: ``main (train.py:41)``; at the top of a file ``train.py:41``."""
     place = f"{inert(line.file)}:{line.line}"
     return place if line.function == "<module>" else f"`{inert(line.function)}` ({place})"
 

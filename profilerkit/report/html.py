@@ -16,6 +16,7 @@ import msgspec
 from profilerkit.model.diff import Diff
 from profilerkit.model.events import StepEvents
 from profilerkit.model.report import Report
+from profilerkit.model.trial import Trial
 from profilerkit.report import json as report_json
 from profilerkit.report.blocks import Document, Figure
 from profilerkit.report.diff_document import document_of_diff
@@ -23,6 +24,7 @@ from profilerkit.report.html_blocks import first_screen, section
 from profilerkit.report.palette import css_variables
 from profilerkit.report.sections import document
 from profilerkit.report.sections.timeline import with_events
+from profilerkit.report.trial_document import document_of_trial
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -196,9 +198,17 @@ def render(report: Report, events: Sequence[StepEvents] = ()) -> str:
     return whole
 
 
+_MADE_BY = "Made by profilerkit."
+
+
 def render_diff(diff: Diff) -> str:
     """The comparison as one offline HTML document."""
-    return page(document_of_diff(diff), "Made by profilerkit.")
+    return page(document_of_diff(diff), _MADE_BY)
+
+
+def render_trial(trial: Trial) -> str:
+    """Return the trial as one offline HTML document."""
+    return page(document_of_trial(trial), _MADE_BY)
 
 
 #: Text keeps the notebook's own colour. Dark themes of JupyterLab, VS Code and Colab are known by these attributes.
@@ -231,3 +241,8 @@ def render_verdict(report: Report) -> str:
 def render_diff_verdict(diff: Diff) -> str:
     """The comparison's verdict for a notebook cell."""
     return _cell(document_of_diff(diff))
+
+
+def render_trial_verdict(trial: Trial) -> str:
+    """Return the answer of a trial for a notebook cell."""
+    return _cell(document_of_trial(trial))

@@ -1,22 +1,22 @@
 """Report to JSON text and back, and the schema that ships with the package."""
 
-import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.model.diff import Diff
 from profilerkit.model.report import SCHEMA_VERSION, Report
+from profilerkit.model.trial import Trial
 
-#: Values that no report has any more, about steps that a recorder put into a run, and the nearest of today's.
-_FORMER = (
-    (rb'"method": ?"probe"', rb'"method":"bound"'),
-    (rb'"state": ?"probe"', rb'"state":"disturbed"'),
-    (rb'"(entry|stage)": ?"probes"', rb'"\1":"phases"'),
-    (rb'"probes":(?= ?\d)', rb'"phases":'),
-)
+_Record = TypeVar("_Record", Report, Trial)
+#: File in which the schema of each record ships.
+_SCHEMAS: dict[type[msgspec.Struct], str] = {
+    Report: "schema.json",
+    Diff: "diff_schema.json",
+    Trial: "trial_schema.json",
+}
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -26,7 +26,7 @@ class _Envelope(msgspec.Struct):
     schema_version: int
 
 
-def render(record: Report | Diff) -> str:
+def render(record: Report | Diff | Trial) -> str:
     """Indented JSON with a final line end; equal records give equal text, and ``load`` gives a report back.
 
     File names that are not valid UTF-8 lose the bytes that are not.
@@ -55,33 +55,37 @@ def load(text: str | bytes) -> Report:
     Raises:
         UnreadableInputError: not JSON, not a report, or of another ``schema_version``.
     """
+    return _loaded(text, Report, "report", "a report.json that profilerkit wrote, or the trace itself")
+
+
+def load_trial(text: str | bytes) -> Trial:
+    """Return the trial in ``text``, which may be hostile; see ``load``."""
+    return _loaded(text, Trial, "trial", "a trial.json that profilerkit try wrote")
+
+
+def _loaded(text: str | bytes, kind: type[_Record], what: str, wanted: str) -> _Record:
     try:
         version = msgspec.json.decode(text, type=_Envelope).schema_version
         if version == SCHEMA_VERSION:
-            data = text.encode("utf-8") if isinstance(text, str) else text
-            for former, now in _FORMER:
-                data = re.sub(former, now, data)
-            return msgspec.json.decode(data, type=Report)
+            return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:
         raise UnreadableInputError(
-            "this JSON is not a profilerkit report",
-            cause=str(error),
-            hint="pass a report.json that profilerkit wrote, or the trace itself to profilerkit analyze",
+            f"this JSON is not a profilerkit {what}", cause=str(error), hint=f"pass {wanted}"
         ) from error
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UnreadableInputError(
-            "the report cannot be read as JSON", cause=str(error), hint="the file may be truncated; write it again"
+            f"the {what} cannot be read as JSON", cause=str(error), hint="the file may be truncated; write it again"
         ) from error
     raise UnreadableInputError(
-        f"the report has schema_version {version}, this profilerkit reads {SCHEMA_VERSION}",
+        f"the {what} has schema_version {version}, this profilerkit reads {SCHEMA_VERSION}",
         cause="another version of profilerkit wrote it",
-        hint="analyze the run again with this version, or install the version that wrote it",
+        hint="make it again with this version, or install the version that wrote it",
     )
 
 
 def schema_path(kind: type[msgspec.Struct] = Report) -> Path:
-    """Return the schema of a report, or of a comparison, that ships with the package."""
-    return Path(__file__).with_name("schema.json" if kind is Report else "diff_schema.json")
+    """Return the schema of a report, a comparison or a trial that ships with the package."""
+    return Path(__file__).with_name(_SCHEMAS[kind])
 
 
 def schema_text(kind: type[msgspec.Struct] = Report) -> str:
@@ -91,6 +95,6 @@ def schema_text(kind: type[msgspec.Struct] = Report) -> str:
 
 
 def write_schemas() -> None:
-    """Write both schemas where they ship."""
-    for kind in (Report, Diff):
+    """Write the schemas where they ship."""
+    for kind in _SCHEMAS:
         schema_path(kind).write_text(schema_text(kind), encoding="utf-8")

@@ -6,17 +6,21 @@ from urllib.parse import quote
 
 from profilerkit.model.diff import Diff, Gate
 from profilerkit.model.report import Report
+from profilerkit.model.trial import Trial
 from profilerkit.report import blocks as b
 from profilerkit.report.diff_document import document_of_diff, gate_table
 from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import clip, code_spans
 from profilerkit.report.sections import document
+from profilerkit.report.trial_document import document_of_trial
 from profilerkit.report.wording import cell_text, segment_text
 
 #: Size that a comment may take.
 LIMIT_BYTES = 6_000
 #: Each finds the comment to update on the next run.
-REPORT_MARKER, DIFF_MARKER, GATES_MARKER = (f"<!-- profilerkit-{kind} -->" for kind in ("report", "diff", "check"))
+REPORT_MARKER, DIFF_MARKER, GATES_MARKER, TRIAL_MARKER = (
+    f"<!-- profilerkit-{kind} -->" for kind in ("report", "diff", "check", "try")
+)
 _FIXES, _ROWS, _CELL, _LINE, _SHORT, _CODE = 3, 12, 90, 300, 160, 300
 _BAR_CELLS = 20
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "@": "@\u200b"}
@@ -46,9 +50,17 @@ def render(report: Report, *, page: str = "") -> str:
 
 def render_diff(diff: Diff) -> str:
     """The comparison as Markdown."""
-    made = document_of_diff(diff)
-    lines = [DIFF_MARKER, *_first(made.first)]
     # What is different and both sides stand unfolded.
+    return _compared(DIFF_MARKER, document_of_diff(diff))
+
+
+def render_trial(trial: Trial) -> str:
+    """Return the trial as Markdown, with what was tried and what to keep unfolded."""
+    return _compared(TRIAL_MARKER, document_of_trial(trial))
+
+
+def _compared(marker: str, made: b.Document) -> str:
+    lines = [marker, *_first(made.first)]
     for one in made.sections[:2]:
         lines += ["", f"**{plain(one.title)}**", "", *(line for block in one.blocks for line in _block(block))]
     return _whole(lines, made.sections[2:])

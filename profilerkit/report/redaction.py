@@ -11,6 +11,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff, Difference
 from profilerkit.model.events import RawEvents, StepEvents
 from profilerkit.model.report import Report
+from profilerkit.model.trial import Trial
 from profilerkit.report.inert import short_paths
 from profilerkit.rundir.places import Identity, identity_of
 from profilerkit.secrets import MASK, command_shown, is_secret, masked, message_shown, setting_shown, version_shown
@@ -115,6 +116,18 @@ def redacted_diff(diff: Diff, identity: Identity) -> Diff:
 def told_diff(diff: Diff, *, redact: bool) -> Diff:
     """The comparison as it is told to others: redacted by the names of this machine, or as it is."""
     return redacted_diff(diff, identity_of()) if redact else diff
+
+
+def redacted_trial(trial: Trial, identity: Identity, *, is_local: bool = False) -> Trial:
+    """Return the trial without what ``redacted`` takes out of a report, the command and lines of the user's files."""
+    mask = _Mask(identity, is_local=is_local)
+    shown: Trial = _rewritten(revise(trial, command=(), patch=""), mask.text)
+    return revise(shown, name=mask.part(trial.name))
+
+
+def told_trial(trial: Trial, *, redact: bool) -> Trial:
+    """Return the trial as it is shown to others: redacted by the names of this machine, or as it is."""
+    return redacted_trial(trial, identity_of()) if redact else trial
 
 
 def redacted_events(tables: Sequence[RawEvents], identity: Identity) -> tuple[RawEvents, ...]:

@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 from io import StringIO
 
+from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff, Gate
 from profilerkit.model.events import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
+from profilerkit.model.trial import Trial
 from profilerkit.report import blocks as b
 from profilerkit.report.blocks import Segment, Tone
 from profilerkit.report.diff_document import document_of_diff, gate_table
 from profilerkit.report.findings import Anchors, evidence_row, first_sentence, numbered, require_evidence
 from profilerkit.report.inert import SENTENCE_LIMIT, clip, inert, to_ascii
 from profilerkit.report.sections import document
+from profilerkit.report.trial_document import document_of_trial
 from profilerkit.report.wording import (
     cell_text,
     number_text,
@@ -204,8 +207,16 @@ def render(
 
 def render_diff(diff: Diff, *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:
     """The comparison as text; its arguments are those of ``render``."""
-    made = document_of_diff(diff)
-    page = Page(width, colour, ascii_only)
+    return _whole(document_of_diff(diff), Page(width, colour, ascii_only))
+
+
+def render_trial(trial: Trial, *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:
+    """Return the trial as text; its arguments are those of ``render``. The patch is left to ``--write``."""
+    made = document_of_trial(revise(trial, patch=""))
+    return _whole(made, Page(width, colour, ascii_only))
+
+
+def _whole(made: b.Document, page: Page) -> str:
     _first(page, made.first)
     _sections(page, made)
     return page.text()
@@ -310,6 +321,7 @@ def _table(page: Page, table: b.Table, limit: int) -> None:
         [cell_text(cell, _NAME).replace("`", "").replace("\u00a0", " ") for cell in row] for row in table.rows[:limit]
     ]
     if page.width < NARROW:
+        page.line((" · ".join(table.columns), "bold"))
         for row in rows:
             page.line((" · ".join(cell for cell in row if cell), ""))
     else:

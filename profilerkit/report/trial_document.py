@@ -1,0 +1,161 @@
+"""Trial to a page: predicted beside measured for each change, what to keep, and what to look at first."""
+
+from collections.abc import Iterator
+
+from profilerkit.model.finding import Saving
+from profilerkit.model.trial import Attempt, Numbers, Trial
+from profilerkit.report.blocks import Block, Code, Document, First, Section, Table, Text, Tone
+from profilerkit.report.findings import where
+from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
+from profilerkit.report.wording import listed, plural
+from profilerkit.units import format_change, format_long_ns, format_ns, format_ratio, format_ratio_range, is_open
+
+_LOSSES: dict[Numbers, str] = {
+    "same": "same losses",
+    "rounding": "same losses within rounding",
+    "differs": "losses differ: look",
+    "unknown": "losses not compared",
+}
+#: Characters of a change.
+_CHANGE = 120
+#: A smaller difference of losses is written as a power of ten.
+_PERCENT = 0.01
+
+
+def document_of_trial(trial: Trial) -> Document:
+    """The trial as a page."""
+    name = inert(trial.name) or "program"
+    best = _best(trial)
+    tone: Tone = "good" if best else "low" if trial.step_ns is None else "info"
+    shape, word = ("▼", "FASTER") if best else ("?", "NOT MEASURED") if trial.step_ns is None else ("=", "NO FASTER")
+    first = First(
+        about=f"{name}{f' · {_runs(trial)}' if trial.runs else ''}",
+        made=inert(trial.created, 40)[:10],
+        tone=tone,
+        shape=shape,
+        word=word,
+        headline=_headline(trial, best),
+        confidence="",
+        lines=tuple(_warnings(trial)),
+    )
+    return Document(f"{word.lower()}: {name}", first, tuple(_sections(trial)))
+
+
+def _best(trial: Trial) -> Attempt | None:
+    """What is advised as one; ``None`` where nothing helps."""
+    kept = [one for one in (trial.together, *trial.attempts) if one and one.kept and one.saving]
+    return kept[0] if kept else None
+
+
+def _doubtful(trial: Trial) -> tuple[Attempt, ...]:
+    """What is faster with other losses and not advised: the user is to judge."""
+    return tuple(one for one in trial.attempts if one.outcome == "faster" and one.numbers == "differs" and not one.kept)
+
+
+def _headline(trial: Trial, best: Attempt | None) -> str:
+    if trial.step_ns is None:
+        return "The program could not be measured without changes"
+    if best is None or best.saving is None:
+        if doubtful := _doubtful(trial):
+            return f"Nothing here helps without changing the losses: look at {_change(doubtful[0])}"
+        tried = f"{plural(len(trial.attempts), 'change')} tried" if trial.attempts else "there was nothing to try"
+        return f"Nothing here helps: {tried}"
+    what = f"{len(best.changes)} changes together make" if best is trial.together else f"{_change(best)} makes"
+    steps = f": {format_ns(trial.step_ns)} → {format_ns(best.step_ns)}" if best.step_ns is not None else ""
+    return f"{what} the step {format_ratio(best.saving.expected)} shorter{steps}"
+
+
+def _warnings(trial: Trial) -> Iterator[str]:
+    changed = [_change(one) for one in trial.attempts if one.kept and one.numbers == "differs"]
+    if changed:
+        yield f"Look at the losses before you keep {listed(changed)}."
+
+
+def _runs(trial: Trial) -> str:
+    steps = f" of {plural(trial.steps, 'step')}" if trial.steps else ""
+    return f"baseline: {plural(trial.runs, 'run')}{steps} · {format_long_ns(trial.seconds * 1e9)} in all"
+
+
+def _sections(trial: Trial) -> Iterator[Section]:
+    reasons = [f"{_change(one)}: {one.reason}" for one in trial.attempts if one.reason]
+    notes = tuple(Text.of(inert(note, SENTENCE_LIMIT), style="note") for note in (*reasons, *trial.notes))
+    if trial.attempts or trial.step_ns is not None:
+        yield Section("tried", "What was tried", "", (_table(trial), *notes), open=True)
+    elif notes:
+        yield Section("notes", "Notes", "", notes, open=True)
+    kept = [block for one in trial.attempts if one.kept for block in _to_keep(one)]
+    if kept:
+        yield Section("keep", "To keep", "", tuple(kept), open=True)
+    if doubtful := [block for one in _doubtful(trial) for block in _to_keep(one)]:
+        yield Section(
+            "look", "Faster, with other losses", "keep these only if training still converges", tuple(doubtful)
+        )
+    if trial.patch:
+        yield Section("patch", "Patch", "--write FILE writes it for git apply", (Code(inert_code(trial.patch)),))
+
+
+def _to_keep(one: Attempt) -> Iterator[Block]:
+    places = listed([where(line) for line in one.lines])
+    yield Text.of(f"{_change(one)}{f', at {places}' if places else ''}")
+    if one.code:
+        yield Code(inert_code(one.code))
+
+
+def _table(trial: Trial) -> Table:
+    spread = f" ± {format_ratio(trial.spread)}" if trial.spread is not None else ""
+    baseline = "not measured" if trial.step_ns is None else f"{format_ns(trial.step_ns)}{spread}"
+    rows = [
+        ("baseline", "", baseline, ""),
+        *(_row(_change(one), one) for one in trial.attempts),
+        *(_row("together", one) for one in (trial.together,) if one),
+    ]
+    caption = "Measured: how much shorter the step got, with its 99 % interval."
+    return Table(caption, ("Change", "Predicted", "Measured", "Losses"), tuple(rows), text_columns=4)
+
+
+def _row(name: str, one: Attempt) -> tuple[str, ...]:
+    return (name, _predicted(one.predicted), measured_words(one), _losses(one) if one.saving else "")
+
+
+def _change(one: Attempt) -> str:
+    return inert(one.text, _CHANGE)
+
+
+def _predicted(saving: Saving | None) -> str:
+    if saving is None:
+        return "not predicted"
+    if is_open(saving.low, saving.high, saving.method):
+        return f"up to −{format_ratio(saving.high)}"
+    return f"−{format_ratio(saving.expected)} ({_ends(saving.low, saving.high)})"
+
+
+def _ends(low: float, high: float) -> str:
+    if low < 0:
+        return f"{format_ratio(low)} to {format_ratio(high)}".replace("-", "−")
+    return format_ratio_range(low, high).removesuffix(" %")
+
+
+def measured_words(one: Attempt) -> str:
+    """Return what a change saved: ``−31 % (29–33)``, ``11 % slower (9.0–13)``, or that it failed.
+
+    >>> from profilerkit.model.diff import Range
+    >>> saving = Range(low=-0.13, expected=-0.11, high=-0.09)
+    >>> measured_words(Attempt(changes=(), outcome="slower", saving=saving))
+    '11 % slower (9.0–13)'
+    """
+    saving = one.saving
+    if one.outcome == "failed" or saving is None:
+        return "failed" if one.outcome == "failed" else "not measured"
+    if one.outcome == "faster":
+        return f"−{format_ratio(saving.expected)} ({_ends(saving.low, saving.high)})"
+    if one.outcome == "slower":
+        return f"{format_ratio(-saving.expected)} slower ({_ends(-saving.high, -saving.low)})"
+    return f"no clear change ({format_change(-saving.high)} to {format_change(-saving.low)})"
+
+
+def _losses(one: Attempt) -> str:
+    words = _LOSSES[one.numbers]
+    if one.numbers != "differs" or one.apart is None or one.apart == float("inf"):
+        return words
+    apart = format_ratio(one.apart) if one.apart >= _PERCENT else f"{one.apart:.0e}".replace("e-0", "e-")
+    return words.replace("differ", f"differ {apart}")
