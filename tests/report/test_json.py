@@ -107,21 +107,6 @@ def test_fields_of_a_later_version_are_ignored():
     assert report_json.load(json.dumps(value)) == report
 
 
-def test_a_report_with_probes_is_read_without_them():
-    value = json.loads(report_json.render(SAMPLES["input_bound"]()))
-    value["probes"] = [{"name": "input", "share": 0.2}]
-    finding = next(outcome["findings"][0] for outcome in value["outcomes"] if outcome["findings"])
-    finding |= {"probed": value["probes"][0], "predicted": finding["saving"]}
-    finding["saving"] = {"low": 0.0, "expected": 0.2, "high": 0.2, "method": "probe"}
-    entry = {"entry": "probes", "stage": "probes", "time_ns": 5, "share": 1.0, "source": "measured"}
-    wall = {"wall_ns": 5, "from_process_start": True, "to_last_record": False, "loader_seen": True, "steps": 1}
-    ranks = [{"rank": 0, "wall_ns": 5, "stages": {"probes": 5}}]
-    value["ledger"] = {**wall, "rank": 0, "unexplained_ns": 0, "entries": [entry], "ranks": ranks}
-    report = report_json.load(json.dumps(value))
-    assert (report.ledger.entries[0].entry, report.ledger.ranks[0].stages) == ("phases", {"phases": 5})
-    assert any(found.saving.method == "bound" for found in report.findings if found.saving)
-
-
 @pytest.mark.parametrize(
     ("text", "what"),
     [
