@@ -8,7 +8,6 @@ import msgspec
 
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.ranks.alike import contradiction
-from profilerkit.analysis.ranks.dumps import dumped_ranks
 from profilerkit.analysis.trust import record_notes
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats.directories import holds_traces, named_as_traces, older_notes, refuse_other_tool, traces_in
@@ -110,6 +109,8 @@ def _of_dumps(paths: Sequence[Path], found: dict[Path, Files], *, strict: bool) 
         UsageError: something else was named beside them.
         UnreadableInputError: a dump that was named, or each of a directory, cannot be read.
     """
+    from profilerkit.analysis.ranks.dumps import dumped_ranks
+
     _check_distinct(path if file == path else file for path in paths for file, _ in found.get(path, ()))
     other = next((path for path in paths if path not in found), None)
     if other is not None:

@@ -18,7 +18,6 @@ from profilerkit.model.events import StepEvents
 from profilerkit.model.report import Report
 from profilerkit.report import json as report_json
 from profilerkit.report.blocks import Document, Figure
-from profilerkit.report.diff_document import document_of_diff
 from profilerkit.report.html_blocks import first_screen, section
 from profilerkit.report.palette import css_variables
 from profilerkit.report.sections import document
@@ -198,6 +197,8 @@ def render(report: Report, events: Sequence[StepEvents] = ()) -> str:
 
 def render_diff(diff: Diff) -> str:
     """The comparison as one offline HTML document."""
+    from profilerkit.report.diff_document import document_of_diff
+
     return page(document_of_diff(diff), "Made by profilerkit.")
 
 
@@ -230,4 +231,6 @@ def render_verdict(report: Report) -> str:
 
 def render_diff_verdict(diff: Diff) -> str:
     """The comparison's verdict for a notebook cell."""
+    from profilerkit.report.diff_document import document_of_diff
+
     return _cell(document_of_diff(diff))
