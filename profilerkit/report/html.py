@@ -21,7 +21,7 @@ from profilerkit.report.blocks import Document, Figure
 from profilerkit.report.html_blocks import first_screen, section
 from profilerkit.report.palette import css_variables
 from profilerkit.report.sections import document
-from profilerkit.report.sections.timeline import with_events
+from profilerkit.report.sections.steps import with_events
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
