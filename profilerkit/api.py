@@ -14,7 +14,6 @@ from profilerkit.analysis.job_facts import run_ledger
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.workers.capacity import contended, quiet
 from profilerkit.config import Settings, Suppression, rule_prefixes
-from profilerkit.description import describe
 from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.diagnosis.savings import waterfall, with_overlaps
@@ -22,6 +21,7 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats.directories import named_as_traces
 from profilerkit.formats.inputs import (
     Recording,
+    describe,
     is_saved_report,
     read_inputs,
     read_records,
@@ -38,8 +38,7 @@ from profilerkit.model.run import Run
 from profilerkit.plugins import all_rules, without_withheld
 from profilerkit.results import Diff, Report, as_diff, as_report
 from profilerkit.rules.api import Rule
-from profilerkit.rules.runner import run_rules
-from profilerkit.rules.tuning import in_force, with_options
+from profilerkit.rules.runner import in_force, run_rules, with_options
 from profilerkit.rundir.ending import dossier_of, ending_of
 from profilerkit.rundir.files import RECORDS_BYTES, read_regular
 from profilerkit.rundir.layout import REPORT_JSON

@@ -18,8 +18,8 @@ from profilerkit.model.events import StepEvents
 from profilerkit.model.report import Report
 from profilerkit.report import json as report_json
 from profilerkit.report.blocks import Document, Figure
+from profilerkit.report.charts.chart import css_variables
 from profilerkit.report.html_blocks import first_screen, section
-from profilerkit.report.palette import css_variables
 from profilerkit.report.sections import document
 from profilerkit.report.sections.steps import with_events
 from profilerkit.units import format_bytes

@@ -183,7 +183,7 @@ class Database:
 def stated_bytes(header: bytes) -> int:
     r"""Return how long a file is by its header; 0 where that does not say.
 
-    >>> stated_bytes(b"SQLite format 3\\0" + b"\x10\x00" + bytes(10) + b"\x00\x00\x00\x02" + bytes(68))
+    >>> stated_bytes(b"SQLite format 3\0" + b"\x10\x00" + bytes(10) + b"\x00\x00\x00\x02" + bytes(68))
     8192
     """
     if header[_CHANGED] != header[_COUNTED_AT]:

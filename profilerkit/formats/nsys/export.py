@@ -27,8 +27,8 @@ from profilerkit.formats.nsys.assembly import (
 from profilerkit.formats.nsys.database import Database, Rows, process_of, read_ranges, read_rows
 from profilerkit.formats.values import printable_text, whole_number
 from profilerkit.model.change import revise
+from profilerkit.trace.classify import Ranges, StepRanges, step_ranges
 from profilerkit.trace.columns import EMIT_NVTX, I64, Damage, DeviceProperties, StepMarks, TraceColumns, TraceMeta
-from profilerkit.trace.step_ranges import Ranges, StepRanges, step_ranges
 
 #: Ranks of one job start about as many pieces of work on their devices, however long these take or wait. A process with
 #: fewer than this share of the most does something else (a choice).

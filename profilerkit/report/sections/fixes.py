@@ -20,11 +20,22 @@ from profilerkit.report.blocks import (
     Text,
     Value,
 )
-from profilerkit.report.breakdown import bar_caption, bar_of, own_share, parts_missing
 from profilerkit.report.findings import Findings, findings_of, first_sentence, probe_blocks
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.sections.memory import oom_advice, oom_headline, oom_held
-from profilerkit.report.wording import SHAPES, kind_words, listed, marks_none, plural, saving_range, verdict_tone
+from profilerkit.report.wording import (
+    SHAPES,
+    bar_caption,
+    bar_of,
+    kind_words,
+    listed,
+    marks_none,
+    own_share,
+    parts_missing,
+    plural,
+    saving_range,
+    verdict_tone,
+)
 from profilerkit.units import format_count, format_ns, format_ratio
 
 #: Ends that say more than a verdict that settles nothing, each with its word and what helps; none is what the verdict

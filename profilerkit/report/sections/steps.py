@@ -28,13 +28,22 @@ from profilerkit.report.blocks import (
     Tick,
     Value,
 )
-from profilerkit.report.breakdown import bar_caption, families_of, own_share, parts_missing
-from profilerkit.report.charts.chart import Scale, polyline
+from profilerkit.report.charts.chart import FILLS, INKS, Scale, label_on, polyline
 from profilerkit.report.charts.samples import sampled_strips
 from profilerkit.report.charts.steps import WAITS, loader_wait, steps_blocks
 from profilerkit.report.inert import inert
-from profilerkit.report.palette import FILLS, INKS, label_on
-from profilerkit.report.wording import FAMILY_LABELS, listed, part_label, plural, share_text, weakest
+from profilerkit.report.wording import (
+    FAMILY_LABELS,
+    bar_caption,
+    families_of,
+    listed,
+    own_share,
+    part_label,
+    parts_missing,
+    plural,
+    share_text,
+    weakest,
+)
 from profilerkit.units import format_ns, format_ratio
 
 NO_LOADER = "Input wait was not measured: no loader was seen."
