@@ -11,16 +11,9 @@ import msgspec
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.job_facts import run_ledger
-from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.ranks.dumps import with_dumps
-from profilerkit.analysis.ranks.scale import crowd_record
-from profilerkit.analysis.raw_events import files_of, raw_events
 from profilerkit.analysis.workers.capacity import contended, quiet
-from profilerkit.compare import compare
-from profilerkit.compare.gates import parse_limit
 from profilerkit.config import Settings, Suppression, rule_prefixes
-from profilerkit.description import describe
 from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.diagnosis.savings import waterfall, with_overlaps
@@ -28,6 +21,7 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats.directories import named_as_traces
 from profilerkit.formats.inputs import (
     Recording,
+    describe,
     is_saved_report,
     read_inputs,
     read_records,
@@ -44,13 +38,11 @@ from profilerkit.model.run import Run
 from profilerkit.plugins import all_rules, without_withheld
 from profilerkit.results import Diff, Report, as_diff, as_report
 from profilerkit.rules.api import Rule
-from profilerkit.rules.runner import run_rules
-from profilerkit.rules.tuning import in_force, with_options
+from profilerkit.rules.runner import in_force, run_rules, with_options
 from profilerkit.rundir.ending import dossier_of, ending_of
 from profilerkit.rundir.files import RECORDS_BYTES, read_regular
 from profilerkit.rundir.layout import REPORT_JSON
 from profilerkit.rundir.reader import RunRecord, is_run_directory, named_ranks
-from profilerkit.summaries.reduction import found_in, read_summaries
 
 logger = logging.getLogger(__name__)
 
@@ -137,10 +129,14 @@ class Analysis(msgspec.Struct, frozen=True):
 
     def raw_events(self, evidence: Evidence) -> tuple[RawEvents, ...]:
         """Return the raw events of a number, a table for each file; empty if it has none of its own."""
+        from profilerkit.analysis.raw_events import raw_events
+
         return raw_events(evidence, self._rank(evidence), read_pooled)
 
     def files_of(self, evidence: Evidence) -> tuple[str, ...]:
         """Return the files of the rank that a number describes; for logs or dumps alone, all files."""
+        from profilerkit.analysis.raw_events import files_of
+
         of_one = () if self.report.run.kind == "dumps" else files_of(self._rank(evidence))
         return of_one or self.report.run.files
 
@@ -205,6 +201,9 @@ def reduce(
 
 def reduced_report(paths: Sequence[str | Path], settings: Settings) -> Report:
     """Reduce as ``reduce`` does, with its settings as one record."""
+    from profilerkit.analysis.ranks.scale import crowd_record
+    from profilerkit.summaries.reduction import found_in, read_summaries
+
     rules = _rules(settings)
     with fetched(paths) as copies:
         reduced = read_summaries(found_in(copies.paths))
@@ -238,8 +237,7 @@ def _told(
         told=told,
         notes=(*recording.notes, *rules.notes),
     )
-    facts = with_logs(facts, ranks, recording.logs)
-    facts = contended(with_dumps(facts, ranks) if recording.by_dumps else facts)
+    facts = contended(_with_others(facts, recording))
     program = quiet(facts)
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
     ran = run_rules(program, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
@@ -257,6 +255,19 @@ def _told(
         waterfall=waterfall(program, outcomes),
     )
     return Analysis(report, tuple(ranks), ranks[facts.judged_rank], ranks[facts.judged_rank if told is None else told])
+
+
+def _with_others(facts: Facts, recording: Recording) -> Facts:
+    """The facts with what logs and dumps of flight recorders say."""
+    if recording.logs:
+        from profilerkit.analysis.logs.with_logs import with_logs
+
+        facts = with_logs(facts, recording.ranks, recording.logs)
+    if recording.by_dumps:
+        from profilerkit.analysis.ranks.dumps import with_dumps
+
+        facts = with_dumps(facts, recording.ranks)
+    return facts
 
 
 class _Rules(msgspec.Struct, frozen=True):
@@ -326,6 +337,9 @@ def diff(
         UsageError: a limit is unreadable.
         UnreadableInputError: a side cannot be read.
     """
+    from profilerkit.compare import compare
+    from profilerkit.compare.gates import parse_limit
+
     for text in fail_if:
         parse_limit(text)  # before minutes of analysis
     sides = (before, *also_before, after, *also_after)

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.steps.series import Stall
+from profilerkit.analysis.steps.series import Doubt, Stall
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving

@@ -22,7 +22,7 @@ from profilerkit.plugins import project_rules
 from profilerkit.rules import RULES
 from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.calibrated import RECORDED, WITHIN
-from profilerkit.rules.tuning import with_options
+from profilerkit.rules.runner import with_options
 from tests.recipes import facts, replace
 from tests.test_architecture import TRACE
 

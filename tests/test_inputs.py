@@ -11,7 +11,7 @@ from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats.directories import named_as_traces, traces_below
-from profilerkit.report.sections.first import limits_of
+from profilerkit.report.sections.fixes import limits_of
 from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, WINDOW_STATUS
 from tests.recipes import Log, training, write_run
 from tests.xplane_recipes import gpu, jax_json, space

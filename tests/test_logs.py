@@ -12,7 +12,7 @@ from profilerkit.model.change import revise
 from profilerkit.report import terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
-from profilerkit.report.sections.logs import section as logs_section
+from profilerkit.report.sections.samples import logs as logs_section
 from profilerkit.results import as_report
 from profilerkit.rundir.layout import SAMPLES
 from profilerkit.rundir.sampled import GpuSample, Sample

@@ -7,6 +7,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from profilerkit.analysis.device.kernel_losses import KernelLosses
 from profilerkit.analysis.host.host_facts import InputFacts
 from profilerkit.analysis.host.lines import HotLine, growing_line, lines_of
 from profilerkit.analysis.intervals import I64
@@ -22,8 +23,6 @@ from profilerkit.analysis.job_facts import (
     timed_rank,
     with_links,
 )
-from profilerkit.analysis.kernel_losses.find import KernelLosses
-from profilerkit.analysis.ledger.pauses import Pause, pauses
 from profilerkit.analysis.logs.history import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse, memory_use_of
 from profilerkit.analysis.rank_facts import RankFacts
@@ -33,6 +32,7 @@ from profilerkit.analysis.ranks.late import late_by_timers, may_be_hidden
 from profilerkit.analysis.ranks.waiting import job_steps, rank_steps
 from profilerkit.analysis.stats import ratio_error
 from profilerkit.analysis.steps.lanes import median_step
+from profilerkit.analysis.steps.pauses import Pause, pauses
 from profilerkit.analysis.steps.series import FEW_STEPS, StepSeries
 from profilerkit.analysis.steps.table import NO_STEPS, trace_series
 from profilerkit.analysis.surroundings import Surroundings, Throttling, surroundings, throttling

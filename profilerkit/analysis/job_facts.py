@@ -12,6 +12,7 @@ from profilerkit.analysis.communication.parallelism import (
 )
 from profilerkit.analysis.communication.table import CommFacts
 from profilerkit.analysis.device.device_facts import DeviceFacts
+from profilerkit.analysis.device.shape_losses import DenseTables
 from profilerkit.analysis.host.host_facts import (
     CollectionFacts,
     CompileFacts,
@@ -22,8 +23,6 @@ from profilerkit.analysis.host.host_facts import (
 )
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.host.operators import HeldFacts
-from profilerkit.analysis.kernel_losses.shapes import DenseTables
-from profilerkit.analysis.ledger.account import rank_ledger
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import comparable
@@ -33,6 +32,7 @@ from profilerkit.analysis.ranks.late import late_by_clock, late_by_timers, timed
 from profilerkit.analysis.ranks.scale import Place, side_by_side
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.phases import PhaseFacts, RecordingFacts
+from profilerkit.analysis.steps.wall_clock import rank_ledger
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.hardware import DeviceSpec
 from profilerkit.model.change import fields_of, revise

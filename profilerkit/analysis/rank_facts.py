@@ -11,7 +11,6 @@ import numpy.typing as npt
 from profilerkit.analysis.events import with_evaluation
 from profilerkit.analysis.host.host_facts import InputFacts
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.ledger.account import Account, account
 from profilerkit.analysis.parts import NAMED_PAUSES, UNSPLIT, WAITS, leaf, leaf_times
 from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import Numbers, median, median_error
@@ -19,6 +18,7 @@ from profilerkit.analysis.steps.find import FEWEST_STEPS, TraceSteps
 from profilerkit.analysis.steps.log import StepLog, exposed, log_of
 from profilerkit.analysis.steps.series import OUTLIER_RATIO, STALL_KINDS, Stall, StepSeries, unnamed_stalls
 from profilerkit.analysis.steps.table import NO_STEPS, log_series, log_steps, trace_series, trace_steps
+from profilerkit.analysis.steps.wall_clock import Account, account
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.workers.anatomy import named_wait, worker_facts
 from profilerkit.model.change import revise

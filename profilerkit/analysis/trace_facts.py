@@ -28,8 +28,10 @@ from profilerkit.analysis.device.device_facts import (
     small_copies,
     sync_facts,
 )
+from profilerkit.analysis.device.kernel_losses import KernelLosses, host_tables, losses_of_kernels, optimizer_kernels
 from profilerkit.analysis.device.kernels import KernelNames, LaunchFacts, lacks_device_events, launch_facts
 from profilerkit.analysis.device.roofline import MathFacts, math_facts
+from profilerkit.analysis.device.shape_losses import DenseTables, Judged
 from profilerkit.analysis.host.activity import NO_ROWS, loading_rows
 from profilerkit.analysis.host.host_facts import (
     CompileFacts,
@@ -42,8 +44,6 @@ from profilerkit.analysis.host.host_facts import (
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.host.operators import HeldFacts, held_by
 from profilerkit.analysis.intervals import I64, Spans
-from profilerkit.analysis.kernel_losses.find import KernelLosses, host_tables, losses_of_kernels, optimizer_kernels
-from profilerkit.analysis.kernel_losses.shapes import DenseTables, Judged
 from profilerkit.analysis.memory.allocator import judged_instants, memory_of
 from profilerkit.analysis.memory.use import MemoryUse, offloaded, recomputed_bytes, zeroed_gradients
 from profilerkit.analysis.partition import (

@@ -6,11 +6,10 @@ from typing import Literal
 import numpy as np
 
 from profilerkit.analysis.device.kernels import LaunchFacts
-from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import why_no_trace
-from profilerkit.analysis.steps.series import weaknesses
+from profilerkit.analysis.steps.series import Doubt, weaknesses
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
 from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, CaptureCost, Series, Signal, Trust

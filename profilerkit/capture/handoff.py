@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from profilerkit.capture.guard import announce
 from profilerkit.model.change import revise
-from profilerkit.programs import own_environment, own_program
 from profilerkit.rundir import layout
 from profilerkit.rundir.files import read_document, write_document
+from profilerkit.rundir.process import own_environment, own_program
 
 if TYPE_CHECKING:
     from profilerkit.model.report import Report

@@ -271,7 +271,7 @@ def _print_verdict(report: "Report", console: Console, *, verbose: bool) -> None
 def brief(report: "Report", outputs: Iterable[Output]) -> str:
     """Bound, headline, what cut the run or its trace short, and the first file written."""
     from profilerkit.report.findings import findings_of
-    from profilerkit.report.sections.first import first_of
+    from profilerkit.report.sections.fixes import first_of
 
     first = first_of(report, findings_of(report))
     files = [_shortest(output.path) for output in outputs if output.path]

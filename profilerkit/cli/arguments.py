@@ -174,8 +174,7 @@ def project_settings(arguments: argparse.Namespace, console: Console, *, runs_ru
     Raises:
         UsageError: a setting is wrong, or ``--allow-rules`` finds no rules.
     """
-    from profilerkit.consent import allow
-    from profilerkit.plugins import about_project_rules
+    from profilerkit.plugins import about_project_rules, allow
 
     settings = load_settings(vars(arguments))
     if arguments.allow_rules:

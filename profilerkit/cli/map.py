@@ -78,8 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Summarise what is not summarised yet; return 0, or 2 where a trace that was named, or none, could be read."""
     from profilerkit.analysis.communication.registry import with_patterns
-    from profilerkit.formats.jobs import Reading
-    from profilerkit.formats.processes import needed_bytes, room_bytes
+    from profilerkit.formats.jobs import Reading, needed_bytes, room_bytes
     from profilerkit.formats.remote import is_remote, shown
     from profilerkit.model.change import revise
     from profilerkit.summaries import mapping

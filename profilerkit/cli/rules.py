@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _known(arguments: argparse.Namespace, console: Console) -> "list[Rule]":
     """The built-in rules, those of other packages and the project's own, by code and with the project's options."""
     from profilerkit.plugins import all_rules, without_withheld
-    from profilerkit.rules.tuning import with_options
+    from profilerkit.rules.runner import with_options
 
     settings = project_settings(arguments, console, runs_rules=False)
     rules, notes, withheld = all_rules(settings)

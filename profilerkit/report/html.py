@@ -19,12 +19,10 @@ from profilerkit.model.report import Report
 from profilerkit.model.trial import Trial
 from profilerkit.report import json as report_json
 from profilerkit.report.blocks import Document, Figure
-from profilerkit.report.diff_document import document_of_diff
+from profilerkit.report.charts.chart import css_variables
 from profilerkit.report.html_blocks import first_screen, section
-from profilerkit.report.palette import css_variables
 from profilerkit.report.sections import document
-from profilerkit.report.sections.timeline import with_events
-from profilerkit.report.trial_document import document_of_trial
+from profilerkit.report.sections.steps import with_events
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -203,11 +201,15 @@ _MADE_BY = "Made by profilerkit."
 
 def render_diff(diff: Diff) -> str:
     """The comparison as one offline HTML document."""
+    from profilerkit.report.diff_document import document_of_diff
+
     return page(document_of_diff(diff), _MADE_BY)
 
 
 def render_trial(trial: Trial) -> str:
     """Return the trial as one offline HTML document."""
+    from profilerkit.report.trial_document import document_of_trial
+
     return page(document_of_trial(trial), _MADE_BY)
 
 
@@ -240,9 +242,13 @@ def render_verdict(report: Report) -> str:
 
 def render_diff_verdict(diff: Diff) -> str:
     """The comparison's verdict for a notebook cell."""
+    from profilerkit.report.diff_document import document_of_diff
+
     return _cell(document_of_diff(diff))
 
 
 def render_trial_verdict(trial: Trial) -> str:
     """Return the answer of a trial for a notebook cell."""
+    from profilerkit.report.trial_document import document_of_trial
+
     return _cell(document_of_trial(trial))

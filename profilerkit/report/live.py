@@ -6,10 +6,20 @@ from textwrap import wrap
 
 from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
 from profilerkit.model.report import Report
-from profilerkit.report.breakdown import bar_caption, bar_of, families_of, own_share
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.terminal import NARROW, STYLES, Page, bar
-from profilerkit.report.wording import SHAPES, kind_words, part_label, plural, share_text, verdict_tone
+from profilerkit.report.wording import (
+    SHAPES,
+    bar_caption,
+    bar_of,
+    families_of,
+    kind_words,
+    own_share,
+    part_label,
+    plural,
+    share_text,
+    verdict_tone,
+)
 from profilerkit.units import format_bytes, format_count, format_long_ns, format_ns, format_ratio, format_value
 
 #: Judged steps from which a verdict is told: what every report asks for, "at least 10 steps after the first 5".

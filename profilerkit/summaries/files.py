@@ -17,8 +17,7 @@ from profilerkit.formats.windows import job_of_trace, samples_beside, window_of
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Condition
 from profilerkit.rundir.files import open_regular, write_whole
-from profilerkit.summaries.codec import decode, encode, sound
-from profilerkit.summaries.compact import MOST_COLLECTIVES, smaller, thin
+from profilerkit.summaries.compact import MOST_COLLECTIVES, decode, encode, smaller, sound, thin
 from profilerkit.units import format_bytes
 
 SUFFIX = ".pksum"

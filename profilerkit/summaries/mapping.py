@@ -15,8 +15,7 @@ import msgspec
 
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.formats.jobs import Reading
-from profilerkit.formats.processes import free_cores
+from profilerkit.formats.jobs import Reading, free_cores
 from profilerkit.formats.remote import RemoteFile, is_remote, listed, shown
 from profilerkit.summaries.files import is_fresh, place_of, summarise_into
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilerkit.analysis.ledger.account import account, rank_ledger
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.log import read_log
+from profilerkit.analysis.steps.wall_clock import account, rank_ledger
 from profilerkit.api import analyze
 from profilerkit.model.ledger import ENTRIES
 from profilerkit.rundir.files import sound_events

@@ -3,9 +3,9 @@
 import pytest
 
 from profilerkit.analysis.events import with_evaluation
-from profilerkit.analysis.ledger.account import account
-from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.steps.log import read_log
+from profilerkit.analysis.steps.pauses import pauses
+from profilerkit.analysis.steps.wall_clock import account
 from profilerkit.rundir.layout import EventKind, WindowStatus
 from tests.recipes import MS, US, Log, rank_record
 

@@ -7,7 +7,7 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.api import analyze
 from profilerkit.model.finding import in_order
 from profilerkit.report.communication import waiting_lines
-from profilerkit.report.sections.first import limits_of
+from profilerkit.report.sections.fixes import limits_of
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import HostSample, Sample
 from tests.recipes import MS, Log, S, Trace, host_training, replace, training, write_run

@@ -11,9 +11,9 @@ import pytest
 from profilerkit.capture import deep
 from profilerkit.capture.deep import examine
 from profilerkit.capture.handoff import Packer, compress
-from profilerkit.programs import own_environment, own_program
 from profilerkit.rundir.files import read_document, write_document
 from profilerkit.rundir.layout import WindowStatus
+from profilerkit.rundir.process import own_environment, own_program
 
 STEP = b'{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3"}, '
 KERNEL = b'{"ph": "X", "cat": "kernel", "name": "gemm"}, '

@@ -7,7 +7,7 @@ import pytest
 from profilerkit.cli import main
 from profilerkit.rules import RULES
 from profilerkit.rules.docs import sections, thresholds
-from profilerkit.rules.tuning import with_options
+from profilerkit.rules.runner import with_options
 
 
 def test_every_rule_is_listed_within_80_columns(capsys):

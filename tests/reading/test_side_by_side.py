@@ -1,4 +1,4 @@
-"""Traces read by several processes: the same results in the same order, whatever becomes of the processes."""
+"""Traces read by several processes: the same results in the same order, whatever becomes of the jobs."""
 
 import doctest
 import os
@@ -13,8 +13,8 @@ import pytest
 
 from profilerkit.api import analyze
 from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.formats import jobs
 from profilerkit.formats import jobs as side_by_side
-from profilerkit.formats import processes
 from profilerkit.formats.jobs import Reading, TraceJob, read_all
 from profilerkit.report.json import render
 from tests.recipes import Log, training, write_run
@@ -263,41 +263,41 @@ MB = 1_000_000
 )
 def test_processes_help_where_size_cores_and_memory_allow(monkeypatch, sizes, cores, free_mb, helpers):
     monkeypatch.setattr(side_by_side, "free_cores", lambda: cores)
-    monkeypatch.setattr(processes, "free_bytes", lambda: free_mb * MB)
+    monkeypatch.setattr(jobs, "free_bytes", lambda: free_mb * MB)
     assert side_by_side._helpers(sizes) == helpers
 
 
 @pytest.mark.parametrize(("load", "free"), [(0.3, 8), (4.0, 4), (100.0, 0)])
 def test_busy_cores_are_not_counted(monkeypatch, load, free):
     monkeypatch.setattr("profilerkit.capture.environment.usable_cores", lambda: 8.0)
-    monkeypatch.setattr(processes.os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(processes.os, "getloadavg", lambda: (load, 0, 0))
-    assert processes.free_cores() == free
+    monkeypatch.setattr(jobs.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(jobs.os, "getloadavg", lambda: (load, 0, 0))
+    assert jobs.free_cores() == free
 
 
 def test_free_memory_is_what_system_and_cgroup_allow(tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable:   1000 kB\n")
     nothing = tmp_path / "none"
-    assert processes.free_bytes(tmp_path / "meminfo", nothing) == 1000 * 1024
-    assert processes.free_bytes(nothing, nothing) == float("inf")
+    assert jobs.free_bytes(tmp_path / "meminfo", nothing) == 1000 * 1024
+    assert jobs.free_bytes(nothing, nothing) == float("inf")
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("5000\n")
-    assert processes.free_bytes(tmp_path / "meminfo", tmp_path) == 1000 * 1024
+    assert jobs.free_bytes(tmp_path / "meminfo", tmp_path) == 1000 * 1024
     (tmp_path / "memory.max").write_text("15000\n")
-    assert processes.free_bytes(tmp_path / "meminfo", tmp_path) == 10_000
-    assert processes.free_bytes(tmp_path / "meminfo", tmp_path / "inner" / "most") == 10_000
+    assert jobs.free_bytes(tmp_path / "meminfo", tmp_path) == 10_000
+    assert jobs.free_bytes(tmp_path / "meminfo", tmp_path / "inner" / "most") == 10_000
     (tmp_path / "memory.stat").write_text("anon 7\ninactive_file 2000\nactive_file 9\n")
-    assert processes.free_bytes(tmp_path / "meminfo", tmp_path) == 12_000
+    assert jobs.free_bytes(tmp_path / "meminfo", tmp_path) == 12_000
 
 
 def test_the_first_version_of_control_groups_is_read_too(tmp_path):
     (tmp_path / "memory.limit_in_bytes").write_text("9000\n")
     (tmp_path / "memory.usage_in_bytes").write_text("4000\n")
-    assert processes.free_bytes(tmp_path / "none", tmp_path) == 5_000
+    assert jobs.free_bytes(tmp_path / "none", tmp_path) == 5_000
     (tmp_path / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 500\n")
-    assert processes.free_bytes(tmp_path / "none", tmp_path) == 5_500
+    assert jobs.free_bytes(tmp_path / "none", tmp_path) == 5_500
     (tmp_path / "memory.usage_in_bytes").write_text("99000\n")
-    assert processes.free_bytes(tmp_path / "none", tmp_path) == 0
+    assert jobs.free_bytes(tmp_path / "none", tmp_path) == 0
 
 
 def test_sizes_are_those_of_the_text_whatever_the_name(tmp_path):

@@ -9,7 +9,7 @@ from profilerkit.model.events import CELLS, Gap, Lane, MedianStep, Track
 from profilerkit.report import html
 from profilerkit.report import json as report_json
 from profilerkit.report.redaction import redacted
-from profilerkit.report.sections.timeline import median_step_chart
+from profilerkit.report.sections.steps import median_step_chart
 from profilerkit.rundir.places import Identity
 from tests.report.samples import HOSTILE, MS, SAMPLES, input_bound, parts
 

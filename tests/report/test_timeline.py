@@ -15,7 +15,7 @@ from profilerkit.report import html
 from profilerkit.report.blocks import Chart, Figure
 from profilerkit.report.redaction import redacted_step_events
 from profilerkit.report.sections import document
-from profilerkit.report.sections.timeline import with_events
+from profilerkit.report.sections.steps import with_events
 from profilerkit.rundir.places import Identity
 from tests.recipes import training
 from tests.report.samples import HOSTILE, MS, input_bound

@@ -4,11 +4,11 @@ import doctest
 
 import pytest
 
+from profilerkit.analysis.device.kernel_losses import KernelLosses, OptimizerWork, Scores
 from profilerkit.analysis.device.roofline import MathFacts
+from profilerkit.analysis.device.shape_losses import Alignment, Grid, Layout, Searches
 from profilerkit.analysis.host.operators import HeldFacts
 from profilerkit.analysis.job_facts import HostFacts
-from profilerkit.analysis.kernel_losses.find import KernelLosses, OptimizerWork, Scores
-from profilerkit.analysis.kernel_losses.shapes import Alignment, Grid, Layout, Searches
 from profilerkit.analysis.steps.phases import RecordingFacts
 from profilerkit.analysis.surroundings import HotDevice, Surroundings, Throttling
 from profilerkit.analysis.whatif import room, throughput

@@ -2,8 +2,8 @@
 
 import pytest
 
+from profilerkit.analysis.device.shape_losses import DenseTables
 from profilerkit.analysis.job_facts import HostFacts
-from profilerkit.analysis.kernel_losses.shapes import DenseTables
 from profilerkit.rules.api import Fired, MissingData, Passed
 from tests.recipes import STEP_NS, Trace, replace
 from tests.rules.test_compute_rules import wasting

@@ -8,11 +8,10 @@ from profilerkit.analysis.communication.table import CommFacts
 from profilerkit.analysis.device.copies import CopyFacts
 from profilerkit.analysis.device.device_facts import AllocatorFacts, ChainFacts, ColdFacts, SyncFacts
 from profilerkit.analysis.device.roofline import MathFacts, WideMath
-from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.host.host_facts import GAPS
 from profilerkit.analysis.memory.use import CopiedPages, MemoryUse
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
-from profilerkit.analysis.steps.series import Stall
+from profilerkit.analysis.steps.series import Doubt, Stall
 from profilerkit.analysis.whatif import HANDOVER_NS
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts
 from profilerkit.diagnosis import diagnose

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from profilerkit.analysis.host.lines import HotLine
-from profilerkit.analysis.ledger.pauses import Pause
 from profilerkit.analysis.logs.history import LogFacts, Rests
+from profilerkit.analysis.steps.pauses import Pause
 from profilerkit.analysis.steps.series import Stall, StepSeries
 from profilerkit.analysis.surroundings import HostLink, Surroundings
 from profilerkit.diagnosis import diagnose

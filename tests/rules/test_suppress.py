@@ -14,8 +14,7 @@ from profilerkit.report.json import load
 from profilerkit.report.json import render as render_json
 from profilerkit.rules import RULES
 from profilerkit.rules.api import Fired, Passed
-from profilerkit.rules.runner import run_rules
-from profilerkit.rules.tuning import in_force
+from profilerkit.rules.runner import in_force, run_rules
 from tests.recipes import facts
 from tests.report import samples
 from tests.report.pages import spaces

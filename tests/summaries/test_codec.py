@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from profilerkit.summaries import codec
-from profilerkit.summaries.codec import decode, encode
+from profilerkit.summaries import compact
+from profilerkit.summaries.compact import decode, encode
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,6 @@ def test_broken_bytes_are_refused():
 
 
 def test_more_than_a_summary_can_be_is_not_unpacked(monkeypatch):
-    monkeypatch.setattr(codec, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(compact, "MOST_BYTES", 1_000)
     with pytest.raises(ValueError, match="larger than any summary"):
         decode(zlib.compress(b"\0" * 1_000_000), Outer)

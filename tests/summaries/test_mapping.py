@@ -15,7 +15,7 @@ import pytest
 
 from profilerkit.cli import main
 from profilerkit.errors import UnreadableInputError
-from profilerkit.formats import processes
+from profilerkit.formats import jobs
 from profilerkit.formats.jobs import Reading
 from profilerkit.summaries import mapping
 from profilerkit.summaries.files import SUFFIX, place_of
@@ -184,7 +184,7 @@ def test_no_more_is_under_way_than_fits_into_memory_and_one_always_is(tmp_path, 
 
 
 def test_where_memory_is_the_limit_it_is_said(job, capsys, monkeypatch):
-    monkeypatch.setattr(processes, "free_bytes", lambda: 300_000_000)
+    monkeypatch.setattr(jobs, "free_bytes", lambda: 300_000_000)
     for workers, said in ((2, True), (1, False)):
         assert main(["map", str(job / "traces"), "--workers", str(workers), "--force"]) == 0
         told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("memory: ")]

@@ -6,7 +6,7 @@ from scale_benchmark.fill import template
 from scale_benchmark.job import facts_of, job_of, write_ranks
 
 import profilerkit
-from profilerkit.summaries.codec import sound
+from profilerkit.summaries.compact import sound
 from profilerkit.summaries.files import Header, write
 from tests.recipes import replace
 

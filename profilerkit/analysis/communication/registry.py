@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.costs.formulas import BY_NAME, Arguments, parsed
+from profilerkit.analysis.device.formulas import BY_NAME, Arguments, parsed
 from profilerkit.analysis.intervals import I64
 from profilerkit.errors import UsageError
 from profilerkit.trace.columns import CollectiveArgs, TraceColumns
@@ -155,7 +155,7 @@ def shapes_of(columns: TraceColumns, rows: I64) -> dict[int, tuple[str, int]]:
 def _first_tensor(passed: Arguments | None) -> tuple[str, int] | None:
     """The first tensor of what was passed; ``None`` if there is none, or nothing in it.
 
-    >>> from profilerkit.analysis.costs.formulas import arguments
+    >>> from profilerkit.analysis.device.formulas import arguments
     >>> _first_tensor(arguments("[[321271], []]", '["float", ""]', ""))
     ('Float', 1285084)
     """

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.costs.operators import DTYPES, operator_costs
 from profilerkit.analysis.device.kernels import BANDWIDTH, COMMUNICATION, MATH, OTHER, SMALL_KERNEL_NS, KernelNames
+from profilerkit.analysis.device.operator_costs import DTYPES, operator_costs
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, dense_peak, roofline
 from profilerkit.analysis.enclosing import call_sites, launching_operators
 from profilerkit.analysis.intervals import I64

@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.costs.formulas import FAMILIES
-from profilerkit.analysis.costs.operators import DTYPES, OperatorCosts, operator_costs
+from profilerkit.analysis.device.formulas import FAMILIES
 from profilerkit.analysis.device.kernels import MATH_TYPES, NARROW, WIDE, KernelNames
+from profilerkit.analysis.device.operator_costs import DTYPES, OperatorCosts, operator_costs
 from profilerkit.analysis.intervals import I64, union
 from profilerkit.hardware import DeviceSpec, is_by_amd
 from profilerkit.trace.columns import DeviceProperties, TraceColumns

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.intervals import EMPTY, I64
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.ranks.alike import APART_NS
 from profilerkit.analysis.ranks.flight import FlightLog, common_calls, flight_log
+from profilerkit.analysis.steps.series import Doubt
 from profilerkit.model.change import revise
 from profilerkit.model.run import Signal
 from profilerkit.rundir.documents import Flight

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.communication.log import labels
 from profilerkit.analysis.communication.registry import MOST_BYTES, built_in
-from profilerkit.analysis.costs.formulas import BY_NAME
+from profilerkit.analysis.device.formulas import BY_NAME
 from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, index_at
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.waiting import Arrivals

@@ -1,12 +1,12 @@
 """The steps of one rank as arrays: what is longer in some of them, what recurs, and what makes them a weak sample."""
 
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.doubts import Doubt
 from profilerkit.analysis.events import Events, id_of, spans_of
 from profilerkit.analysis.intervals import I64, Mask, covered
 from profilerkit.analysis.stats import median, spread, theil_sen
@@ -14,6 +14,36 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.units import format_ns, format_ns_range
+
+DoubtKind = Literal[
+    "untraced ranks",
+    "framework",
+    "unseen device",
+    "cut file",
+    "lost events",
+    "traced steps",
+    "slow steps",
+    "odd step",
+    "noise",
+    "drift",
+    "one end",
+    "pressure",
+    "steal",
+    "clocks",
+]
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """One thing that makes the judged numbers less sure than they look.
+
+    Attributes:
+        kind: what it is; confidence counts doubts and never reads their words.
+        words: one sentence for the reader.
+    """
+
+    kind: DoubtKind
+    words: str
+
 
 #: A part did it when it holds at least this share of what some steps take more (the coverage that a late rank's cause
 #: needs as well).

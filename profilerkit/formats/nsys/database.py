@@ -18,7 +18,6 @@ from profilerkit.formats.limits import EVENT_BYTES
 from profilerkit.formats.values import LAST_US, LONGEST_DURATION_US, whole_numbers
 from profilerkit.trace.columns import I64, Bools
 
-MAGIC = b"SQLite format 3\0"
 #: sqlite3 raises the second where its message repeats a name that is no UTF-8.
 # SQLite says that memory ran out where a damaged row claims to be larger than any can be.
 BROKEN = (sqlite3.Error, UnicodeDecodeError, MemoryError)
@@ -184,7 +183,7 @@ class Database:
 def stated_bytes(header: bytes) -> int:
     r"""Return how long a file is by its header; 0 where that does not say.
 
-    >>> stated_bytes(MAGIC + b"\x10\x00" + bytes(10) + b"\x00\x00\x00\x02" + bytes(68))
+    >>> stated_bytes(b"SQLite format 3\0" + b"\x10\x00" + bytes(10) + b"\x00\x00\x00\x02" + bytes(68))
     8192
     """
     if header[_CHANGED] != header[_COUNTED_AT]:

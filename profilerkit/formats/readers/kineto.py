@@ -11,7 +11,6 @@ from profilerkit.formats.kineto.repair import UNDECODABLE, Ledger
 from profilerkit.formats.kineto.salvage import Salvage, element_at
 from profilerkit.formats.kineto.text import BLANK, BYTE_ORDER_MARK, EventText, first_event
 from profilerkit.formats.values import printable_text
-from profilerkit.formats.xla import is_xla, of_xla
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import ANALYZED, ANOTHER_FOLLOWS, Category, Damage, TraceColumns, Wanted
 
@@ -142,12 +141,14 @@ class _Pass:
     def _told(self, columns: TraceColumns) -> TraceColumns:
         """Return the columns, those of JAX and TensorFlow with what processes and threads say instead of categories."""
         processes, names = self._builder.names.processes, columns.thread_names
-        if any(self._builder.kinds) or not is_xla(processes.values()):
-            why = _unprofiled(columns, self._builder.kinds)
-            return revise(columns, meta=revise(columns.meta, unprofiled=why)) if why else columns
-        return of_xla(
-            columns, [(processes.get(pid, ""), names.get(i, "")) for i, (pid, _) in enumerate(columns.threads)]
-        )
+        if not any(self._builder.kinds):
+            from profilerkit.formats.xla import is_xla, of_xla
+
+            if is_xla(processes.values()):
+                places = [(processes.get(pid, ""), names.get(i, "")) for i, (pid, _) in enumerate(columns.threads)]
+                return of_xla(columns, places)
+        why = _unprofiled(columns, self._builder.kinds)
+        return revise(columns, meta=revise(columns.meta, unprofiled=why)) if why else columns
 
     def _document(self) -> tuple[Document, list[str]]:
         """Return what the file says beside its events, and what is wrong with it as a whole."""

@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.blocks import whole
-from profilerkit.formats.plain_pickle import NotPlainError, plain_data
 from profilerkit.trace.logs import BACKWARD, AllocatorAction, AllocatorEvent, Block, DeviceHistory, Segment, SnapshotLog
 
 name = "memory snapshot"
@@ -52,6 +51,8 @@ def read(path: Path) -> SnapshotLog:
         UnreadableInputError: the file is no snapshot, damaged, too large, or its pickle holds more than plain data.
         OSError: the file cannot be opened or read.
     """
+    from profilerkit.formats.plain_pickle import NotPlainError, plain_data
+
     try:
         found = _Reading().snapshot(plain_data(whole(path, MOST_BYTES)), path.name)
     except NotPlainError as error:
@@ -104,6 +105,8 @@ class _Reading:
             return ()
         self._left -= len(value)
         if self._left < 0:
+            from profilerkit.formats.plain_pickle import NotPlainError
+
             raise NotPlainError(f"its lists have more than {MOST_ENTRIES:,} entries")
         return value
 

@@ -9,10 +9,18 @@ import msgspec
 from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, Family, SlowSteps, StepRow, family_of, within
 from profilerkit.report.blocks import Axis, Block, Chart, Shape, Table, Text, Tick
-from profilerkit.report.breakdown import drawn_rank
 from profilerkit.report.charts.chart import LEAST_COLUMNS, Lane, Scale, height_px, lanes, polyline, rectangle, step_axis
 from profilerkit.report.inert import inert
-from profilerkit.report.wording import FAMILY_LABELS, STATE_WORDS, marks_none, part_label, plural, share_text, weakest
+from profilerkit.report.wording import (
+    FAMILY_LABELS,
+    STATE_WORDS,
+    drawn_rank,
+    marks_none,
+    part_label,
+    plural,
+    share_text,
+    weakest,
+)
 from profilerkit.units import format_count, format_ns, format_ratio
 
 #: A steady step is called slow above this multiple of the median steady step.

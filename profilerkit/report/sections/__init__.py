@@ -1,4 +1,4 @@
-"""The sections of a report: one file each, in the order of the page. A new one is a file here and a line below."""
+"""The sections of a report by subject, in the order of the page. A new one is a file here and a line below."""
 
 from collections.abc import Callable
 
@@ -10,37 +10,32 @@ from profilerkit.report.sections import (
     communication,
     fixes,
     kernels,
-    logs,
-    lost_time,
     memory,
     ranks,
-    run,
     samples,
     steps,
-    timeline,
     trust,
     whole_run,
-    why_not,
     workers,
 )
-from profilerkit.report.sections.first import first_of
+from profilerkit.report.sections.fixes import first_of
 
 SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     fixes.section,
-    timeline.section,
+    steps.timeline,
     steps.section,
-    logs.section,
-    why_not.section,
+    samples.logs,
+    fixes.other_causes,
     ranks.section,
     kernels.section,
     communication.section,
     memory.section,
     workers.section,
     whole_run.section,
-    lost_time.section,
+    whole_run.lost_time,
     samples.section,
     trust.section,
-    run.section,
+    trust.this_run,
 )
 
 

@@ -1,14 +1,248 @@
-"""What to change: every finding with its evidence, and the step after each fix."""
+"""The answer: what to change first, every finding with its evidence, and why not the other causes."""
 
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Bound, Outcome, Saving, in_order, with_fixes
 from profilerkit.model.report import Report
-from profilerkit.model.step import as_judged
-from profilerkit.model.verdict import Waterfall
-from profilerkit.report.blocks import Bar, Block, Cell, Fact, Heading, Section, Segment, Table, Text, Value
-from profilerkit.report.findings import findings_of, first_sentence
+from profilerkit.model.run import EndKind
+from profilerkit.model.step import Family, as_judged, taken_share
+from profilerkit.model.verdict import BOUND_FAMILY, Waterfall
+from profilerkit.report.blocks import (
+    Bar,
+    Block,
+    Cell,
+    Fact,
+    Finding,
+    First,
+    Heading,
+    Section,
+    Segment,
+    Table,
+    Text,
+    Value,
+)
+from profilerkit.report.findings import Findings, findings_of, first_sentence
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
-from profilerkit.report.sections.first import first_of
-from profilerkit.report.wording import plural
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.report.sections.memory import oom_advice, oom_headline, oom_held
+from profilerkit.report.wording import (
+    SHAPES,
+    bar_caption,
+    bar_of,
+    kind_words,
+    listed,
+    marks_none,
+    own_share,
+    parts_missing,
+    plural,
+    saving_range,
+    verdict_tone,
+)
+from profilerkit.units import format_count, format_ns, format_ratio
+
+#: Ends that say more than a verdict that settles nothing, each with its word and what helps; none is what the verdict
+#: asks for. A run of which nobody can tell whether it still runs is not called failed.
+_ENDS: dict[EndKind, tuple[str, str]] = {
+    "failed": ("FAILED", ""),
+    "killed": ("FAILED", "Find what killed the run, and record again."),
+    "running": ("RUNNING", "Wait for more steps, and analyze the run again."),
+}
+#: From this share on it is said that other programs hold the processors.
+_NOTED_SHARE = 0.05
+_BUSY_HOST = "contended_host"
+#: A longer reason stands with the evidence: the first screen has 90 words and numbers at most.
+_MOST_WORDS = 18
+#: A report does not know where the recording lies for its reader.
+_MEASURE = "profilerkit diff BEFORE AFTER"
+#: Rules whose fixes leave more memory free.
+_CURES = ("growing_memory", "fragmented_memory", "oversized_step", "near_capacity")
+
+
+def first_of(report: Report, findings: Findings) -> First:
+    """The first screen of a report whose findings are these."""
+    verdict, tone = report.verdict, verdict_tone(report)
+    has_bar = any(part.time_ns > 0 for part in report.breakdown)
+    first = First(
+        about=_about(report),
+        made=inert(report.run.created, 40)[:10],
+        tone=tone,
+        shape=SHAPES[tone],
+        word=verdict.bound.upper(),
+        kind=kind_words(verdict.detail),
+        headline=inert(verdict.headline, 200),
+        confidence=verdict.confidence,
+        bars=(_bar(report),) if has_bar else (),
+        lines=(*limits_of(report), *_machine(report)),
+    )
+    failure = inert(report.run.failure or "", SENTENCE_LIMIT)
+    if report.oom:
+        oom = report.oom
+        cures = tuple(found for found in findings.fixes if found.rule in _codes(report, _CURES))
+        said = f"{first.word}: {first.headline}." if report.verdict.bound != "inconclusive" else ""
+        return revise(
+            first,
+            tone="high",
+            shape=SHAPES["high"],
+            word="FAILED",
+            kind="",
+            headline=oom_headline(oom, report),
+            confidence="high",
+            fixes=cures,
+            advice=oom_advice(oom),
+            because=oom_held(oom),
+            lines=(said, *first.lines) if said else first.lines,
+        )
+    if verdict.bound == "inconclusive" and failure and report.run.ending in _ENDS:
+        word, helps = _ENDS[report.run.ending]
+        helps, lines = helps or inert(verdict.refuted_by), (f"{first.headline}.", *first.lines)
+        return revise(first, word=word, headline=failure, advice=helps, command=verdict.command, lines=lines)
+    first = revise(first, lines=(failure, *first.lines) if failure else first.lines)
+    if findings.fixes and report.trust.mode != "logs":
+        because = _because(report, findings.fixes[0])
+        return revise(first, fixes=findings.fixes, because=because, measure=_MEASURE, missing=_missing(report))
+    if not findings.fixes and verdict.bound in ("balanced", "compute-bound"):
+        return revise(first, advice="Nothing needs to change.", missing=_missing(report))
+    verdict, helps = report.verdict, inert(report.verdict.refuted_by, SENTENCE_LIMIT)
+    is_log = report.trust.mode in ("logs", "dumps")
+    if verdict.bound != "inconclusive" and not is_log:
+        said = f"{first_sentence(helps)}." if verdict.detail == "likely" and helps else "No fix is proposed here."
+        return revise(first, advice=said, command=verdict.command)
+    headline = "Record the steps of the run to learn what to change"
+    if not is_log and helps:
+        headline, helps = first_sentence(helps), helps.partition(". ")[2]
+    return revise(first, headline=headline, advice=f"{first.headline}.", because=helps, command=verdict.command)
+
+
+def _because(report: Report, fix: Finding) -> str:
+    """Why the first fix helps, without what the headline says, and the user's own line."""
+    found, verdict = with_fixes(report.outcomes)[0], report.verdict
+    is_own = (found.bound, found.detail) == (verdict.bound, verdict.detail)
+    said = first_sentence(fix.why).partition("; ")[0] if is_own else fix.title
+    where = f"Where: {fix.where}." if fix.where else ""
+    return " ".join(filter(None, (f"{said}." if len(said.split()) <= _MOST_WORDS else "", where)))
+
+
+def _missing(report: Report) -> str:
+    return "" if any(part.time_ns > 0 for part in report.breakdown) else parts_missing(report)
+
+
+def _codes(report: Report, names: tuple[str, ...]) -> set[str]:
+    return {outcome.rule for outcome in report.outcomes if outcome.name in names}
+
+
+def _bar(report: Report) -> Bar:
+    """The step by family; the family that bounds it first."""
+    bar = bar_of(report.breakdown, caption=bar_caption(report))
+    first = BOUND_FAMILY.get(report.verdict.bound)
+    segments = sorted(bar.segments, key=lambda piece: (piece.beside, piece.family != first, -piece.ratio))
+    return Bar(bar.label, tuple(segments), bar.caption)
+
+
+def _about(report: Report) -> str:
+    run = report.run
+    devices = sorted({inert(device, 40) for device in run.devices if device})
+    count = len(report.ranks) if len(report.ranks) > 1 else 0
+    pieces = [
+        inert(run.name, 60) or "run",
+        plural(count, "rank") if count else "",
+        listed(devices[:2]),
+        plural(report.steps.count, "step") if report.steps.count and not marks_none(report) else "",
+    ]
+    return " · ".join(piece for piece in pieces if piece)
+
+
+def _machine(report: Report) -> list[str]:
+    """That the host is busy with something else, where it is."""
+    found = next((finding for outcome, finding in in_order(report.outcomes) if outcome.name == _BUSY_HOST), None)
+    share = taken_share(report.breakdown)
+    if found is not None and report.verdict.detail != "contention":
+        said = "Busy machine: times above exclude it." if share else "Busy machine."
+        return [f"{said} {inert(found.title, SENTENCE_LIMIT)}."]
+    if share >= _NOTED_SHARE and found is None:
+        held = f"other programs held its processors for {format_ratio(share)} of the step"
+        return [f"Busy machine: {held}. Times above exclude it."]
+    return []
+
+
+# Suppressed rules named beside the verdict, and how much of each reason.
+_SUPPRESSED_SHOWN = 4
+_REASON_LIMIT = 200
+
+
+def limits_of(report: Report) -> tuple[str, ...]:
+    """What stands against the headline, in whole sentences: missing events, suppressed findings."""
+    trust = report.trust
+    lines: list[str] = []
+    if trust.truncated or trust.dropped:
+        alone = len(report.run.files) == 1
+        what = "A trace is" if not alone else "The file is" if report.run.kind == "trace" else "The trace is"
+        if not alone and len(trust.damaged) == 1:
+            what = f"The trace of {inert(trust.damaged[0], 60)} is"
+        read = f"{plural(trust.events, 'event')} {'was' if trust.events == 1 else 'were'} read"
+        lost = f", {format_count(trust.dropped)} {'was' if trust.dropped == 1 else 'were'} dropped"
+        lines.append(f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}.")
+    if trust.another_follows:
+        lines.append(
+            f"{'The' if len(report.run.files) == 1 else 'A'} file holds a second document after the first: "
+            "only the first was read."
+        )
+    return (*lines, *_suppressed(report))
+
+
+def _suppressed(report: Report) -> list[str]:
+    """What was found and set aside, with the reason that was given, largest expected saving first."""
+
+    def expected(outcome: Outcome) -> float:
+        return max((found.saving.expected for found in outcome.suppressed if found.saving), default=0.0)
+
+    def told(outcome: Outcome) -> str:
+        saves = f" (saves {format_ratio(expected(outcome))})" if expected(outcome) else ""
+        return f"{inert(outcome.rule, 24)}{saves}: {inert(outcome.reason or 'no reason', _REASON_LIMIT).rstrip('.')}."
+
+    aside = sorted((outcome for outcome in report.outcomes if outcome.suppressed), key=expected, reverse=True)
+    lines = [f"Suppressed: {told(outcome)}" for outcome in aside[:_SUPPRESSED_SHOWN]]
+    left = len(aside) - len(lines)
+    return [*lines, *([f"{plural(left, 'more rule')} {'was' if left == 1 else 'were'} suppressed."] if left else [])]
+
+
+def other_causes(report: Report) -> Section | None:
+    """Contenders first, then what is ruled out or not measured."""
+    verdict, rows = report.verdict, []
+    shares: dict[Family, float] = {}
+    for part in report.breakdown:
+        shares[part.family] = shares.get(part.family, 0.0) + (own_share(part, report.breakdown) or 0.0)
+    for bound in verdict.contenders:
+        best, family = _best(report, bound), BOUND_FAMILY.get(bound)
+        beyond = best is not None and family is not None and best.expected > shares.get(family, 1.0)
+        also = ", also in parts of other families" if beyond else ""
+        reason = f"Its best fix is expected to save 5 % or more{also}."
+        if best is None:
+            reason = "The recorder slows the host. Without it, kernels may be the bound."
+        rows.append(_cause(bound, "also costs time", shares.get(family) if family else None, best, reason))
+    for row in verdict.ruled_out:
+        if row.bound not in verdict.contenders:
+            best = _best(report, row.bound)
+            reason = inert(row.reason, SENTENCE_LIMIT)
+            rows.append(_cause(row.bound, row.state, row.share, best, reason, known=row.saving))
+    if not rows and not verdict.refuted_by:
+        return None
+    blocks: list[Block] = []
+    if rows:
+        blocks.append(Table("", ("Bound", "State", "Why", "Share", "Saving"), tuple(rows), 3))
+    if verdict.refuted_by:
+        blocks.append(Text.of(f"To check this verdict: {inert(verdict.refuted_by, SENTENCE_LIMIT)}"))
+    summary = f"also: {listed(list(verdict.contenders))}" if verdict.contenders else "the number that decides each"
+    return Section("why-not", "Other causes", summary, tuple(blocks))
+
+
+def _best(report: Report, bound: Bound) -> Saving | None:
+    return next((found.saving for _, found in in_order(report.outcomes) if found.bound == bound and found.saving), None)
+
+
+def _cause(
+    bound: Bound, state: str, share: float | None, best: Saving | None, reason: str, known: float | None = None
+) -> tuple[Cell, ...]:
+    saving = saving_range(best) if best else "not estimated" if known is None else format_ratio(known)
+    return (bound, state, reason, Value(share, "ratio"), saving)
+
 
 _NAMED = 2
 
@@ -44,13 +278,13 @@ def waterfall_blocks(report: Report) -> tuple[Block, ...]:
     # The largest finding may be none that a replay tells.
     these = f"the fix of {inert(last.rule, 40)}" if len(found.fixes) == 1 else f"these {len(found.fixes)} fixes"
     title = f"With {these} the step takes {format_ns(last.step_ns)} instead of {format_ns(found.now_ns)}."
-    rows: list[tuple[Cell, ...]] = [("Now", "", _bar("Now", found.now_ns, found), Value(found.now_ns, "ns"), "")]
+    rows: list[tuple[Cell, ...]] = [("Now", "", _fixed_bar("Now", found.now_ns, found), Value(found.now_ns, "ns"), "")]
     for number, fix in enumerate(found.fixes, start=1):
         label = inert(f"After {fix.rule}" if number == 1 else f"and {fix.rule}", 40)
-        bar, time = _bar(label, fix.step_ns, found), Value(fix.step_ns, "ns")
+        bar, time = _fixed_bar(label, fix.step_ns, found), Value(fix.step_ns, "ns")
         rows.append((label, inert(fix.title, _TITLE_LIMIT), bar, time, Value(fix.saving, "ratio")))
     if found.floor_ns is not None:
-        bar, time = _bar("Floor", found.floor_ns, found), Value(found.floor_ns, "ns")
+        bar, time = _fixed_bar("Floor", found.floor_ns, found), Value(found.floor_ns, "ns")
         rows.append(("Floor", "no fix named here gets below this", bar, time, ""))
     caption = f"Replayed together, never added. {_basis(found)}"
     table = Table(
@@ -59,7 +293,7 @@ def waterfall_blocks(report: Report) -> tuple[Block, ...]:
     return (Text.of(as_judged(title, report.steps.found_by)), table)
 
 
-def _bar(label: str, step_ns: float, found: Waterfall) -> Bar:
+def _fixed_bar(label: str, step_ns: float, found: Waterfall) -> Bar:
     ratio = min(max(step_ns / found.now_ns, 0.0), 1.0) if found.now_ns else 0.0
     return Bar(label, (Segment("compute", label, ratio, Value(step_ns, "ns")),))
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import dimension, exposed_time, less, rows
-from profilerkit.analysis.costs.formulas import BY_NAME
+from profilerkit.analysis.device.formulas import BY_NAME
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired
 from profilerkit.rules.comm.transfers import confirm, doubt, evidence, surest, transfer_saving, untold
 from profilerkit.units import format_bytes, format_ratio

@@ -1,6 +1,6 @@
 """CP010: the search for the fastest algorithm repeats in the steady state."""
 
-from profilerkit.analysis.kernel_losses.shapes import Searches
+from profilerkit.analysis.device.shape_losses import Searches
 from profilerkit.rules.api import (
     Evidence,
     Facts,

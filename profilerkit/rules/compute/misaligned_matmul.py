@@ -1,6 +1,6 @@
 """CP002: sizes of matrix products do not fit the granularity of the tensor cores."""
 
-from profilerkit.analysis.kernel_losses.shapes import GRANULE, Alignment
+from profilerkit.analysis.device.shape_losses import GRANULE, Alignment
 from profilerkit.rules.api import (
     Evidence,
     Facts,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from profilerkit.analysis.kernel_losses.shapes import Grid
+from profilerkit.analysis.device.shape_losses import Grid
 from profilerkit.rules.api import (
     Confidence,
     Evidence,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.kernel_losses.find import Scores
+from profilerkit.analysis.device.kernel_losses import Scores
 from profilerkit.rules.api import (
     Evidence,
     Facts,

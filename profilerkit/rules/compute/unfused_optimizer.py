@@ -1,7 +1,7 @@
 """CP006: the optimizer step runs as many small kernels."""
 
+from profilerkit.analysis.device.kernel_losses import OptimizerWork
 from profilerkit.analysis.host.operators import HeldFacts
-from profilerkit.analysis.kernel_losses.find import OptimizerWork
 from profilerkit.rules.api import (
     Bound,
     Evidence,

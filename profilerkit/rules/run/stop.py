@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from profilerkit.analysis.host.lines import HotLine, phase_place
-from profilerkit.analysis.ledger.pauses import Pause
+from profilerkit.analysis.steps.pauses import Pause
 from profilerkit.analysis.steps.series import Stall
 from profilerkit.rules.api import STEP_LENGTHS, Evidence, Facts, Source
 from profilerkit.rules.evidence import line_evidence

@@ -8,7 +8,7 @@ from profilerkit.analysis.communication import registry
 from profilerkit.analysis.communication.log import KINDS, Channel, collective_log
 from profilerkit.analysis.communication.registry import built_in, bus_factor, payload_bytes, with_patterns
 from profilerkit.analysis.communication.table import collective_table
-from profilerkit.analysis.costs.formulas import arguments
+from profilerkit.analysis.device.formulas import arguments
 from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.ranks.job import compare
 from profilerkit.formats.registry import read_trace

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilerkit.analysis.costs.formulas import arguments
+from profilerkit.analysis.device.formulas import arguments
 
 
 def passed(dims, types=None, values=None):

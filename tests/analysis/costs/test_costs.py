@@ -5,8 +5,8 @@ from math import prod
 
 import pytest
 
-from profilerkit.analysis.costs.formulas import FAMILIES, Seen, arguments, seen_in
-from profilerkit.analysis.costs.operators import CostTable
+from profilerkit.analysis.device.formulas import FAMILIES, Seen, arguments, seen_in
+from profilerkit.analysis.device.operator_costs import CostTable
 
 NOTHING_SEEN = Seen({}, {})
 BF16, FP8 = "c10::BFloat16", "c10::Float8_e4m3fn"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilerkit import analyze
-from profilerkit.analysis.costs.operators import operator_costs
+from profilerkit.analysis.device.operator_costs import operator_costs
 from profilerkit.trace.columns import Category
 from tests.recipes import GEMM, Trace
 
@@ -68,7 +68,7 @@ def test_arithmetic_beyond_64_bits_is_written_as_not_known(tmp_path, device):
 
 
 def test_calls_that_all_differ_are_priced_up_to_a_bound(monkeypatch):
-    monkeypatch.setattr("profilerkit.analysis.costs.operators._MOST_CALLS", 20)
+    monkeypatch.setattr("profilerkit.analysis.device.operator_costs._MOST_CALLS", 20)
     trace = Trace()
     for number in range(50):
         at = 1_000 + 100 * number
@@ -80,7 +80,7 @@ def test_calls_that_all_differ_are_priced_up_to_a_bound(monkeypatch):
 
 
 def test_texts_of_arguments_are_parsed_up_to_a_bound(monkeypatch):
-    monkeypatch.setattr("profilerkit.analysis.costs.formulas._MOST_CHARACTERS", 100)
+    monkeypatch.setattr("profilerkit.analysis.device.formulas._MOST_CHARACTERS", 100)
     trace = Trace()
     for number, extra in enumerate((0, 0, 20, 0)):
         at = 1_000 + 100 * number

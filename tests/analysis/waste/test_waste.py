@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.kernel_losses import find
-from profilerkit.analysis.kernel_losses.shapes import idle_ratio
+from profilerkit.analysis.device import kernel_losses
+from profilerkit.analysis.device.shape_losses import idle_ratio
 from tests.recipes import ALL_REDUCE, ELEMENTWISE, GEMM, Trace
 
 A100 = {
@@ -184,12 +184,12 @@ def test_a_grid_written_with_six_digits_fills_whole_rounds():
 
 def attention(steps, *, heads=32, queries=1024, keys=1024, size=64):
     """Forward and backward by separate operators: 100 µs for each of four products, 200 for what is in between."""
-    find, head, value = [heads, queries, keys], [heads, queries, size], [heads, keys, size]
+    kernel_losses, head, value = [heads, queries, keys], [heads, queries, size], [heads, keys, size]
     turned = [heads, size, keys]
     steps.call("aten::bmm", [head, turned], (TENSOR_CORE, 100))
     steps.call("aten::add", [[2, heads // 2, queries, keys], [2, 1, 1, keys]], (ELEMENTWISE, 50))
     steps.call("aten::_softmax", [[2, heads // 2, queries, keys], [], []], (SOFTMAX, 50))
-    steps.call("aten::bmm", [find, value], (TENSOR_CORE, 100))
+    steps.call("aten::bmm", [kernel_losses, value], (TENSOR_CORE, 100))
     steps.call("aten::bmm", [[heads, keys, queries], head], (TENSOR_CORE, 100))
     steps.call("aten::bmm", [head, turned], (TENSOR_CORE, 100))
     steps.call("aten::_softmax_backward_data", [[2, heads // 2, queries, keys]] * 2, (SOFTMAX, 100))
@@ -214,8 +214,8 @@ def test_queries_and_keys_of_different_number_are_not_mixed_up():
 
 def test_of_many_kinds_of_score_matrices_only_the_told_ones_are_priced(monkeypatch):
     priced = []
-    whole = find._scores
-    monkeypatch.setattr(find, "_scores", lambda *given: priced.append(given[3]) or whole(*given))
+    whole = kernel_losses._scores
+    monkeypatch.setattr(kernel_losses, "_scores", lambda *given: priced.append(given[3]) or whole(*given))
     steps = Steps()
     for queries in range(256, 276):
         attention(steps, queries=queries)

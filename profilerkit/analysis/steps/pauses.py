@@ -8,9 +8,9 @@ import numpy as np
 from profilerkit.analysis.events import EVENT_DTYPE, Timed, fetches_here, timed
 from profilerkit.analysis.host.lines import HotLine, line_within
 from profilerkit.analysis.intervals import covered, union
-from profilerkit.analysis.ledger.account import Account, occurrences
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.steps.wall_clock import Account, occurrences
 from profilerkit.rundir.layout import EventFlag
 from profilerkit.rundir.reader import RankRecord
 

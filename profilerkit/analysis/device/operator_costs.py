@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.costs.formulas import (
+from profilerkit.analysis.device.formulas import (
     ATTENTION,
     COMPLETE,
     FAMILIES,
@@ -37,7 +37,7 @@ _BEFORE_OUT = {
 def pointwise(passed: Arguments, name: str = "") -> Cost | None:
     """Every input read and the result, of the broadcast shape, written: any operator whose kernel is pointwise.
 
-    >>> from profilerkit.analysis.costs.formulas import arguments
+    >>> from profilerkit.analysis.device.formulas import arguments
     >>> pointwise(arguments("[[8, 4], [4], []]", '["float", "float", "Scalar"]', "")).bytes  # (32 + 4 + 32) x 4
     272
     """

@@ -8,13 +8,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.costs.formulas import Arguments, Shape, sizes
-from profilerkit.analysis.costs.operators import distinct_calls, understood
+from profilerkit.analysis.device.formulas import Arguments, Shape, sizes
 from profilerkit.analysis.device.kernels import self_times
+from profilerkit.analysis.device.operator_costs import distinct_calls, understood
 from profilerkit.analysis.device.roofline import MEMORY_RATIO, peak_flops_per_ns
-from profilerkit.analysis.enclosing import innermost_at
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, subtract, union
-from profilerkit.analysis.kernel_losses.shapes import (
+from profilerkit.analysis.device.shape_losses import (
     Alignment,
     Bools,
     DenseTables,
@@ -27,6 +25,8 @@ from profilerkit.analysis.kernel_losses.shapes import (
     misaligned,
     searches,
 )
+from profilerkit.analysis.enclosing import innermost_at
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, subtract, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.steps.phases import STYLES, backward_nodes, largest_class, optimizer_rows, without_closures
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns

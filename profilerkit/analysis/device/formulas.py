@@ -200,7 +200,6 @@ Model = Callable[[Arguments], Cost | None]
 def _product(passed: Arguments, first: int) -> Cost | None:
     """``(…, M, K) x (…, K, N)`` at ``first`` and the next position, added to what stands before them.
 
-    >>> from profilerkit.analysis.costs.formulas import arguments
     >>> _product(arguments("[[4, 8], [8, 2]]", '["float", "float"]', ""), 0)
     Cost(family='matmul', bytes=224, flops=128, dtype='fp32', untyped=0, pointwise_only=False)
     """
@@ -213,7 +212,6 @@ def _product(passed: Arguments, first: int) -> Cost | None:
 def sizes(name: str, passed: Arguments) -> tuple[int, int, int] | None:
     """(M, N, K) of each product of a call, ``None`` where it multiplies no two matrices.
 
-    >>> from profilerkit.analysis.costs.formulas import arguments
     >>> sizes("aten::bmm", arguments("[[2, 4, 8], [2, 8, 3]]", '["float", "float"]', ""))
     (4, 3, 8)
     """
@@ -423,7 +421,6 @@ def _forward(passed: Arguments, where: _Positions, seen: Seen) -> Cost | None:
 def _output(passed: Arguments, where: _Positions, source: Shape, weight: Shape) -> Shape | None:
     """``(N, C, …)`` of the output, ``None`` where stride or padding were not recorded.
 
-    >>> from profilerkit.analysis.costs.formulas import arguments
     >>> passed = arguments("[]", "[]", '["", "", "[3, 3]", "[2, 2]", "[1, 1]"]')
     >>> _output(passed, _Positions(3, 2, 4), (32, 3, 224, 224), (64, 3, 7, 7))
     (32, 64, 112, 112)

@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.costs.formulas import Arguments, sizes
-from profilerkit.analysis.costs.operators import DTYPES, distinct_calls, understood
+from profilerkit.analysis.device.formulas import Arguments, sizes
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in_use, matching
+from profilerkit.analysis.device.operator_costs import DTYPES, distinct_calls, understood
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import I64, Spans, index_at, intersect, union
