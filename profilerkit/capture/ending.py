@@ -160,15 +160,15 @@ def _named_as(function: Callable[..., NoReturn], module: str, name: str) -> Call
     return function
 
 
-class _AtExit:
-    pid = 0
+#: Of which process what is called at its end.
+_at_exit: set[tuple[int, Callable[[], object]]] = set()
 
 
 def at_exit(close: Callable[[], object]) -> None:
     """Call ``close`` when this process ends, if Python still runs then; once, however often this is called."""
-    if _AtExit.pid == os.getpid():
+    if (os.getpid(), close) in _at_exit:
         return
-    _AtExit.pid = os.getpid()
+    _at_exit.add((os.getpid(), close))
     if multiprocessing.parent_process() is None:
         atexit.register(close)
     else:

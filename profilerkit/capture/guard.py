@@ -63,6 +63,17 @@ def attempt(question: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
         return None
 
 
+def tried(work: Callable[[*_Ts], _R], *args: *_Ts) -> tuple[_R | None, str]:
+    """What ``work`` returns, and in words what it raised instead; empty where it raised nothing."""
+    try:
+        return work(*args), ""
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
+        _log("what was tried raised", error)
+        return None, " ".join(f"{type(error).__name__}: {attempt(str, error)}".split())[:300]
+
+
 def _log(what: str, error: Exception) -> None:
     """Log ``error`` as text: a handler that keeps its records would keep all that is live in its traceback."""
     if _logger.isEnabledFor(logging.DEBUG):

@@ -181,6 +181,21 @@ class Session:
         self._start_ns = time.perf_counter_ns() - began_ns
 
     @property
+    def place(self) -> Place:
+        """Where this process stands in its job."""
+        return self._place
+
+    @property
+    def steps(self) -> int:
+        """Steps that have ended."""
+        return self._tracker.count
+
+    @property
+    def is_training_thread(self) -> bool:
+        """Whether the calling thread is the one whose steps are recorded."""
+        return self._tracker.thread == threading.get_ident()
+
+    @property
     def is_closed(self) -> bool:
         """Whether its end has begun."""
         return self._closed

@@ -139,6 +139,7 @@ class RunOptions:
         began_unix_ns: when it was started.
         path: absolute run directory.
         quiet: say nothing on standard error.
+        trial: what ``profilerkit try`` changes in the program, and when that ends; see ``trial.Order``.
     """
 
     pid: int
@@ -148,6 +149,7 @@ class RunOptions:
     path: str | None = None
     choices: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
+    trial: dict[str, Any] | None = None
 
     def put(self, variables: MutableMapping[str, str]) -> None:
         """Hand the order to every Python that is started with ``variables``."""

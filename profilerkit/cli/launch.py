@@ -15,6 +15,7 @@ from profilerkit.capture.guard import Guard
 from profilerkit.capture.patches import Patches, uncounted
 from profilerkit.capture.profiler import profile
 from profilerkit.capture.settings import RunOptions, read_options
+from profilerkit.capture.trial import begin as begin_trial
 from profilerkit.cli.console import Console
 from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, REPORT_HTML, RunManifest, rank_directory
@@ -72,6 +73,9 @@ def watch(imports: Imports) -> None:
     guard = Guard("profilerkit run")
     guard.call(note, imports)
     guard.call(import_module, "profilerkit.capture.session")  # 0.2 s that would else be in the first step
+    order = read_options(os.environ)
+    if order is not None and order.trial is not None:
+        guard.call(begin_trial, order.trial)  # first: what records lies on top of it, and counts before it is asked
     guard.call(Watch(lambda: guard.call(_record)).install)
 
 

@@ -1,0 +1,137 @@
+"""Change how a program loads and copies its batches."""
+
+import copy
+import functools
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from profilerkit.capture.changes.making import Changes
+from profilerkit.capture.guard import tried
+from profilerkit.capture.patches import uncounted
+from profilerkit.capture.timed_calls import not_compiled
+
+
+def loaders(changes: Changes, wanted: dict[str, Any]) -> None:
+    """Change the arguments of ``DataLoader``."""
+    loader = sys.modules["torch.utils.data"].DataLoader
+    changes.in_calls(loader, wanted, functools.partial(_loader_arguments, changes))
+
+
+def _loader_arguments(changes: Changes, given: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """What to change in one call of ``DataLoader``."""
+    torch, now = sys.modules["torch"], given.get("num_workers", 0)
+    defaults = {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
+    values = {n: v for n, v in wanted.items() if changes.differs(n, given.get(n, defaults.get(n)), v)}
+    if values.get("num_workers") and not now and (why := _needs_main_process(given.get("dataset"))):
+        changes.refuse("num_workers", why)
+        del values["num_workers"]
+    workers = values.get("num_workers", now)
+    if not workers:
+        for name in ("persistent_workers", "prefetch_factor"):
+            if values.pop(name, None):
+                changes.refuse(name, "the loader has no workers")
+    if values.get("pin_memory") and not torch.accelerator.is_available():
+        changes.refuse("pin_memory", "there is no device to copy to")
+        del values["pin_memory"]
+    if now and not workers:
+        values |= {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None}
+    return values
+
+
+def _needs_main_process(dataset: Any) -> str:
+    """Why workers cannot load this; empty where they can."""
+    torch = sys.modules["torch"]
+    if isinstance(dataset, torch.utils.data.IterableDataset):
+        return "each worker would read all of an IterableDataset, unless it takes a part of its own"
+    level, seen = [dataset], 0
+    while level and seen < 1000:
+        seen += len(level)
+        if any(issubclass(type(one), torch.Tensor) and one.device.type != "cpu" for one in level):
+            return "the dataset holds tensors of the device, which a worker cannot use"
+        into = (one for one in level if not issubclass(type(one), (type, torch.Tensor)) and not callable(one))
+        level = [held for one in into for held in gc.get_referents(one)[:100]][:1000]
+    return ""
+
+
+class _AsFirst:
+    """Gives the first batch of each loader again and again."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self._batches: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by the sampler of the loader
+
+    def __call__(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def next_data(iterator: Any) -> Any:
+            sampler = iterator._index_sampler
+            count, _ = tried(len, sampler)
+            if not self._changes.patches.armed or count is None:
+                return original(iterator)
+            if sampler not in self._batches:
+                self._batches[sampler] = original(iterator)
+                self._changes.found("ceiling")
+            elif iterator._num_yielded >= count:
+                raise StopIteration
+            return _again(self._batches[sampler])
+
+        return uncounted(next_data)
+
+    def iterator(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A replacement for ``DataLoader._get_iterator``: where the batch is known no workers are started."""
+
+        def get_iterator(loader: Any) -> Any:
+            if not self._changes.patches.armed or loader._index_sampler not in self._batches:
+                return original(loader)
+            without_workers = copy.copy(loader)
+            vars(without_workers).update(num_workers=0, timeout=0)
+            return sys.modules["torch.utils.data.dataloader"]._SingleProcessDataLoaderIter(without_workers)
+
+        return uncounted(get_iterator)
+
+
+def _again(batch: Any) -> Any:
+    """The batch in containers of its own, from which a loop may take things out; tensors are the same."""
+    if issubclass(type(batch), sys.modules["torch"].Tensor):
+        return batch.detach()
+    if type(batch) in (list, tuple):
+        return type(batch)(map(_again, batch))
+    if type(batch) is dict:
+        return {key: _again(value) for key, value in batch.items()}
+    inner = getattr(batch, "data", None)
+    if type(inner) is dict:  # a UserDict, as the batches of transformers are
+        made = object.__new__(type(batch))
+        made.__dict__ |= {**vars(batch), "data": _again(inner)}
+        return made
+    return batch
+
+
+def ceiling(changes: Changes, _wanted: dict[str, Any]) -> None:
+    """Give the first batch of each loader again and again, as often as it has batches."""
+    data, first = sys.modules["torch.utils.data.dataloader"], _AsFirst(changes)
+    for kind in (data._SingleProcessDataLoaderIter, data._MultiProcessingDataLoaderIter):
+        changes.patches.patch(kind, "_next_data", first)
+    changes.patches.patch(data.DataLoader, "_get_iterator", first.iterator)
+
+
+def non_blocking(changes: Changes, wanted: dict[str, Any]) -> None:
+    """Let copies to a device not block the host; those from it stay as they are."""
+    torch, value = sys.modules["torch"], wanted["non_blocking"]
+
+    def make(name: str) -> None:
+        original = getattr(torch.Tensor, name)
+
+        def copied(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            target = args[0] if args else kwargs.get("device", "cuda" if name == "cuda" else None)
+            is_copy = isinstance(target, (str, int, torch.device)) and torch.device(target).type != "cpu"
+            if changes.patches.armed and len(args) < 2 and is_copy and tensor.device.type == "cpu":
+                kwargs["non_blocking"] = value
+                changes.found("non_blocking", once=True)
+            return original(tensor, *args, **kwargs)
+
+        setattr(torch.Tensor, name, not_compiled(functools.update_wrapper(copied, original)))
+        changes.patches.on_remove(lambda: delattr(torch.Tensor, name))
+
+    make("to")
+    make("cuda")

@@ -1,0 +1,186 @@
+"""Change the models that a program calls: their precision, their memory format, and whether they are compiled."""
+
+import functools
+import sys
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+from weakref import WeakSet
+
+from profilerkit.capture.changes.making import SETTLED, Changes
+from profilerkit.capture.guard import tried
+from profilerkit.capture.patches import uncounted
+from profilerkit.capture.timed_calls import not_compiled
+
+
+class _Models:
+    """Finds the outermost modules that a program calls, in its first steps, and changes each once.
+
+    A change is made to the module itself, and undone with the patches.
+    """
+
+    def __init__(self, changes: Changes, wanted: dict[str, Any]) -> None:
+        self._changes, self._wanted = changes, wanted
+        self._seen: WeakSet[Any] = WeakSet()
+        self._searches = True
+
+    def install(self) -> None:
+        """Look at each call of a module that no other one makes."""
+        module = sys.modules["torch"].nn.Module
+        self._original = original = module.__call__
+
+        def call(self_: Any, *args: Any, **kwargs: Any) -> Any:
+            module.__call__ = original  # what it calls is not looked at, nor followed by torch.compile
+            try:
+                is_new = self_ not in self._seen and tried(self._is_model, self_)[0]
+                if is_new:
+                    self._seen.add(self_)
+                    return self._first(self_, args, kwargs)
+                return original(self_, *args, **kwargs)
+            finally:
+                if self._searches:
+                    module.__call__ = call
+
+        def stop() -> None:
+            self._searches = False
+            if module.__call__ is call:
+                module.__call__ = original
+
+        module.__call__ = not_compiled(functools.update_wrapper(call, original))
+        self._changes.at_step(SETTLED, stop)
+        self._changes.patches.on_remove(stop)
+
+    @staticmethod
+    def _is_model(module: Any) -> bool:
+        return next(iter(module.parameters()), None) is not None
+
+    def _first(self, module: Any, args: Any, kwargs: Any) -> Any:
+        """The first call of a module: with the changes."""
+        changes, wanted = self._changes, self._wanted
+        if "channels_last" in wanted:
+            changes.refuse_all(["channels_last"], tried(self._channels_last, module)[1])
+        if "autocast" in wanted:
+            changes.refuse_all(["autocast"], tried(self._autocast, module, wanted["autocast"])[1])
+        if "compile" not in wanted or not self._compile(module, wanted["compile"]):
+            return self._original(module, *args, **kwargs)
+        found, why = tried(lambda: (self._original(module, *args, **kwargs),))
+        if found is not None:
+            changes.found("compile")
+            return found[0]
+        changes.refuse("compile", why)
+        module._compiled_call_impl = None
+        return self._original(module, *args, **kwargs)
+
+    def _compile(self, module: Any, mode: str | None) -> bool:
+        """Have the module compiled in its place by its next call; false where it is not."""
+        dynamo = sys.modules.get("torch._dynamo.eval_frame")
+        if module._compiled_call_impl is not None or (dynamo and isinstance(module, dynamo.OptimizedModule)):
+            self._changes.refuse("compile", "the model is compiled already")
+            return False
+        _, why = tried(lambda: module.compile(mode=None if mode in (None, True, "default") else mode))
+        self._changes.refuse_all(["compile"], why)
+        self._changes.patches.on_remove(lambda: setattr(module, "_compiled_call_impl", None))
+        return not why
+
+    def _channels_last(self, module: Any) -> None:
+        torch = sys.modules["torch"]
+        if all(one.dim() != 4 for one in module.parameters()):
+            raise TypeError("the model has no 4-D parameters")
+        module.to(memory_format=torch.channels_last)
+
+        def convert(value: Any) -> Any:
+            is_image = issubclass(type(value), torch.Tensor) and value.dim() == 4
+            return value.contiguous(memory_format=torch.channels_last) if is_image else value
+
+        def make(forward: Callable[..., Any]) -> Callable[..., Any]:
+            def converted(*args: Any, **kwargs: Any) -> Any:
+                return forward(*map(convert, args), **{name: convert(one) for name, one in kwargs.items()})
+
+            return converted
+
+        self._around(module, make)
+        self._changes.patches.on_remove(lambda: module.to(memory_format=torch.contiguous_format))
+        self._changes.found("channels_last")
+
+    def _autocast(self, module: Any, dtype: str) -> None:
+        torch = sys.modules["torch"]
+        kind = next(iter(module.parameters()))
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+        if kind.dtype != torch.float32:
+            raise TypeError(f"the model's parameters are {kind.dtype}".replace("torch.", ""))
+        if torch.is_autocast_enabled(kind.device.type):
+            raise TypeError("autocast is on already")
+        plain = functools.partial(
+            sys.modules["torch.utils._pytree"].tree_map_only,
+            torch.Tensor,
+            lambda value: value.float() if value.dtype in (torch.bfloat16, torch.float16) else value,
+        )
+
+        def make(forward: Callable[..., Any]) -> Callable[..., Any]:
+            def cast(*args: Any, **kwargs: Any) -> Any:
+                with torch.autocast(kind.device.type, half):
+                    found = forward(*args, **kwargs)
+                return plain(found)
+
+            return cast
+
+        self._around(module, make)
+        self._changes.found("autocast")
+
+    def _around(self, module: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Put something around the forward pass of this module, and of copies of it."""
+        before = module.__dict__.get("forward")
+        plain = type(module).forward if before is None else getattr(before, "__func__", None)
+
+        @functools.wraps(plain or before)
+        def forward(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            return make(MethodType(plain, owner) if plain is not None else before)(*args, **kwargs)
+
+        def undo() -> None:
+            module.__dict__.pop("forward", None)
+            if before is not None:
+                module.forward = before
+
+        module.forward = MethodType(forward, module)
+        self._changes.patches.on_remove(undo)
+
+
+def models(changes: Changes, wanted: dict[str, Any]) -> None:
+    """Change the outermost modules that have parameters."""
+    _Models(changes, wanted).install()
+
+
+def compile_dynamic(changes: Changes, wanted: dict[str, Any]) -> None:
+    """Change whether ``torch.compile`` assumes dynamic shapes."""
+    torch, value = sys.modules["torch"], wanted["compile_dynamic"]
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def compile_(*args: Any, **kwargs: Any) -> Any:
+            if changes.patches.armed and changes.differs("compile_dynamic", kwargs.get("dynamic"), value):
+                kwargs["dynamic"] = value
+                changes.found("compile_dynamic")
+            return original(*args, **kwargs)
+
+        return uncounted(compile_)
+
+    changes.patches.patch(torch, "compile", make)
+
+
+def no_recompute(changes: Changes, _wanted: dict[str, Any]) -> None:
+    """Keep activations that the program would compute again."""
+    import torch.utils.checkpoint as module
+
+    own = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if not changes.patches.armed:
+                return original(function, *args, **kwargs)
+            changes.found("checkpointing", once=True)
+            return function(*args, **{name: value for name, value in kwargs.items() if name not in own})
+
+        return checkpoint
+
+    changes.patches.patch(module, "checkpoint", make)
