@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from profilerkit.cli import run as recording
 from profilerkit.cli.arguments import add_no_redact, seconds, some_of
 from profilerkit.cli.console import DONE, INTERRUPTED, Console
-from profilerkit.cli.outputs import unwritten
+from profilerkit.cli.outputs import SUFFIXES, Output, unwritten, write_all
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -220,14 +220,29 @@ def _written(below: Path, since_s: float, own: Path) -> Iterator[str]:
                 yield os.path.relpath(here / name, below)
 
 
-def _write(trial: "Trial", directory: Path, arguments: argparse.Namespace, console: Console) -> None:
-    from profilerkit.report.json import render as as_json
-    from profilerkit.rundir.files import write_whole
+def _write(
+    trial: "Trial", directory: Path, words: Sequence[str], arguments: argparse.Namespace, console: Console
+) -> None:
+    """Print the answer, and write it."""
+    from profilerkit.capture.changes import SETTINGS
+    from profilerkit.experiment.patch import patch_of
+    from profilerkit.model.change import revise
+    from profilerkit.report import html, json, markdown, terminal
+    from profilerkit.report.redaction import redacted_trial
+    from profilerkit.rundir.places import identity_of
 
-    write_whole(directory / "trial.json", as_json(trial).encode("utf-8"))
-    for attempt in trial.attempts:
-        console.out(f"{attempt.text}: {attempt.outcome} {attempt.saving} {attempt.numbers} {attempt.reason}")
-    if trial.together:
-        console.out(f"together: {trial.together.text} {trial.together.saving}")
-    for note in trial.notes:
-        console.note(note)
+    kept = [attempt for attempt in trial.attempts if attempt.kept]
+    script = next((word for word in arguments.command if word.endswith(".py")), "")
+    patch, left = patch_of(kept, SETTINGS, Path.cwd(), script)
+    trial = revise(trial, patch=patch, notes=(*trial.notes, *left))
+    names = identity_of()
+    local = trial if arguments.no_redact else redacted_trial(trial, names, is_local=True)
+    console.out(terminal.render_trial(local, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
+    shown = trial if arguments.no_redact else redacted_trial(trial, names)
+    renderers = {"html": html.render_trial, "md": markdown.render_trial, "json": json.render}
+    wanted = {"json": renderers["json"], **{name: renderers[name] for name in arguments.formats}}
+    pages = [Output(name, directory / f"trial{SUFFIXES[name]}") for name in wanted]
+    written = write_all(((page.path, wanted[page.format](shown)) for page in pages), console)
+    if arguments.write is not None and patch:
+        written += write_all([(arguments.write, patch)], console)
+    console.note(f"wrote {' and '.join(written)}")

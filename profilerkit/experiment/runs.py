@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from profilerkit import api
+from profilerkit.capture.guard import tried
+from profilerkit.capture.profiler import profile
 from profilerkit.capture.settings import RunOptions
 from profilerkit.compare.steps import Timed, timed_steps
 from profilerkit.errors import ProfilerkitError
@@ -19,6 +21,9 @@ from profilerkit.experiment.plan import VARIABLE
 from profilerkit.model.finding import CodeLine, SettingChange
 from profilerkit.model.report import Report
 from profilerkit.rundir.files import read_document
+
+if TYPE_CHECKING:
+    from profilerkit.capture.trial import Order
 
 #: Keeps what trackers of experiments store out of the user's own records, unless the user set them.
 _APART = {"WANDB_MODE": "offline", "WANDB_DIR": "{}", "MLFLOW_TRACKING_URI": "file:{}/mlruns"}
@@ -64,8 +69,12 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lines(self) -> tuple[CodeLine, ...]:
-        """Lines of the program where what was changed was made."""
-        found = (CodeLine(*line) for lines in self.ended.applied.values() for line in lines)
+        """Lines of the program where what was changed was made; files as seen from the working directory."""
+        found = (
+            CodeLine(min(file, os.path.relpath(file), key=len), line, function)
+            for lines in self.ended.applied.values()
+            for file, line, function in lines
+        )
         return tuple(dict.fromkeys(found))
 
 
@@ -203,18 +212,21 @@ class InProcess(msgspec.Struct, kw_only=True):
 
     def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
         """Call it once and read what it recorded."""
-        from profilerkit.capture.profiler import profile
-        from profilerkit.capture.trial import Order, changed
+        from profilerkit.capture.trial import Order
 
         place = self.directory / name
         if any(change.setting.startswith(VARIABLE) for change in changes):
             return Ran(place=place, problem="a variable of the environment needs a new process: use profilerkit try")
         order = Order(changes=_made(changes), steps=self.steps, seconds=self.seconds)
-        began_s, problem, made = time.monotonic(), "", None
-        try:
-            with profile(place, deep=deep, analyze=False), changed(order) as made:
-                self.train()
-        except Exception as error:  # noqa: BLE001  what the function raises with a change is the answer about the change
-            problem = f"{type(error).__name__}: {error}"
-        ended = Ended() if made is None else msgspec.convert(made.document(), Ended)
+        began_s = time.monotonic()
+        made, problem = tried(self._call, place, order, deep)
+        ended = Ended() if made is None else msgspec.convert(made, Ended)
         return _judged(place, ended, changes, time.monotonic() - began_s, problem)
+
+    def _call(self, place: Path, order: "Order", deep: bool) -> dict[str, Any]:
+        """Call the function once; what came of the changes."""
+        from profilerkit.capture.trial import changed
+
+        with profile(place, deep=deep, analyze=False), changed(order) as made:
+            self.train()
+        return made.document()
