@@ -220,9 +220,7 @@ def _written(below: Path, since_s: float, own: Path) -> Iterator[str]:
                 yield os.path.relpath(here / name, below)
 
 
-def _write(
-    trial: "Trial", directory: Path, words: Sequence[str], arguments: argparse.Namespace, console: Console
-) -> None:
+def _write(trial: "Trial", directory: Path, arguments: argparse.Namespace, console: Console) -> None:
     """Print the answer, and write it."""
     from profilerkit.capture.changes import SETTINGS
     from profilerkit.experiment.patch import patch_of

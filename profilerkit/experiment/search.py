@@ -21,8 +21,9 @@ FEWEST_RUNS, MOST_RUNS = 2, 5
 #: A saving is known well enough when its 99 % interval is no wider than this to each side, share of the step: what is
 #: told is compared in whole points (a choice).
 HALF_WIDTH = 0.03
-#: Other work took more than this share of the steps: the run is made once more (a choice).
-MOST_WAITED = 0.15
+#: Other work took more than this share of the steps: the run is made once more, but no more of them than this, for a
+#: machine that is always busy (choices).
+MOST_WAITED, MOST_AGAIN = 0.15, 3
 #: All together save at least this share of what they save one after another, or each is tried without (a choice).
 WHOLE = 0.9
 #: What a change adds to the others is worth keeping from here on, share of the step (a choice).
@@ -107,8 +108,8 @@ class Search:
         if made and made[-1].problem:
             return
         ran = self._run(f"{what}-{len(made) + 1}", candidate)
-        if ran.waited_ratio > MOST_WAITED:
-            self._disturbed += 1
+        self._disturbed += ran.waited_ratio > MOST_WAITED
+        if ran.waited_ratio > MOST_WAITED and self._disturbed <= MOST_AGAIN:
             again = self._run(f"{what}-{len(made) + 1}-again", candidate)
             ran = ran if again.problem or again.waited_ratio > ran.waited_ratio else again
         made.append(ran)
@@ -227,7 +228,9 @@ class Search:
         together = self._attempt(self._together) if self._together and len(self._together.changes) > 1 else None
         notes = [*self.notes]
         if self._disturbed:
-            notes.append(f"Other programs kept the processor from {self._disturbed} runs, which were made again.")
+            notes.append(
+                f"Other programs kept the processor from {self._disturbed} runs; repeat the trial on a quieter machine."
+            )
         if problem := next((ran.problem for ran in self._baseline if ran.problem), ""):
             notes.append(f"A run without changes failed: {problem}.")
         mean_ns = _mean_ns(self._baseline) if any(ran.timed for ran in self._baseline) else None

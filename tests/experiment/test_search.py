@@ -145,7 +145,7 @@ def test_a_run_beside_other_work_is_made_again() -> None:
     program = Program({"num_workers": 0.7}, waited=[0.0, 0.4])
     trial = searched(program, WORKERS)
     assert program.started[:3] == ["baseline-1", "num_workers=3-1", "num_workers=3-1-again"]
-    assert any("made again" in note for note in trial.notes)
+    assert any("Other programs" in note for note in trial.notes)
 
 
 def test_nothing_is_advised_where_the_program_fails_without_changes() -> None:
