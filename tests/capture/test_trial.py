@@ -217,15 +217,6 @@ def test_anomaly_detection_stays_off():
     assert trial.document()["applied"]["anomaly"]
 
 
-def test_a_variable_is_applied_where_the_program_was_started_with_it(monkeypatch):
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    changes = [("env:PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"), ("env:NO_SUCH", "1")]
-    with changed(Order(changes=changes, steps=1)) as trial:
-        pass
-    assert trial.document()["applied"] == {"env:PYTORCH_CUDA_ALLOC_CONF": []}
-    assert trial.document()["refused"] == {"env:NO_SUCH": "the program was started with ''"}
-
-
 def test_a_model_computes_in_half_precision_and_returns_single():
     kinds = []
 

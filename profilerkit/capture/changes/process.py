@@ -3,7 +3,6 @@
 import functools
 import gc
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -110,13 +109,3 @@ def anomaly(changes: Changes, _wanted: dict[str, Any]) -> None:
         return set_anomaly_enabled
 
     changes.patches.patch(torch, "set_anomaly_enabled", make)
-
-
-def environment(changes: Changes, wanted: dict[str, Any]) -> None:
-    """Note which variables the program was started with."""
-    for name, value in wanted.items():
-        now = os.environ.get(name.removeprefix("env:"), "")
-        if now == str(value):
-            changes.applied[name] = []
-        else:
-            changes.refuse(name, f"the program was started with {now!r}")
