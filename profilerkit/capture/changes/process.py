@@ -10,6 +10,9 @@ from typing import Any
 from profilerkit.capture.changes.making import SETTLED, Changes
 from profilerkit.capture.timed_calls import not_compiled
 
+#: Steps between two collections by hand.
+_COLLECTED_EVERY = 500
+
 
 def optimizers(changes: Changes, wanted: dict[str, Any]) -> None:
     """Change how optimizers step."""
@@ -81,13 +84,24 @@ def process_wide(
 
 
 def gc_freeze(changes: Changes, _wanted: dict[str, Any]) -> None:
-    """Have the garbage collector leave alone what the first steps made."""
+    """Have the garbage collector leave alone what the first steps made, and collect by hand, as rule OV004 proposes."""
 
     def freeze() -> None:
         gc.collect()
         gc.freeze()
-        changes.applied["gc_freeze"] = []
         changes.patches.on_remove(gc.unfreeze)
+        if gc.isenabled():
+            gc.disable()
+            changes.patches.on_remove(gc.enable)
+        changes.applied["gc_freeze"] = []
+        collect(_COLLECTED_EVERY)
+
+    def collect(steps: int) -> None:
+        def again() -> None:
+            gc.collect(1)
+            collect(steps + _COLLECTED_EVERY)
+
+        changes.at_step(steps, again)
 
     changes.at_step(SETTLED, freeze)
 
