@@ -789,6 +789,16 @@ def test_a_proposed_value_of_any_kind_is_found_in_the_settings(now, proposed):
     assert (fix.how, fix.holds) == ("the setting is as proposed", True)
 
 
+@pytest.mark.parametrize("others", [(), (SettingChange("num_workers", 0, 4),)])
+def test_a_setting_that_no_report_holds_is_neither_in_force_nor_missing(others):
+    change = SettingChange("fused", False, True)
+    found = finding(fix="Fuse it.", changes=(change, *others))
+    assert fixes({"IN001": (found,)}, {"IN001": (found,)}, workers=0) == ()
+    how = "the setting is as proposed" if others else "the finding is gone"
+    (fix,) = fixes({"IN001": (found,)}, {"IN001": "passed"}, workers=4)
+    assert (fix.how, fix.holds) == (how, True)
+
+
 # Gates.
 
 

@@ -115,12 +115,7 @@ class Trial:
         data, optim = sys.modules["torch.utils.data.dataloader"], sys.modules["torch.optim.optimizer"]
         patches.patch(data._BaseDataLoaderIter, "__next__", self._ending_next)
         patches.patch(torch.autograd, "_engine_run_backward", self._noting_backward)
-        after = optim.register_optimizer_step_post_hook(not_compiled(lambda *_: self._stepped()))
-        hooks = after.hooks_dict_ref()
-        # Last of all, so that whoever counts steps has counted this one.
-        before = optim.register_optimizer_step_pre_hook(not_compiled(lambda *_: hooks.move_to_end(after.id)))
-        patches.on_remove(after.remove)
-        patches.on_remove(before.remove)
+        patches.patch(optim.Optimizer, "_optimizer_step_code", self._following)
 
     def _ending_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def ending_next(iterator: Any) -> Any:
@@ -147,6 +142,18 @@ class Trial:
                 self._is_in_backward = False
 
         return not_compiled(noting_backward)
+
+    def _following(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Hang a hook behind all others inside of the first step: whoever counts steps has counted this one then."""
+        table, hung = sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks, list[bool]()
+        after = not_compiled(lambda *_: self._stepped())
+
+        def step_code(optimizer: Any) -> None:
+            if not hung:
+                hung.append(self.changes.patches.hang(table, after, at_once=True))
+            original(optimizer)
+
+        return not_compiled(step_code)
 
     def _stepped(self) -> None:
         self._optimizer_steps += 1

@@ -94,7 +94,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingChange(msgspec.Struct, frozen=True):
-    """Hold a setting by its name in a report's run, with the value that it has and the one that a fix proposes.
+    """Hold a setting by its name, with the value that it has, or torch's default, and the one that a fix proposes.
 
     >>> SettingChange("num_workers", 2, 6).text
     'num_workers 2 → 6'
@@ -113,8 +113,8 @@ class SettingChange(msgspec.Struct, frozen=True):
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """Hold what to change: one sentence with the current and proposed value, and code to paste (may be empty).
 
-    ``changes`` are the settings that the fix consists of, as values: a comparison reads from them whether the fix is in
-    force. Empty where the fix is in code, or its setting is not recorded.
+    ``changes`` are the settings that the fix consists of, as values. A comparison reads whether it is in force from
+    those that both reports hold, and a trial makes them at run time. Empty where the fix is in code.
     """
 
     text: str

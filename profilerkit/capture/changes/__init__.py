@@ -84,15 +84,12 @@ SETTINGS: dict[str, Setting] = {
     "no_sync": Setting(ddp.ddp_models, "rounding", _NO_DDP),
     "comm_hook": Setting(ddp.ddp_models, "differs", _NO_DDP),
 }
-_VARIABLE = Setting(process.environment, "rounding", "")
 
 
 def find_setting(name: str) -> Setting | None:
     """Return the setting of this name, of ours or of an installed package; ``None`` where there is none."""
     if name in SETTINGS:
         return SETTINGS[name]
-    if name.startswith("env:"):
-        return _VARIABLE
     entry = next(iter(entry_points(group=CHANGE_GROUP, name=name)), None)
     work = None if entry is None else tried(entry.load)[0]
     if work is None:

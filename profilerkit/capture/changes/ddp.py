@@ -63,7 +63,7 @@ class _NoSync:
         self._model = model
         patches.on_remove(model.register_forward_pre_hook(not_compiled(self._forward_hook())).remove)
         stepping = not_compiled(lambda *_: self._stepping())
-        patches.on_remove(optim.register_optimizer_step_pre_hook(stepping).remove)
+        patches.hang(optim._global_optimizer_pre_hooks, stepping, at_once=True)
         patches.patch(sys.modules["torch.autograd"], "_engine_run_backward", self._counted)
 
     def _counted(self, original: Callable[..., Any]) -> Callable[..., Any]:

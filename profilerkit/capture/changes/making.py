@@ -70,8 +70,10 @@ class Changes:
 
     def stepped(self, steps: int) -> None:
         """That many steps have ended."""
-        while self._at_step and steps >= self._at_step[0][0]:
-            tried(self._at_step.pop(0)[1])
+        due = [entry for entry in self._at_step if steps >= entry[0]]
+        for entry in due:
+            self._at_step.remove(entry)
+            tried(entry[1])
 
     def results(self) -> tuple[dict[str, list[Line]], dict[str, str]]:
         """Return what was applied, and why the other settings were not."""

@@ -3,13 +3,15 @@
 import functools
 import gc
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from profilerkit.capture.changes.making import SETTLED, Changes
 from profilerkit.capture.timed_calls import not_compiled
+
+#: Steps between two collections by hand.
+_COLLECTED_EVERY = 500
 
 
 def optimizers(changes: Changes, wanted: dict[str, Any]) -> None:
@@ -82,13 +84,24 @@ def process_wide(
 
 
 def gc_freeze(changes: Changes, _wanted: dict[str, Any]) -> None:
-    """Have the garbage collector leave alone what the first steps made."""
+    """Have the garbage collector leave alone what the first steps made, and collect by hand, as rule OV004 proposes."""
 
     def freeze() -> None:
         gc.collect()
         gc.freeze()
-        changes.applied["gc_freeze"] = []
         changes.patches.on_remove(gc.unfreeze)
+        if gc.isenabled():
+            gc.disable()
+            changes.patches.on_remove(gc.enable)
+        changes.applied["gc_freeze"] = []
+        collect(_COLLECTED_EVERY)
+
+    def collect(steps: int) -> None:
+        def again() -> None:
+            gc.collect(1)
+            collect(steps + _COLLECTED_EVERY)
+
+        changes.at_step(steps, again)
 
     changes.at_step(SETTLED, freeze)
 
@@ -110,13 +123,3 @@ def anomaly(changes: Changes, _wanted: dict[str, Any]) -> None:
         return set_anomaly_enabled
 
     changes.patches.patch(torch, "set_anomaly_enabled", make)
-
-
-def environment(changes: Changes, wanted: dict[str, Any]) -> None:
-    """Note which variables the program was started with."""
-    for name, value in wanted.items():
-        now = os.environ.get(name.removeprefix("env:"), "")
-        if now == str(value):
-            changes.applied[name] = []
-        else:
-            changes.refuse(name, f"the program was started with {now!r}")

@@ -10,6 +10,7 @@ from profilerkit.rules.api import (
     Passed,
     Result,
     Rule,
+    SettingChange,
     fired,
     saving,
     spent,
@@ -93,6 +94,7 @@ class ContendedKernels(Rule, frozen=True):
                 text="Fewer multiprocessors for NCCL: NCCL_MAX_CTAS from its default, up to 32 on a ring, → 8; try 16 "
                 "and 4 as well.",
                 code="NCCL_MAX_CTAS=8 torchrun ...",
+                changes=(SettingChange("env:NCCL_MAX_CTAS", "", 8),),
             ),
             confirm="" if harmful else "Record again: kernels beside collectives must be as quick as alone.",
         )

@@ -9,6 +9,7 @@ from profilerkit.rules.api import (
     Passed,
     Result,
     Rule,
+    SettingChange,
     fired,
     saving,
     spent,
@@ -66,15 +67,15 @@ class DdpSettings(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             needed = f"; {format_bytes(unused)} of parameters need the search" if unused else ""
             return Passed(f"searches and copies that settings could avoid take {_time(facts, expected)} a step{needed}")
-        changes, code = [], []
+        texts, changes = [], []
         if search:
             known = any(model.unused_parameter_bytes is not None for model in models(facts))
             given = "every parameter got a gradient" if known else "if every parameter gets a gradient"
-            changes.append(f"find_unused_parameters True → False ({given})")
-            code.append("find_unused_parameters=False")
+            changes.append(SettingChange("find_unused_parameters", True, False))
+            texts.append(f"{changes[-1].text} ({given})")
         if work.copies:
-            changes.append("gradient_as_bucket_view False → True")
-            code.append("gradient_as_bucket_view=True")
+            changes.append(SettingChange("gradient_as_bucket_view", False, True))
+            texts.append(changes[-1].text)
         why = f"Its reducer copies {work.copies:.0f} gradients a step back from the buckets, {format_ns(work.copy_ns)}"
         why += f", and searches the graph, {format_ns(work.search_ns)} beside nothing." if search else "."
         if unused:
@@ -90,7 +91,11 @@ class DdpSettings(Rule, frozen=True):
             ),
             at_most="medium",
             saving=saving(expected, expected),
-            fix=Fix(text="; ".join(changes) + ".", code=f"DistributedDataParallel(model, {', '.join(code)})"),
+            fix=Fix(
+                text="; ".join(texts) + ".",
+                code=f"DistributedDataParallel(model, {', '.join(f'{one.setting}={one.proposed}' for one in changes)})",
+                changes=tuple(changes),
+            ),
             confirm="Record again: the reducer's events must be gone from the trace.",
         )
 

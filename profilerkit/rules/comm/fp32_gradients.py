@@ -4,7 +4,18 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import less, may_overlap, rows, share_of_step
-from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired
+from profilerkit.rules.api import (
+    Facts,
+    Fix,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    SettingChange,
+    each,
+    fired,
+)
 from profilerkit.rules.comm.transfers import (
     confirm,
     divides,
@@ -87,11 +98,12 @@ class Fp32Gradients(Rule, frozen=True):
             )
         moved = sum(row.bytes_per_step or 0.0 for row in chosen)
         # FP16 overflows where gradients are summed; bf16 has the range of FP32.
-        left = format_bytes(moved * self.left_ratio)
+        left, is_sharded = format_bytes(moved * self.left_ratio), divides(facts, "sharded data")
         fix = Fix(
             text=f"Transferred gradients fp32 → bf16: {format_bytes(moved)} → {left} a step. Watch the loss: sums "
             "lose digits.",
-            code=_SHARDED if divides(facts, "sharded data") else _REPLICATED,
+            code=_SHARDED if is_sharded else _REPLICATED,
+            changes=() if is_sharded else (SettingChange("comm_hook", "fp32", "bf16"),),
         )
         return fired(
             facts,

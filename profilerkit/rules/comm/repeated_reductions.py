@@ -3,7 +3,7 @@
 from profilerkit.analysis.communication.table import Accumulation
 from profilerkit.analysis.communication.whatif import exposed, exposed_time, share_of_step
 from profilerkit.analysis.whatif import half_sure
-from profilerkit.model.finding import Fix, Saving
+from profilerkit.model.finding import Fix, Saving, SettingChange
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise
 from profilerkit.rules.comm.transfers import confirm, divides, doubt, evidence, surest, transfer_saving, untold
 
@@ -83,6 +83,7 @@ class RepeatedReductions(Rule, frozen=True):
                 text=f"Reductions per {unit} {found.passes * found.reductions} → {found.reductions}: {what} around the "
                 f"first {found.passes - 1} micro-batches.{memory}",
                 code=code,
+                changes=() if sharded else (SettingChange("no_sync", False, True),),
             ),
             confirm=confirm(facts, f"there must be {found.reductions} reductions {kind}."),
         )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import exposed_of, floor_ns, joined, may_overlap, rows
-from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, SettingChange, each, fired
 from profilerkit.rules.comm.transfers import (
     by_ddp,
     confirm,
@@ -130,6 +130,7 @@ def _fix(facts: Facts, chosen: Sequence[Traffic], many: str) -> Fix:
         return Fix(
             text=f"Fewer and larger gradient buckets: bucket_cap_mb {current:g} → {_DEFAULT_CAP_MB:g}, its default.",
             code=f"DistributedDataParallel(model, bucket_cap_mb={_DEFAULT_CAP_MB:g})",
+            changes=(SettingChange("bucket_cap_mb", current, _DEFAULT_CAP_MB),),
         )
     return Fix(
         text=f"{many} messages a step → one per kind: flatten the tensors into one, or reduce them in one group; what "

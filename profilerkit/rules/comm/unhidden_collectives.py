@@ -13,7 +13,7 @@ from profilerkit.analysis.communication.whatif import (
     rows,
     transferred,
 )
-from profilerkit.rules.api import Facts, Fix, NotApplicable, Passed, Result, Rule, fired, spent, unsure
+from profilerkit.rules.api import Facts, Fix, NotApplicable, Passed, Result, Rule, SettingChange, fired, spent, unsure
 from profilerkit.rules.comm.transfers import (
     by_ddp,
     confirm,
@@ -169,6 +169,7 @@ def _fix_of_ddp(facts: Facts, chosen: Sequence[Traffic]) -> tuple[Fix, float]:
         text=f"DDP already reduces bucket by bucket during backward: bucket_cap_mb {now} → {smaller:g}, so that they "
         "start earlier and less is left after the last.",
         code=f"DistributedDataParallel(model, bucket_cap_mb={smaller:g})",
+        changes=(SettingChange("bucket_cap_mb", current, smaller),),
     )
     count = max(sum(row.per_step for row in chosen), 1.0)
     reach = current if size is None else min(current, size)

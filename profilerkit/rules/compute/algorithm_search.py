@@ -9,6 +9,7 @@ from profilerkit.rules.api import (
     Passed,
     Result,
     Rule,
+    SettingChange,
     at_most,
     fired,
     no_device,
@@ -93,6 +94,7 @@ def _fix(found: Searches) -> Fix:
         return Fix(
             text=f"cudnn.benchmark True → False, because inputs change. {bucket}",
             code="torch.backends.cudnn.benchmark = False",
+            changes=(SettingChange("cudnn_benchmark", True, False),),
         )
     return Fix(
         text=f"TunableOp tuning on → off; tune ahead of the run. {bucket}",

@@ -1,6 +1,6 @@
 """CP007: convolutions pay for the conversion of their layout."""
 
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.model.finding import Evidence, Fix, SettingChange
 from profilerkit.rules.api import Facts, NotApplicable, Passed, Result, Rule, fired, no_device, saving, unsure
 from profilerkit.units import format_ratio
 
@@ -80,6 +80,7 @@ class ChannelsFirst(Rule, frozen=True):
             fix=Fix(
                 text=f"Memory format contiguous ({order}) → {name}, for the model and for its inputs.{other}",
                 code=f"model = model.to(memory_format=torch.{name})\nimages = images.to(memory_format=torch.{name})",
+                changes=() if found.is_3d else (SettingChange("channels_last", False, True),),
             ),
             confirm="The conversion kernels must be gone; where some stay, the operator before them wants NCHW.",
         )

@@ -12,6 +12,7 @@ from profilerkit.rules.api import (
     Result,
     Rule,
     Saving,
+    SettingChange,
     fired,
     no_device,
     revise,
@@ -132,11 +133,13 @@ def _fix(*, has_bf16: bool, has_tf32: bool) -> Fix:
         return Fix(
             text='Matmul precision "highest" → "high" (TF32). Autocast to bfloat16 is a further step, for twice that.',
             code='torch.set_float32_matmul_precision("high")',
+            changes=(SettingChange("matmul_precision", "highest", "high"),),
         )
     if has_bf16:
         return Fix(
             text="Precision float32 → mixed bfloat16. TF32 does not speed up attention, nor GeForce, A10G and L40.",
             code='with torch.autocast("cuda", torch.bfloat16):\n    loss = model(batch)',
+            changes=(SettingChange("autocast", "off", "bf16"),),
         )
     return Fix(
         text="Precision float32 → mixed float16 with a gradient scaler.",

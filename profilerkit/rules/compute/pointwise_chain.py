@@ -1,7 +1,7 @@
 """CP004: chains of pointwise kernels move the same tensors again and again."""
 
 from profilerkit.analysis.whatif import fused_chain
-from profilerkit.rules.api import Evidence, Facts, Fix, Passed, Result, Rule, fired, no_device, saving
+from profilerkit.rules.api import Evidence, Facts, Fix, Passed, Result, Rule, SettingChange, fired, no_device, saving
 from profilerkit.units import format_ratio, format_value
 
 
@@ -87,6 +87,7 @@ class PointwiseChain(Rule, frozen=True):
             fix=Fix(
                 text="Compile the model: torch.compile fuses each chain into one kernel.",
                 code="model = torch.compile(model)",
+                changes=(SettingChange("compile", "off", "default"),),
             ),
             confirm="The chain must appear as one triton kernel; compare step time after the first ten steps.",
         )

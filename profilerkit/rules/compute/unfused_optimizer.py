@@ -13,6 +13,7 @@ from profilerkit.rules.api import (
     Result,
     Rule,
     Saving,
+    SettingChange,
     fired,
     no_device,
     revise,
@@ -23,6 +24,7 @@ from profilerkit.units import format_count, format_ratio
 #: Optimizers of torch with a fused form on CUDA (2.13), and those that take a list at a time beside them.
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _BY_LIST = ("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+_FUSE = SettingChange("fused", False, True)
 #: Share of an optimizer's time on a processor that its fused form saves: 68 to 77 % for three sizes of model, against
 #: tensors one at a time, 4 to 27 % for SGD, which only moves bytes (torch 2.13, one thread, CPU seconds).
 _FUSED_ON_HOST = {"Adam": 0.7, "AdamW": 0.7}
@@ -190,10 +192,13 @@ def _fix(name: str, style: str | None) -> Fix:
         return Fix(
             text=f"{now} → fused=True, which {', '.join(_FUSED[:-1])} and {_FUSED[-1]} have; others foreach=True.",
             code="optimizer = torch.optim.AdamW(..., fused=True)",
+            changes=(_FUSE,),
         )
     if name in _FUSED:
-        return Fix(text=f"{now} → all at once: fused=True.", code=f"optimizer = torch.optim.{name}(..., fused=True)")
+        code = f"optimizer = torch.optim.{name}(..., fused=True)"
+        return Fix(text=f"{now} → all at once: fused=True.", code=code, changes=(_FUSE,))
     if name in _BY_LIST:
         text = f"{now} → lists of tensors: foreach=True."
-        return Fix(text=text, code=f"optimizer = torch.optim.{name}(..., foreach=True)")
+        code = f"optimizer = torch.optim.{name}(..., foreach=True)"
+        return Fix(text=text, code=code, changes=(SettingChange("foreach", False, True),))
     return Fix(text="One tensor at a time → the `torch._foreach_` functions, or torch.compile of the optimizer step.")

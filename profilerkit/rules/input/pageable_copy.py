@@ -5,6 +5,7 @@ from profilerkit.units import format_ns, format_ratio
 
 _ORIGIN = "Memcpy HtoD (Pageable -> Device)"
 _PIN = SettingChange("pin_memory", False, True)
+_NOT_BLOCKING = SettingChange("non_blocking", False, True)
 
 
 class PageableCopy(Rule, frozen=True):
@@ -91,7 +92,7 @@ class PageableCopy(Rule, frozen=True):
             fix=Fix(
                 text=f"{_PIN.text}, and copy with non_blocking=True.",
                 code='DataLoader(..., pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
-                changes=(_PIN,),
+                changes=(_PIN, _NOT_BLOCKING),
             ),
             confirm="The copies must read Memcpy HtoD (Pinned -> Device) in the next trace.",
         )

@@ -99,9 +99,10 @@ class AllocatorChurn(Rule, frozen=True):
                 ),
             ),
             at_most="medium",
-            fix=Fix(
-                text="Remove torch.cuda.empty_cache() from the loop. Allocator segments fixed → expandable.",
-                code=with_setting(facts, "expandable_segments:True"),
+            fix=with_setting(
+                facts,
+                "Remove torch.cuda.empty_cache() from the loop. Allocator segments fixed → expandable.",
+                "expandable_segments:True",
             ),
             confirm="The history of the next run must hold hardly any segments that are given back.",
         )
@@ -183,10 +184,8 @@ def _fix(facts: Facts) -> Fix:
         return Fix(
             text="Segments are expandable already: keep shapes fixed, run the largest batch first, lower the peak."
         )
-    return Fix(
-        text="Allocator segments fixed → expandable; if calls remain, lower the peak.",
-        code=with_setting(facts, "expandable_segments:True"),
-    )
+    text = "Allocator segments fixed → expandable; if calls remain, lower the peak."
+    return with_setting(facts, text, "expandable_segments:True")
 
 
 def _of_faults(facts: Facts, label: str, value: float, unit: str) -> Evidence:

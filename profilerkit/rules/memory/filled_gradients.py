@@ -1,6 +1,6 @@
 """ME007: gradients are filled with zeros instead of dropped."""
 
-from profilerkit.model.finding import Fix
+from profilerkit.model.finding import Fix, SettingChange
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, rows, saving, spent
 from profilerkit.units import format_count, format_ratio
 
@@ -61,6 +61,10 @@ class FilledGradients(Rule, frozen=True):
             at_most="high" if facts.trust.inflation_ratio is not None else "medium",
             detail="bandwidth",
             saving=saving(expected, zeroed.share + zeroed.added_share),
-            fix=Fix(text="zero_grad(set_to_none=False) → True.", code="optimizer.zero_grad(set_to_none=True)"),
+            fix=Fix(
+                text="zero_grad(set_to_none=False) → True.",
+                code="optimizer.zero_grad(set_to_none=True)",
+                changes=(SettingChange("set_to_none", False, True),),
+            ),
             confirm="zero_grad must hold no aten::zero_ in the next trace.",
         )

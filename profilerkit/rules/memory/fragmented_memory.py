@@ -111,11 +111,7 @@ def _fired(facts: Facts, title: str, *evidence: Evidence, at_most: Confidence) -
 
 def _fix(facts: Facts) -> Fix:
     if not grows_segments(facts):
-        return Fix(
-            text="Allocator segments fixed → expandable: free pieces then join instead of staying apart.",
-            code=with_setting(facts, "expandable_segments:True"),
-        )
-    return Fix(
-        text="Segments are expandable already: keep shapes fixed, and collect the cache from 80 % of the device on.",
-        code=with_setting(facts, "garbage_collection_threshold:0.8"),
-    )
+        text = "Allocator segments fixed → expandable: free pieces then join instead of staying apart."
+        return with_setting(facts, text, "expandable_segments:True")
+    text = "Segments are expandable already: keep shapes fixed, and collect the cache from 80 % of the device on."
+    return with_setting(facts, text, "garbage_collection_threshold:0.8")

@@ -1,6 +1,18 @@
 """ME005: activations are recomputed although there is room to keep them."""
 
-from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired, saving, spent
+from profilerkit.rules.api import (
+    Facts,
+    Fix,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    SettingChange,
+    fired,
+    saving,
+    spent,
+)
 from profilerkit.rules.memory.room import Room, room_of
 from profilerkit.units import format_bytes, format_ratio
 
@@ -76,6 +88,7 @@ class NeedlessRecompute(Rule, frozen=True):
                 code="checkpoint(layer, x, use_reentrant=False) if number < kept_out else layer(x)"
                 if fits < 1.0
                 else "x = layer(x)  # instead of checkpoint(layer, x)",
+                changes=(SettingChange("checkpointing", True, False),) if fits >= 1.0 else (),
             ),
             confirm=f"The peak must stay below {format_ratio(self.full_ratio)} of the capacity.",
         )

@@ -4,10 +4,12 @@ import re
 
 import msgspec
 
-from profilerkit.rules.api import Evidence, Facts, MissingData, NotApplicable
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, SettingChange
 
 #: Commas in brackets separate nothing.
 _COMMA = re.compile(r",(?![^\[\]]*\])")
+#: Of the environment, with the settings of torch's allocator.
+_VARIABLE = "PYTORCH_ALLOC_CONF"
 _INSTANTS, _ALLOCATOR, _NVML = "[memory] instants", "torch's allocator, sampled", "NVML, all processes"
 
 
@@ -64,9 +66,12 @@ def grows_segments(facts: Facts) -> bool:
     return "expandable_segments:true" in (facts.memory_use.allocator_settings or "").lower()
 
 
-def with_setting(facts: Facts, setting: str) -> str:
-    """Return the variable to set, with ``setting`` beside what stands in it now."""
-    entries = [entry.strip() for entry in _COMMA.split(facts.memory_use.allocator_settings or "")]
+def with_setting(facts: Facts, text: str, setting: str) -> Fix:
+    """Return the fix of a ``setting`` of the allocator, beside what stands in its variable now."""
+    now = facts.memory_use.allocator_settings or ""
+    entries = [entry.strip() for entry in _COMMA.split(now)]
     name = setting.partition(":")[0]
     kept = [entry for entry in entries if entry and entry.partition(":")[0].strip() != name]
-    return f"PYTORCH_ALLOC_CONF={','.join([*kept, setting])}"
+    value = ",".join([*kept, setting])
+    change = SettingChange(f"env:{_VARIABLE}", now, value)
+    return Fix(text=text, code=f"{_VARIABLE}={value}", changes=(change,))

@@ -1,6 +1,19 @@
 """OV004: Python's garbage collector stops the step."""
 
-from profilerkit.rules.api import Facts, Fix, MissingData, Passed, Result, Rule, fired, rows, saving, spent, unsure
+from profilerkit.rules.api import (
+    Facts,
+    Fix,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    SettingChange,
+    fired,
+    rows,
+    saving,
+    spent,
+    unsure,
+)
 from profilerkit.units import format_ratio
 
 
@@ -80,6 +93,7 @@ class CollectionPauses(Rule, frozen=True):
                 text="Collect by hand, at the same step on all ranks, and switch the automatic collections off.",
                 code="gc.collect(); gc.freeze(); gc.disable()  # before the loop\n"
                 "if step % 500 == 0:\n    gc.collect(1)",
+                changes=(SettingChange("gc_freeze", False, True),),
             ),
             confirm="The time in collections must be gone, and the memory must not grow.",
         )

@@ -2,16 +2,17 @@
 
 from typing import NamedTuple
 
-from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.model.finding import Evidence, Finding, Fix, Saving, SettingChange
 from profilerkit.rules.api import WAITS, Facts, Fired, MissingData, Passed, Result, Rule, at_most, finding_for, saving
 
 
 class _Switch(NamedTuple):
-    """A switch: how it begins in the record, what it does, and how to put it off."""
+    """A switch: how it begins in the record, what it does, how to put it off, and the value of a variable then."""
 
     name: str
     does: str
     off: str
+    value_off: str = ""
 
 
 #: What checks each gradient for NaN, beside every node of the backward pass, while it is on.
@@ -23,9 +24,11 @@ _SWITCHES = (
         "It records a stack for each operator and looks for NaN in each gradient.",
         "torch.autograd.set_detect_anomaly(False)",
     ),
-    _Switch(_BLOCKING, "Each launch waits for its kernel, so that host and device never overlap.", "unset it"),
-    _Switch("TORCH_DISTRIBUTED_DEBUG", "Each collective is checked against all ranks before it runs.", "unset it"),
-    _Switch("TORCH_SHOW_CPP_STACKTRACES", "Errors and warnings gather the stacks of C++ as well.", "unset it"),
+    _Switch(_BLOCKING, "Each launch waits for its kernel, so that host and device never overlap.", "unset it", "0"),
+    _Switch(
+        "TORCH_DISTRIBUTED_DEBUG", "Each collective is checked against all ranks before it runs.", "unset it", "OFF"
+    ),
+    _Switch("TORCH_SHOW_CPP_STACKTRACES", "Errors and warnings gather the stacks of C++ as well.", "unset it", "0"),
     _Switch(
         "torch.use_deterministic_algorithms",
         "Slower algorithms replace those whose sums vary.",
@@ -88,7 +91,7 @@ class DebugSwitch(Rule, frozen=True):
             evidence=(Evidence(said, 1, "count", "measured", "torch, in the run"),),
             at_most="medium",
             saving=value,
-            fix=Fix(text=f"Switch it off: {switch.off}."),
+            fix=Fix(text=f"Switch it off: {switch.off}.", changes=_changes(switch, said)),
             confirm="Train again without it: the step must get shorter.",
         )
 
@@ -102,3 +105,11 @@ class DebugSwitch(Rule, frozen=True):
             host = facts.share("over.", "sync.", "idle.unknown") if facts.on_device and name == _BLOCKING else 0.0
             value = at_most(host)
         return value if self.worth_saying(facts, value.expected) else None
+
+
+def _changes(switch: _Switch, said: str) -> tuple[SettingChange, ...]:
+    """Return the change of a switch that can be made at a start; none of one that decides about the results."""
+    if switch.name == ANOMALY:
+        return (SettingChange("anomaly", True, False),)
+    name, _, value = said.partition("=")
+    return (SettingChange(f"env:{name}", value, switch.value_off),) if switch.value_off else ()

@@ -6,7 +6,7 @@ from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.whatif import saving, slowed
-from profilerkit.model.finding import Confidence, Evidence, Fix, Saving
+from profilerkit.model.finding import Confidence, Evidence, Fix, Saving, SettingChange
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise, unsure
 from profilerkit.rules.evidence import line_evidence, line_text
 from profilerkit.rules.parts import issuing_share
@@ -162,6 +162,7 @@ def _fewer_operators(facts: Facts) -> Fix:
         return Fix(
             text="Fewer, larger operators: vectorise loops over tensors, fused=True for the optimizer.",
             code="model = torch.compile(model)",
+            changes=(SettingChange("compile", "off", "default"),),
         )
     return Fix(text=f"Vectorise {line_text(line)}: fewer, larger operators.")
 
@@ -177,6 +178,7 @@ def _one_graph(facts: Facts, step: str) -> Fix:
     return Fix(
         text=f"Launch the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch.{first}",
         code='model = torch.compile(model, mode="reduce-overhead")',
+        changes=(SettingChange("compile", "off", "reduce-overhead"),),
     )
 
 

@@ -4,7 +4,7 @@ import math
 
 from profilerkit.analysis.whatif import at_most
 from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
-from profilerkit.model.finding import Fix
+from profilerkit.model.finding import Fix, SettingChange
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.rules.evidence import over_all_samples, queued_evidence
 from profilerkit.units import format_ratio
@@ -94,6 +94,7 @@ class OversubscribedCores(Rule, frozen=True):
             fix=Fix(
                 text=f"Threads {threads} → {proposed}, in the environment of every rank.",
                 code=f"OMP_NUM_THREADS={proposed} python train.py  # or torch.set_num_threads({proposed})",
+                changes=(SettingChange("threads", threads, proposed),),
             ),
             confirm="The share of time in the run queue must fall.",
         )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from profilerkit.analysis.host.host_facts import CompileFacts
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Finding, Fix
+from profilerkit.model.finding import Finding, Fix, SettingChange
 from profilerkit.rules.api import (
     Facts,
     Fired,
@@ -32,6 +32,7 @@ class _Remedy(NamedTuple):
 _SIZES = Fix(
     text="Compile once for all shapes: mark the sizes that change as dynamic, or pad batches to a few sizes.",
     code='torch.compile(model, dynamic=True)  # TORCH_LOGS="graph_breaks,recompiles" names the reasons',
+    changes=(SettingChange("compile_dynamic", False, True),),
 )
 _REMEDIES = (
     _Remedy(
@@ -142,6 +143,5 @@ def _by_guard(guard: str) -> tuple[str, Fix]:
     known = next((remedy for remedy in _REMEDIES if remedy.guard.search(guard)), None)
     because = f": {known.why.format(subject)}" if known else ""
     fix = known.fix if known else Fix(text="Keep the value that this guard checks the same from step to step.")
-    return f" The guard that failed is {guard}{because}.", Fix(
-        text=fix.text.format(subject), code=fix.code.format(subject) if fix.code else fix.code
-    )
+    named = revise(fix, text=fix.text.format(subject), code=fix.code.format(subject))
+    return f" The guard that failed is {guard}{because}.", named
