@@ -87,7 +87,7 @@ def test_an_attempt_of_other_values_or_that_failed_changes_nothing(run):
 
 @pytest.mark.parametrize(
     "command",
-    [(), ("train.py", "--lr", "2"), ("eval.py", "--lr", "1"), ("--lr", "1"), ("train.py", "--lr", "1", "more")],
+    [("train.py", "--lr", "2"), ("eval.py", "--lr", "1"), ("--lr", "1"), ("train.py", "--lr", "1", "more")],
 )
 def test_a_trial_of_another_command_is_not_used(run, command):
     before, _, _, trial = tried(run, 0.29, 0.31, 0.33)
@@ -95,6 +95,14 @@ def test_a_trial_of_another_command_is_not_used(run, command):
     report = analyze(run)
     assert first(report) == before
     assert "trial.json is not used: it is of another command" in report.trust.notes
+
+
+def test_a_redacted_trial_is_known_by_its_name(run):
+    before, after, _, trial = tried(run, 0.29, 0.31, 0.33)
+    write_document(run / TRIAL, replace(trial, command=()))
+    assert first(analyze(run)) == after
+    write_document(run / TRIAL, replace(trial, command=(), name="eval"))
+    assert first(analyze(run)) == before
 
 
 @pytest.mark.parametrize("kind", ["text", "deep", "values", "version", "link", "pipe"])

@@ -28,7 +28,9 @@ def trial_of(run: RunRecord | None) -> tuple[Trial | None, tuple[str, ...]]:
         return None, (f"{TRIAL} is not used: {error.strerror}",)
     except ValueError as error:
         return None, (f"{TRIAL} is not used: {error}",)
-    if trial.schema_version != 1 or not _is_of(trial.command, run.manifest.argv if run.manifest else ()):
+    argv = run.manifest.argv if run.manifest else ()
+    # A redacted trial has its name alone.
+    if trial.schema_version != 1 or not _is_of(trial.command or (trial.name, *argv[1:]), argv):
         return None, (f"{TRIAL} is not used: it is of another command",)
     return trial, ()
 
