@@ -17,6 +17,7 @@ from profilerkit.config import Settings, Suppression, rule_prefixes
 from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.diagnosis.savings import waterfall, with_overlaps
+from profilerkit.diagnosis.tried import trial_of, with_trial
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats.directories import named_as_traces
 from profilerkit.formats.inputs import (
@@ -226,6 +227,7 @@ def _told(
     ranks = recording.ranks
     told = None if rank is None else _position(ranks, rank)
     ending = ending_of(record) if record else None
+    trial, said = trial_of(record)
     logger.info("comparing %d ranks" if len(ranks) > 1 else "putting %d rank together", len(ranks))
     facts = Facts(
         ranks,
@@ -235,13 +237,13 @@ def _told(
         world_size=record.manifest.world_size if record and record.manifest else recording.world_size,
         recorded=recording.distinct,
         told=told,
-        notes=(*recording.notes, *rules.notes),
+        notes=(*recording.notes, *rules.notes, *said),
     )
     facts = contended(_with_others(facts, recording))
     program = quiet(facts)
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
     ran = run_rules(program, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
-    outcomes = with_overlaps(program, ran)
+    outcomes = with_overlaps(program, with_trial(ran, trial))
     detail = facts
     if told not in (None, facts.judged_rank):  # one rank of a job, which divided its waiting from transfer
         alone = Facts([ranks[told]], device_name=reading.device, world_size=facts.world_size)

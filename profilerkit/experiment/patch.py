@@ -39,7 +39,7 @@ class Written(Protocol):
 
     @property
     def statement(self) -> str:
-        """Line to write after the imports, with ``{value}`` where the value is."""
+        """Line to write after the imports, with ``{!r}`` where the value is."""
 
 
 class _RefusedError(Exception):
@@ -71,7 +71,7 @@ def patch_of(
                 if found.call:
                     _add_keyword(change, attempt.lines, found.call, calls, files)
                 else:
-                    files[script].add_statement(found.statement.format(value=repr(change.proposed)))
+                    files[script].add_statement(found.statement.format(change.proposed))
             except _RefusedError as reason:
                 notes.append(f"The patch leaves out {change.text}: {reason}.")
     return "".join(file.diff() for file in files.values()), tuple(dict.fromkeys(notes))

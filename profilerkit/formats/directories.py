@@ -17,6 +17,7 @@ from profilerkit.rundir.layout import (
     META,
     OOM,
     REPORT_JSON,
+    TRIAL,
     WINDOW_STATUS,
 )
 from profilerkit.rundir.places import last_written_ns
@@ -29,7 +30,7 @@ _PROFILES_BELOW = "plugins/profile/*"
 _MESSAGE = re.compile(r"(.+?)(?:\.xplane)?\.pb(?:\.gz)?")
 #: What ``jax.profiler.trace(create_perfetto_trace=True)`` adds.
 _PERFETTO_COPY = "perfetto_trace.json.gz"
-_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP, OOM}
+_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP, OOM, TRIAL}
 #: More runs, or files, than this are counted instead of named.
 _NAMED = 6
 #: Recordings of other tools by how their names end.

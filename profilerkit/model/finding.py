@@ -14,7 +14,8 @@ Status = Literal["fired", "passed", "not_applicable", "missing_data", "error", "
 Bound = Literal[
     "input-bound", "memory-bound", "comm-bound", "compute-bound", "overhead-bound", "balanced", "inconclusive"
 ]
-Method = Literal["bound", "analytic", "replay"]
+#: ``trial``: the change itself was made at run time, and measured.
+Method = Literal["bound", "analytic", "replay", "trial"]
 
 #: In ``Evidence.behind``: the lengths of the steps.
 STEP_LENGTHS = "step"
@@ -63,7 +64,8 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         high: a value it should not exceed; where nothing narrowed the interval, the bound.
-        calibration: ``uncalibrated``, or on how many applied fixes the interval was calibrated.
+        calibration: ``uncalibrated``, on how many applied fixes the interval was calibrated, or ``measured by
+            try``.
         bound: the largest possible saving, including noise, if ``high`` is below it.
     """
 

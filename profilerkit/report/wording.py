@@ -81,6 +81,7 @@ METHOD_WORDS = {
     "bound": "upper bound",
     "analytic": "analytic model",
     "replay": "replay of the step",
+    "trial": "the change itself",
 }
 
 SHAPES: dict[Tone, str] = {"high": "▲", "medium": "■", "low": "●", "good": "●", "info": "◇"}

@@ -292,7 +292,7 @@ def read_document(path: Path, kind: type[_Document]) -> _Document:
     data = read_regular(path)
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:  # no ValueError in msgspec 0.19
+    except (msgspec.DecodeError, RecursionError) as error:  # no ValueError in msgspec 0.19
         raise ValueError(str(error)) from error
 
 

@@ -24,8 +24,8 @@ SETTINGS = {
     **dict.fromkeys(("fused", "foreach"), Place("optimizer")),
     "static_graph": Place("DistributedDataParallel"),
     "set_to_none": Place("zero_grad"),
-    "matmul_precision": Place(statement="torch.set_float32_matmul_precision({value})"),
-    "cudnn_benchmark": Place(statement="torch.backends.cudnn.benchmark = {value}"),
+    "matmul_precision": Place(statement="torch.set_float32_matmul_precision({!r})"),
+    "cudnn_benchmark": Place(statement="torch.backends.cudnn.benchmark = {!r}"),
     "gc_freeze": Place(statement="gc.freeze()"),
     "autocast": Place(),
 }
