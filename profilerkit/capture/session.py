@@ -305,7 +305,7 @@ class Session:
     def _write_first(self) -> None:
         """Write whose records these are. Raises OSError when the disk refuses."""
         if self._place.rank == 0:
-            write_manifest(self.run, environment.manifest(self._settings.as_text(), self._place.world_size))
+            write_manifest(self.run, environment.manifest(self._settings, self._place.world_size))
         self._write_meta()
 
     def _look_around(self) -> None:
@@ -355,7 +355,7 @@ class Session:
         try:
             self._write_meta()
             if self._place.rank == 0 and self._closed:
-                write_manifest(self.run, environment.manifest(self._settings.as_text(), self._place.world_size))
+                write_manifest(self.run, environment.manifest(self._settings, self._place.world_size))
         except OSError as error:
             if error.errno is None:  # a signal's handler raised it
                 raise

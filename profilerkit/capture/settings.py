@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
@@ -21,7 +21,10 @@ BUDGET_VARIABLE = "PROFILERKIT_OVERHEAD_BUDGET"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Arguments of ``profile``, and ``quiet``: say nothing. ``path`` is ``None`` for ``runs/<script name>``."""
+    """Arguments of ``profile``, and ``quiet``: say nothing. ``path`` is ``None`` for ``runs/<script name>``.
+
+    ``command`` are the words that ``profilerkit run`` was given, without secrets.
+    """
 
     path: Path | None
     trace_steps: int
@@ -38,10 +41,11 @@ class Settings:
     overhead_budget: float = OVERHEAD_BUDGET
     summaries: bool = False
     quiet: bool = False
+    command: tuple[str, ...] = ()
 
     def as_text(self) -> dict[str, str]:
-        """Every setting but the path, for the manifest."""
-        return {one.name: str(getattr(self, one.name)) for one in fields(self) if one.name != "path"}
+        """Every setting but path and command, for the manifest."""
+        return {one.name: str(getattr(self, one.name)) for one in fields(self) if one.name not in ("path", "command")}
 
 
 class Faults:
@@ -139,6 +143,7 @@ class RunOptions:
         began_unix_ns: when it was started.
         path: absolute run directory.
         quiet: say nothing on standard error.
+        command: the words that it was given, without secrets.
         trial: what ``profilerkit try`` changes in the program, and when that ends; see ``trial.Order``.
     """
 
@@ -149,6 +154,7 @@ class RunOptions:
     path: str | None = None
     choices: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
+    command: Sequence[str] = ()
     trial: dict[str, Any] | None = None
 
     def put(self, variables: MutableMapping[str, str]) -> None:
@@ -165,7 +171,7 @@ class RunOptions:
 
         named = self.path or script.path
         path = Path(named) if named else self.run_directory(script_name())
-        return replace(script, path=path, quiet=self.quiet, **asked)
+        return replace(script, path=path, quiet=self.quiet, command=tuple(self.command), **asked)
 
     def run_directory(self, script: str) -> Path:
         """Where a program of that name records, if it does not say otherwise; or beside that, with a number."""

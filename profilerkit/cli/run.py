@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
+from profilerkit.secrets import masked_arguments
 
 _EPILOG = """\
 examples:
@@ -252,5 +253,6 @@ def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str
         path=None if arguments.output is None else str(arguments.output.absolute()),
         choices={name: value for name, value in choices.items() if value is not None},
         quiet=console.quiet,
+        command=tuple(masked_arguments(arguments.command)),
     ).put(variables)
     return variables

@@ -14,6 +14,9 @@ from profilerkit.cli.arguments import add_no_redact, seconds, some_of
 from profilerkit.cli.console import DONE, INTERRUPTED, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, unwritten, write_all
 from profilerkit.errors import UsageError
+from profilerkit.rundir.files import read_document, write_document
+from profilerkit.rundir.layout import MANIFEST, TRIAL, RunManifest
+from profilerkit.secrets import MASK, masked_arguments
 
 if TYPE_CHECKING:
     from profilerkit.experiment.trying import Trying
@@ -110,7 +113,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Measure, print and write; return the exit code."""
-    words: list[str] = arguments.command
+    words: Sequence[str] = arguments.command
+    recorded = Path(words[0]) if len(words) == 1 and (Path(words[0]) / MANIFEST).is_file() else None
+    if recorded is not None:
+        words = _recorded(recorded)
     command, name = _command(words)
     if arguments.dry:
         _tell_plan(command, arguments, console)
@@ -140,7 +146,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         say=lambda text: console.status(f"profilerkit: {text}"),
     )
     code = _tried(trying, console)
-    _write(trying.search.trial(name, command), directory, arguments, console)
+    trial = trying.search.trial(name, list(masked_arguments(command)))
+    _write(trial, directory, words, recorded, arguments, console)
     return code
 
 
@@ -170,12 +177,23 @@ def _command(words: Sequence[str]) -> tuple[list[str], str]:
         raise UsageError(
             "there is no command to run", cause="nothing follows the options", hint="profilerkit try train.py"
         )
-    if len(words) == 1 and Path(words[0]).is_dir():
-        raise UsageError(f"{words[0]} is a directory", hint="name a command, for example profilerkit try train.py")
     command = recording.command_of(words, "try")
     script = next((word for word in words if word.endswith(".py")), "")
     module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
     return command, Path(script).stem or module or Path(words[0]).name
+
+
+def _recorded(run: Path) -> tuple[str, ...]:
+    """Return the command of a recorded run."""
+    try:
+        manifest = read_document(run / MANIFEST, RunManifest)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{run} tells no command", cause=str(error), hint="name the command instead") from error
+    words = manifest.command or (manifest.argv if manifest.world_size == 1 else ())
+    if not words or any(MASK in word for word in words):
+        why = "a secret of the command was left out" if words else "it was not recorded by profilerkit run"
+        raise UsageError(f"{run} does not tell the whole command", cause=why, hint="name the command instead")
+    return words
 
 
 def _fresh(wanted: Path | None, default: Path) -> Path:
@@ -220,7 +238,14 @@ def _written(below: Path, since_s: float, own: Path) -> Iterator[str]:
                 yield os.path.relpath(here / name, below)
 
 
-def _write(trial: "Trial", directory: Path, arguments: argparse.Namespace, console: Console) -> None:
+def _write(
+    trial: "Trial",
+    directory: Path,
+    words: Sequence[str],
+    recorded: Path | None,
+    arguments: argparse.Namespace,
+    console: Console,
+) -> None:
     """Print the answer, and write it."""
     from profilerkit.capture.changes import SETTINGS
     from profilerkit.experiment.patch import patch_of
@@ -230,7 +255,7 @@ def _write(trial: "Trial", directory: Path, arguments: argparse.Namespace, conso
     from profilerkit.rundir.places import identity_of
 
     kept = [attempt for attempt in trial.attempts if attempt.kept]
-    script = next((word for word in arguments.command if word.endswith(".py")), "")
+    script = next((word for word in words if word.endswith(".py")), "")
     patch, left = patch_of(kept, SETTINGS, Path.cwd(), script)
     trial = revise(trial, patch=patch, notes=(*trial.notes, *left))
     names = identity_of()
@@ -241,6 +266,9 @@ def _write(trial: "Trial", directory: Path, arguments: argparse.Namespace, conso
     wanted = {"json": renderers["json"], **{name: renderers[name] for name in arguments.formats}}
     pages = [Output(name, directory / f"trial{SUFFIXES[name]}") for name in wanted]
     written = write_all(((page.path, wanted[page.format](shown)) for page in pages), console)
+    # What was measured goes before what is predicted, where these runs are analyzed again.
+    for run in filter(None, (directory / "first", recorded)):
+        write_document(run / TRIAL, shown)
     if arguments.write is not None and patch:
         written += write_all([(arguments.write, patch)], console)
     console.note(f"wrote {' and '.join(written)}")

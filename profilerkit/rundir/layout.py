@@ -176,7 +176,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """``run.json``: what was started. ``environment`` holds allow-listed variables only."""
+    """``run.json``: what was started. ``environment`` holds allow-listed variables only.
+
+    ``command`` are the words that ``profilerkit run`` was given, for ``profilerkit try``; empty for another recording.
+    """
 
     format_version: int
     profilerkit_version: str
@@ -186,6 +189,7 @@ class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     environment: dict[str, str]
     versions: dict[str, str]
+    command: tuple[str, ...] = ()
 
 
 #: The reason of a feature that nobody wanted.

@@ -64,12 +64,12 @@ SETTINGS: dict[str, Setting] = {
     "foreach": Setting(process.optimizers, "rounding", _NO_OPTIMIZER, "optimizer"),
     "set_to_none": Setting(process.set_to_none, "same", "no call of zero_grad fills gradients", "zero_grad"),
     "matmul_precision": Setting(
-        _precision, "rounding", "training did not begin", statement="torch.set_float32_matmul_precision({value})"
+        _precision, "rounding", "training did not begin", statement="torch.set_float32_matmul_precision({!r})"
     ),
     "cudnn_benchmark": Setting(
-        _benchmark, "rounding", "training did not begin", statement="torch.backends.cudnn.benchmark = {value}"
+        _benchmark, "rounding", "training did not begin", statement="torch.backends.cudnn.benchmark = {!r}"
     ),
-    "threads": Setting(_threads, "rounding", "training did not begin", statement="torch.set_num_threads({value})"),
+    "threads": Setting(_threads, "rounding", "training did not begin", statement="torch.set_num_threads({!r})"),
     "autocast": Setting(models.models, "differs", _NO_MODEL),
     "channels_last": Setting(models.models, "rounding", _NO_MODEL),
     "compile": Setting(models.models, "redrawn", _NO_MODEL),
