@@ -14,6 +14,7 @@ import pytest
 import profilerkit
 from profilerkit.cli import VERBS, _parsers
 from profilerkit.cli.run import split
+from profilerkit.cli.try_fixes import split as split_try
 from profilerkit.config import load_settings
 from profilerkit.guide import TOPICS, page, summary
 from profilerkit.model.change import revise
@@ -52,8 +53,8 @@ def commands():
 @pytest.mark.parametrize(("name", "line"), commands())
 def test_every_command_is_one(name, line):
     _, *words = shlex.split(line)
-    if words[0] == "run":
-        words, command = split(words)
+    if words[0] in ("run", "try"):
+        words, command = (split if words[0] == "run" else split_try)(words)
         assert command
     top, _ = _parsers(words[0])
     _, unknown = top.parse_known_args(words)

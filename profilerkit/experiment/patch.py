@@ -73,7 +73,7 @@ def patch_of(
                 else:
                     files[script].add_statement(found.statement.format(change.proposed))
             except _RefusedError as reason:
-                notes.append(f"The patch leaves out {change.text}: {reason}.")
+                notes.append(f"Not in the patch: {change.text}. Reason: {reason}.")
     return "".join(file.diff() for file in files.values()), tuple(dict.fromkeys(notes))
 
 
@@ -89,7 +89,7 @@ def _add_keyword(
     for line in lines:
         file = files[line.file]
         if not any(file.calls(known, line.line) for known in names):
-            raise _RefusedError(f"{file.name}:{line.line} has no call of {' or '.join(sorted(names))} that can be told")
+            raise _RefusedError(f"{file.name}:{line.line} has no single call of {' or '.join(sorted(names))}")
         found += [(file, call) for call in file.calls(name, line.line)]
     if not found:
         raise _RefusedError(f"no line with a call of {name} is known")

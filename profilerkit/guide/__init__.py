@@ -4,7 +4,7 @@ from importlib.resources import files
 
 #: Topics in the order in which a newcomer reads them; each is the Markdown file of its name.
 TOPICS = (
-    *("first-hour", "questions", "recording", "reading", "traces", "ranks", "gpu", "notebooks", "frameworks"),
+    *("first-hour", "questions", "recording", "reading", "try", "traces", "ranks", "gpu", "notebooks", "frameworks"),
     *("clusters", "ci", "settings", "rules", "formats", "savings", "security", "api", "architecture", "benchmarks"),
 )
 

@@ -134,8 +134,8 @@ REFUSED = {
     "*arguments": ("DataLoader(*all)", "train.py:1 passes `*` or `**` arguments, which may hold it"),
     "by position": ("DataLoader(d, 1, True, None, None, 0)", "train.py:1 passes it by position"),
     "a generator": ("DataLoader(x for x in y)", "train.py:1 passes a bare generator"),
-    "two in a line": ("DataLoader(a), DataLoader(b)", "train.py:1 has no call of DataLoader that can be told"),
-    "another call": ("Loader(a)", "train.py:1 has no call of DataLoader that can be told"),
+    "two in a line": ("DataLoader(a), DataLoader(b)", "train.py:1 has no single call of DataLoader"),
+    "another call": ("Loader(a)", "train.py:1 has no single call of DataLoader"),
     "another language": ("DataLoader(a", "train.py is not Python in UTF-8"),
 }
 
@@ -145,7 +145,7 @@ def test_what_would_be_a_guess_is_refused_with_the_reason(name, tmp_path):
     text, reason = REFUSED[name]
     patch, notes = written(tmp_path, f"{text}\n", kept(("num_workers", 3), lines=(1,)))
     assert patch == ""
-    assert notes == (f"The patch leaves out num_workers  → 3: {reason}.",)
+    assert notes == (f"Not in the patch: num_workers  → 3. Reason: {reason}.",)
 
 
 def test_a_change_is_refused_whole_where_one_of_its_lines_is(tmp_path):
@@ -196,7 +196,7 @@ def test_a_line_comes_after_the_last_import_of_torch_with_what_it_needs(tmp_path
 def test_a_line_without_a_place_is_refused(text, reason, tmp_path):
     patch, notes = written(tmp_path, text, kept(("matmul_precision", "high"), lines=()))
     assert patch == ""
-    assert notes == (f"The patch leaves out matmul_precision  → high: {reason}.",)
+    assert notes == (f"Not in the patch: matmul_precision  → high. Reason: {reason}.",)
 
 
 def test_settings_without_a_place_are_left_to_be_pasted(tmp_path):
