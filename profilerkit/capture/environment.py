@@ -4,7 +4,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter_ns
@@ -15,7 +15,6 @@ from profilerkit.capture.device_clock import cuda_in_use, peaks_bytes
 from profilerkit.capture.guard import attempt
 from profilerkit.capture.patches import Patches, uncounted
 from profilerkit.capture.proc_files import quota_cores
-from profilerkit.capture.settings import Settings
 from profilerkit.rundir.layout import FORMAT_VERSION, RunManifest
 from profilerkit.rundir.sampled import StartUp
 from profilerkit.secrets import ALLOWED_VARIABLES, masked_arguments
@@ -146,7 +145,7 @@ def whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def manifest(settings: Settings, world_size: int) -> RunManifest:
+def manifest(settings: dict[str, str], command: Sequence[str], world_size: int) -> RunManifest:
     """Return what was started, without secrets, and with the versions of what is loaded by now."""
     return RunManifest(
         format_version=FORMAT_VERSION,
@@ -154,8 +153,8 @@ def manifest(settings: Settings, world_size: int) -> RunManifest:
         created_unix_ns=time.time_ns(),
         argv=tuple(writable(argument) for argument in masked_arguments(sys.argv)),
         world_size=world_size,
-        settings=settings.as_text(),
-        command=tuple(writable(word) for word in settings.command),
+        settings=settings,
+        command=tuple(writable(word) for word in command),
         environment={name: writable(value) for name, value in allowed(os.environ).items()},
         versions=versions(),
     )

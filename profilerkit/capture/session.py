@@ -55,6 +55,7 @@ from profilerkit.rundir.layout import (
     STACKS,
     Feature,
     RankMeta,
+    RunManifest,
 )
 from profilerkit.rundir.places import claim, private_place
 from profilerkit.rundir.process import this_process
@@ -302,10 +303,14 @@ class Session:
             announce(f"{self.run} was removed while it was recorded into; recording goes on in a new one of that name")
             self._write_first()
 
+    def _manifest(self) -> RunManifest:
+        settings = self._settings
+        return environment.manifest(settings.as_text(), settings.command, self._place.world_size)
+
     def _write_first(self) -> None:
         """Write whose records these are. Raises OSError when the disk refuses."""
         if self._place.rank == 0:
-            write_manifest(self.run, environment.manifest(self._settings, self._place.world_size))
+            write_manifest(self.run, self._manifest())
         self._write_meta()
 
     def _look_around(self) -> None:
@@ -355,7 +360,7 @@ class Session:
         try:
             self._write_meta()
             if self._place.rank == 0 and self._closed:
-                write_manifest(self.run, environment.manifest(self._settings, self._place.world_size))
+                write_manifest(self.run, self._manifest())
         except OSError as error:
             if error.errno is None:  # a signal's handler raised it
                 raise

@@ -29,12 +29,12 @@ examples:
   profilerkit try -- torchrun --nproc-per-node 2 train.py
   profilerkit try runs/train
 
-The command is run some ten times, for a few steps each, without a change and
-with each change that the report of the first run proposes, in turns. The script
-is not edited. Each run ends by itself; what your program does at its end is
-still done. RUN is a recording of profilerkit run: its command is run again.
+The command is run some ten times, for a few steps each. The report of the first
+run proposes changes. Runs with and without each change are measured in turns.
+The script is not edited. Each run ends by itself, and your program still cleans
+up. RUN is a recording of profilerkit run: its command is run again.
 
-The program writes what it always writes. What it wrote over is told."""
+The program writes what it always writes; the answer names those files."""
 
 _WITH_VALUE = (
     "-o",
@@ -60,7 +60,9 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``try``."""
-    parser.usage = "profilerkit try [options] [--] (SCRIPT | -m MODULE | PROGRAM) [ARG ...] | RUN"
+    parser.usage = (
+        "profilerkit try [options] [--] (SCRIPT | -m MODULE | PROGRAM) [ARG ...]\n       profilerkit try [options] RUN"
+    )
     parser.epilog = _EPILOG
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, help="write to this directory (default: a fresh runs/try-NAME)"
@@ -164,7 +166,7 @@ def _tried(trying: "Trying", console: Console) -> int:
             trying.search.notes.append(f"Each run of the program writes {', '.join(written[:_NAMED])}{more}.")
         trying.rest(first)
     except KeyboardInterrupt:
-        trying.search.notes.append("It was interrupted: what was measured until then is told.")
+        trying.search.notes.append("It was interrupted, so only what was measured until then is shown.")
         return INTERRUPTED
     finally:
         console.status("")
@@ -188,11 +190,11 @@ def _recorded(run: Path) -> tuple[str, ...]:
     try:
         manifest = read_document(run / MANIFEST, RunManifest)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{run} tells no command", cause=str(error), hint="name the command instead") from error
+        raise UsageError(f"cannot read {run / MANIFEST}", cause=str(error), hint="name the command instead") from error
     words = manifest.command or (manifest.argv if manifest.world_size == 1 else ())
     if not words or any(MASK in word for word in words):
         why = "a secret of the command was left out" if words else "it was not recorded by profilerkit run"
-        raise UsageError(f"{run} does not tell the whole command", cause=why, hint="name the command instead")
+        raise UsageError(f"{run} lacks the whole command", cause=why, hint="name the command instead")
     return words
 
 

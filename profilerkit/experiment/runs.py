@@ -123,15 +123,14 @@ class Runner(msgspec.Struct, kw_only=True):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+            longest_s = self.longest_s + self.seconds + _MOST_END_S
             try:
-                code = process.wait(self.longest_s + self.seconds + _MOST_END_S)
+                code = process.wait(longest_s)
             except subprocess.TimeoutExpired:
-                _stop(process)
-                return f"it did not end within {self.longest_s + self.seconds + _MOST_END_S:.0f} s"
-            except BaseException:
-                _stop(process)
-                raise
+                return f"it did not end within {longest_s:.0f} s"
             finally:
+                if process.poll() is None:
+                    _stop(process)
                 _kill(process, signal.SIGKILL)  # what it left behind would run beside the next one
         return f"exit code {code}" if code else ""
 

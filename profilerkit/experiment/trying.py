@@ -130,5 +130,5 @@ def try_fixes(
     try:
         trying.rest(first)
     except KeyboardInterrupt:
-        trying.search.notes.append("It was interrupted: what was measured until then is told.")
+        trying.search.notes.append("It was interrupted, so only what was measured until then is shown.")
     return as_trial(trying.search.trial(name, ()))
