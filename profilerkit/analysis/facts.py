@@ -258,6 +258,8 @@ class Facts:
             return None
         return median_step(trace.lanes, trace.steps, trace.partition, self.chosen.rank)
 
+    #: Why the judged rank's records are not whole; ``None`` where they are, or where nothing tells.
+    unwritten = _member(lambda facts: facts.record.end.stopped_because if facts.record and facts.record.end else None)
     #: Share of the recorded step in the queue for processors that other programs hold; 0 where none is known.
     taken: cached_property[float] = _member(lambda _: 0.0)
 

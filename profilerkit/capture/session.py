@@ -82,9 +82,9 @@ class Session:
         self._writer = writer
         self._armed, self._closed = True, False
         self._leaves_analysis = False
-        self._meta_is_known = self._said_refused = self._said_removed = False
+        self._meta_is_known = self._said_refused = False
         self._looks, self._switches = 0, Counter[str]()  # looks since the first step, and at how many each was on
-        self._beats = self._start_ns = 0
+        self._beats = self._start_ns = self._removals = 0
         self._anchor = take_anchor()
         self._flight = FlightWatch(writer.path / FLIGHT, self._anchor.unix_ns)
         self._guard = Guard("profilerkit")
@@ -293,14 +293,17 @@ class Session:
         self._watch_disk()
 
     def _watch_disk(self) -> None:
-        """Say once that the disk refuses records, or that somebody removed them and a new run is begun."""
+        """Say once that the disk refuses records, or that somebody removed them; begin a new run each time."""
         why = self._writer.waits_for
         if why is not None and not self._said_refused:
             self._said_refused = True
             announce(f"{self.run} cannot be written ({why}); records wait in memory, and writing is tried again")
-        if self._writer.was_removed and not self._said_removed:
-            self._said_removed = True
-            announce(f"{self.run} was removed while it was recorded into; recording goes on in a new one of that name")
+        if self._writer.removals > self._removals:
+            if not self._removals:
+                announce(
+                    f"{self.run} was removed while it was recorded into; recording goes on in a new one of that name"
+                )
+            self._removals = self._writer.removals
             self._write_first()
 
     def _manifest(self) -> RunManifest:

@@ -110,7 +110,7 @@ def budget_of(given: float | None, environment: Mapping[str, str]) -> float:
     """The share of a step that capture may cost: as ``given``, else from the environment, else the default.
 
     Raises:
-        UsageError: it is no positive number.
+        UsageError: it is no share: a number above 0, up to 1.
     """
     name, value = "overhead_budget", given
     if value is None:
@@ -119,10 +119,10 @@ def budget_of(given: float | None, environment: Mapping[str, str]) -> float:
             value = float(text)
         except ValueError:
             value = text  # type: ignore[assignment]  # refused below
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
         raise UsageError(
             f"{name} is {value!r:.60}",
-            cause="it must be a positive share of the step's time",
+            cause="it must be a share of the step's time, above 0 and up to 1",
             hint=f"for example {OVERHEAD_BUDGET}; 1.0 never turns anything off",
         )
     return value

@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace, console: Console) -> NoReturn:
         )
     _check_steps(arguments)
     command = command_of(words)
-    if said := hindrance(words):
+    if said := hindrance(words) or hindrance(command):
         console.note(f"profilerkit: {said}")
     variables = _variables(arguments, console)
     sys.stdout.flush()
@@ -127,7 +127,7 @@ def command_of(words: Sequence[str], verb: str = "run") -> list[str]:
     if first == "-m":
         if len(words) == 1:
             raise UsageError("-m names no module", hint=f"profilerkit {verb} -m package.train")
-        return [sys.executable, *_python_options(), *words]
+        return [sys.executable, *_python_options(verb), *words]
     path = Path(first)
     if " " in first and not path.exists():
         raise UsageError(
@@ -140,7 +140,7 @@ def command_of(words: Sequence[str], verb: str = "run") -> list[str]:
             raise UsageError(f"no such script: {first}", cause=f"searched in {Path.cwd()}", hint="check the path")
         if path.suffix not in _SCRIPTS and path.is_file():
             raise UsageError(f"{first} is no Python script", hint=f"to read a recording: profilerkit analyze {first}")
-        return [sys.executable, *_python_options(), *words]
+        return [sys.executable, *_python_options(verb), *words]
     if shutil.which(first) is None:
         raise UsageError(
             f"no such script or program: {first}",
@@ -206,11 +206,14 @@ def _hindrance_of_python(words: Sequence[str]) -> str:
 _WITH_A_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 
 
-def _python_options() -> list[str]:
-    """The options of this Python, as in ``python -u -m profilerkit run``; torchrun gives ``-u``."""
-    if sys.flags.ignore_environment or sys.flags.no_site:
+def _python_options(verb: str) -> list[str]:
+    """The options of this Python, as in ``python -u -m profilerkit run``; torchrun gives ``-u``.
+
+    A command that cannot be recorded runs all the same; without a recording nothing can be tried.
+    """
+    if verb != "run" and (sys.flags.ignore_environment or sys.flags.no_site):
         raise UsageError(
-            "this Python ignores the environment that profilerkit run needs",
+            f"this Python ignores the environment that profilerkit {verb} needs",
             cause="it was started with -I, -E or -S",
             hint="remove that option, or record with profilerkit.profile() in the script",
         )

@@ -116,6 +116,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return INTERRUPTED
     if ended:
         console.note(f"{ended}; {watched.report_words()}")
+    from profilerkit.rundir.reader import left_out
+
+    for said in left_out(place):
+        console.note(said)
     if (later := _later_run(place)) is not None:
         console.note(f"a later run is in {later}")
     return DONE

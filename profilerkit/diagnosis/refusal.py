@@ -185,6 +185,8 @@ def idle_without_trace(facts: Facts) -> tuple[str, str, str]:
 
 def what_to_record(facts: Facts) -> tuple[str, str]:
     """Return how the next recording would explain more, and the command for it: empty where none fits."""
+    if facts.unwritten is not None:
+        return f"Record it again where every record can be written: {facts.unwritten}.", ""
     if facts.has_rival:
         return "Switch the other profiler off, or let it trace some steps only, and record again.", ""
     if facts.framework:

@@ -132,6 +132,7 @@ class AppendFile:
     removed is made anew.
 
     Attributes:
+        removals: how often it was removed, and made anew.
         stopped: why nothing is written now, for example ``No space left on device``; ``None`` while it works.
     """
 
@@ -144,7 +145,7 @@ class AppendFile:
         self._pause = self._next_try = self._looked = 0.0
         self.stopped: str | None = None
         self.refused: str | None = None
-        self.was_removed = self.is_closed = False
+        self.removals, self.is_closed = 0, False
         self._file = self._opened()
         if self._waiting:
             self._write()
@@ -201,7 +202,7 @@ class AppendFile:
         is_empty = not is_first and not os.fstat(self._file.number).st_size and bool(self._head())
         if self._file.is_at(self._path) and not is_empty:
             return
-        self.was_removed = True
+        self.removals += 1
         for place in (self._path.parent.parent, self._path.parent):
             place.mkdir(private_mode(), parents=True, exist_ok=True)
         self._file.close()

@@ -119,7 +119,10 @@ def read_run(path: str | Path) -> RunRecord:
             cause=f"it holds neither {layout.MANIFEST} nor {layout.RANK_PREFIX}00000",
             hint="name the directory given to profilerkit.profile(), or a trace file",
         )
-    notes = list(_left_out(path))
+    notes = list(left_out(path))
+    _bytes(
+        path / layout.LAUNCH, notes, optional=True, most_bytes=DOCUMENT_BYTES
+    )  # of no use here, unless it is no file
     manifest = _document(path / layout.MANIFEST, layout.RunManifest, notes)
     if manifest is not None and manifest.format_version > newest:
         notes.append(f"{layout.MANIFEST} has format {manifest.format_version}; this version reads up to {newest}")
@@ -154,7 +157,7 @@ def rank_directories(path: Path) -> Iterator[tuple[int, Path]]:
             yield int(match[1]), child
 
 
-def _left_out(path: Path) -> Iterator[str]:
+def left_out(path: Path) -> Iterator[str]:
     """Which ranks' parts are there and cannot be read."""
     read = {directory for _, directory in rank_directories(path)}
     for child in sorted(path.glob(f"{layout.RANK_PREFIX}*")):

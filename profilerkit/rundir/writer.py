@@ -53,14 +53,14 @@ class RankWriter:
         return self._events.stopped
 
     @property
-    def was_removed(self) -> bool:
-        """Whether somebody removed the files while they were written: what they held is lost."""
-        return self._events.was_removed
+    def removals(self) -> int:
+        """How often somebody removed the files while they were written: what they held is lost."""
+        return self._events.removals
 
     @property
     def stopped(self) -> str | None:
         """Why the records are not whole; ``None`` while all is written."""
-        if self.was_removed:
+        if self.removals:
             return f"{layout.EVENTS}: it was removed while it was written, and was made anew"
         if self._refused is None and self._events.unwritten_bytes:
             return f"{layout.EVENTS}: {self._events.refused}"

@@ -186,3 +186,17 @@ def test_it_is_said_once_before_the_start_and_changes_no_exit_code(tmp_path, opt
         said, own = done.stderr.split("own")[0].splitlines(), done.stderr.endswith("own")
         assert own
         assert (said == []) if quiet else (len(said) == 1 and f"Python with {option} " in said[0])
+
+
+@pytest.mark.parametrize("option", ["-I", "-E", "-S"])
+def test_a_python_whose_options_its_command_gets_too_says_so_and_runs_it(tmp_path, option):
+    (tmp_path / "train.py").write_text("print('trained')\nraise SystemExit(7)\n")
+    run = f"import sys; sys.path[:0] = {sys.path!r}; from profilerkit.cli import main; sys.exit(main())"
+    (tmp_path / "profilerkit").write_text(run)
+    for words, code in ((["run", "train.py"], 7), (["try", "train.py"], 2)):
+        done = subprocess.run(
+            [sys.executable, option, "profilerkit", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, done.stderr
+        assert done.stdout == ("trained\n" if code == 7 else "")
+        assert ("nothing is recorded" in done.stderr) == (code == 7)

@@ -5,10 +5,12 @@ import os
 import shutil
 import time
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
 import profilerkit
+from profilerkit.diagnosis.refusal import what_to_record
 from profilerkit.rundir import files, layout
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.writer import RankWriter
@@ -154,3 +156,28 @@ def test_a_run_removed_while_it_is_recorded_goes_on_and_says_so(tmp_path):
     assert "was removed" in found.end.stopped_because
     assert len(found.events) > 30 * layout.EVENT.size
     assert sum("was removed while it was recorded into" in str(each.message) for each in said) == 1
+
+
+def test_a_run_removed_a_second_time_is_whole_again_too(tmp_path):
+    run = tmp_path / "run"
+    found = []
+
+    def record(prof):
+        for _ in range(2):
+            shutil.rmtree(run)
+            until = time.monotonic() + 20
+            while not (run / "rank_00000" / "meta.json").exists() and time.monotonic() < until:
+                prof.step()
+                time.sleep(0.02)
+            found.append({file.name for file in run.glob("**/*.json")})
+
+    with profilerkit.profile(run, deep=False, nvml=False, analyze=False) as prof, pytest.warns(RuntimeWarning) as said:
+        record(prof)
+    assert [len({"run.json", "meta.json"} & names) for names in found] == [2, 2]
+    assert sum("was removed while it was recorded into" in str(each.message) for each in said) == 1
+
+
+def test_after_records_were_lost_the_advice_names_that_cause():
+    lost = "events.bin: No space left on device"
+    found = SimpleNamespace(unwritten=lost, taken=0.5)
+    assert what_to_record(found) == (f"Record it again where every record can be written: {lost}.", "")

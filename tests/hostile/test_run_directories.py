@@ -11,6 +11,7 @@ import pytest
 
 import profilerkit
 import profilerkit.api
+from profilerkit.cli import main
 from profilerkit.errors import ProfilerkitError
 from profilerkit.formats.inputs import is_saved_report
 from tests.recipes import Log, training, write_run
@@ -20,6 +21,7 @@ _FIRST = "rank_00000"
 #: One of each kind that a run directory can hold.
 _FILES = (
     "run.json",
+    "launch.json",
     f"{_FIRST}/meta.json",
     f"{_FIRST}/events.bin",
     f"{_FIRST}/names.jsonl",
@@ -136,6 +138,13 @@ def test_a_directory_that_is_a_link_is_left_out(run, tmp_path, name):
     (run / name).symlink_to(tmp_path / "elsewhere")
     said = measured(lambda: notes_of(run))
     assert f"{Path(name).name} is a link and was left out" in said
+
+
+def test_a_page_of_a_run_whose_only_rank_is_a_link_names_it(run, tmp_path, capsys):
+    (run / _FIRST).rename(tmp_path / "elsewhere")
+    (run / _FIRST).symlink_to(tmp_path / "elsewhere")
+    assert main(["watch", "--once", str(run)]) == 0
+    assert f"{_FIRST} is a link and was left out" in capsys.readouterr().err
 
 
 def test_every_file_a_pipe_at_once(run):

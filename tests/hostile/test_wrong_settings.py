@@ -20,7 +20,13 @@ WRONG = [
     ({"warmup_steps": "5"}, "warmup_steps is '5'", "5 is used"),
     ({"trace_every": 0}, "trace_every is 0", "the default is used"),
     ({"max_trace_bytes": -1}, "max_trace_bytes is -1", "1073741824 is used"),
-    ({"overhead_budget": "much"}, "overhead_budget is 'much'; it must be a positive share", "0.01 is used"),
+    ({"overhead_budget": "much"}, "overhead_budget is 'much'; it must be a share of the step", "0.01 is used"),
+    (
+        {"overhead_budget": 5},
+        "overhead_budget is 5; it must be a share of the step's time, above 0 and up to 1",
+        "0.01",
+    ),
+    ({"overhead_budget": float("inf")}, "overhead_budget is inf", "0.01 is used"),
     ({"overhead_budget": 0}, "overhead_budget is 0", "0.01 is used"),
     ({"overhead_budget": float("nan")}, "overhead_budget is nan", "0.01 is used"),
     ({"path": ""}, "path is ''; it is not a path; pass a directory", "the default is used"),
@@ -31,7 +37,7 @@ WRONG = [
     ({"path": "n" * 300 + "/run"}, "File name too long", "the default is used"),
     ({"path": "/etc/passwd"}, "path is '/etc/passwd'; it is a file", "the default is used"),
 ]
-VARIABLES = ["abc", "0", "-1", "nan", "1%", " "]
+VARIABLES = ["abc", "0", "-1", "nan", "inf", "5", "1%", " "]
 
 
 @pytest.fixture(autouse=True)
