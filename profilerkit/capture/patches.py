@@ -90,7 +90,7 @@ class Patches:
         that has no other, and else takes, and leaves, a place in which there is ``nothing``. Between a comparison and
         what follows from it no other thread runs (CPython 3.11 to 3.13). ``at_once`` says that nobody walks now.
         """
-        key = next((key for key, found in tuple(table.items()) if found is nothing), None)
+        key = next((key for key in list(table) if table.get(key) is nothing), None)
         if key is None:
             key = sys.modules["torch.utils.hooks"].RemovableHandle(table).id
             if table and not at_once:

@@ -1,6 +1,7 @@
 """Writes one rank's part of a run directory."""
 
 from collections.abc import Sequence
+from itertools import starmap
 from pathlib import Path
 
 import msgspec
@@ -73,7 +74,7 @@ class RankWriter:
     def append_events(self, records: Sequence[Record]) -> None:
         """Append event records in one write; they wait while the disk refuses."""
         self._names.look()  # the names of records go first
-        self._events.append(b"".join([layout.EVENT.pack(*record) for record in records]))
+        self._events.append(b"".join(starmap(layout.EVENT.pack, records)))
 
     def append_name(self, name_id: int, name: str) -> None:
         """Append one phase name; call it before the first event that uses ``name_id``."""

@@ -180,6 +180,15 @@ def test_what_notes_the_first_model_goes_while_another_one_is_made(toy):
     assert seen == [1, 1]
 
 
+def test_the_finder_that_timed_imports_goes_from_no_list_that_an_import_walks(monkeypatch):
+    finder = MagicMock(spans=[], own_ns={}, aside=None)
+    walked = [finder, *sys.meta_path]
+    monkeypatch.setattr(sys, "meta_path", walked)
+    StartUpWatch(finder).end()
+    assert sys.meta_path == walked[1:]
+    assert walked[0] is finder
+
+
 UNDER_RUN = """
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
