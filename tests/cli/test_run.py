@@ -471,15 +471,6 @@ def test_bad_usage_is_told_before_anything_starts(capsys, monkeypatch, words, er
     assert hint in lines[-1]
 
 
-def test_a_python_that_ignores_the_environment_is_refused(tmp_path):
-    (tmp_path / "train.py").write_text("", encoding="utf-8")
-    code = f"import sys; sys.path.insert(0, {str(HOME)!r}); sys.path += {sys.path!r}\n"
-    code += "from profilerkit.cli import main; sys.exit(main(['run', 'train.py']))"
-    done = subprocess.run([sys.executable, "-E", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "-I, -E or -S" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "split"),
     [
