@@ -163,8 +163,8 @@ class Trial:
 
     def _look(self) -> None:
         """End the program if that is due; called where a step may just have ended."""
-        if os.getpid() != self._pid or not self.changes.patches.armed:
-            return  # a worker, or a graph that outlives a ``changed`` block
+        if not self.changes.patches.armed or not self._is_of_this_process():
+            return
         self._session = active() or self._session
         session = self._session
         if session is not None and not session.is_training_thread:
@@ -180,6 +180,16 @@ class Trial:
             self._end("time")
         elif session is not None and session.is_closed:
             self._end("program")  # nothing more is recorded
+
+    def _is_of_this_process(self) -> bool:
+        """Whether this is the process that trains: the one that ordered it, or a rank that it forked before."""
+        if os.getpid() == self._pid:
+            return True
+        if self._has_started or sys.modules["torch.utils.data"].get_worker_info() is not None:
+            return False
+        self._pid = os.getpid()
+        at_exit(self.finish)
+        return True
 
     @property
     def _rank(self) -> int:

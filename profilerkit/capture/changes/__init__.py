@@ -5,12 +5,12 @@ What cannot be applied is refused with a reason, and the program goes on as its 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from profilerkit.capture.changes import ddp, loaders, models, process
 from profilerkit.capture.changes.making import SETTLED, Changes
-from profilerkit.capture.guard import tried
 
 #: Each entry point is a function of ``Changes`` and the proposed value that applies the setting of its name.
 CHANGE_GROUP = "profilerkit.changes"
@@ -86,22 +86,25 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
-def find_setting(name: str) -> Setting | None:
-    """Return the setting of this name, of ours or of an installed package; ``None`` where there is none."""
-    if name in SETTINGS:
-        return SETTINGS[name]
-    entry = next(iter(entry_points(group=CHANGE_GROUP, name=name)), None)
-    work = None if entry is None else tried(entry.load)[0]
-    if work is None:
-        return None
-    return Setting(lambda changes, wanted: work(changes, wanted[name]), "differs", "it found nothing to change")
+def known_settings() -> dict[str, Setting]:
+    """Return all settings by name, those of installed packages too; of two with one name ours counts."""
+    others = {
+        entry.name: Setting(partial(_by_entry, entry), "differs", "it found nothing to change")
+        for entry in entry_points(group=CHANGE_GROUP)
+    }
+    return {**others, **SETTINGS}
+
+
+def _by_entry(entry: EntryPoint, changes: Changes, wanted: dict[str, Any]) -> None:
+    entry.load()(changes, wanted[entry.name])
 
 
 def make(changes: Changes, wanted: Iterable[tuple[str, Any]]) -> None:
     """Make these changes, all of one kind together."""
     groups: dict[Callable[[Changes, dict[str, Any]], None], dict[str, tuple[Any, str]]] = {}
+    settings = known_settings()
     for name, value in wanted:
-        setting = find_setting(name)
+        setting = settings.get(name)
         if setting is None:
             changes.refuse(name, "no setting of this name can be applied")
         else:

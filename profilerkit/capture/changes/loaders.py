@@ -33,7 +33,7 @@ def _loader_arguments(changes: Changes, given: dict[str, Any], wanted: dict[str,
         for name in ("persistent_workers", "prefetch_factor"):
             if values.pop(name, None):
                 changes.refuse(name, "the loader has no workers")
-    if values.get("pin_memory") and not torch.accelerator.is_available():
+    if values.get("pin_memory") and not getattr(torch, "accelerator", torch.cuda).is_available():
         changes.refuse("pin_memory", "there is no device to copy to")
         del values["pin_memory"]
     if now and not workers:
@@ -130,8 +130,12 @@ def non_blocking(changes: Changes, wanted: dict[str, Any]) -> None:
                 changes.found("non_blocking", once=True)
             return original(tensor, *args, **kwargs)
 
-        setattr(torch.Tensor, name, not_compiled(functools.update_wrapper(copied, original)))
-        changes.patches.on_remove(lambda: delattr(torch.Tensor, name))
+        ours = not_compiled(functools.update_wrapper(copied, original))
+        if name in vars(torch.Tensor):
+            changes.patches.patch(torch.Tensor, name, lambda _original: ours)
+        else:  # a class above has it
+            setattr(torch.Tensor, name, ours)
+            changes.patches.on_remove(lambda: delattr(torch.Tensor, name))
 
     make("to")
     make("cuda")
