@@ -22,9 +22,9 @@ from profilerkit.capture.session import Session, active
 from profilerkit.capture.timed_calls import not_compiled
 from profilerkit.rundir.files import write_whole
 
-#: Losses that are kept, and steps by which rank 0 announces the end. Ranks are at most one step apart where they reduce
-#: gradients; the others have until then to see the file.
-_MOST_LOSSES, _AHEAD = 4096, 4
+#: Losses that are kept, and steps by which rank 0 announces the end: where ranks reduce gradients in each step, the
+#: others learn of it before they end the next.
+_MOST_LOSSES, _AHEAD = 4096, 2
 #: A rank that has written its document waits this long for those of the others, so that none loses its peer.
 _SECONDS_FOR_OTHERS = 10.0
 _STOP = "stop"

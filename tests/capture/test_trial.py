@@ -415,10 +415,18 @@ def test_every_setting_that_a_rule_proposes_can_be_made():
     assert {name for name in names if not name.startswith("env:")} <= SETTINGS.keys()
 
 
+def test_a_value_that_means_nothing_is_refused():
+    trial, _ = tried(("anomaly", True), ("autocast", "bf8"), ("matmul_precision", "low"))
+    refused = trial.document()["refused"]
+    assert refused["anomaly"] == "anomaly can be False only"
+    assert refused["autocast"] == "autocast is bf16 or fp16"
+    assert "low" in refused["matmul_precision"]
+
+
 def test_every_setting_names_its_place_in_the_source_or_nothing():
     for name, setting in SETTINGS.items():
         assert not (setting.call and setting.statement), name
-        assert not setting.statement or compile(setting.statement.format(value="x"), name, "exec")
+        assert not setting.statement or compile(setting.statement.format("x"), name, "exec")
 
 
 class Nested(torch.utils.data.Dataset):

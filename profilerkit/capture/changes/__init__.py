@@ -26,6 +26,7 @@ class Setting:
         apply: takes all settings of its kind that are wanted, by name.
         lacks: why it is not applied, where the program makes nothing that it is about.
         call: name of the call whose keyword it is; ``optimizer`` for that of any optimizer class. May be empty.
+        only: the one value that can be proposed; ``None`` where there are several.
         statement: line to paste after the imports, with the place of the value in braces. May be empty.
     """
 
@@ -34,6 +35,7 @@ class Setting:
     lacks: str
     call: str = ""
     statement: str = ""
+    only: bool | str | None = None
 
 
 _NO_LOADER, _NO_OPTIMIZER = "no DataLoader was made", "no optimizer was made"
@@ -59,7 +61,7 @@ SETTINGS: dict[str, Setting] = {
     "prefetch_factor": Setting(loaders.loaders, "same", _NO_LOADER, "DataLoader"),
     "pin_memory": Setting(loaders.loaders, "same", _NO_LOADER, "DataLoader"),
     "non_blocking": Setting(loaders.non_blocking, "same", "no tensor was copied to a device"),
-    "ceiling": Setting(loaders.ceiling, "differs", "no DataLoader of known length was iterated"),
+    "ceiling": Setting(loaders.ceiling, "differs", "no DataLoader of known length was iterated", only="input"),
     "fused": Setting(process.optimizers, "rounding", _NO_OPTIMIZER, "optimizer"),
     "foreach": Setting(process.optimizers, "rounding", _NO_OPTIMIZER, "optimizer"),
     "set_to_none": Setting(process.set_to_none, "same", "no call of zero_grad fills gradients", "zero_grad"),
@@ -71,17 +73,17 @@ SETTINGS: dict[str, Setting] = {
     ),
     "threads": Setting(_threads, "rounding", "training did not begin", statement="torch.set_num_threads({!r})"),
     "autocast": Setting(models.models, "differs", _NO_MODEL),
-    "channels_last": Setting(models.models, "rounding", _NO_MODEL),
+    "channels_last": Setting(models.models, "rounding", _NO_MODEL, only=True),
     "compile": Setting(models.models, "redrawn", _NO_MODEL),
     "compile_dynamic": Setting(models.compile_dynamic, "rounding", "torch.compile was not called"),
-    "gc_freeze": Setting(process.gc_freeze, "same", f"fewer than {SETTLED} steps were made"),
-    "anomaly": Setting(process.anomaly, "same", "anomaly detection was not on"),
-    "checkpointing": Setting(models.no_recompute, "same", "torch.utils.checkpoint was not called"),
+    "gc_freeze": Setting(process.gc_freeze, "same", f"fewer than {SETTLED} steps were made", only=True),
+    "anomaly": Setting(process.anomaly, "same", "anomaly detection was not on", only=False),
+    "checkpointing": Setting(models.no_recompute, "same", "torch.utils.checkpoint was not called", only=False),
     "bucket_cap_mb": Setting(ddp.ddp_models, "rounding", _NO_DDP, _IN_DDP),
     "gradient_as_bucket_view": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP),
     "static_graph": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP),
     "find_unused_parameters": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP),
-    "no_sync": Setting(ddp.ddp_models, "rounding", _NO_DDP),
+    "no_sync": Setting(ddp.ddp_models, "rounding", _NO_DDP, only=True),
     "comm_hook": Setting(ddp.ddp_models, "differs", _NO_DDP),
 }
 
@@ -107,6 +109,8 @@ def make(changes: Changes, wanted: Iterable[tuple[str, Any]]) -> None:
         setting = settings.get(name)
         if setting is None:
             changes.refuse(name, "no setting of this name can be applied")
+        elif setting.only not in (None, value):
+            changes.refuse(name, f"{name} can be {setting.only} only")
         else:
             groups.setdefault(setting.apply, {})[name] = (value, setting.lacks)
     for work, values in groups.items():

@@ -5,6 +5,7 @@ import functools
 import gc
 import sys
 from collections.abc import Callable
+from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,6 +13,9 @@ from profilerkit.capture.changes.making import Changes
 from profilerkit.capture.guard import tried
 from profilerkit.capture.patches import uncounted
 from profilerkit.capture.timed_calls import not_compiled
+
+#: What leads from one object to all others.
+_NOT_INTO = (type, ModuleType, FunctionType)
 
 
 def loaders(changes: Changes, wanted: dict[str, Any]) -> None:
@@ -51,7 +55,7 @@ def _needs_main_process(dataset: Any) -> str:
         seen += len(level)
         if any(issubclass(type(one), torch.Tensor) and one.device.type != "cpu" for one in level):
             return "the dataset holds tensors of the device, which a worker cannot use"
-        into = (one for one in level if not issubclass(type(one), (type, torch.Tensor)) and not callable(one))
+        into = (one for one in level if not issubclass(type(one), (*_NOT_INTO, torch.Tensor)))
         level = [held for one in into for held in gc.get_referents(one)[:100]][:1000]
     return ""
 

@@ -45,7 +45,7 @@ class Changes:
 
     def found(self, name: str, *, once: bool = False) -> None:
         """Note that the setting is applied, by the user's line that is running; ``once`` looks at the first only."""
-        if once and self.applied.get(name):
+        if once and name in self.applied:
             return
         lines, line = self.applied.setdefault(name, []), users_line()
         if line is not None and line not in lines:

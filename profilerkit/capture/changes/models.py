@@ -104,7 +104,9 @@ class _Models:
     def _autocast(self, module: Any, dtype: str) -> str | None:
         torch = sys.modules["torch"]
         kind = next(iter(module.parameters()))
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype)
+        if half is None:
+            return "autocast is bf16 or fp16"
         if kind.dtype != torch.float32:
             return f"the model's parameters are {kind.dtype}".replace("torch.", "")
         if torch.is_autocast_enabled(kind.device.type):
