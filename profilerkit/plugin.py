@@ -1,11 +1,25 @@
 """Name what rules, readers and renderers of other packages may import; everything else may change without notice."""
 
+from profilerkit.capture.changes.making import Changes
 from profilerkit.errors import UnreadableInputError
-from profilerkit.rules.api import Evidence, Facts, Fired, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
+from profilerkit.rules.api import (
+    Evidence,
+    Facts,
+    Fired,
+    Fix,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    SettingChange,
+    fired,
+)
 from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta, Wanted, trace_columns
 
 __all__ = [
     "Category",
+    "Changes",
     "Damage",
     "DeviceProperties",
     "Evidence",
@@ -17,6 +31,7 @@ __all__ = [
     "Passed",
     "Result",
     "Rule",
+    "SettingChange",
     "TraceColumns",
     "TraceMeta",
     "UnreadableInputError",

@@ -22,9 +22,9 @@ from profilerkit.capture.session import Session, active
 from profilerkit.capture.timed_calls import not_compiled
 from profilerkit.rundir.files import write_whole
 
-#: Losses that are kept, and steps by which rank 0 announces the end. Ranks are at most one step apart where they reduce
-#: gradients; the others have until then to see the file.
-_MOST_LOSSES, _AHEAD = 4096, 4
+#: Losses that are kept, and steps by which rank 0 announces the end: where ranks reduce gradients in each step, the
+#: others learn of it before they end the next.
+_MOST_LOSSES, _AHEAD = 4096, 2
 #: A rank that has written its document waits this long for those of the others, so that none loses its peer.
 _SECONDS_FOR_OTHERS = 10.0
 _STOP = "stop"
@@ -163,8 +163,8 @@ class Trial:
 
     def _look(self) -> None:
         """End the program if that is due; called where a step may just have ended."""
-        if os.getpid() != self._pid or not self.changes.patches.armed:
-            return  # a worker, or a graph that outlives a ``changed`` block
+        if not self.changes.patches.armed or not self._is_of_this_process():
+            return
         self._session = active() or self._session
         session = self._session
         if session is not None and not session.is_training_thread:
@@ -180,6 +180,16 @@ class Trial:
             self._end("time")
         elif session is not None and session.is_closed:
             self._end("program")  # nothing more is recorded
+
+    def _is_of_this_process(self) -> bool:
+        """Whether this is the process that trains: the one that ordered it, or a rank that it forked before."""
+        if os.getpid() == self._pid:
+            return True
+        if self._has_started or sys.modules["torch.utils.data"].get_worker_info() is not None:
+            return False
+        self._pid = os.getpid()
+        at_exit(self.finish)
+        return True
 
     @property
     def _rank(self) -> int:

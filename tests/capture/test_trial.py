@@ -1,9 +1,9 @@
 """Changes that are made in a running program, and the ending of a trial: each setting is seen where torch uses it."""
 
 import ast
+import contextlib
 import gc
 import json
-import math
 import os
 import subprocess
 import sys
@@ -15,7 +15,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from profilerkit.capture.changes import SETTINGS, find_setting  # noqa: E402
+import profilerkit  # noqa: E402
+from profilerkit.capture.changes import SETTINGS, known_settings  # noqa: E402
 from profilerkit.capture.settings import RunOptions  # noqa: E402
 from profilerkit.capture.trial import Order, changed  # noqa: E402
 from profilerkit.cli import run  # noqa: E402
@@ -124,6 +125,19 @@ def test_the_first_batch_again_and_again_as_often_as_there_are_batches():
         assert [[batch.tolist() for batch in epoch] for epoch in batches] == [[[0, 1]] * 3] * 2
         seen.append(trial.document()["applied"])
     assert all("ceiling" in applied for applied in seen)
+
+
+def test_only_copies_to_a_device_do_not_block(monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_, **how: seen.append(how) or tensor, raising=False)
+    with changed(Order(changes=[("non_blocking", True)], steps=9)) as trial:
+        for target in ("meta", torch.float64, "cpu"):
+            torch.ones(1).to(target)
+        torch.ones(1).to(device="meta", non_blocking=False)
+        torch.ones(1, device="meta").to("cpu")
+    torch.ones(1).to("meta")
+    assert seen == [{"non_blocking": True}, {}, {}, {"device": "meta", "non_blocking": True}, {}, {}]
+    assert trial.document()["applied"].keys() == {"non_blocking"}
 
 
 @pytest.mark.parametrize("name", ["fused", "foreach"])
@@ -275,6 +289,52 @@ def test_images_are_given_channels_last():
     assert "no 4-D parameters" in flat.document()["refused"]["channels_last"]
 
 
+@pytest.fixture
+def alone(tmp_path):
+    """A process group of this process alone."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_gradients_are_reduced_once_per_step_and_in_half_precision():
+    synced, weights = [], []
+    for changes in ([], [("no_sync", True), ("comm_hook", "fp16"), ("static_graph", True)]):
+        torch.manual_seed(1)
+        with changed(Order(changes=changes, steps=99)) as trial:
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+            stepper = torch.optim.SGD(model.parameters(), lr=0.1)
+            for batches in (3, 3, 3, 2, 4):
+                for number in range(batches):
+                    model(torch.full((1, 2), 1.0 + number)).sum().backward()
+                    synced.append(model.require_backward_grad_sync)
+                stepper.step()
+                stepper.zero_grad()
+        weights.append(model.module.weight.detach().clone())
+    assert synced[:15] == [True] * 15
+    assert synced[15:] == [True] * 6 + [False, False, True] + [False, False] + [False, False, True, True]
+    assert len(model._comm_hooks) == 1
+    assert torch.allclose(*weights)
+    assert trial.document()["refused"] == {}
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("own", "why"), [(True, "the program uses no_sync already"), (False, "a step has 1 forward and 1 backward passes")]
+)
+def test_a_step_that_reduces_once_is_left_alone(own, why):
+    with changed(Order(changes=[("no_sync", True)], steps=99)) as trial:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        stepper = torch.optim.SGD(model.parameters())
+        for _ in range(8):
+            with model.no_sync() if own else contextlib.nullcontext():
+                model(torch.ones(1, 2)).sum().backward()
+            stepper.step()
+    assert trial.document()["refused"] == {"no_sync": why}
+    assert model.require_backward_grad_sync
+
+
 def test_recomputing_is_left_out():
     calls = []
 
@@ -322,14 +382,24 @@ def test_shapes_are_dynamic_in_what_the_program_compiles(monkeypatch):
 
 
 def test_settings_of_other_packages_are_found_by_name(monkeypatch):
-    entry = SimpleNamespace(load=lambda: lambda changes, value: changes.found(f"extra {value}"))
-    monkeypatch.setattr(
-        "profilerkit.capture.changes.entry_points", lambda group, name: [entry] if name == "extra" else []
-    )
-    with changed(Order(changes=[("extra", 3)], steps=9)) as trial:
-        pass
-    assert "extra 3" in trial.document()["applied"]
-    assert find_setting("unknown") is None
+    def queue_depth(changes, value):
+        changes.in_calls(Queue, {"queue_depth": value})
+
+    class Queue:
+        def __init__(self, queue_depth=1):
+            self.depth = queue_depth
+
+    entries = [
+        SimpleNamespace(name="queue_depth", load=lambda: queue_depth),
+        SimpleNamespace(name="broken", load=lambda: 1 / 0),
+    ]
+    monkeypatch.setattr("profilerkit.capture.changes.entry_points", lambda group: entries)
+    with changed(Order(changes=[("queue_depth", 3), ("broken", 1)], steps=9)) as trial:
+        assert Queue().depth == 3
+    assert trial.document()["applied"].keys() == {"queue_depth"}
+    assert trial.document()["refused"] == {"broken": "ZeroDivisionError: division by zero"}
+    assert Queue().depth == 1
+    assert known_settings().keys() == {*SETTINGS, "queue_depth", "broken"}
 
 
 def test_every_setting_that_a_rule_proposes_can_be_made():
@@ -345,22 +415,59 @@ def test_every_setting_that_a_rule_proposes_can_be_made():
     assert {name for name in names if not name.startswith("env:")} <= SETTINGS.keys()
 
 
+def test_a_value_that_means_nothing_is_refused():
+    trial, _ = tried(("anomaly", True), ("autocast", "bf8"), ("matmul_precision", "low"))
+    refused = trial.document()["refused"]
+    assert refused["anomaly"] == "anomaly can be False only"
+    assert refused["autocast"] == "autocast is bf16 or fp16"
+    assert "low" in refused["matmul_precision"]
+
+
 def test_every_setting_names_its_place_in_the_source_or_nothing():
     for name, setting in SETTINGS.items():
         assert not (setting.call and setting.statement), name
         assert not setting.statement or compile(setting.statement.format("x"), name, "exec")
 
 
-def test_a_worker_process_does_not_end_the_program():
-    with changed(Order(steps=0)) as trial:
+class Nested(torch.utils.data.Dataset):
+    """A dataset that reads another one in a loader of its own."""
+
+    def __init__(self, trial):
+        self.trial = trial
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        list(Loader(Tensors(torch.zeros(2))))
+        return self.trial._pid == os.getpid()
+
+
+def test_a_loader_in_a_worker_ends_nothing():
+    with changed(Order(steps=9)) as trial:
+        assert [flag.item() for flag in Loader(Nested(trial), num_workers=1)] == [False, False]
+
+
+def test_a_rank_that_is_forked_before_training_ends_as_its_parent_would():
+    with changed(Order(steps=3)) as trial:
         pid = os.fork()
         if not pid:
             try:
-                list(Loader(Tensors(torch.zeros(2))))
+                train()
             finally:
-                os._exit(0 if sys.exc_info()[0] is None else 1)
-        assert os.waitpid(pid, 0)[1] == 0
-    assert math.isinf(trial._began_s)
+                os._exit(trial.steps)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    assert trial.steps == 0
+
+
+def test_nothing_is_tried_once_the_recording_of_the_program_is_over(tmp_path):
+    light = {"deep": False, "nvml": False, "host": False, "analyze": False}
+    reached = []
+    with changed(Order(steps=10**6)) as trial:
+        with profilerkit.profile(tmp_path / "run", **light):
+            train(epochs=1)
+        train(see=lambda **_: reached.append(1))
+    assert (trial.ended, trial.steps, reached) == ("program", 10, [])
 
 
 PROGRAM = textwrap.dedent("""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from profilerkit.capture.changes.making import SETTLED, Changes
-from profilerkit.capture.guard import tried
 from profilerkit.capture.timed_calls import not_compiled
 
 
@@ -17,13 +16,13 @@ def ddp_models(changes: Changes, wanted: dict[str, Any]) -> None:
 
     def made(model: Any) -> None:
         if no_sync is not None:
-            changes.refuse_all(["no_sync"], tried(no_sync.watch, model)[1])
+            changes.attempt("no_sync", no_sync.watch, model)
         if "comm_hook" in wanted:
             handle = model.register_forward_pre_hook(not_compiled(lambda *_: compress()))
 
             def compress() -> None:
                 handle.remove()
-                changes.refuse_all(["comm_hook"], tried(_compress, changes, model, wanted["comm_hook"])[1])
+                changes.attempt("comm_hook", _compress, changes, model, wanted["comm_hook"])
 
     keywords = {name: value for name, value in wanted.items() if name not in ("no_sync", "comm_hook")}
     changes.in_calls(ddp, keywords, functools.partial(_ddp_arguments, changes), made)
@@ -33,14 +32,15 @@ def _ddp_arguments(changes: Changes, given: dict[str, Any], wanted: dict[str, An
     return {n: v for n, v in wanted.items() if changes.differs(n, given.get(n, n == "bucket_cap_mb" and 25), v)}
 
 
-def _compress(changes: Changes, model: Any, how: str) -> None:
+def _compress(changes: Changes, model: Any, how: str) -> str | None:
     """Have gradients reduced in half precision."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     if model._comm_hooks:
-        raise TypeError("the model has a communication hook already")
+        return "the model has a communication hook already"
     model.register_comm_hook(None, getattr(default_hooks, f"{how}_compress_hook"))
     changes.found("comm_hook")
+    return None
 
 
 class _NoSync:
@@ -53,18 +53,18 @@ class _NoSync:
         self._last: tuple[int, int] | None = None
         self._owes = False
 
-    def watch(self, model: Any) -> None:
+    def watch(self, model: Any) -> str | None:
         """Follow a model; of several none is changed."""
         patches, optim = self._changes.patches, sys.modules["torch.optim.optimizer"]
         if self._model is not None:
-            self._changes.refuse("no_sync", "the program has several models in DistributedDataParallel")
             self._model = False
-            return
+            return "the program has several models in DistributedDataParallel"
         self._model = model
         patches.on_remove(model.register_forward_pre_hook(not_compiled(self._forward_hook())).remove)
         stepping = not_compiled(lambda *_: self._stepping())
         patches.hang(optim._global_optimizer_pre_hooks, stepping, at_once=True)
         patches.patch(sys.modules["torch.autograd"], "_engine_run_backward", self._counted)
+        return None
 
     def _counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:

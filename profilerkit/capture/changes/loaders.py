@@ -5,6 +5,7 @@ import functools
 import gc
 import sys
 from collections.abc import Callable
+from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,6 +13,9 @@ from profilerkit.capture.changes.making import Changes
 from profilerkit.capture.guard import tried
 from profilerkit.capture.patches import uncounted
 from profilerkit.capture.timed_calls import not_compiled
+
+#: What leads from one object to all others.
+_NOT_INTO = (type, ModuleType, FunctionType)
 
 
 def loaders(changes: Changes, wanted: dict[str, Any]) -> None:
@@ -33,7 +37,7 @@ def _loader_arguments(changes: Changes, given: dict[str, Any], wanted: dict[str,
         for name in ("persistent_workers", "prefetch_factor"):
             if values.pop(name, None):
                 changes.refuse(name, "the loader has no workers")
-    if values.get("pin_memory") and not torch.accelerator.is_available():
+    if values.get("pin_memory") and not getattr(torch, "accelerator", torch.cuda).is_available():
         changes.refuse("pin_memory", "there is no device to copy to")
         del values["pin_memory"]
     if now and not workers:
@@ -51,7 +55,7 @@ def _needs_main_process(dataset: Any) -> str:
         seen += len(level)
         if any(issubclass(type(one), torch.Tensor) and one.device.type != "cpu" for one in level):
             return "the dataset holds tensors of the device, which a worker cannot use"
-        into = (one for one in level if not issubclass(type(one), (type, torch.Tensor)) and not callable(one))
+        into = (one for one in level if not issubclass(type(one), (*_NOT_INTO, torch.Tensor)))
         level = [held for one in into for held in gc.get_referents(one)[:100]][:1000]
     return ""
 
@@ -130,8 +134,12 @@ def non_blocking(changes: Changes, wanted: dict[str, Any]) -> None:
                 changes.found("non_blocking", once=True)
             return original(tensor, *args, **kwargs)
 
-        setattr(torch.Tensor, name, not_compiled(functools.update_wrapper(copied, original)))
-        changes.patches.on_remove(lambda: delattr(torch.Tensor, name))
+        ours = not_compiled(functools.update_wrapper(copied, original))
+        if name in vars(torch.Tensor):
+            changes.patches.patch(torch.Tensor, name, lambda _original: ours)
+        else:  # a class above has it
+            setattr(torch.Tensor, name, ours)
+            changes.patches.on_remove(lambda: delattr(torch.Tensor, name))
 
     make("to")
     make("cuda")

@@ -45,7 +45,7 @@ class Changes:
 
     def found(self, name: str, *, once: bool = False) -> None:
         """Note that the setting is applied, by the user's line that is running; ``once`` looks at the first only."""
-        if once and self.applied.get(name):
+        if once and name in self.applied:
             return
         lines, line = self.applied.setdefault(name, []), users_line()
         if line is not None and line not in lines:
@@ -79,6 +79,12 @@ class Changes:
         """Return what was applied, and why the other settings were not."""
         refused = {name: self.refused.get(name) or lacks for name, lacks in self._lacks.items()}
         return self.applied, {n: why for n, why in {**self.refused, **refused}.items() if n not in self.applied}
+
+    def attempt(self, name: str, work: "Callable[..., str | None]", *args: Any) -> bool:
+        """Whether it was done; refuses where ``work`` returns a reason, or raises."""
+        said, why = tried(work, *args)
+        self.refuse_all([name], why or said or "")
+        return not (why or said)
 
     def refuse_all(self, values: Iterable[str], why: str) -> None:
         """Refuse these settings, where there is a reason."""
@@ -115,7 +121,9 @@ class Changes:
                     return
                 if isinstance(bound.arguments.get("params"), Iterator):  # of an optimizer, read by each call
                     bound.arguments["params"] = list(bound.arguments["params"])
-                values = tried(amend or self._others, bound.arguments, wanted)[0] or {}
+                values, why = tried(amend or self._others, bound.arguments, wanted)
+                self.refuse_all(wanted, why)
+                values = values or {}
                 changed = inspect.BoundArguments(signature, OrderedDict(bound.arguments | values))
                 why = tried(lambda: original(*changed.args, **changed.kwargs))[1] if values else "nothing to change"
                 if why:

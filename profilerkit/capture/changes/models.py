@@ -58,10 +58,10 @@ class _Models:
         """The first call of a module: with the changes."""
         changes, wanted = self._changes, self._wanted
         if "channels_last" in wanted:
-            changes.refuse_all(["channels_last"], tried(self._channels_last, module)[1])
+            changes.attempt("channels_last", self._channels_last, module)
         if "autocast" in wanted:
-            changes.refuse_all(["autocast"], tried(self._autocast, module, wanted["autocast"])[1])
-        if "compile" not in wanted or not self._compile(module, wanted["compile"]):
+            changes.attempt("autocast", self._autocast, module, wanted["autocast"])
+        if "compile" not in wanted or not changes.attempt("compile", self._compile, module, wanted["compile"]):
             return self._original(module, *args, **kwargs)
         found, why = tried(lambda: (self._original(module, *args, **kwargs),))
         if found is not None:
@@ -71,21 +71,19 @@ class _Models:
         module._compiled_call_impl = None
         return self._original(module, *args, **kwargs)
 
-    def _compile(self, module: Any, mode: str | None) -> bool:
-        """Have the module compiled in its place by its next call; false where it is not."""
+    def _compile(self, module: Any, mode: str | bool) -> str | None:
+        """Have the module compiled in its place by its next call."""
         dynamo = sys.modules.get("torch._dynamo.eval_frame")
         if module._compiled_call_impl is not None or (dynamo and isinstance(module, dynamo.OptimizedModule)):
-            self._changes.refuse("compile", "the model is compiled already")
-            return False
-        _, why = tried(lambda: module.compile(mode=None if mode in (None, True, "default") else mode))
-        self._changes.refuse_all(["compile"], why)
+            return "the model is compiled already"
+        module.compile(mode=None if mode in (True, "default") else mode)
         self._changes.patches.on_remove(lambda: setattr(module, "_compiled_call_impl", None))
-        return not why
+        return None
 
-    def _channels_last(self, module: Any) -> None:
+    def _channels_last(self, module: Any) -> str | None:
         torch = sys.modules["torch"]
         if all(one.dim() != 4 for one in module.parameters()):
-            raise TypeError("the model has no 4-D parameters")
+            return "the model has no 4-D parameters"
         module.to(memory_format=torch.channels_last)
 
         def convert(value: Any) -> Any:
@@ -101,15 +99,18 @@ class _Models:
         self._around(module, make)
         self._changes.patches.on_remove(lambda: module.to(memory_format=torch.contiguous_format))
         self._changes.found("channels_last")
+        return None
 
-    def _autocast(self, module: Any, dtype: str) -> None:
+    def _autocast(self, module: Any, dtype: str) -> str | None:
         torch = sys.modules["torch"]
         kind = next(iter(module.parameters()))
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype)
+        if half is None:
+            return "autocast is bf16 or fp16"
         if kind.dtype != torch.float32:
-            raise TypeError(f"the model's parameters are {kind.dtype}".replace("torch.", ""))
+            return f"the model's parameters are {kind.dtype}".replace("torch.", "")
         if torch.is_autocast_enabled(kind.device.type):
-            raise TypeError("autocast is on already")
+            return "autocast is on already"
         plain = functools.partial(
             sys.modules["torch.utils._pytree"].tree_map_only,
             torch.Tensor,
@@ -126,6 +127,7 @@ class _Models:
 
         self._around(module, make)
         self._changes.found("autocast")
+        return None
 
     def _around(self, module: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Put something around the forward pass of this module, and of copies of it."""
