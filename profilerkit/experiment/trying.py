@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from profilerkit.capture.changes import SETTINGS
+from profilerkit.capture.changes import known_settings
 from profilerkit.config import unknown_word
 from profilerkit.errors import UsageError
 from profilerkit.experiment.plan import VARIABLE, Candidate, by_hand, candidates_of
@@ -17,6 +17,15 @@ from profilerkit.results import as_trial
 RUN_S, FEWEST_STEPS, MOST_STEPS = 4.0, 60, 2_000
 #: Of the first run, which is diagnosed.
 FIRST_STEPS = 120
+#: What is tried where nothing is proposed, with a device and without: what often helps, and seldom changes a loss by
+#: more than rounding (a choice).
+USUAL = {
+    False: (Candidate(changes=(SettingChange("fused", "as it is", True),)),),
+    True: tuple(
+        Candidate(changes=(SettingChange(name, "as it is", value),))
+        for name, value in (("fused", True), ("matmul_precision", "high"), ("channels_last", True))
+    ),
+}
 #: A later run may start more slowly than the first, s (a choice).
 _PATIENCE_S = 60.0
 
@@ -30,8 +39,9 @@ def asked(text: str) -> Candidate:
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"the change {text} has no value", hint="write NAME=VALUE, for example num_workers=4")
-    if name not in SETTINGS and not name.startswith(VARIABLE):
-        raise unknown_word(name, list(SETTINGS), what="setting", hint=f"the settings are {', '.join(SETTINGS)}")
+    known = known_settings()
+    if name not in known and not name.startswith(VARIABLE):
+        raise unknown_word(name, list(known), what="setting", hint=f"the settings are {', '.join(known)}")
     return Candidate(changes=(SettingChange(name, "as it is", _value(value)),))
 
 
@@ -59,7 +69,8 @@ class Trying:
         say: Callable[[str], object] = lambda _text: None,
     ) -> None:
         """Prepare. ``fixes`` are tried beside what the first run proposes; the rest is as ``Search`` takes it."""
-        redrawn = [name for name, setting in SETTINGS.items() if setting.numbers == "redrawn"]
+        self._known = known_settings()
+        redrawn = [name for name, setting in self._known.items() if setting.numbers == "redrawn"]
         self._runs, self._fixes = runs, fixes
         self._has_steps = runs.steps > 0
         self.search = Search(runs, budget_s=budget_s, say=say, redrawn=redrawn, takes_differences=takes_differences)
@@ -87,9 +98,12 @@ class Trying:
         """Measure what is to be tried after the first run."""
         assert first.report is not None
         outcomes = first.report.outcomes
-        if left := by_hand(outcomes, SETTINGS):
+        if left := by_hand(outcomes, self._known):
             self.search.notes.append(f"Not tried, as it needs a change of your code: {'; '.join(left)}.")
-        self.search.search([*self._fixes, *candidates_of(outcomes, SETTINGS)])
+        wanted = [*self._fixes, *candidates_of(outcomes, self._known)]
+        if not wanted:
+            self.search.notes.append("No finding proposes a change that can be made here, so the usual ones were tried.")
+        self.search.search(wanted or USUAL[bool(first.report.run.devices)])
 
 
 def try_fixes(
