@@ -1,6 +1,7 @@
 """A patch of the user's source: applied as people apply it, run, and refused where it would be a guess."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from profilerkit.capture.changes import SETTINGS as SHIPPED
 from profilerkit.experiment.patch import patch_of
 from profilerkit.model.finding import CodeLine, SettingChange
 from profilerkit.model.trial import Attempt
@@ -224,3 +226,14 @@ def test_files_below_and_with_blanks_are_named_from_the_working_directory(tmp_pa
     for file in (name, str(tmp_path / name)):
         patch, _ = written(tmp_path, "DataLoader(d)\n", kept(("num_workers", 3), lines=(1,), file=file), name=name)
         assert applied(tmp_path, patch, name=name) == "DataLoader(d, num_workers=3)\n"
+
+
+def test_every_setting_that_ships_is_a_keyword_or_a_line_of_python(tmp_path):
+    places = {name: setting for name, setting in SHIPPED.items() if setting.call or setting.statement}
+    assert {setting.call for setting in places.values()} >= {"DataLoader", "optimizer", "DistributedDataParallel"}
+    for name, setting in places.items():
+        call = "torch.optim.SGD" if setting.call == "optimizer" else setting.call
+        (tmp_path / "train.py").write_text(f"import torch\n{call or 'print'}()\n", "utf-8")
+        patch, notes = patch_of([kept((name, "x"), lines=(2,))], SHIPPED, tmp_path, "train.py")
+        assert notes == ()
+        assert re.search(rf"^\+.*({name}=)?'x'", patch, re.MULTILINE), name
