@@ -249,7 +249,7 @@ def _write(
     console: Console,
 ) -> None:
     """Print the answer, and write it."""
-    from profilerkit.capture.changes import SETTINGS
+    from profilerkit.capture.changes import known_settings
     from profilerkit.experiment.patch import patch_of
     from profilerkit.model.change import revise
     from profilerkit.report import html, json, markdown, terminal
@@ -258,7 +258,7 @@ def _write(
 
     kept = [attempt for attempt in trial.attempts if attempt.kept]
     script = next((word for word in words if word.endswith(".py")), "")
-    patch, left = patch_of(kept, SETTINGS, Path.cwd(), script)
+    patch, left = patch_of(kept, known_settings(), Path.cwd(), script)
     trial = revise(trial, patch=patch, notes=(*trial.notes, *left))
     names = identity_of()
     local = trial if arguments.no_redact else redacted_trial(trial, names, is_local=True)

@@ -102,7 +102,7 @@ class Trying:
             self.search.notes.append(f"Not tried, as it needs a change of your code: {'; '.join(left)}.")
         wanted = [*self._fixes, *candidates_of(outcomes, self._known)]
         if not wanted:
-            self.search.notes.append("No finding proposes a change that can be made here, so the usual ones were tried.")
+            self.search.notes.append("No finding proposes a change that can be made here: the usual ones were tried.")
         self.search.search(wanted or USUAL[bool(first.report.run.devices)])
 
 
