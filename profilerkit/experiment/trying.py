@@ -20,9 +20,9 @@ FIRST_STEPS = 120
 #: What is tried where nothing is proposed, with a device and without: what often helps, and seldom changes a loss by
 #: more than rounding (a choice).
 USUAL = {
-    False: (Candidate(changes=(SettingChange("fused", "as it is", True),)),),
+    False: (Candidate(changes=(SettingChange("fused", "", True),)),),
     True: tuple(
-        Candidate(changes=(SettingChange(name, "as it is", value),))
+        Candidate(changes=(SettingChange(name, "", value),))
         for name, value in (("fused", True), ("matmul_precision", "high"), ("channels_last", True))
     ),
 }
@@ -42,7 +42,7 @@ def asked(text: str) -> Candidate:
     known = known_settings()
     if name not in known and not name.startswith(VARIABLE):
         raise unknown_word(name, list(known), what="setting", hint=f"the settings are {', '.join(known)}")
-    return Candidate(changes=(SettingChange(name, "as it is", _value(value)),))
+    return Candidate(changes=(SettingChange(name, "", _value(value)),))
 
 
 def _value(text: str) -> bool | int | float | str:

@@ -100,6 +100,8 @@ class SettingChange(msgspec.Struct, frozen=True):
 
     >>> SettingChange("num_workers", 2, 6).text
     'num_workers 2 → 6'
+
+    ``now`` is an empty text where it is not known.
     """
 
     setting: str
@@ -109,7 +111,8 @@ class SettingChange(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """Return the change as a fix words it."""
-        return f"{self.setting} {self.now} → {self.proposed}"
+        before = f"{self.setting} =" if self.now == "" else f"{self.setting} {self.now} →"
+        return f"{before} {self.proposed}"
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
