@@ -24,6 +24,7 @@ from profilerkit.rules import RULES
 from profilerkit.rules.calibrated import RULES as RULES_CALIBRATED
 from profilerkit.rules.calibrated import WITHIN
 from tests import programs
+from tests.once import made_once
 from tests.report.samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -315,10 +316,12 @@ COMMITTED = json.loads((ROOT / "reports" / "accuracy.json").read_text("utf-8"))
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     """The committed report, in which a small run of the script has replaced one scenario."""
-    out = tmp_path_factory.mktemp("reports")
-    (out / "accuracy.json").write_text(json.dumps(COMMITTED), "utf-8")
-    programs.run(SCRIPT, "--quick", "--only", "C03", "--out", out, cwd=ROOT, timeout=300, check=True)
-    return out
+
+    def make(out):
+        (out / "accuracy.json").write_text(json.dumps(COMMITTED), "utf-8")
+        programs.run(SCRIPT, "--quick", "--only", "C03", "--out", out, cwd=ROOT, timeout=300, check=True)
+
+    return made_once(tmp_path_factory, "accuracy", make)
 
 
 @pytest.mark.torch

@@ -29,6 +29,7 @@ from overhead_benchmark.page import render
 from overhead_benchmark.workload import Workload
 
 from tests import programs
+from tests.once import made_once
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "benchmark_overhead"
@@ -41,11 +42,13 @@ ROWS = ["empty", "1ms.2ranks.2workers"]
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     """The committed report as if by today's method, in which a small run of the script has replaced three rows."""
-    out = tmp_path_factory.mktemp("reports")
-    (out / "overhead.json").write_text(json.dumps({**COMMITTED, "method": METHOD}), "utf-8")
-    rows = ",".join((*ROWS, "growth"))
-    programs.run(SCRIPT, "--quick", "--only", rows, "--out", out, cwd=ROOT, timeout=300, check=True)
-    return out
+
+    def make(out):
+        (out / "overhead.json").write_text(json.dumps({**COMMITTED, "method": METHOD}), "utf-8")
+        rows = ",".join((*ROWS, "growth"))
+        programs.run(SCRIPT, "--quick", "--only", rows, "--out", out, cwd=ROOT, timeout=300, check=True)
+
+    return made_once(tmp_path_factory, "overhead", make)
 
 
 @pytest.fixture(scope="module")

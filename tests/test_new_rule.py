@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.once import made_once
+
 ROOT = Path(__file__).parents[1]
 CLAIM = "The first epoch reads a cold cache"
 FAMILIES = {"CO": "comm", "CP": "compute", "IN": "input", "ME": "memory", "OV": "overhead", "RU": "run"}
@@ -16,15 +18,17 @@ FAMILIES = {"CO": "comm", "CP": "compute", "IN": "input", "ME": "memory", "OV": 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
     """A copy of the repository's source, with a new rule of every family."""
-    root = tmp_path_factory.mktemp("repository")
-    for name in ("profilerkit", "scripts", "tests"):
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (ROOT / "pyproject.toml", *ROOT.glob("*.md")):
-        shutil.copy(path, root)
-    for letters, folder in FAMILIES.items():
-        made = new_rule(root, f"{letters}901", f"cold_{folder}_cache", CLAIM)
-        assert made.returncode == 0, made.stderr
-    return root
+
+    def make(root):
+        for name in ("profilerkit", "scripts", "tests"):
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in (ROOT / "pyproject.toml", *ROOT.glob("*.md")):
+            shutil.copy(path, root)
+        for letters, folder in FAMILIES.items():
+            made = new_rule(root, f"{letters}901", f"cold_{folder}_cache", CLAIM)
+            assert made.returncode == 0, made.stderr
+
+    return made_once(tmp_path_factory, "repository", make)
 
 
 def new_rule(root, *words):
