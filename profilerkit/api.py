@@ -14,10 +14,10 @@ from profilerkit.analysis.job_facts import run_ledger
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.workers.capacity import contended, quiet
 from profilerkit.config import Settings, Suppression, rule_prefixes
-from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.diagnosis.savings import waterfall, with_overlaps
 from profilerkit.diagnosis.tried import trial_of, with_trial
+from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats.directories import named_as_traces
 from profilerkit.formats.inputs import (

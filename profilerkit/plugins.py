@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -224,8 +225,12 @@ def _rules_in(file: Path, content: bytes | None) -> "list[Rule]":
     return [found() for found in classes if issubclass(found, Rule) and found.check is not Rule.check]
 
 
+@cache
 def installed_rules() -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
-    """Return the rules of other packages by code, and a note about each one that cannot be used."""
+    """Return the rules of other packages by code, and a note about each one that cannot be used.
+
+    Looking for them takes 4 ms, so it is done once.
+    """
     from profilerkit.rules import RULES
 
     rules: list[Rule] = []

@@ -19,7 +19,7 @@ ONLY = ("G26", "H01")
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     """The committed report as if of one draw, in which the script has replaced two entries."""
-    out = tmp_path_factory.mktemp("reports")
+    out = tmp_path_factory.mktemp("simulated")
     document = json.loads((ROOT / "reports" / "simulated.json").read_text("utf-8"))
     (out / "simulated.json").write_text(json.dumps({**document, "draws": 1}), "utf-8")
     command = [sys.executable, SCRIPT, "--draws", "1", "--only", ",".join(ONLY), "--update", "--processes", "1"]

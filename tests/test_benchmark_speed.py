@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from profilerkit.formats.registry import read_trace
+from tests.once import made_once
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -35,10 +36,12 @@ def base(parts):
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     """The script run once on two tiny traces."""
-    out = tmp_path_factory.mktemp("reports")
-    command = [sys.executable, SCRIPTS / "benchmark_speed", "--sizes", "1,7", "--rounds", "1", "--ours-only"]
-    subprocess.run([*command, "--out", out], check=True, capture_output=True, cwd=ROOT)
-    return out
+
+    def make(out):
+        command = [sys.executable, SCRIPTS / "benchmark_speed", "--sizes", "1,7", "--rounds", "1", "--ours-only"]
+        subprocess.run([*command, "--out", out], check=True, capture_output=True, cwd=ROOT)
+
+    return made_once(tmp_path_factory, "speed", make)
 
 
 def test_the_committed_base_is_what_the_recipe_writes(parts, base):

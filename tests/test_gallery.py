@@ -28,6 +28,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence
 from profilerkit.model.step import Family
 from profilerkit.report.blocks import Tone
+from tests.once import made_once
 from tests.test_architecture import machine_paths
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,15 +62,17 @@ def document(name):
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory):
     """All pages, made by the script from the committed JSON, in a directory of their own."""
-    out = tmp_path_factory.mktemp("reports")
-    shutil.copytree(REPORTS / JSON_DIRECTORY, out / JSON_DIRECTORY)
-    for name in BENCHMARKS:
-        if (REPORTS / name).exists():
-            (out / name).touch()
-    shutil.copy(REPORTS / "overhead.json", out)
-    done = make(out=out)
-    assert done.returncode == 0, done.stderr
-    return out
+
+    def render(out):
+        shutil.copytree(REPORTS / JSON_DIRECTORY, out / JSON_DIRECTORY)
+        for name in BENCHMARKS:
+            if (REPORTS / name).exists():
+                (out / name).touch()
+        shutil.copy(REPORTS / "overhead.json", out)
+        done = make(out=out)
+        assert done.returncode == 0, done.stderr
+
+    return made_once(tmp_path_factory, "gallery", render)
 
 
 @pytest.mark.parametrize("name", NAMES)

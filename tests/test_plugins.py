@@ -46,8 +46,10 @@ def failing(report):
 @pytest.fixture(autouse=True)
 def _readers_of_this_test():
     registry.installed_readers.cache_clear()
+    installed_rules.cache_clear()
     yield
     registry.installed_readers.cache_clear()
+    installed_rules.cache_clear()
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.once import made_once
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
 
@@ -148,10 +150,12 @@ def run_script(name, *arguments):
 def recording(tmp_path_factory, parts):
     """A real recording; whether it is valid depends on what else the machine does."""
     pytest.importorskip("torch")
-    directory = tmp_path_factory.mktemp("ranks")
-    found = parts.recording.record("late_input", "ddp", directory / "late_input" / "1", "seed")
-    assert not any("exit code" in why for why in found.values()), found
-    return directory
+
+    def make(directory):
+        found = parts.recording.record("late_input", "ddp", directory / "late_input" / "1", "seed")
+        assert not any("exit code" in why for why in found.values()), found
+
+    return made_once(tmp_path_factory, "ranks", make)
 
 
 @pytest.mark.torch

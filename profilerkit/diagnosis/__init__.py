@@ -1,5 +1,1 @@
 """Findings to one verdict."""
-
-from profilerkit.diagnosis.verdict import diagnose
-
-__all__ = ["diagnose"]

@@ -111,11 +111,8 @@ def late_events(document, after):
         yield {**kernel, "ts": after, "dur": 5_000, "args": args}
 
 
-def test_noise_of_one_percent_flips_no_verdict_of_them():
-    flipped = []
-    for number, name in enumerate(SETS):
-        documents, report = loaded(name)
-        noisy = analyzed([changes.warped(document, 10 * number + rank) for rank, document in enumerate(documents)])
-        if noisy.verdict.bound != report.verdict.bound:
-            flipped.append((name, report.verdict.bound, noisy.verdict.bound))
-    assert not flipped
+def test_noise_of_one_percent_flips_no_verdict(name):
+    documents, report = loaded(name)
+    first = 10 * list(SETS).index(name)
+    noisy = analyzed([changes.warped(document, first + rank) for rank, document in enumerate(documents)])
+    assert noisy.verdict.bound == report.verdict.bound

@@ -321,9 +321,11 @@ def test_a_loader_is_itself_in_a_block_wrapped_or_not(light, recorded, kind):
     assert recorded(prof.directory).rank.end.reason == "finished"
 
 
-# Torch itself takes 5 s to end each forked worker after an exception: once is enough.
+# Torch itself waits 5 s for each forked worker to end after an exception.
 @pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("list", "range", "iterator", "map-style, persistent")])
-def test_an_exception_of_the_dataset_is_the_same(light, kind):
+def test_an_exception_of_the_dataset_is_the_same(light, kind, monkeypatch):
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.5)
+
     def batches_until_it_raises(loader):
         out = []
         try:

@@ -12,7 +12,7 @@ from profilerkit.analysis.communication.table import (
     Traffic,
 )
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
-from profilerkit.diagnosis import diagnose
+from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.hardware import lookup
 from profilerkit.model.communication import Communication, DistributedModel, Parallelism
 from profilerkit.model.memory import Memory

@@ -12,7 +12,7 @@ from profilerkit.analysis.job_facts import HostFacts
 from profilerkit.analysis.steps.phases import RecordingFacts
 from profilerkit.analysis.surroundings import HotDevice, Surroundings, Throttling
 from profilerkit.analysis.whatif import room, throughput
-from profilerkit.diagnosis import diagnose
+from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute
 from profilerkit.model.run import Loader, Series

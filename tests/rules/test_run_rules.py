@@ -8,7 +8,7 @@ from profilerkit.analysis.logs.history import LogFacts, Rests
 from profilerkit.analysis.steps.pauses import Pause
 from profilerkit.analysis.steps.series import Stall, StepSeries
 from profilerkit.analysis.surroundings import HostLink, Surroundings
-from profilerkit.diagnosis import diagnose
+from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory, MemoryGrowth
 from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal

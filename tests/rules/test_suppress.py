@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 
 from profilerkit.config import Settings, Suppression
-from profilerkit.diagnosis import diagnose
+from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.errors import UsageError
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Fix, in_order
