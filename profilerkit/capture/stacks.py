@@ -86,7 +86,8 @@ class StackSource:
         self._thread = thread
         self._file = StackFile(path)
         self._samples: list[StackSample] = []
-        self._kinds: dict[tuple[str, CodeType], tuple[str, str]] = {}
+        # By ``id``, with the code that has it: what dynamo makes has constants that cannot be hashed.
+        self._kinds: dict[int, tuple[str, str, CodeType]] = {}
         self.meter = Meter()
         self.taken = self._looks = 0
         self._written_ns = 0
@@ -190,7 +191,7 @@ class StackSource:
         torch: FrameType | None = None  # its outermost
         place, depth, kinds, in_torch, forward = "", 0, self._kinds, False, False
         while frame is not None and depth < _MOST_DEPTH:
-            kind, _ = kinds.get(_key(frame)) or self._kind(_key(frame))
+            kind, *_ = kinds.get(id(frame.f_code)) or self._kind(frame.f_code)
             forward = forward or _FORWARD in frame.f_code.co_name
             if kind == _MODULE and not forward and (user or library):
                 return _found("forward_hook", tuple(reversed(user or library)), in_torch)
@@ -216,20 +217,19 @@ class StackSource:
         return _found(_CALLED.get(place, "step"), tuple(reversed(user or library)), in_torch)
 
     def _text(self, frame: FrameType) -> str:
-        file, _, function = (self._kinds.get(_key(frame)) or self._kind(_key(frame)))[1].partition("\n")
+        file, _, function = (self._kinds.get(id(frame.f_code)) or self._kind(frame.f_code))[1].partition("\n")
         line, code = frame.f_lineno, frame.f_code
         if not line:  # the last before a jump that is in none, as CPython 3.11 makes them at the end of loops
             known = [at for start, _, at in code.co_lines() if at is not None and start <= frame.f_lasti]
             line = known[-1] if known else code.co_firstlineno
         return f"{file}({line}): {function}"
 
-    def _kind(self, key: tuple[str, CodeType]) -> tuple[str, str]:
+    def _kind(self, code: CodeType) -> tuple[str, str, CodeType]:
         """What the frames of a code are, and their file and function, one line each."""
-        code = key[1]
         if len(self._kinds) >= _MOST_CODES:
             self._kinds.clear()
         kind = _SKIPPED if code.co_name in _COMPREHENSIONS else _kind_of(code.co_filename, code.co_name)
-        self._kinds[key] = found = kind, f"{_short(code)}\n{code.co_name}" if kind else ""
+        self._kinds[id(code)] = found = kind, f"{_short(code)}\n{code.co_name}" if kind else "", code
         return found
 
 
@@ -258,11 +258,6 @@ def _end_sharply() -> None:
 
 
 os.register_at_fork(after_in_child=_end_sharply)
-
-
-def _key(frame: FrameType) -> tuple[str, CodeType]:
-    """The code of a frame with its file: codes of two files are equal where their text and lines are."""
-    return frame.f_code.co_filename, frame.f_code
 
 
 def _current_frames() -> dict[int, FrameType]:

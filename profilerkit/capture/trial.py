@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from profilerkit.capture.changes import make
 from profilerkit.capture.changes.making import Changes
@@ -22,12 +22,13 @@ from profilerkit.capture.session import Session, active
 from profilerkit.capture.timed_calls import not_compiled
 from profilerkit.rundir.files import write_whole
 
-#: Losses that are kept, and steps by which rank 0 announces the end: where ranks reduce gradients in each step, the
-#: others learn of it before they end the next.
+#: Losses that are kept, and optimizer steps by which rank 0 announces the end: where ranks reduce gradients in each,
+#: the others learn of it before they end the next.
 _MOST_LOSSES, _AHEAD = 4096, 2
 #: A rank that has written its document waits this long for those of the others, so that none loses its peer.
 _SECONDS_FOR_OTHERS = 10.0
 _STOP = "stop"
+_Why = Literal["steps", "time", "program"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class Trial:
     def __init__(self, order: Order, leave: Callable[[], BaseException]) -> None:
         """``leave`` makes what is raised at the end."""
         self.order = order
-        self.ended: Literal["steps", "time", "program"] = "program"
+        self.ended: _Why = "program"
         self.changes = Changes()
         self._leave = leave
         self._pid = os.getpid()
@@ -72,7 +73,8 @@ class Trial:
         self._losses: list[float] | None = None
         self._is_in_backward = self._has_started = False
         self._optimizer_steps = 0
-        self._began_s = self._stops_at = math.inf
+        self._began_s = math.inf
+        self._stop: tuple[int, _Why] | None = None  # optimizer steps
 
     def install(self) -> None:
         """Seed, hang in what ends the program, and make the changes."""
@@ -106,7 +108,7 @@ class Trial:
     def finish(self) -> None:
         """Write the document of a program that ended by itself, if it trained."""
         if os.getpid() == self._pid and self._losses is None and self._has_started:
-            attempt(self._write)
+            attempt(self._write_document)
 
     # Where the program is seen
 
@@ -172,14 +174,30 @@ class Trial:
         if not self._has_started:
             self._has_started, self._began_s = True, time.monotonic()
             self.changes.started()
-        steps = self.steps
-        self.changes.stepped(steps)
-        if steps >= self.order.steps:
-            self._end("steps")
-        elif steps >= self._stop():
-            self._end("time")
+        self.changes.stepped(self.steps)
+        why: _Why | None = None
+        if self.steps >= self.order.steps:
+            why = "steps"
+        elif time.monotonic() - self._began_s >= self.order.seconds:
+            why = "time"
         elif session is not None and session.is_closed:
-            self._end("program")  # nothing more is recorded
+            why = "program"  # nothing more is recorded
+        if self._world_size > 1 and self.order.out and (self._optimizer_steps or why == "time"):
+            why = self._agreed(why)
+        if why is not None:
+            self._end(why)
+
+    def _agreed(self, why: _Why | None) -> _Why | None:
+        """Why all ranks end here, as rank 0 decides: after so many optimizer steps, as they may count others unlike."""
+        if self._stop is None:
+            place = Path(self.order.out, _STOP)
+            if not self._rank and why is not None:
+                self._stop = (self._optimizer_steps + _AHEAD, why)
+                tried(self._write, _STOP, f"{self._stop[0]} {why}")
+            elif self._rank and place.exists():
+                number, word = place.read_text().split()
+                self._stop = (int(number), cast("_Why", word))
+        return self._stop[1] if self._stop is not None and self._optimizer_steps >= self._stop[0] else None
 
     def _is_of_this_process(self) -> bool:
         """Whether this is the process that trains: the one that ordered it, or a rank that it forked before."""
@@ -199,33 +217,22 @@ class Trial:
     def _world_size(self) -> int:
         return self._session.place.world_size if self._session is not None else 1
 
-    def _stop(self) -> float:
-        """The step at which time is up: of all ranks the same."""
-        if self._stops_at < math.inf:
-            return self._stops_at
-        if self._world_size > 1 and self._rank:
-            found = attempt(Path(self.order.out, _STOP).read_text) if self.order.out else None
-            self._stops_at = math.inf if found is None else int(found)
-        elif time.monotonic() - self._began_s >= self.order.seconds:
-            self._stops_at = self.steps
-            if self._world_size > 1 and self.order.out:
-                self._stops_at += _AHEAD
-                write_whole(Path(self.order.out, _STOP), str(self._stops_at).encode())
-        return self._stops_at
-
-    def _end(self, why: Literal["steps", "time", "program"]) -> None:
+    def _end(self, why: _Why) -> None:
         if self._losses is None:
             self.ended = why
-            tried(self._write)
+            tried(self._write_document)
             self._wait_for_others()
         raise self._leave()
 
-    def _write(self) -> None:
+    def _write_document(self) -> None:
         document = self.document()
         if self.order.out:
-            directory = Path(self.order.out)
-            directory.mkdir(parents=True, exist_ok=True)
-            write_whole(directory / f"rank_{self._rank:05d}.json", json.dumps(document).encode())
+            self._write(f"rank_{self._rank:05d}.json", json.dumps(document))
+
+    def _write(self, name: str, text: str) -> None:
+        directory = Path(self.order.out)
+        directory.mkdir(parents=True, exist_ok=True)
+        write_whole(directory / name, text.encode())
 
     def _wait_for_others(self) -> None:
         deadline = time.monotonic() + _SECONDS_FOR_OTHERS

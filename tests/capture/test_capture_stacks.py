@@ -50,6 +50,15 @@ def functions(found):
     return [line.partition("): ")[2] for line in found.lines]
 
 
+def test_code_with_constants_that_cannot_be_hashed_is_looked_at(tmp_path):
+    def prepare(wait):
+        wait()
+
+    code = prepare.__code__
+    prepare.__code__ = code.replace(co_consts=(*code.co_consts, {}))  # as dynamo makes it
+    assert functions(found_in(tmp_path, prepare)) == ["prepare"]
+
+
 def test_a_line_in_a_comprehension_is_told_under_the_function_around_it(tmp_path):
     def prepare(wait):
         return [wait() for _ in range(1)]

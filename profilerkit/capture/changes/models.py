@@ -47,6 +47,8 @@ class _Models:
                 module.__call__ = original
 
         module.__call__ = not_compiled(functools.update_wrapper(call, original))
+        if "channels_last" in self._wanted:
+            self._changes.in_calls(sys.modules["torch"].nn.parallel.DistributedDataParallel, {}, _before_buckets)
         self._changes.at_step(SETTLED, stop)
         self._changes.patches.on_remove(stop)
 
@@ -145,6 +147,12 @@ class _Models:
 
         module.forward = MethodType(forward, module)
         self._changes.patches.on_remove(undo)
+
+
+def _before_buckets(given: dict[str, Any], _wanted: dict[str, Any]) -> dict[str, Any]:
+    """Give a model its memory format before ``DistributedDataParallel`` lays out gradients by it."""
+    given["module"].to(memory_format=sys.modules["torch"].channels_last)
+    return {}
 
 
 def models(changes: Changes, wanted: dict[str, Any]) -> None:
