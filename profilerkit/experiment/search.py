@@ -27,7 +27,7 @@ HALF_WIDTH = 0.03
 MOST_WAITED, MOST_AGAIN = 0.15, 3
 #: All together save at least this share of what they save one after another, or each is tried without (a choice).
 WHOLE = 0.9
-#: What a change adds to the others is worth keeping from here on, share of the step (a choice).
+#: What a change saves, or adds to what others do, is worth having from here on, share of the step (a choice).
 WORTH = 0.01
 
 
@@ -132,7 +132,9 @@ class Search:
             return True
         if saving is None or min(len(made), len(self._baseline)) < FEWEST_RUNS:
             return False
-        is_decided = saving.low > 0 or saving.high < 0 or max(saving.high, -saving.low) <= HALF_WIDTH
+        if saving.high < WORTH:
+            return True  # nobody needs to know how much it costs
+        is_decided = saving.low > 0 or max(saving.high, -saving.low) <= HALF_WIDTH
         return is_decided and (saving.high - saving.low) / 2 <= HALF_WIDTH
 
     # What helps together

@@ -124,6 +124,13 @@ def test_what_costs_time_is_told_and_not_advised() -> None:
     assert workers.saving.expected == pytest.approx(-0.11, abs=0.02)
 
 
+def test_what_is_not_worth_having_is_run_no_more_often_than_that_takes_to_know() -> None:
+    program = Program({"num_workers": 1.3}, noise=0.04, seed=1)
+    (workers,) = searched(program, WORKERS).attempts
+    assert (workers.outcome, workers.runs) == ("slower", 2)
+    assert workers.saving.high - workers.saving.low > 0.06
+
+
 def test_changed_losses_are_told_and_advised_only_where_the_user_takes_them() -> None:
     losses = {"autocast": [1.002, 0.9, 0.8]}
     (bf16,) = searched(Program({"autocast": 0.6}, losses=losses), BF16).attempts
