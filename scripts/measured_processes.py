@@ -2,11 +2,17 @@
 
 import os
 import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from profilerkit.model.trial import Trial
+from profilerkit.report.json import load_trial
+
 SCRIPTS = Path(__file__).resolve().parent
 SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+_MOST_TRYING_S = 900
 
 
 def wait(processes: list[Any], most_seconds: float) -> str:
@@ -28,3 +34,16 @@ def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PROFILERKIT_")}
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "6"}
     return {**kept, **threads, "PYTHONPATH": os.pathsep.join([str(SCRIPTS.parent), str(SCRIPTS)])}
+
+
+def tried(
+    command: Sequence[str | Path], place: Path, options: Sequence[str] = (), variables: Mapping[str, str] | None = None
+) -> Trial:
+    """What ``profilerkit try`` finds out about a command. Raises RuntimeError when it fails."""
+    out = place / "try"
+    words = [sys.executable, "-m", "profilerkit", "try", "-o", out, "-f", "json", "--no-redact", *options, "--"]
+    started = subprocess.Popen([*words, *command], env=environment() | (variables or {}), cwd=place, **SILENT)
+    failed = wait([started], _MOST_TRYING_S)
+    if not (out / "trial.json").exists():
+        raise RuntimeError(f"try: {failed}")
+    return load_trial((out / "trial.json").read_bytes())

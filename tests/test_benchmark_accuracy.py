@@ -11,14 +11,16 @@ pytest.importorskip("torch")
 
 from accuracy_benchmark import peers, results, scores
 from accuracy_benchmark.catalogue import BY_CODE, QUICK, SCENARIOS
-from accuracy_benchmark.judge import family_of, fix_record, judge, proposed_workers
-from accuracy_benchmark.page import dots, render
-from accuracy_benchmark.scenario import Fix, Scenario, more_workers
+from accuracy_benchmark.judge import family_of, fix_record, judge, proposed, trial_record
+from accuracy_benchmark.page import render
+from accuracy_benchmark.scenario import Fix, Scenario, changed
 from accuracy_benchmark.truth import MOST_HALF_WIDTH, noise, saving_interval
 
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
+from profilerkit.model.diff import Range
+from profilerkit.model.finding import Evidence, Finding, Outcome, Saving, SettingChange
 from profilerkit.model.finding import Fix as ProposedFix
+from profilerkit.model.trial import Attempt, Trial
 from profilerkit.model.verdict import Verdict
 from profilerkit.rules import RULES
 from profilerkit.rules.calibrated import RULES as RULES_CALIBRATED
@@ -43,11 +45,11 @@ def saving(expected, low=0.0, high=1.0):
     return Saving(low=low, expected=expected, high=high, method="analytic")
 
 
-def outcome(rule, value, *, fix=True, bound="input-bound", text="change it"):
+def outcome(rule, value, *, fix=True, bound="input-bound", changes=()):
     evidence = (Evidence(label="wait", value=1.0, unit="ns", source="measured", origin="made"),)
     finding = Finding(
         title="a claim", bound=bound, confidence="high", why="so", evidence=evidence, saving=value,
-        fix=ProposedFix(text=text) if fix else None,
+        fix=ProposedFix(text="change it", changes=changes) if fix else None,
     )  # fmt: skip
     return Outcome(rule=rule, name="n", summary="s", status="fired", findings=(finding,))
 
@@ -67,13 +69,13 @@ def row(family="input", said="input", *, right=True, leaf=True, fixes=(), skippe
     return {
         "code": "C99", "what": "a fault", "family": family, "causes": [family], "skipped": skipped,
         "said": {"family": said}, "family_is_right": right, "leaf_is_right": leaf, "abstained": said == "abstained",
-        "alarm": alarm, "fixes": list(fixes), **changes,
+        "alarm": alarm, "fixes": list(fixes), "tried": None, **changes,
     }  # fmt: skip
 
 
 def fix(predicted, measured, *, low=0.0, high=1.0, advised=True, rules=("IN001",)):
     made = (outcome("IN001", saving(predicted, low, high), fix=advised),) if predicted is not None else ()
-    return fix_record(Fix("a change", rules, nothing), report("input-bound", *made), truth(measured))
+    return fix_record(Fix("a change", rules, nothing), report("input-bound", *made), None, truth(measured))
 
 
 def test_the_examples_in_the_scores_hold():
@@ -134,8 +136,8 @@ def test_a_verdict_names_a_family(verdict, family):
 
 def test_a_mixed_run_is_named_by_verdict_and_contender_together():
     mixed = scenario("mixed", ("input-bound", "overhead-bound"))
-    both = judge(mixed, report("overhead-bound", contenders=("input-bound",)), [])
-    one = judge(mixed, report("overhead-bound"), [])
+    both = judge(mixed, report("overhead-bound", contenders=("input-bound",)), None, [])
+    one = judge(mixed, report("overhead-bound"), None, [])
     assert (both["family_is_right"], both["said"]["family"]) == (True, "mixed")
     assert (one["family_is_right"], one["said"]["family"]) == (False, "overhead")
 
@@ -143,16 +145,16 @@ def test_a_mixed_run_is_named_by_verdict_and_contender_together():
 def test_a_leaf_needs_the_sub_cause_and_one_of_the_rules():
     one = scenario(details=("fetch",), rules=("IN002", "IN003"))
     fired = outcome("IN003", saving(0.5))
-    assert judge(one, report("input-bound", fired, detail="fetch"), [])["leaf_is_right"]
-    assert not judge(one, report("input-bound", fired, detail="prep"), [])["leaf_is_right"]
-    assert not judge(one, report("input-bound", detail="fetch"), [])["leaf_is_right"]
-    assert judge(one, report("input-bound", detail="fetch"), [])["family_is_right"]
+    assert judge(one, report("input-bound", fired, detail="fetch"), None, [])["leaf_is_right"]
+    assert not judge(one, report("input-bound", fired, detail="prep"), None, [])["leaf_is_right"]
+    assert not judge(one, report("input-bound", detail="fetch"), None, [])["leaf_is_right"]
+    assert judge(one, report("input-bound", detail="fetch"), None, [])["family_is_right"]
 
 
 def test_the_right_cause_on_the_wrong_rank_is_wrong():
     late = scenario(rank=1, ranks=2)
-    assert judge(late, report("input-bound", rank=1), [])["family_is_right"]
-    assert not judge(late, report("input-bound", rank=0), [])["family_is_right"]
+    assert judge(late, report("input-bound", rank=1), None, [])["family_is_right"]
+    assert not judge(late, report("input-bound", rank=0), None, [])["family_is_right"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_the_right_cause_on_the_wrong_rank_is_wrong():
     ],
 )
 def test_advice_about_a_healthy_run_is_an_alarm(bound, outcomes, alarm):
-    assert judge(scenario("healthy", ("balanced",)), report(bound, *outcomes), [])["alarm"] is alarm
+    assert judge(scenario("healthy", ("balanced",)), report(bound, *outcomes), None, [])["alarm"] is alarm
 
 
 def test_a_fix_is_held_against_the_best_finding_that_proposes_it():
@@ -175,6 +177,7 @@ def test_a_fix_is_held_against_the_best_finding_that_proposes_it():
     found = fix_record(
         Fix("more workers", ("IN002", "IN003"), nothing),
         report("input-bound", outcome("IN002", saving(0.3)), better, outcome("IN001", saving(0.9))),
+        None,
         truth(0.45),
     )  # fmt: skip
     assert found["predicted"]["rule"] == "IN003"
@@ -183,24 +186,72 @@ def test_a_fix_is_held_against_the_best_finding_that_proposes_it():
     assert not found["harm"]
 
 
-def proposing(text, expected):
-    return outcome("IN003", saving(expected), text=text)
+def proposing(workers, expected):
+    return outcome("IN003", saving(expected), changes=(SettingChange("num_workers", 1, workers),))
 
 
-def test_the_fix_that_is_made_is_the_one_that_is_proposed():
+def attempt(workers, found, *, kept=True, **changes):
+    measured = None if found is None else Range(low=found - 0.01, expected=found, high=found + 0.01)
+    return Attempt(
+        changes=(SettingChange("num_workers", 1, workers),), outcome="faster", rules=("IN003",), saving=measured,
+        predicted=saving(0.4), kept=kept, **{"numbers": "same", **changes},
+    )  # fmt: skip
+
+
+def trial(*attempts):
+    return Trial(name="program", created="2026-01-01T00:00:00+00:00", attempts=attempts)
+
+
+def test_the_fix_that_is_made_has_the_value_that_was_tried_with_most_success():
     built = []
-    changed = scenario(fixes=(more_workers(1, 3, ("IN003",), built.append), Fix("another", (), nothing)))
-    told = report("input-bound", proposing("num_workers 1 → 2, then", 0.1), proposing("num_workers 1 → 4.", 0.5))
-    assert proposed_workers(told) == 4
-    assert [fix.what for fix in changed.as_proposed(4).fixes] == ["num_workers 1 → 4", "another"]
-    assert built == [3, 4]
+    given = scenario(fixes=(changed("num_workers", 1, 3, ("IN003",), built.append), Fix("another", (), nothing)))
+    told = report("input-bound", proposing(2, 0.1), proposing(4, 0.5))
+    assert proposed(told, None) == {"num_workers": 4}
+    values = proposed(told, trial(attempt(6, 0.5), attempt(8, 0.6, kept=False)))
+    assert values == {"num_workers": 6}
+    assert [fix.what for fix in given.as_proposed(values).fixes] == ["num_workers 1 → 6", "another"]
+    assert built == [3, 6]
 
 
-def test_without_a_proposal_the_scenario_keeps_its_own_number():
+def test_without_a_proposal_the_scenario_keeps_its_own_value():
     own = BY_CODE["C04"]
-    assert proposed_workers(report("input-bound", proposing("change it", 0.5))) is None
-    assert own.as_proposed(None) is own
-    assert own.as_proposed(4).fixes[0].what == "num_workers 1 → 4"
+    assert proposed(report("input-bound", outcome("IN003", saving(0.5))), None) == {}
+    assert own.as_proposed({}) == own
+    assert own.as_proposed({"num_workers": 4}).fixes[0].what == "num_workers 1 → 4"
+
+
+def switched(measured, *attempts, differs=False):
+    """A fix that is a switch, as it was tried and measured."""
+    entry = changed("num_workers", 1, 3, ("IN003",), lambda _value: nothing)
+    return fix_record(entry, report(), trial(*attempts), {**truth(measured), "differs": differs})
+
+
+def test_a_switch_stands_beside_what_was_tried_and_what_that_promised():
+    found = switched(0.45, attempt(3, 0.46), attempt(2, 0.2, kept=False))
+    assert (found["tried"]["saving"]["expected"], found["predicted"]["expected"]) == (0.46, 0.4)
+    assert switched(0.45)["tried"] is None
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (switched(0.4, attempt(3, 0.42)), {"found": 1.0, "tried_p90": pytest.approx(2.0), "kept_harm": 0, "unsaid": 0}),
+        (switched(0.4), {"found": 0.0, "tried_p90": None, "kept_harm": None, "unsaid": None}),
+        (switched(0.4, attempt(3, 0.4, kept=False)), {"found": 0.0}),
+        (switched(-0.03, attempt(3, 0.05)), {"found": None, "kept_harm": 1.0}),
+        (switched(0.4, attempt(3, 0.4), differs=True), {"unsaid": 1.0}),
+        (switched(0.4, attempt(3, 0.4, numbers="rounding"), differs=True), {"unsaid": None}),
+    ],
+)
+def test_a_trial_is_held_against_the_stopwatch(made, expected):
+    found = scores.scores([row(fixes=[made], tried={"attempts": []})])
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_change_that_is_kept_in_a_healthy_run_is_a_false_win(kept):
+    tried = trial_record(trial(attempt(3, 0.05, kept=kept)))
+    assert scores.scores([row("healthy", "healthy", tried=tried)])["false_wins"] == float(kept)
 
 
 def test_the_page_names_the_commits_that_were_judged():
@@ -257,15 +308,6 @@ def test_confusion_puts_each_judged_row_once():
 
 
 @pytest.mark.parametrize(
-    ("predicted", "measured", "expected"), [((0.1, 0.4), (0.2, 0.3), 1.0), ((0.4, 0.1), (0.2, 0.3), -1.0)]
-)
-def test_the_order_of_fixes_is_compared_by_ranks(predicted, measured, expected):
-    fixes = [fix(said, real) for said, real in zip(predicted, measured, strict=True)]
-    ruleless = fix(None, 0.9, rules=())
-    assert scores.order([row("mixed", "mixed", fixes=[*fixes, ruleless])]) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
     ("name", "value", "holds"),
     [
         ("family", 0.95, True),
@@ -301,13 +343,6 @@ def test_rows_replace_those_of_the_same_scenario_and_keep_the_others():
     second = results.merged(first, about, [row("input", "overhead", right=False, code="C03"), row(code="C01")])
     assert [entry["code"] for entry in second["rows"]] == ["C01", "C03", "C15"]
     assert second["scores"]["family"] == pytest.approx(2 / 3)
-
-
-def test_a_dot_lies_where_prediction_and_measurement_say():
-    (same,) = dots([row(fixes=[fix(0.5, 0.5, low=0.2, high=0.6)])])
-    assert same.x == pytest.approx(480 - same.y)
-    assert same.top < same.y < same.bottom
-    assert dots([row(fixes=[fix(0.5, 0.5)], skipped="noisy host")]) == []
 
 
 COMMITTED = json.loads((ROOT / "reports" / "accuracy.json").read_text("utf-8"))

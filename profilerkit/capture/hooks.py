@@ -87,15 +87,16 @@ class Hooks:
 
         Torch calls ``original`` between the hooks before a step and those after it.
         """
+        tracker, guard, own = self._tracker, self._guard, self._patches
 
         def hang(patches: Patches) -> None:
             while left:
                 patches.hang(*left.pop(), at_once=True)
 
-        def step_code(optimizer: Any) -> None:
-            if left and self._tracker.adopt(get_ident()) and not _is_nested(sys._getframe(1)):
-                self._guard.call(self._patches.apply, hang)
-            original(optimizer)
+        def step_code(self: Any) -> None:  # torch.profiler takes the optimizer out of this name, with stacks
+            if left and tracker.adopt(get_ident()) and not _is_nested(sys._getframe(1)):
+                guard.call(own.apply, hang)
+            original(self)
 
         return not_compiled(step_code)
 

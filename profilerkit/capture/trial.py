@@ -148,12 +148,12 @@ class Trial:
     def _following(self, original: Callable[..., None]) -> Callable[..., None]:
         """Hang a hook behind all others inside of the first step: whoever counts steps has counted this one then."""
         table, hung = sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks, list[bool]()
-        after = not_compiled(lambda *_: self._stepped())
+        after, patches = not_compiled(lambda *_: self._stepped()), self.changes.patches
 
-        def step_code(optimizer: Any) -> None:
+        def step_code(self: Any) -> None:  # torch.profiler takes the optimizer out of this name, with stacks
             if not hung:
-                hung.append(self.changes.patches.hang(table, after, at_once=True))
-            original(optimizer)
+                hung.append(patches.hang(table, after, at_once=True))
+            original(self)
 
         return not_compiled(step_code)
 

@@ -8,9 +8,13 @@ from profilerkit.model.trial import Numbers
 
 Losses = Sequence[float | None]
 #: Losses of the first steps differ by rounding alone up to here: FP32 has 1.2e-7, and a loss sums over many values.
-_HEAD, _ROUNDING = 5, 1e-6
-#: Later ones too, since each step starts from what rounding made of the one before (a choice).
-_GROWN = 1e-3
+_HEAD, _ROUNDING = 20, 1e-6
+#: Later ones differ by more, since each step starts from what rounding made of the one before: by at most so many times
+#: the largest difference until then (choices). Other data or random numbers are another difference at once.
+_GROWTH = 30.0
+#: A few runs of the baseline show at least one part in so many of what it differs by itself. From here on, where it is
+#: more than rounding, nothing smaller can be told (choices).
+_SPREAD, _UNSTEADY = 3.0, 1e-3
 #: A loss near zero is compared with this share of the largest one: training drives losses down to rounding itself.
 _LEAST = 1e-3
 
@@ -27,31 +31,40 @@ def compared(baseline: Sequence[Losses], changed: Sequence[Losses]) -> tuple[Num
     >>> compared([[1.0, 0.5], [1.0, 0.5]], [[1.0, 0.6]])[0], compared([[], []], [[1.0]])[0]
     ('differs', 'unknown')
     """
-    mine, own = [_apart(baseline[0], one) for one in changed] if baseline else [], _among(baseline)
-    known = [one for one in mine if one is not None]
-    if not known or len(known) < len(mine):
+    mine, own = [_differences(baseline[0], one) for one in changed] if baseline else [], _among(baseline)
+    if not mine or not all(mine):
         return "unknown", None, own
-    head, apart = max(one[0] for one in known), max(one[1] for one in known)
-    if own is not None and own > _GROWN:
-        return ("unknown" if apart <= own else "differs"), apart, own
+    apart = max(max(one) for one in mine)
+    is_unsteady, is_within = (own or 0.0) > _UNSTEADY, apart <= _SPREAD * (own or 0.0)
+    if is_unsteady:
+        return ("unknown" if is_within else "differs"), apart, own
     if apart == 0.0:
         return "same", apart, own
-    return ("rounding" if head <= _ROUNDING and apart <= _GROWN else "differs"), apart, own
+    return ("rounding" if is_within or all(map(_is_rounding, mine)) else "differs"), apart, own
 
 
 def _among(runs: Sequence[Losses]) -> float | None:
-    found = [apart[1] for first, second in combinations(runs, 2) if (apart := _apart(first, second)) is not None]
-    return max(found, default=None)
+    return max((max(_differences(*pair), default=0.0) for pair in combinations(runs, 2) if all(pair)), default=None)
 
 
-def _apart(first: Losses, second: Losses) -> tuple[float, float] | None:
-    """The largest relative difference of the first losses and of all that both have; ``None`` where there are none."""
-    pairs = list(zip(first, second, strict=False))
-    if not pairs:
-        return None
+def _is_rounding(differences: Sequence[float]) -> bool:
+    """Whether they begin as rounding does, and grow from there.
+
+    >>> _is_rounding([0.0] * 30 + [1e-6, 2e-5, 5e-4, 1e-2]), _is_rounding([0.0] * 30 + [1e-4]), _is_rounding([2e-6])
+    (True, False, False)
+    """
+    largest = _ROUNDING
+    for place, one in enumerate(differences):
+        if one > (_ROUNDING if place < _HEAD else _GROWTH * largest):
+            return False
+        largest = max(largest, one)
+    return True
+
+
+def _differences(first: Losses, second: Losses) -> list[float]:
+    """The relative difference of each loss that both have."""
     largest = max((abs(a) for a in first if a is not None and math.isfinite(a)), default=0.0)
-    found = [_difference(a, b, _LEAST * largest) for a, b in pairs]
-    return max(found[:_HEAD]), max(found)
+    return [_difference(a, b, _LEAST * largest) for a, b in zip(first, second, strict=False)]
 
 
 def _difference(a: float | None, b: float | None, least: float) -> float:

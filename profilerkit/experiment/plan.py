@@ -1,9 +1,11 @@
 """Which changes are worth a try: those that findings propose and that can be made at run time."""
 
 from collections.abc import Container, Sequence
+from zlib import crc32
 
 import msgspec
 
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Outcome, Saving, SettingChange, in_order
 
 #: Begins the name of a setting that is a variable of the environment.
@@ -19,28 +21,42 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
 
     @property
+    def settings(self) -> frozenset[str]:
+        """Return the names of the settings."""
+        return frozenset(change.setting for change in self.changes)
+
+    @property
     def name(self) -> str:
         """Return a name for its runs' directories."""
         words = "+".join(f"{change.setting}={change.proposed}" for change in self.changes)
-        return "".join(letter if letter.isalnum() or letter in "=+._-" else "_" for letter in words)[:80]
+        name = "".join(letter if letter.isalnum() or letter in "=+._-" else "_" for letter in words)[:80]
+        return name if name == words else f"{name}-{crc32(words.encode()):08x}"
 
 
-def candidates_of(outcomes: Sequence[Outcome], settings: Container[str]) -> tuple[Candidate, ...]:
-    """Return what findings propose and ``settings`` can make, the largest predicted saving first, each once."""
-    found: dict[tuple[tuple[str, object], ...], Candidate] = {}
+def candidates_of(
+    outcomes: Sequence[Outcome], settings: Container[str], asked: Sequence[Candidate] = ()
+) -> tuple[Candidate, ...]:
+    """Return what is asked for, then what findings propose and ``settings`` can make, each once.
+
+    Findings are in the order of the report: the largest predicted saving first.
+    """
+    found = {_key(candidate): candidate for candidate in asked}
     for outcome, finding in in_order(outcomes):
-        changes = finding.fix.changes if finding.fix is not None else ()
-        if not changes or not all(_can_make(change.setting, settings) for change in changes):
+        fix = finding.fix
+        if fix is None or not fix.changes or not all(_can_make(change.setting, settings) for change in fix.changes):
             continue
-        key = tuple((change.setting, change.proposed) for change in changes)
-        first = found.get(key)
-        found[key] = Candidate(
-            changes=changes,
-            rules=(*(first.rules if first else ()), outcome.rule),
-            predicted=first.predicted if first and first.predicted else finding.saving,
-            code=first.code if first else finding.fix.code if finding.fix else "",
+        new = Candidate(changes=fix.changes, rules=(outcome.rule,), predicted=finding.saving, code=fix.code)
+        first = found.get(_key(new), new)
+        rules = tuple(dict.fromkeys((*first.rules, outcome.rule)))
+        # A finding knows what is there now; who asks for a change does not.
+        found[_key(new)] = revise(
+            new, rules=rules, predicted=first.predicted or new.predicted, code=first.code or new.code
         )
     return tuple(found.values())
+
+
+def _key(candidate: Candidate) -> tuple[tuple[str, object], ...]:
+    return tuple((change.setting, change.proposed) for change in candidate.changes)
 
 
 def _can_make(setting: str, settings: Container[str]) -> bool:

@@ -18,6 +18,7 @@ from profilerkit.capture.settings import RunOptions
 from profilerkit.compare.steps import Timed, timed_steps
 from profilerkit.errors import ProfilerkitError
 from profilerkit.experiment.plan import VARIABLE
+from profilerkit.model.change import revise
 from profilerkit.model.finding import CodeLine, SettingChange
 from profilerkit.model.report import Report
 from profilerkit.rundir.files import read_document
@@ -106,11 +107,12 @@ class Runner(msgspec.Struct, kw_only=True):
         seconds = time.monotonic() - began_s
         said = _last_line(out / "output.txt") if problem else ""
         problem = f"{problem}: {said}" if said else problem
-        try:
-            ended = read_document(out / "rank_00000.json", Ended)
-        except (OSError, ValueError):
+        ends = [end for file in sorted(out.glob("rank_*.json")) if (end := tried(read_document, file, Ended)[0])]
+        if not (out / "rank_00000.json").exists() or not ends:
             return Ran(place=place, seconds=seconds, problem=problem or "it ended before it trained")
-        return _judged(place, ended, changes, seconds, problem)
+        # What only some of the ranks do can be changed on those only.
+        applied = {name: lines for end in reversed(ends) for name, lines in end.applied.items()}
+        return _judged(place, revise(ends[0], applied=applied), changes, seconds, problem)
 
     def _start(self, place: Path, out: Path, changes: Sequence[SettingChange], *, deep: bool) -> str:
         """Run the command to its end; why it ended badly, empty where it did not."""

@@ -1,9 +1,10 @@
 """Measure changes in turns with the baseline until it is known what each saves, then those that help together."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Protocol
 
 from profilerkit.compare.steps import step_change
@@ -26,7 +27,7 @@ HALF_WIDTH = 0.03
 MOST_WAITED, MOST_AGAIN = 0.15, 3
 #: All together save at least this share of what they save one after another, or each is tried without (a choice).
 WHOLE = 0.9
-#: What a change adds to the others is worth keeping from here on, share of the step (a choice).
+#: What a change saves, or adds to what others do, is worth having from here on, share of the step (a choice).
 WORTH = 0.01
 
 
@@ -52,7 +53,7 @@ class Search:
         *,
         budget_s: float,
         say: Callable[[str], object],
-        redrawn: Collection[str] = (),
+        effects: Mapping[str, str] = MappingProxyType({}),
         takes_differences: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,13 +63,14 @@ class Search:
             runs: what runs the command.
             budget_s: wall clock for all runs.
             say: told what goes on, one line each.
-            redrawn: settings that draw other random numbers: different losses alone do not speak against them.
+            effects: what settings may do to the losses. Different losses alone do not speak against one by which other
+                random numbers are ``redrawn``; one that makes them ``differs`` never leaves them within rounding.
             takes_differences: advise changes that change the numbers too.
             clock: seconds.
         """
         self._runs = runs
         self._say = say
-        self._redrawn = redrawn
+        self._effects = effects
         self._takes_differences = takes_differences
         self._clock = clock
         self._began_s = clock()
@@ -130,7 +132,9 @@ class Search:
             return True
         if saving is None or min(len(made), len(self._baseline)) < FEWEST_RUNS:
             return False
-        is_decided = saving.low > 0 or saving.high < 0 or max(saving.high, -saving.low) <= HALF_WIDTH
+        if saving.high < WORTH:
+            return True  # nobody needs to know how much it costs
+        is_decided = saving.low > 0 or max(saving.high, -saving.low) <= HALF_WIDTH
         return is_decided and (saving.high - saving.low) / 2 <= HALF_WIDTH
 
     # What helps together
@@ -151,12 +155,17 @@ class Search:
         self._together = whole
 
     def _helpful(self) -> list[Candidate]:
-        """What is faster for certain and may be advised, the largest saving first."""
+        """What is faster for certain and may be advised, the largest saving first; of two values of a setting one."""
         found = [one for one in self._singles if one in self._made and self._may_advise(self._attempt(one))]
-        return sorted(found, key=lambda one: -self._expected(one))
+        best, taken = list[Candidate](), set[str]()
+        for one in sorted(found, key=lambda one: -self._expected(one)):
+            if not one.settings <= taken:
+                best.append(one)
+                taken |= one.settings
+        return best
 
     def _may_advise(self, attempt: Attempt) -> bool:
-        only_redraws = all(change.setting in self._redrawn for change in attempt.changes)
+        only_redraws = all(self._effects.get(change.setting) == "redrawn" for change in attempt.changes)
         is_probe = any(change.setting == "ceiling" for change in attempt.changes)
         may_differ = self._takes_differences or only_redraws
         return attempt.outcome == "faster" and not is_probe and (attempt.numbers != "differs" or may_differ)
@@ -175,9 +184,10 @@ class Search:
 
     def _measured(self, candidates: Sequence[Candidate]) -> Candidate:
         one = joined(candidates)
-        if one not in self._made:
+        known = next((other for other in self._made if other.name == one.name), None)
+        if known is None:
             self._in_turns([one])
-        return one
+        return known or one
 
     # What is known
 
@@ -200,6 +210,8 @@ class Search:
         numbers, apart, own = compared(
             [ran.ended.losses for ran in self._baseline], [ran.ended.losses for ran in useful]
         )
+        if numbers == "rounding" and any(self._effects.get(name) == "differs" for name in candidate.settings):
+            numbers = "differs"
         problem = next((ran.problem for ran in made if ran.problem), "" if made else "there was no time left for it")
         reason = problem
         if numbers == "unknown" and apart is not None and own is not None:

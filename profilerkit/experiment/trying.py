@@ -70,10 +70,10 @@ class Trying:
     ) -> None:
         """Prepare. ``fixes`` are tried beside what the first run proposes; the rest is as ``Search`` takes it."""
         self._known = known_settings()
-        redrawn = [name for name, setting in self._known.items() if setting.numbers == "redrawn"]
+        effects = {name: setting.numbers for name, setting in self._known.items()}
         self._runs, self._fixes = runs, fixes
         self._has_steps = runs.steps > 0
-        self.search = Search(runs, budget_s=budget_s, say=say, redrawn=redrawn, takes_differences=takes_differences)
+        self.search = Search(runs, budget_s=budget_s, say=say, effects=effects, takes_differences=takes_differences)
 
     def first(self) -> Ran:
         """Run it as it is, and diagnose it.
@@ -100,7 +100,7 @@ class Trying:
         outcomes = first.report.outcomes
         if left := by_hand(outcomes, self._known):
             self.search.notes.append(f"Not tried, as it needs a change of your code: {'; '.join(left)}.")
-        wanted = [*self._fixes, *candidates_of(outcomes, self._known)]
+        wanted = candidates_of(outcomes, self._known, self._fixes)
         if not wanted:
             self.search.notes.append("No finding proposes a change that can be made here: the usual ones were tried.")
         self.search.search(wanted or USUAL[bool(first.report.run.devices)])

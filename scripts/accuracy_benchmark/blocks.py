@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from accuracy_benchmark.scenario import Build, Scenario
@@ -27,9 +28,13 @@ def batches(training: Training) -> Iterator[Any]:
         yield from training.loader
 
 
-def block_s(build: Build, job: Job, warm: int, measured: int) -> float:
-    """Mean time of a step. The mean, because costs that come every so many steps are missing from most of them."""
+def block(build: Build, job: Job, warm: int, measured: int) -> tuple[float, torch.Tensor]:
+    """Mean time of a step, and what the parameters are then.
+
+    The mean, because costs that come every so many steps are missing from most of them.
+    """
     job.place.mkdir(parents=True)
+    torch.manual_seed(0)
     training = build(job)
     source = batches(training)
     try:
@@ -38,7 +43,8 @@ def block_s(build: Build, job: Job, warm: int, measured: int) -> float:
         start_s = time.perf_counter()
         for _ in range(measured):
             training.step(next(source))
-        return (time.perf_counter() - start_s) / measured
+        step_s = (time.perf_counter() - start_s) / measured
+        return step_s, torch.nn.utils.parameters_to_vector(training.model.parameters()).detach()
     finally:
         source.close()
         training.close()
@@ -48,20 +54,26 @@ def block_s(build: Build, job: Job, warm: int, measured: int) -> float:
         shutil.rmtree(job.place)
 
 
-def measure(scenario: Scenario, place: Path, rank: int, rounds: tuple[int, int]) -> list[list[float]]:
-    """Seconds per step: one row for the program as it is and one for each fix, one column per block."""
+def measure(scenario: Scenario, place: Path, rank: int, rounds: tuple[int, int]) -> dict[str, object]:
+    """Return seconds per step and whether the numbers are others.
+
+    ``blocks_s`` has one row for the program as it is and one for each fix, one column per block; ``differs`` tells of
+    each fix whether any parameter is another one than without it after the same steps.
+    """
     programs = [scenario.bad, *(fix.build for fix in scenario.fixes)]
     found: list[list[float]] = [[] for _ in programs]
+    ends: list[torch.Tensor] = [torch.empty(0) for _ in programs]
     steps = scenario.warm + scenario.block
     for turn in range(rounds[1]):
         order = list(range(len(programs)))
         for index in [*order, *reversed(order)]:
             job = Job(place / f"block{rank}", steps + 2 * scenario.block, rank, scenario.ranks)
-            found[index].append(block_s(programs[index], job, scenario.warm, scenario.block))
+            step_s, ends[index] = block(programs[index], job, scenario.warm, scenario.block)
+            found[index].append(step_s)
         wanted = CLEAR if turn + 1 < PATIENT_ROUNDS else MOST_HALF_WIDTH
         if turn + 1 >= rounds[0] and _agreed(partial(_is_known, found, wanted), scenario.ranks):
             break
-    return found
+    return {"blocks_s": found, "differs": [not torch.equal(ends[0], end) for end in ends[1:]]}
 
 
 def _is_known(found: list[list[float]], half_width: float) -> bool:

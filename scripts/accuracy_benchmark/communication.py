@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from accuracy_benchmark.scenario import HEALTHY, Build, Fix, Scenario
+from accuracy_benchmark.scenario import HEALTHY, Build, Fix, Scenario, changed
 from accuracy_benchmark.training import Job, Net, Training, compute, loader, sample, slept, train
 
 _BOUND = ("comm-bound",)
@@ -192,7 +192,8 @@ SCENARIOS = (
     ),
     Scenario(
         "C30", "rank 1 fetches slowly", "input", ("input-bound",), _late_input(0), ("fetch",), ("CO003",),
-        (Fix("rank 1: num_workers 0 → 2", ("IN002", "CO003", "IN001"), _late_input(2)),), ranks=2, rank=_LATE_RANK,
+        (changed("num_workers", 0, 2, ("IN002", "CO003", "IN001"), _late_input, "rank 1: {} {} → {}"),),
+        ranks=2, rank=_LATE_RANK,
     ),
     Scenario(
         "C31", "rank 1 has twice the work", "compute", ("compute-bound",), _late_compute(2, 4),
@@ -208,7 +209,7 @@ SCENARIOS = (
     ),
     Scenario(
         "C34", "gradients are reduced in each micro-batch", "communication", _BOUND, _accumulated(no_sync=False),
-        (), ("CO007",), (Fix("no_sync()", ("CO007",), _accumulated(no_sync=True)),), ranks=2,
+        (), ("CO007",), (Fix("no_sync()", ("CO007",), _accumulated(no_sync=True), "no_sync"),), ranks=2,
     ),
     Scenario(
         "C36", "fetching hidden behind communication", "communication", _BOUND, _hidden_input(0.012, 32 * _MIB), (),

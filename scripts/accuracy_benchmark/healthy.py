@@ -1,10 +1,11 @@
 """Runs in which nothing is to gain, some of which look as if there were."""
 
 import time
+from functools import partial
 
 import torch
 
-from accuracy_benchmark.scenario import HEALTHY, Build, Fix, Scenario
+from accuracy_benchmark.scenario import HEALTHY, Build, Scenario, changed
 from accuracy_benchmark.training import Job, Net, Training, compute, loader, sample, slept, train
 
 _COMPUTE_S = 0.020
@@ -64,11 +65,11 @@ SCENARIOS = (
     Scenario("C01", "healthy: two workers feed a step of 20 ms", "healthy", HEALTHY, _fed(0.008, 2)),
     Scenario(
         "C02", "healthy: no workers, but a batch takes 0.2 ms", "healthy", HEALTHY, _fed(0.0002, 0),
-        fixes=(Fix("num_workers 0 → 2", ("IN002", "IN003"), _fed(0.0002, 2)),),
+        fixes=(changed("num_workers", 0, 2, ("IN002", "IN003"), partial(_fed, 0.0002)),),
     ),
     Scenario(
         "C09", "an input stall that prefetching hides", "healthy", HEALTHY, _fed(0.030, 2),
-        fixes=(Fix("num_workers 2 → 4", ("IN001", "IN003"), _fed(0.030, 4)),), warm=10,
+        fixes=(changed("num_workers", 2, 4, ("IN001", "IN003"), partial(_fed, 0.030)),), warm=10,
     ),
     Scenario("C10", "a cold cache in the first epoch, warm later", "healthy", HEALTHY, _cold_cache, steps=80),
     Scenario("C22", "the first 4 steps are 15 times slower", "healthy", HEALTHY, _slow_start),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from accuracy_benchmark.scenario import Build, Fix, Scenario, more_workers
+from accuracy_benchmark.scenario import Build, Fix, Scenario, changed
 from accuracy_benchmark.training import Job, Net, Training, loader, sample, slept, spin, spun, train
 
 _COMPUTE_S = 0.020
@@ -97,22 +97,25 @@ def _threaded(threads: int) -> Build:
 SCENARIOS = (
     Scenario(
         "C03", "fetching sleeps 24 ms, no workers", "input", _BOUND, _slept(0.024, 0), ("fetch",), ("IN001", "IN002"),
-        (more_workers(0, 2, ("IN002", "IN001"), partial(_slept, 0.024)),),
+        (changed("num_workers", 0, 2, ("IN002", "IN001"), partial(_slept, 0.024)),),
     ),
     Scenario(
         "C04", "fetching sleeps 60 ms, one worker", "input", _BOUND, _slept(0.060, 1), ("fetch",), ("IN003",),
-        (more_workers(1, 3, ("IN003",), partial(_slept, 0.060)),), warm=8,
+        (changed("num_workers", 1, 3, ("IN003",), partial(_slept, 0.060)),), warm=8,
     ),
     Scenario(
         "C05", "decoding spins 16 ms, no workers", "input", _BOUND, _spun(0.016, 0), ("prep",), ("IN002", "IN007"),
-        (more_workers(0, 1, ("IN002",), partial(_spun, 0.016)),),
+        (changed("num_workers", 0, 1, ("IN002",), partial(_spun, 0.016)),),
     ),
     Scenario(
         "C06", "decoding needs three times the cores", "input", _BOUND, _spun(0.030 * _CORES, _CORES, _SHORT_S),
         ("prep",), ("IN005", "IN007"),
         (
             Fix("decoding at half the cost", ("IN007", "IN005"), _spun(0.015 * _CORES, _CORES, _SHORT_S)),
-            Fix("twice the workers", ("IN003", "IN002"), _spun(0.030 * _CORES, 2 * _CORES, _SHORT_S)),
+            changed(
+                "num_workers", _CORES, 2 * _CORES, ("IN003", "IN002"),
+                partial(_spun, 0.030 * _CORES, compute_s=_SHORT_S),
+            ),
         ),
         warm=8, fills_host=True,
     ),
@@ -122,11 +125,11 @@ SCENARIOS = (
     ),
     Scenario(
         "C08", "one in 8 batches is slow, prefetch_factor=2", "input", _BOUND, _bursty(2), ("fetch",),
-        ("IN004", "IN003"), (Fix("prefetch_factor 2 → 8", ("IN004",), _bursty(8)),), steps=96, block=24, warm=16,
+        ("IN004", "IN003"), (changed("prefetch_factor", 2, 8, ("IN004",), _bursty),), steps=96, block=24, warm=16,
     ),
     Scenario(
         "C11", "workers start anew in each short epoch", "input", _BOUND, _short_epochs(persistent=False), (),
-        ("IN011",), (Fix("persistent_workers=True", ("IN011",), _short_epochs(persistent=True)),),
+        ("IN011",), (Fix("persistent_workers=True", ("IN011",), _short_epochs(persistent=True), "persistent_workers"),),
         block=20, warm=10, steps=80,
     ),
     Scenario(

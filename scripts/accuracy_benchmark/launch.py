@@ -4,7 +4,9 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from measured_processes import SILENT, environment, wait
@@ -13,18 +15,19 @@ from accuracy_benchmark.scenario import Scenario
 
 PROGRAM = Path(__file__).with_name("program.py")
 _MOST_SECONDS = 300
+_NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 
 def run(
-    mode: str, scenario: Scenario, place: Path, rounds: tuple[int, int] = (1, 1), workers: int | None = None
+    mode: str, scenario: Scenario, place: Path, rounds: tuple[int, int] = (1, 1), values: Mapping[str, Any] = _NO_VALUES
 ) -> dict[str, Any]:
     """What ``program.py`` writes. Raises RuntimeError with the end of what it printed when it fails.
 
-    ``workers`` are those that a finding proposes.
+    ``values`` are those of the settings that are changed.
     """
     out = place / f"{mode}.json"
     command = [sys.executable, PROGRAM, mode, scenario.code, out, place / mode, f"{rounds[0]}-{rounds[1]}"]
-    command += [] if workers is None else [str(workers)]
+    command += [json.dumps(dict(values))]
     (place / mode).mkdir()
     started = [
         subprocess.Popen(command, env={**environment(), **where}, cwd=place, **SILENT) for where in _ranks(scenario)
@@ -33,6 +36,13 @@ def run(
     if not out.exists():
         raise RuntimeError(f"{scenario.code}, {mode}: {failed}")
     return json.loads(out.read_text("utf-8"))
+
+
+def plain(scenario: Scenario, place: Path) -> list[str | Path]:
+    """The command that trains the program with the fault, and knows nothing of profilerkit."""
+    many = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(scenario.ranks))
+    launcher = many if scenario.ranks > 1 else ()
+    return [sys.executable, *launcher, PROGRAM, "plain", scenario.code, place / "plain.json", place / "plain", "1-1"]
 
 
 def _ranks(scenario: Scenario) -> list[dict[str, str]]:

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from accuracy_benchmark.scenario import Build, Fix, Scenario, more_workers
+from accuracy_benchmark.scenario import Build, Fix, Scenario, changed
 from accuracy_benchmark.training import Net, loader, nothing, slept, spin, train
 
 _COMPUTE_S = 0.020
@@ -21,9 +21,9 @@ SCENARIOS = (
         "C35", "10 ms of fetching and 8 ms of Python", "mixed", ("input-bound", "overhead-bound"), _both(0, 0.008), (),
         ("IN001", "IN002"),
         (
-            more_workers(0, 2, ("IN002",), partial(_both, python_s=0.008)),
+            changed("num_workers", 0, 2, ("IN002",), partial(_both, python_s=0.008)),
             Fix("no Python", ("OV001", "OV005"), _both(0, 0.0)),
-            more_workers(0, 2, (), partial(_both, python_s=0.0), "num_workers {} → {}, no Python"),
+            changed("num_workers", 0, 2, (), partial(_both, python_s=0.0), "{} {} → {}, no Python"),
         ),
     ),
 )  # fmt: skip

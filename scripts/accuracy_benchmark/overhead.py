@@ -244,11 +244,11 @@ SCENARIOS = (
     ),
     Scenario(
         "C18", "an optimizer that goes through 400 parameters", "overhead", _BOUND, _optimizer(fused=False),
-        ("launch",), ("CP006", "OV001"), (Fix("fused=True", ("CP006", "OV001"), _optimizer(fused=True)),),
+        ("launch",), ("CP006", "OV001"), (Fix("fused=True", ("CP006", "OV001"), _optimizer(fused=True), "fused"),),
     ),
     Scenario(
         "C19", "garbage collections over many live objects", "overhead", _BOUND, _collected(frozen=False), ("gc",),
-        ("OV004",), (Fix("gc.freeze()", ("OV004",), _collected(frozen=True)),),
+        ("OV004",), (Fix("gc.freeze()", ("OV004",), _collected(frozen=True), "gc_freeze"),),
     ),
     Scenario(
         "C20", "a checkpoint of 80 ms every 10 steps", "overhead", _BOUND, _checkpointed(background=False),

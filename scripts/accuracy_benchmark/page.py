@@ -1,7 +1,5 @@
-"""The accuracy report as one offline HTML page: goals, confusion matrix, savings scatter, scenarios, other tools."""
+"""The accuracy report as one offline HTML page: goals, confusion matrix, scenarios with their savings, other tools."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from machine import words as machine_words
@@ -9,69 +7,21 @@ from pages import environment
 
 from accuracy_benchmark import peers
 
-#: Colour of a row's family; ``healthy`` and ``mixed`` have none of their own.
-_COLOURS = {"healthy": "good", "mixed": "other"}
-#: The scatter, in its own units: percent of the step, from a fix that does harm to one that saves nearly all.
-_LOWEST, _HIGHEST, _SIZE = -20.0, 100.0, 480.0
-_TICKS = (0, 20, 40, 60, 80, 100)
-
-
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """One fix in the scatter: where it lies, its two intervals, its colour, and its words."""
-
-    x: float
-    y: float
-    left: float
-    right: float
-    top: float
-    bottom: float
-    colour: str
-    label: str
-
 
 def render(document: dict[str, Any]) -> str:
     """The page; everything that came from a report or a tool is escaped."""
-    made = environment(percent=_percent, signed=_signed, score=_score, goal=_goal, result=_result, short=_short)
+    made = environment(
+        percent=_percent, signed=_signed, score=_score, goal=_goal, result=_result, short=_short, also=_also
+    )
     return made.get_template("accuracy_benchmark/page.html.j2").render(
         document=document,
         headline=_headline(document),
         machine=_machine(document),
         judged=_judged(document),
-        dots=dots(document["rows"]),
-        ticks=[(tick, _place(tick), _SIZE - _place(tick)) for tick in _TICKS],
-        size=_SIZE,
         others=_others(document),
         tables=_tables(),
         cannot=peers.CANNOT,
     )
-
-
-def dots(rows: Sequence[dict[str, Any]]) -> list[Dot]:
-    """Every fix with a prediction in a row that was judged."""
-    found = []
-    for row in (row for row in rows if not row["skipped"]):
-        for fix in (fix for fix in row["fixes"] if fix["predicted"]):
-            truth, said = fix["truth"], fix["predicted"]
-            found.append(
-                Dot(
-                    x=_place(100 * truth["saving"]),
-                    left=_place(100 * truth["low"]),
-                    right=_place(100 * truth["high"]),
-                    y=_SIZE - _place(100 * said["expected"]),
-                    top=_SIZE - _place(100 * said["high"]),
-                    bottom=_SIZE - _place(100 * said["low"]),
-                    colour=_COLOURS.get(row["family"], row["family"]),
-                    label=f"{row['code']} {fix['what']}: predicted {_percent(said['expected'])}, "
-                    f"measured {_percent(truth['saving'])}",
-                )
-            )
-    return found
-
-
-def _place(percent: float) -> float:
-    """Distance from the axis, in the figure's units."""
-    return round(_SIZE * (min(max(percent, _LOWEST), _HIGHEST) - _LOWEST) / (_HIGHEST - _LOWEST), 1)
 
 
 def _percent(value: float | None, digits: int = 0) -> str:
@@ -106,6 +56,17 @@ def _result(row: dict[str, Any]) -> str:
     if row["skipped"]:
         return "skipped"
     return "right" if row["leaf_is_right"] else "family right" if row["family_is_right"] else "wrong"
+
+
+def _also(row: dict[str, Any]) -> str:
+    """What was tried and is no fix of the scenario, with what came of it."""
+    known = [fix["tried"] for fix in row["fixes"]]
+    return "; ".join(
+        f"{one['what']}: {_percent(one['saving']['expected']) if one['saving'] else one['reason']}"
+        f"{', kept' if one['kept'] else ''}"
+        for one in (row["tried"] or {"attempts": ()})["attempts"]
+        if one not in known
+    )
 
 
 def _short(text: str, most: int = 90) -> str:

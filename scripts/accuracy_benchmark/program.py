@@ -1,7 +1,8 @@
-"""One process of a scenario: ``program.py MODE SCENARIO OUT PLACE ROUNDS [WORKERS]``; of two as torchrun starts them.
+"""One process of a scenario: ``program.py MODE SCENARIO OUT PLACE ROUNDS [VALUES]``; of two as torchrun starts them.
 
-``record`` trains the program with the fault under ``profilerkit.profile`` and leaves ``PLACE/run``; ``truth`` measures
-blocks of it and of its fixes, with nothing recorded; ``traceml`` trains it as TraceML asks for. Rank 0 writes ``OUT``.
+``record`` trains the program with the fault under ``profilerkit.profile`` and leaves ``PLACE/run``; ``plain`` trains
+it and knows nothing of profilerkit, for ``profilerkit try``; ``truth`` measures blocks of it and of its fixes, with
+nothing recorded; ``traceml`` trains it as TraceML asks for. Rank 0 writes ``OUT``.
 """
 
 import json
@@ -20,6 +21,9 @@ from accuracy_benchmark.host import Pressure
 from accuracy_benchmark.scenario import Scenario
 from accuracy_benchmark.training import Job
 
+#: More than a trial runs.
+_MOST_STEPS = 4_000
+
 
 def record(scenario: Scenario, place: Path, rank: int) -> dict[str, object]:
     """Train the program with the fault under profilerkit."""
@@ -33,6 +37,18 @@ def record(scenario: Scenario, place: Path, rank: int) -> dict[str, object]:
             for batch in prof.wrap(training.loader):
                 training.step(batch)
                 done += 1
+        training.close()
+    return {}
+
+
+def plain(scenario: Scenario, place: Path, rank: int) -> dict[str, object]:
+    """Train the program with the fault."""
+    training = scenario.bad(Job(_made(place / f"bad{rank}"), _MOST_STEPS, rank, scenario.ranks))
+    source = blocks.batches(training)
+    try:
+        for _ in range(_MOST_STEPS):
+            training.step(next(source))
+    finally:
         training.close()
     return {}
 
@@ -71,12 +87,13 @@ def main() -> None:
     found: dict[str, object]
     if mode == "record":
         found = record(scenario, place, rank)
+    elif mode == "plain":
+        found = plain(scenario, place, rank)
     elif mode == "traceml":
         found = under_traceml(scenario, place)
     else:
         least, most = (int(word) for word in sys.argv[5].split("-"))
-        fixed = scenario.as_proposed(int(sys.argv[6]) if len(sys.argv) > 6 else None)
-        found = {"blocks_s": blocks.measure(fixed, place, rank, (least, most))}
+        found = blocks.measure(scenario.as_proposed(json.loads(sys.argv[6])), place, rank, (least, most))
     found["pressure"] = pressure.ratio()
     if rank == 0:
         out.write_text(json.dumps(found), "utf-8")

@@ -5,15 +5,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from measured_processes import tried
+
 from accuracy_benchmark import launch, peers, scores
 from accuracy_benchmark.catalogue import BY_CODE
 from accuracy_benchmark.host import load_average, quiet_pressure
-from accuracy_benchmark.judge import judge, proposed_workers
+from accuracy_benchmark.judge import judge, proposed
 from accuracy_benchmark.scenario import Scenario
 from accuracy_benchmark.truth import noise, saving_interval
 from profilerkit import load
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.rules.calibrated import WITHIN
+
+#: Shows that a trial runs.
+_QUICK = ("--budget", "20", "--steps", "20")
+#: What a scenario without fixes measures.
+_NOTHING: Mapping[str, Any] = {"blocks_s": [], "differs": []}
 
 
 def row_of(
@@ -22,7 +29,7 @@ def row_of(
     """One row, and the traces of the recorded run for those that read traces.
 
     Args:
-        scenario: what is run; its fixes use as many worker processes as the report of its recorded run proposes.
+        scenario: what is run; its fixes have the values that ``try`` tried, or that the recorded run's report proposes.
         place: a directory to make.
         rounds: of blocks, at least and at most.
         installed: other tools.
@@ -44,16 +51,21 @@ def row_of(
     try:
         recorded = launch.run("record", scenario, place)
         report = load(place / "record" / "run" / "report.json")
-        count = proposed_workers(report)
-        scenario = scenario.as_proposed(count)
-        blocks_s = launch.run("truth", scenario, place, rounds, count)["blocks_s"] if scenario.fixes else []
+        trial = tried(launch.plain(scenario, place), place, _QUICK if rounds[1] == 1 else ())
+        values = proposed(report, trial)
+        scenario = scenario.as_proposed(values)
+        measured = launch.run("truth", scenario, place, rounds, values) if scenario.fixes else _NOTHING
     except (RuntimeError, OSError) as error:
         shutil.rmtree(place)
-        return {**row, "skipped": f"failed: {error}", "fixes": []}, []
-    truths = [saving_interval(blocks_s[0], fixed) for fixed in blocks_s[1:]]
+        return {**row, "skipped": f"failed: {error}", "fixes": [], "tried": None}, []
+    blocks_s = measured["blocks_s"]
+    truths = [
+        {**saving_interval(blocks_s[0], fixed), "differs": differs}
+        for fixed, differs in zip(blocks_s[1:], measured["differs"], strict=True)
+    ]
     row["host"] |= {"recorded_pressure": recorded["pressure"], "quiet_pressure_after": quiet_pressure()}
     row["blocks_s"] = blocks_s
-    row |= judge(scenario, report, truths)
+    row |= judge(scenario, report, trial, truths)
     # Where the program itself fills the host, only the pressure without it tells anything about others.
     pressures = [row["host"][name] for name in ("quiet_pressure", "quiet_pressure_after", "recorded_pressure")]
     row["skipped"] = noise(truths, pressures[:2] if scenario.fills_host or scenario.ranks > 1 else pressures)
@@ -106,7 +118,7 @@ def merged(
 
 
 def saving_words(fix: Mapping[str, Any]) -> str:
-    """``predicted → measured`` of a fix, percent."""
-    predicted = fix["predicted"]
-    promise = f"{100 * predicted['expected']:.0f}" if predicted else "–"
-    return f"{promise} → {100 * fix['truth']['saving']:.0f} %"
+    """``predicted → tried → measured`` of a fix, percent."""
+    tried = fix["tried"]["saving"] if fix["tried"] else None
+    told = [f"{100 * saving['expected']:.0f}" if saving else "–" for saving in (fix["predicted"], tried)]
+    return f"{' → '.join(told)} → {100 * fix['truth']['saving']:.0f} %"

@@ -1,7 +1,8 @@
 """What a scenario is: a training program with a known fault, the fixes that are really applied, and the label."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from accuracy_benchmark.training import Job, Training
 
@@ -19,24 +20,31 @@ class Fix:
         what: in words, for the report.
         rules: codes of the rules whose fix this is; the best finding of any of them is the prediction.
         build: the program with the change.
-        resized: the same with another number of worker processes; ``None`` where that is not what changes.
+        setting: that ``profilerkit try`` can change to the same end; empty where none is.
+        revalued: the same fix with another value of the setting; ``None`` where it has only one.
     """
 
     what: str
     rules: tuple[str, ...]
     build: Build
-    resized: Callable[[int], "Fix"] | None = None
+    setting: str = ""
+    revalued: Callable[[Any], "Fix"] | None = None
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is the change of a setting, and nothing more."""
+        return bool(self.setting and self.rules)
 
 
-def more_workers(
-    now: int, then: int, rules: tuple[str, ...], build: Callable[[int], Build], what: str = "num_workers {} → {}"
+def changed(
+    setting: str, now: int, then: int, rules: tuple[str, ...], build: Callable[[int], Build], what: str = "{} {} → {}"
 ) -> Fix:
-    """Another number of worker processes: ``then``, unless a finding proposes another one."""
+    """Another value of a setting: ``then``, unless another one is proposed. Part of a larger fix if it has no rules."""
 
-    def resized(count: int) -> Fix:
-        return Fix(what.format(now, count), rules, build(count), resized)
+    def revalued(value: int) -> Fix:
+        return Fix(what.format(setting, now, value), rules, build(value), setting, revalued)
 
-    return resized(then)
+    return revalued(then)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +83,9 @@ class Scenario:
     rank: int | None = None
     fills_host: bool = False
 
-    def as_proposed(self, count: int | None) -> "Scenario":
-        """With as many worker processes in its fixes as a finding proposes; unchanged where none does."""
-        if count is None:
-            return self
-        return replace(self, fixes=tuple(fix.resized(count) if fix.resized else fix for fix in self.fixes))
+    def as_proposed(self, values: Mapping[str, Any]) -> "Scenario":
+        """With the proposed value of each setting in its fixes; with their own where none is proposed."""
+        fixes = (
+            fix.revalued(values[fix.setting]) if fix.revalued and fix.setting in values else fix for fix in self.fixes
+        )
+        return replace(self, fixes=tuple(fixes))

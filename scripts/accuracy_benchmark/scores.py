@@ -1,6 +1,5 @@
 """The scores over all rows that a quiet host let us judge, and the goals they are held against."""
 
-import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -39,7 +38,14 @@ GOALS = (
     Goal("error_median", "predicted against measured saving, median", "points", most=4.0),
     Goal("error_p90", "predicted against measured saving, 90th percentile", "points", most=10.0),
     Goal("coverage", "measured savings inside the promised interval", "ratio", least=0.80, most=0.95),
+    Goal("found", "best fix is a switch: found and kept by try", "ratio", least=0.90),
+    Goal("tried_p90", "measured by try against the stopwatch, 90th percentile", "points", most=3.0),
+    Goal("kept_harm", "changes that try keeps and that do harm", "ratio", most=0.0),
+    Goal("unsaid", "other numbers that try calls the same", "ratio", most=0.0),
+    Goal("false_wins", "healthy runs in which try keeps a change", "ratio", most=0.02),
 )
+#: A fix that lengthens the step by more than this share of it does harm.
+HARM = -0.02
 
 
 def scores(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -64,28 +70,38 @@ def scores(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "bias": 100.0 * statistics.fmean(fix["error"] for fix in told) if told else None,
         "coverage": _share(told, "covered"),
         "harm": _share([fix for fix in fixes if fix["advised"]], "harm"),
-        "order": order(judged),
-        "errors": relative_errors(told),
         "within": within(rows),
+        **trying(judged),
     }
 
 
-def relative_errors(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By rules and method, how far predictions are off relative to themselves: what §3.1 of the method calls model_err.
-
-    >>> fix = {"predicted": {"rule": "IN002", "method": "replay", "expected": 0.5}, "error": 0.05}
-    >>> relative_errors([fix])
-    [{'rules': 'IN', 'method': 'replay', 'fixes': 1, 'rms': 0.1}]
-    """
-    found: dict[tuple[str, str], list[float]] = {}
-    for fix in told:
-        said = fix["predicted"]
-        if said["expected"] > 0:
-            found.setdefault((said["rule"][:2], said["method"]), []).append(fix["error"] / said["expected"])
-    return [
-        {"rules": rules, "method": method, "fixes": len(errors), "rms": float(np.sqrt(np.mean(np.square(errors))))}
-        for (rules, method), errors in sorted(found.items())
+def trying(judged: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How ``profilerkit try`` did, held against the stopwatch; rows that it did not run count nowhere."""
+    rows = [row for row in judged if row["tried"]]
+    healthy = [row for row in rows if row["family"] == "healthy"]
+    winning = [fix for row in rows if (fix := winner(row)) is not None]
+    tried = [fix for row in rows for fix in row["fixes"] if fix["tried"]]
+    kept = [fix for fix in tried if fix["tried"]["kept"]]
+    apart = [
+        100.0 * abs(fix["tried"]["saving"]["expected"] - fix["truth"]["saving"])
+        for fix in tried
+        if fix["tried"]["saving"]
     ]
+    same = [fix for fix in tried if fix["tried"]["numbers"] == "same"]
+    return {
+        "switches": len(winning),
+        "found": _ratio([bool(fix["tried"] and fix["tried"]["kept"]) for fix in winning]),
+        "tried_p90": float(np.percentile(apart, 90)) if apart else None,
+        "kept_harm": _ratio([fix["truth"]["saving"] < HARM for fix in kept]),
+        "unsaid": _ratio([fix["truth"]["differs"] for fix in same]),
+        "false_wins": _ratio([any(one["kept"] for one in row["tried"]["attempts"]) for row in healthy]),
+    }
+
+
+def winner(row: dict[str, Any]) -> dict[str, Any] | None:
+    """The fix that saves most and is a switch; ``None`` where no switch is worth having."""
+    worth = [fix for fix in row["fixes"] if fix["is_switch"] and fix["truth"]["low"] >= WORTH]
+    return max(worth, key=lambda fix: fix["truth"]["saving"], default=None)
 
 
 def within(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -156,43 +172,9 @@ def macro_f1(pairs: Sequence[tuple[str, str]]) -> float | None:
     return statistics.fmean(found) if found else None
 
 
-def order(rows: Sequence[dict[str, Any]]) -> float | None:
-    """Spearman's rank correlation of predicted and true savings of the fixes of a row, mean over rows with several.
-
-    A fix that no finding proposes is predicted to save nothing; one that no rule could propose is left out.
-    """
-    found = []
-    for row in rows:
-        fixes = [fix for fix in row["fixes"] if fix["rules"]]
-        if len(fixes) > 1:
-            predicted = [fix["predicted"]["expected"] if fix["predicted"] else 0.0 for fix in fixes]
-            found.append(spearman(predicted, [fix["truth"]["saving"] for fix in fixes]))
-    return statistics.fmean(found) if found else None
-
-
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Correlation of ranks, ties shared; 0 where one side is all ties.
-
-    >>> spearman([1, 2, 3], [10, 30, 20])
-    0.5
-    """
-    ranks = [_ranks(values) for values in (first, second)]
-    spread = [float(np.std(values)) for values in ranks]
-    if not all(spread):
-        return 0.0
-    return round(
-        float(np.mean(np.prod([values - np.mean(values) for values in ranks], axis=0))) / float(np.prod(spread)), 9
-    )
-
-
-def _ranks(values: Sequence[float]) -> Any:
-    ordered = sorted(values)
-    place = {
-        value: statistics.fmean(index for index, _ in group)
-        for value, group in ((key, list(found)) for key, found in itertools.groupby(enumerate(ordered), lambda e: e[1]))
-    }
-    return np.asarray([place[value] for value in values])
-
-
 def _share(rows: Sequence[dict[str, Any]], name: str) -> float | None:
-    return sum(bool(row[name]) for row in rows) / len(rows) if rows else None
+    return _ratio([bool(row[name]) for row in rows])
+
+
+def _ratio(found: Sequence[bool]) -> float | None:
+    return sum(found) / len(found) if found else None

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from measured_processes import environment
+from measured_processes import environment, tried
 
 from profilerkit import analyze
 from profilerkit.errors import ProfilerkitError
 from profilerkit.model.finding import Finding, in_order
+from profilerkit.model.trial import Attempt
 
 _MOST_SECONDS = 300
 #: Records a program that does not know profilerkit in a ``profile()`` block: arguments are the run directory, the
@@ -24,7 +25,7 @@ out, sys.argv = sys.argv[1], sys.argv[2:]
 with profilerkit.profile(out):
     runpy.run_path(sys.argv[0], run_name="__main__")
 """
-_TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 FOUND_FIRST = 2
 
 
@@ -40,6 +41,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         fixed: arguments that apply the fix, for programs that print their training time after ``TRAIN``.
         late: the late rank.
         ways: how it is recorded: in a ``profile()`` block, under ``profilerkit run``.
+        setting: whose change is the fix, for programs that have such a fix.
     """
 
     bounds: tuple[str, ...]
@@ -49,23 +51,24 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     fixed: tuple[str, ...] | None = None
     late: int | None = None
     ways: tuple[str, ...] = ("profile", "run")
+    setting: str = ""
 
 
 PROGRAMS = {
-    "anomaly_left_on": Program(bounds=("overhead-bound",), causes=("OV009",)),
+    "anomaly_left_on": Program(bounds=("overhead-bound",), causes=("OV009",), setting="anomaly"),
     "busy_host_transforms": Program(bounds=("input-bound",), causes=("IN001", "IN002"), arguments=()),
     "collate_lists": Program(bounds=("input-bound",), causes=("IN007", "IN008")),
     "cow_workers": Program(bounds=("input-bound", "memory-bound"), causes=("ME004",)),
-    "ddp_accum": Program(bounds=("comm-bound",), causes=("CO007",), ranks=2),
+    "ddp_accum": Program(bounds=("comm-bound",), causes=("CO007",), ranks=2, setting="no_sync"),
     "ddp_uneven": Program(bounds=("compute-bound",), causes=("CO003",), ranks=2, late=1),
-    "epoch_restart": Program(bounds=("input-bound",), causes=("IN011",)),
+    "epoch_restart": Program(bounds=("input-bound",), causes=("IN011",), setting="persistent_workers"),
     "few_busy_steps": Program(bounds=("inconclusive", "compute-bound", "overhead-bound"), causes=(), arguments=("4",)),
     "frequent_eval": Program(bounds=("overhead-bound",), causes=("RU002",), arguments=("20",), fixed=("40",)),
     "grad_histograms": Program(bounds=("overhead-bound",), causes=("OV010",)),
     "graph_grows": Program(bounds=("overhead-bound", "compute-bound", "balanced"), causes=("RU009",)),
     "manual_sgd_eval": Program(bounds=("overhead-bound",), causes=("RU002",), arguments=()),
     "one_batch_eval": Program(bounds=("overhead-bound",), causes=("RU002",), arguments=("1",)),
-    "recompile_step": Program(bounds=("overhead-bound",), causes=("OV006",)),
+    "recompile_step": Program(bounds=("overhead-bound",), causes=("OV006",), setting="compile_dynamic"),
     "stateful_ctx": Program(
         bounds=("input-bound",), causes=("IN003", "IN005", "IN006"), arguments=("OUT", "1"), ways=("profile",)
     ),
@@ -154,6 +157,16 @@ def measured_saving(name: str, programs: Path, place: Path, rounds: int) -> tupl
         before, after = (_time(program, fixed, programs / f"{name}.py", programs, place) for fixed in (False, True))
         ratios.append(1 - after / before)
     return min(ratios), max(ratios)
+
+
+def tried_saving(name: str, programs: Path, place: Path) -> tuple[Attempt | None, list[Attempt]]:
+    """What ``profilerkit try`` measured of the fix, ``None`` where it did not try it; and the other attempts."""
+    program = PROGRAMS[name]
+    launcher = _TORCHRUN if program.ranks > 1 else ()
+    command = [sys.executable, *launcher, str(programs / f"{name}.py"), "-", "--mode", "plain"]
+    trial = tried(command, place, variables={"PYTHONDONTWRITEBYTECODE": "1"})
+    fix = next((one for one in trial.attempts if [c.setting for c in one.changes] == [program.setting]), None)
+    return fix, [one for one in trial.attempts if one is not fix]
 
 
 def _time(program: Program, fixed: bool, script: Path, programs: Path, place: Path) -> float:

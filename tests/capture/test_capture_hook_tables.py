@@ -40,6 +40,9 @@ def users():
     def second(*_step):
         called.count += 1
 
+    for table in (optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks):
+        for key in [key for key, hook in table.items() if hook is patches.nothing]:  # places that other tests left
+            del table[key]
     pre, post = optim.register_optimizer_step_pre_hook, optim.register_optimizer_step_post_hook
     handles = [register(hook) for register in (pre, post) for hook in (first, second)]
     yield called

@@ -253,6 +253,13 @@ def test_a_model_computes_in_half_precision_and_returns_single():
     assert max(abs(a - b) for a, b in zip(trial.losses, tried(model=Model())[0].losses, strict=True)) > 0
 
 
+def test_a_profiler_of_the_program_that_takes_stacks_sees_its_models_and_optimizers():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True, with_modules=True):
+        trial, _ = tried(("autocast", "bf16"))
+    assert (trial.ended, trial.steps) == ("steps", 5)
+    assert trial.document()["applied"]["autocast"]
+
+
 def test_a_copy_of_a_changed_model_computes_with_its_own_weights():
     import copy
 

@@ -147,7 +147,7 @@ def test_what_would_be_a_guess_is_refused_with_the_reason(name, tmp_path):
     text, reason = REFUSED[name]
     patch, notes = written(tmp_path, f"{text}\n", kept(("num_workers", 3), lines=(1,)))
     assert patch == ""
-    assert notes == (f"Not in the patch: num_workers  → 3. Reason: {reason}.",)
+    assert notes == (f"Not in the patch: num_workers = 3. Reason: {reason}.",)
 
 
 def test_a_change_is_refused_whole_where_one_of_its_lines_is(tmp_path):
@@ -198,7 +198,7 @@ def test_a_line_comes_after_the_last_import_of_torch_with_what_it_needs(tmp_path
 def test_a_line_without_a_place_is_refused(text, reason, tmp_path):
     patch, notes = written(tmp_path, text, kept(("matmul_precision", "high"), lines=()))
     assert patch == ""
-    assert notes == (f"Not in the patch: matmul_precision  → high. Reason: {reason}.",)
+    assert notes == (f"Not in the patch: matmul_precision = high. Reason: {reason}.",)
 
 
 def test_settings_without_a_place_are_left_to_be_pasted(tmp_path):

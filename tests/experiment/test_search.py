@@ -1,6 +1,8 @@
 """Changes are measured in turns with the baseline, and only what helps for certain is advised."""
 
+import json
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,9 @@ import pytest
 
 from profilerkit.compare.steps import Resampled, Timed
 from profilerkit.experiment.plan import Candidate, candidates_of, joined
-from profilerkit.experiment.runs import Ended, Ran
+from profilerkit.experiment.runs import Ended, Ran, Runner
 from profilerkit.experiment.search import MOST_RUNS, Search
-from profilerkit.model.finding import SettingChange
+from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving, SettingChange
 
 FUSED = Candidate(changes=(SettingChange("fused", False, True),))
 WORKERS = Candidate(changes=(SettingChange("num_workers", 0, 3),))
@@ -46,6 +48,7 @@ class Program:
         return self.now_s
 
     def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
+        assert name not in self.started  # each run has a directory of its own
         self.started.append(name)
         self.now_s += self.seconds
         made = {change.setting for change in changes}
@@ -94,11 +97,38 @@ def test_what_adds_nothing_beside_the_others_is_left_out() -> None:
     assert trial.together is None
 
 
+def test_of_two_values_of_a_setting_the_better_one_is_kept() -> None:
+    class Workers(Program):
+        def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
+            self.factors = {"num_workers": 0.8 if SettingChange("num_workers", 0, 2) in changes else 0.6, "fused": 0.9}
+            return super().run(name, changes, deep=deep)
+
+    two = Candidate(changes=(SettingChange("num_workers", 0, 2),))
+    assert [one.kept for one in searched(Workers({}), two, WORKERS).attempts] == [False, True]
+    trial = searched(Workers({}), two, WORKERS, FUSED)
+    assert [one.kept for one in trial.attempts] == [False, True, True]
+    assert trial.together.saving.expected == pytest.approx(1 - 0.6 * 0.9, abs=0.01)
+
+
+def test_a_change_that_is_part_of_another_one_is_measured_with_it_once() -> None:
+    both = Candidate(changes=(*WORKERS.changes, *FUSED.changes))
+    trial = searched(Program({"num_workers": 0.7, "fused": 0.94}), both, WORKERS, FUSED)
+    assert [one.kept for one in trial.attempts] == [True, True, True]
+    assert trial.together is None or trial.together.changes == both.changes
+
+
 def test_what_costs_time_is_told_and_not_advised() -> None:
     (workers,) = searched(Program({"num_workers": 1.11}), WORKERS).attempts
     assert workers.outcome == "slower"
     assert not workers.kept
     assert workers.saving.expected == pytest.approx(-0.11, abs=0.02)
+
+
+def test_what_is_not_worth_having_is_run_no_more_often_than_that_takes_to_know() -> None:
+    program = Program({"num_workers": 1.3}, noise=0.04, seed=1)
+    (workers,) = searched(program, WORKERS).attempts
+    assert (workers.outcome, workers.runs) == ("slower", 2)
+    assert workers.saving.high - workers.saving.low > 0.06
 
 
 def test_changed_losses_are_told_and_advised_only_where_the_user_takes_them() -> None:
@@ -110,9 +140,16 @@ def test_changed_losses_are_told_and_advised_only_where_the_user_takes_them() ->
     assert taken.kept
 
 
+def test_a_change_that_makes_other_numbers_is_never_within_rounding() -> None:
+    losses = {"autocast": [1.0, 0.9, 0.8 + 1e-7]}
+    for effects, numbers in (({}, "rounding"), ({"autocast": "differs"}, "differs")):
+        (bf16,) = searched(Program({"autocast": 0.6}, losses=losses), BF16, effects=effects).attempts
+        assert (bf16.numbers, bf16.kept) == (numbers, numbers == "rounding")
+
+
 def test_other_random_numbers_alone_do_not_speak_against_a_change() -> None:
     program = Program({"num_workers": 0.6}, losses={"num_workers": [1.2, 0.7, 0.9]})
-    (workers,) = searched(program, WORKERS, redrawn=["num_workers"]).attempts
+    (workers,) = searched(program, WORKERS, effects={"num_workers": "redrawn"}).attempts
     assert (workers.numbers, workers.kept) == ("differs", True)
 
 
@@ -164,3 +201,42 @@ def test_candidates_are_what_findings_propose_and_the_table_can_make() -> None:
     both = joined([WORKERS, FUSED])
     assert [change.setting for change in both.changes] == ["num_workers", "fused"]
     assert candidates_of((), {"fused"}) == ()
+
+
+def test_a_change_that_is_asked_for_and_proposed_is_tried_once() -> None:
+    saving = Saving(low=0.2, expected=0.3, high=0.4, method="replay")
+    evidence = (Evidence(label="wait", value=1.0, unit="ns", source="measured", origin="made"),)
+    finding = Finding(
+        title="t", bound="input-bound", confidence="high", why="w", evidence=evidence, saving=saving,
+        fix=Fix(text="more", changes=WORKERS.changes),
+    )  # fmt: skip
+    outcome = Outcome(rule="IN002", name="n", summary="s", status="fired", findings=(finding,))
+    asked = Candidate(changes=(SettingChange("num_workers", "as it is", 3),))
+    found = candidates_of((outcome,), {"num_workers"}, (FUSED, asked))
+    assert [one.name for one in found] == ["fused=True", "num_workers=3"]
+    assert (found[1].rules, found[1].predicted, found[1].changes) == (("IN002",), saving, WORKERS.changes)
+
+
+def test_changes_that_differ_only_in_what_a_file_name_cannot_hold_have_names_of_their_own() -> None:
+    texts = ("x" * 90 + "1", "x" * 90 + "2", "a/b", "a:b")
+    names = {Candidate(changes=(SettingChange("env:A", "", text),)).name for text in texts}
+    assert len(names) == 4
+    assert all(len(name) < 100 and "/" not in name for name in names)
+
+
+def test_what_only_some_ranks_can_change_is_changed(tmp_path: Path) -> None:
+    ends = tmp_path / "ends" / "one"
+    documents = [
+        {"refused": {"num_workers": "num_workers is 2 already"}, "losses": [1.0]},
+        {"applied": {"num_workers": []}},
+    ]
+    script = "".join(
+        f"open({str(ends / f'rank_{rank:05d}.json')!r}, 'w').write({json.dumps(document)!r});"
+        for rank, document in enumerate(documents)
+    )
+    runner = Runner(
+        command=[sys.executable, "-S", "-c", script], directory=tmp_path, start_directory="", steps=1, seconds=1
+    )
+    ran = runner.run("one", WORKERS.changes)
+    assert (ran.ended.losses, ran.ended.applied) == ([1.0], {"num_workers": []})
+    assert "already" not in ran.problem

@@ -28,17 +28,18 @@ class _Models:
         """Look at each call of a module that no other one makes."""
         module = sys.modules["torch"].nn.Module
         self._original = original = module.__call__
+        models = self
 
-        def call(self_: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # torch.profiler takes the module out of this name
             module.__call__ = original  # what it calls is not looked at, nor followed by torch.compile
             try:
-                is_new = self_ not in self._seen and tried(self._is_model, self_)[0]
+                is_new = self not in models._seen and tried(models._is_model, self)[0]
                 if is_new:
-                    self._seen.add(self_)
-                    return self._first(self_, args, kwargs)
-                return original(self_, *args, **kwargs)
+                    models._seen.add(self)
+                    return models._first(self, args, kwargs)
+                return original(self, *args, **kwargs)
             finally:
-                if self._searches:
+                if models._searches:
                     module.__call__ = call
 
         def stop() -> None:
