@@ -41,7 +41,7 @@ def tried(
 ) -> Trial:
     """What ``profilerkit try`` finds out about a command. Raises RuntimeError when it fails."""
     out = place / "try"
-    words = [sys.executable, "-m", "profilerkit", "try", "-o", out, "-f", "json", "--no-redact", *options, "--"]
+    words = [sys.executable, "-m", "profilerkit", "try", "-o", out, "-f", "json", *options, "--"]
     started = subprocess.Popen([*words, *command], env=environment() | (variables or {}), cwd=place, **SILENT)
     failed = wait([started], _MOST_TRYING_S)
     if not (out / "trial.json").exists():
