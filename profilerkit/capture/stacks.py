@@ -300,8 +300,6 @@ def _kind_of(file: str, function: str) -> str:
 
 
 def _kind_of_ours(file: str, function: str) -> str:
-    if file == "cli/demos.py":
-        return _USER
     if file == "capture/workers.py" and function == "collate":
         return "collate"
     if file in _FETCH_FILES:

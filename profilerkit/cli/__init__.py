@@ -22,7 +22,7 @@ VERBS = {
     "map": "summarise the traces of many ranks",
     "reduce": "make one report of many summaries",
     "check": "check a run against its budgets",
-    "demo": "train a small slow model, apply the fix, compare",
+    "demo": "train a small slow model, and try the fix that its report proposes",
     "export": "write a recorded run for another viewer, such as Perfetto",
     "rules": "list the rules, or explain one",
     "guide": "show the guide, or one of its pages",

@@ -14,8 +14,6 @@ from profilerkit.cli.arguments import add_no_redact, seconds, some_of
 from profilerkit.cli.console import DONE, INTERRUPTED, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, unwritten, write_all
 from profilerkit.errors import UsageError
-from profilerkit.rundir.files import read_document, write_document
-from profilerkit.rundir.layout import MANIFEST, TRIAL, RunManifest
 from profilerkit.secrets import MASK, masked_arguments
 
 if TYPE_CHECKING:
@@ -115,6 +113,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Measure, print and write; return the exit code."""
+    from profilerkit.rundir.layout import MANIFEST
+
     words: Sequence[str] = arguments.command
     recorded = Path(words[0]) if len(words) == 1 and (Path(words[0]) / MANIFEST).is_file() else None
     if recorded is not None:
@@ -132,14 +132,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     ceilings = [Candidate(changes=(SettingChange("ceiling", "none", name),)) for name in arguments.ceiling]
     fixes = [*(asked(text) for text in arguments.fix), *ceilings]
-    directory = _fresh(arguments.output, Path("runs") / f"try-{name}").absolute()
-    runner = Runner(
-        command=command,
-        directory=directory,
-        start_directory=str(Path(recording.__file__).absolute().with_name("start")),
-        steps=arguments.steps or 0,
-        seconds=arguments.time,
-    )
+    directory = fresh(arguments.output, Path("runs") / f"try-{name}").absolute()
+    runner = Runner(command=command, directory=directory, steps=arguments.steps or 0, seconds=arguments.time)
     trying = Trying(
         runner,
         fixes=fixes,
@@ -148,8 +142,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         say=lambda text: console.status(f"profilerkit: {text}"),
     )
     code = _tried(trying, console)
-    trial = trying.search.trial(name, list(masked_arguments(command)))
-    _write(trial, directory, words, recorded, arguments, console)
+    trial = with_patch(trying.search.trial(name, list(masked_arguments(command))), words)
+    written = publish(trial, directory, console, arguments.formats, redacts=not arguments.no_redact, recorded=recorded)
+    if arguments.write is not None and trial.patch:
+        written += write_all([(arguments.write, trial.patch)], console)
+    console.note(f"wrote {' and '.join(written)}")
     return code
 
 
@@ -187,6 +184,9 @@ def _command(words: Sequence[str]) -> tuple[list[str], str]:
 
 def _recorded(run: Path) -> tuple[str, ...]:
     """Return the command of a recorded run."""
+    from profilerkit.rundir.files import read_document
+    from profilerkit.rundir.layout import MANIFEST, RunManifest
+
     try:
         manifest = read_document(run / MANIFEST, RunManifest)
     except (OSError, ValueError) as error:
@@ -198,7 +198,7 @@ def _recorded(run: Path) -> tuple[str, ...]:
     return words
 
 
-def _fresh(wanted: Path | None, default: Path) -> Path:
+def fresh(wanted: Path | None, default: Path) -> Path:
     """Make a directory that was not there, or was empty."""
     if wanted is not None and wanted.is_dir() and any(wanted.iterdir()):
         raise UsageError(f"{wanted} is not empty", cause="a trial needs a directory of its own", hint="name a new one")
@@ -240,37 +240,42 @@ def _written(below: Path, since_s: float, own: Path) -> Iterator[str]:
                 yield os.path.relpath(here / name, below)
 
 
-def _write(
-    trial: "Trial",
-    directory: Path,
-    words: Sequence[str],
-    recorded: Path | None,
-    arguments: argparse.Namespace,
-    console: Console,
-) -> None:
-    """Print the answer, and write it."""
+def with_patch(trial: "Trial", words: Sequence[str]) -> "Trial":
+    """Return the trial with what it advises as a patch of the script that the words name."""
     from profilerkit.capture.changes import known_settings
     from profilerkit.experiment.patch import patch_of
     from profilerkit.model.change import revise
-    from profilerkit.report import html, json, markdown, terminal
-    from profilerkit.report.redaction import redacted_trial
-    from profilerkit.rundir.places import identity_of
 
     kept = [attempt for attempt in trial.attempts if attempt.kept]
     script = next((word for word in words if word.endswith(".py")), "")
     patch, left = patch_of(kept, known_settings(), Path.cwd(), script)
-    trial = revise(trial, patch=patch, notes=(*trial.notes, *left))
+    return revise(trial, patch=patch, notes=(*trial.notes, *left))
+
+
+def publish(
+    trial: "Trial",
+    directory: Path,
+    console: Console,
+    formats: Sequence[str] = ("html",),
+    *,
+    redacts: bool = True,
+    recorded: Path | None = None,
+) -> list[str]:
+    """Print the answer and write it, as JSON too; return what was written."""
+    from profilerkit.report import html, json, markdown, terminal
+    from profilerkit.report.redaction import redacted_trial
+    from profilerkit.rundir.files import write_document
+    from profilerkit.rundir.layout import TRIAL
+    from profilerkit.rundir.places import identity_of
+
     names = identity_of()
-    local = trial if arguments.no_redact else redacted_trial(trial, names, is_local=True)
+    local = redacted_trial(trial, names, is_local=True) if redacts else trial
     console.out(terminal.render_trial(local, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
-    shown = trial if arguments.no_redact else redacted_trial(trial, names)
+    shown = redacted_trial(trial, names) if redacts else trial
     renderers = {"html": html.render_trial, "md": markdown.render_trial, "json": json.render}
-    wanted = {"json": renderers["json"], **{name: renderers[name] for name in arguments.formats}}
+    wanted = {"json": renderers["json"], **{name: renderers[name] for name in formats}}
     pages = [Output(name, directory / f"trial{SUFFIXES[name]}") for name in wanted]
-    written = write_all(((page.path, wanted[page.format](shown)) for page in pages), console)
     # What was measured goes before what is predicted, where these runs are analyzed again.
     for run in filter(None, (directory / "first", recorded)):
         write_document(run / TRIAL, shown)
-    if arguments.write is not None and patch:
-        written += write_all([(arguments.write, patch)], console)
-    console.note(f"wrote {' and '.join(written)}")
+    return write_all(((page.path, wanted[page.format](shown)) for page in pages), console)

@@ -34,6 +34,8 @@ _MOST_START_S, _MOST_END_S = 600.0, 60.0
 #: Time for a program that was interrupted to clean up (a choice).
 _CLEAN_UP_S = 10.0
 _LAST_BYTES = 4096
+#: What is in ``PYTHONPATH`` of the command.
+_START = str(Path(__file__).parents[1] / "cli" / "start")
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,9 +95,9 @@ class Runner(msgspec.Struct, kw_only=True):
 
     command: Sequence[str]
     directory: Path
-    start_directory: str
     steps: int
     seconds: float
+    start_directory: str = _START
     longest_s: float = _MOST_START_S
 
     def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:

@@ -94,7 +94,7 @@ class Search:
             self._in_turns(self._singles)
             self._join()
             return
-        self.notes.append("The time was over before everything was measured: --budget gives it more.")
+        self.notes.append("The time was over before everything was measured: `profilerkit try --budget` gives it more.")
 
     def _in_turns(self, candidates: Sequence[Candidate]) -> None:
         """Run baseline and candidates in turns until each is settled."""

@@ -47,11 +47,11 @@ def healthy(place: Path, name: str) -> tuple[Path, ...]:
 
 
 def demo(kind: str) -> Make:
-    """Both runs of ``profilerkit demo``."""
+    """The first run of ``profilerkit demo``, and one with the fix, which is a number of workers."""
 
     def make(place: Path, name: str) -> tuple[Path, ...]:
         run(["-m", "profilerkit", "demo", kind, "--keep", "-o", name], place)
-        return place / name / "before", place / name / "after"
+        return place / name / "first", next((place / name).glob("num_workers=*"))
 
     return make
 

@@ -36,7 +36,7 @@ GROUPS = {
     "are slow because they sleep; everything else is as it was recorded. Where other programs had the processors "
     "meanwhile, that is said. One run is simulated, and its report says so.",
     RANKS: "Two processes that train one model over gloo on one host.",
-    PAIRS: "What `profilerkit demo` does: train with a fault, apply what the report proposes, train again, compare.",
+    PAIRS: "Two runs of `profilerkit demo`: without and with the fix that its report proposes.",
     SIMULATED: "Not recorded: a CPU has no device events. The traces come from the simulator of "
     "`scripts/benchmark_simulated`, which writes what torch.profiler would; the analysis is the same.",
 }
