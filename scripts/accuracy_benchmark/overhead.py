@@ -244,7 +244,8 @@ SCENARIOS = (
     ),
     Scenario(
         "C18", "an optimizer that goes through 400 parameters", "overhead", _BOUND, _optimizer(fused=False),
-        ("launch", "optimizer"), ("CP006", "OV001"), (Fix("fused=True", ("CP006", "OV001"), _optimizer(fused=True), "fused"),),
+        ("launch", "optimizer"), ("CP006", "OV001"),
+        (Fix("fused=True", ("CP006", "OV001"), _optimizer(fused=True), "fused"),),
     ),
     Scenario(
         "C19", "garbage collections over many live objects", "overhead", _BOUND, _collected(frozen=False), ("gc",),
