@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from profilerkit.config import Settings as Settings
     from profilerkit.config import Suppression as Suppression
     from profilerkit.errors import ProfilerkitError as ProfilerkitError
+    from profilerkit.experiment.trying import try_fixes as try_fixes
     from profilerkit.model.finding import Finding as Finding
     from profilerkit.model.finding import Fix as Fix
     from profilerkit.model.finding import Outcome as Outcome
@@ -34,6 +35,7 @@ _PUBLIC = {
         "profilerkit.api": "analyze diff load reduce",
         "profilerkit.config": "Settings Suppression",
         "profilerkit.errors": "ProfilerkitError",
+        "profilerkit.experiment.trying": "try_fixes",
         "profilerkit.model.finding": "Finding Fix Outcome Saving",
         "profilerkit.model.verdict": "Verdict",
         "profilerkit.capture.trace_handler": "TraceHandler",
@@ -66,6 +68,7 @@ __all__ = [
     "reduce",
     "summarise",
     "trace_handler",
+    "try_fixes",
 ]
 
 

@@ -60,7 +60,7 @@ THIRD_PARTY = {
     "diagnosis": {"msgspec": True},
     "compare": {"msgspec": True},
     "results": {"msgspec": True},
-    "experiment": {"msgspec": True},
+    "experiment": {"msgspec": True, "psutil": True},
     "api": {"msgspec": True},
     "rules": {"msgspec": True},
     "report": {"markupsafe": True, "numpy": False, "plotly": False, "rich": False, "msgspec": True},

@@ -172,8 +172,10 @@ class Trial:
         if session is not None and not session.is_training_thread:
             return
         if not self._has_started:
-            self._has_started, self._began_s = True, time.monotonic()
+            self._has_started = True
             self.changes.started()
+        if self.steps and self._began_s == math.inf:
+            self._began_s = time.monotonic()
         self.changes.stepped(self.steps)
         why: _Why | None = None
         if self.steps >= self.order.steps:

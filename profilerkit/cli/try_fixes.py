@@ -3,6 +3,8 @@
 import argparse
 import os
 import shlex
+import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from profilerkit.cli import run as recording
 from profilerkit.cli.arguments import add_no_redact, seconds, some_of
-from profilerkit.cli.console import DONE, INTERRUPTED, Console
+from profilerkit.cli.console import DONE, INCONCLUSIVE, INTERRUPTED, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, unwritten, write_all
 from profilerkit.errors import UsageError
 from profilerkit.secrets import MASK, masked_arguments
@@ -98,6 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow-differences", action="store_true", help="advise changes that change the losses, such as bf16, too"
     )
     parser.add_argument("--write", metavar="FILE", type=Path, help="write what is advised as a patch")
+    parser.add_argument("--yes", action="store_true", help="run the command of RUN without asking")
     parser.add_argument("--dry", action="store_true", help="show what would run, and run nothing")
     parser.add_argument(
         "-f",
@@ -116,6 +119,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit.rundir.layout import MANIFEST
 
     words: Sequence[str] = arguments.command
+    if arguments.steps is not None and arguments.steps < 1:
+        raise UsageError(f"--steps is {arguments.steps}", cause="it must be at least 1", hint="write --steps 60")
     recorded = Path(words[0]) if len(words) == 1 and (Path(words[0]) / MANIFEST).is_file() else None
     if recorded is not None:
         words = _recorded(recorded)
@@ -123,8 +128,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry:
         _tell_plan(command, arguments, console)
         return DONE
-    if said := recording.hindrance(words):
+    if said := recording.hindrance(command):
         console.note(f"profilerkit: {said}")
+    if recorded is not None:
+        _ask(command, arguments, console)
     from profilerkit.experiment.plan import Candidate
     from profilerkit.experiment.runs import Runner
     from profilerkit.experiment.trying import Trying, asked
@@ -139,15 +146,36 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         fixes=fixes,
         budget_s=arguments.budget,
         takes_differences=arguments.allow_differences,
-        say=lambda text: console.status(f"profilerkit: {text}"),
+        say=(console.status if sys.stderr.isatty() else console.note),
     )
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     code = _tried(trying, console)
     trial = with_patch(trying.search.trial(name, list(masked_arguments(command))), words)
     written = publish(trial, directory, console, arguments.formats, redacts=not arguments.no_redact, recorded=recorded)
     if arguments.write is not None and trial.patch:
         written += write_all([(arguments.write, trial.patch)], console)
+    elif arguments.write is not None:
+        console.note(f"{arguments.write} is not written: nothing that helps can be written as a patch")
     console.note(f"wrote {' and '.join(written)}")
-    return code
+    return INCONCLUSIVE if code == DONE and trial.step_ns is None else code
+
+
+def _end(number: int, _frame: object) -> None:
+    """End as after Ctrl-C, so that no run is left behind."""
+    raise KeyboardInterrupt(number)
+
+
+def _ask(command: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
+    """Show the command of a recording, which somebody else may have sent, and run it only where that is wanted."""
+    console.note(f"the command of this recording is: {shlex.join(command)}")
+    if arguments.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("the command was not run", cause="nobody can be asked", hint="check it, and add --yes")
+    console.note("Run it? [y/N]")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("the command was not run", cause="the answer was no", hint="name the command instead")
 
 
 def _tried(trying: "Trying", console: Console) -> int:
@@ -200,12 +228,15 @@ def _recorded(run: Path) -> tuple[str, ...]:
 
 def fresh(wanted: Path | None, default: Path) -> Path:
     """Make a directory that was not there, or was empty."""
+    from profilerkit.rundir.files import private_mode
+
     if wanted is not None and wanted.is_dir() and any(wanted.iterdir()):
         raise UsageError(f"{wanted} is not empty", cause="a trial needs a directory of its own", hint="name a new one")
     names = (default if n == 1 else default.with_name(f"{default.name}-{n}") for n in count(1))
     place = wanted or next(path for path in names if not path.exists())
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.mkdir(private_mode(), exist_ok=True)
     except OSError as error:
         raise unwritten(str(place), error, "name another place with -o DIR") from error
     return place
@@ -277,5 +308,6 @@ def publish(
     pages = [Output(name, directory / f"trial{SUFFIXES[name]}") for name in wanted]
     # What was measured goes before what is predicted, where these runs are analyzed again.
     for run in filter(None, (directory / "first", recorded)):
-        write_document(run / TRIAL, shown)
+        if run.is_dir():
+            write_document(run / TRIAL, shown)
     return write_all(((page.path, wanted[page.format](shown)) for page in pages), console)

@@ -28,6 +28,9 @@ _BEFORE = {
     **{"bucket_cap_mb": 7, "find_unused_parameters": 8, "gradient_as_bucket_view": 10, "static_graph": 11},
     "set_to_none": 0,
 }
+#: Keywords that a call may not have beside one of ours, or beside some values of it.
+_EXCLUDES = {"fused": ("foreach",), "foreach": ("fused",)}
+_WITHOUT_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
 
 
 class Written(Protocol):
@@ -94,7 +97,8 @@ def _add_keyword(
     if not found:
         raise _RefusedError(f"no line with a call of {name} is known")
     for file, call in found:
-        file.require_free(call, change.setting)
+        has_none = change.setting == "num_workers" and not change.proposed
+        file.require_free(call, change.setting, _WITHOUT_WORKERS if has_none else ())
     for file, call in found:
         file.keywords.setdefault(call, {})[change.setting] = repr(change.proposed)
 
@@ -145,10 +149,15 @@ class _File:
         whole = ".".join((self._names.get(first, first), *rest))
         return whole.startswith(_OPTIMIZERS) if name == _OPTIMIZER else whole.rpartition(".")[2] == name
 
-    def require_free(self, call: ast.Call, keyword: str) -> None:
-        """Raise ``_RefusedError`` where the call may have the argument in another way than as this keyword."""
+    def require_free(self, call: ast.Call, keyword: str, excluded: Collection[str]) -> None:
+        """Raise ``_RefusedError`` where the call may have the argument in another way than as this keyword.
+
+        Or where it has an excluded one beside it.
+        """
         place = f"{self.name}:{call.lineno}"
         names = [each.arg for each in call.keywords]
+        if other := next((name for name in (*excluded, *_EXCLUDES.get(keyword, ())) if name in names), ""):
+            raise _RefusedError(f"{place} has `{other}` beside it")
         if keyword in names:
             return
         packed = [each for each in (*call.args, *call.keywords) if isinstance(each, ast.Starred)]

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 
 from profilerkit import api
 from profilerkit.capture.guard import tried
@@ -31,8 +33,8 @@ _APART = {"WANDB_MODE": "offline", "WANDB_DIR": "{}", "MLFLOW_TRACKING_URI": "fi
 #: A program may load data for minutes before its first step; after its last one it has this long to end by itself
 #: (choices).
 _MOST_START_S, _MOST_END_S = 600.0, 60.0
-#: Time for a program that was interrupted to clean up (a choice).
-_CLEAN_UP_S = 10.0
+#: How a program is asked to end, and how long each is waited for, s: torchrun gives its ranks 30 s (choices).
+_ENDS = ((signal.SIGINT, 10.0), (signal.SIGTERM, 35.0), (signal.SIGKILL, 5.0))
 _LAST_BYTES = 4096
 #: What is in ``PYTHONPATH`` of the command.
 _START = str(Path(__file__).parents[1] / "cli" / "start")
@@ -156,12 +158,27 @@ class Runner(msgspec.Struct, kw_only=True):
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ask all processes of the run to end, and wait for the first of them."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        _kill(process, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_CLEAN_UP_S)
-            return
+    """Ask all processes of the run to end, and wait for the first of them; another Ctrl-C does not cut this short.
+
+    Ranks that torchrun starts have sessions of their own, and outlive it where it is killed.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+    below: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        below = psutil.Process(process.pid).children(recursive=True)
+    try:
+        for number, seconds in _ENDS:
+            _kill(process, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+                break
+    finally:
+        for child in below:
+            with suppress(psutil.Error):
+                child.kill()
+        if is_main:
+            signal.signal(signal.SIGINT, before)
 
 
 def _kill(process: "subprocess.Popen[bytes]", number: int) -> None:

@@ -26,6 +26,8 @@ HALF_WIDTH = 0.03
 #: What is known of other programs counts for so many runs, beside those that were made, where it is asked how much runs
 #: differ (a choice): where they differ by 3 %, a change of nothing wins in 1 of 200 trials, and not in 15.
 PRIOR_RUNS = 6
+#: A program that makes fewer steps is too short to tell small savings (a choice).
+FEW_STEPS = 30
 #: Other work took more than this share of the steps: the run is made once more, but no more of them than this, for a
 #: machine that is always busy (choices).
 MOST_WAITED, MOST_AGAIN = 0.15, 3
@@ -114,11 +116,16 @@ class Search:
         if made and made[-1].problem:
             return
         ran = self._run(f"{what}-{len(made) + 1}", candidate)
+        made.append(ran)
+        if candidate is None and not ran.problem and 0 < ran.ended.steps < self._runs.steps:
+            self._runs.steps = ran.ended.steps  # all runs make the same ones
+            if ran.ended.ended == "program" and ran.ended.steps < FEW_STEPS:
+                self.notes.append(f"The program ends after {ran.ended.steps} steps: let it train longer.")
         self._disturbed += ran.waited_ratio > MOST_WAITED
         if ran.waited_ratio > MOST_WAITED and self._disturbed <= MOST_AGAIN:
-            again = self._run(f"{what}-{len(made) + 1}-again", candidate)
-            ran = ran if again.problem or again.waited_ratio > ran.waited_ratio else again
-        made.append(ran)
+            again = self._run(f"{what}-{len(made)}-again", candidate)
+            if not again.problem and again.waited_ratio <= ran.waited_ratio:
+                made[-1] = again
 
     def _run(self, name: str, candidate: Candidate | None) -> Ran:
         if self._clock() + self._longest_s > self._ends_s:
@@ -156,7 +163,8 @@ class Search:
         if saving is None or saving.expected < WHOLE * (1.0 - one_by_one):
             helpful = self._less_idle(helpful, whole)
             whole = self._measured(helpful) if len(helpful) > 1 else helpful[0]
-        self._together = whole
+        # What each may do to the losses alone, all may not do together.
+        self._together = whole if self._may_advise(self._attempt(whole)) else helpful[0]
 
     def _helpful(self) -> list[Candidate]:
         """What is faster for certain and may be advised, the largest saving first; of two values of a setting one."""
@@ -169,10 +177,11 @@ class Search:
         return best
 
     def _may_advise(self, attempt: Attempt) -> bool:
-        only_redraws = all(self._effects.get(change.setting) == "redrawn" for change in attempt.changes)
+        effects = {self._effects.get(change.setting) for change in attempt.changes}
         is_probe = any(change.setting == "ceiling" for change in attempt.changes)
-        may_differ = self._takes_differences or only_redraws
-        return attempt.outcome == "faster" and not is_probe and (attempt.numbers != "differs" or may_differ)
+        is_doubted = attempt.numbers == "differs" and effects != {"redrawn"}
+        is_doubted |= attempt.numbers == "unknown" and "differs" in effects
+        return attempt.outcome == "faster" and not is_probe and (self._takes_differences or not is_doubted)
 
     def _less_idle(self, helpful: list[Candidate], whole: Candidate) -> list[Candidate]:
         """Leave out, the least first, what the others are as fast without."""
@@ -232,6 +241,7 @@ class Search:
             numbers=numbers,
             apart=apart,
             runs=len(useful),
+            tried=bool(made),
             reason=reason,
             lines=useful[0].lines if useful else (),
             code=candidate.code,
@@ -247,7 +257,8 @@ class Search:
         notes = [*self.notes]
         if self._disturbed:
             notes.append(
-                f"Other programs kept the processor from {self._disturbed} runs; repeat the trial on a quieter machine."
+                f"Other programs kept the processor from runs, {self._disturbed} in all; repeat the trial on a quieter "
+                "machine."
             )
         if problem := next((ran.problem for ran in self._baseline if ran.problem), ""):
             notes.append(f"A run without changes failed: {problem}.")

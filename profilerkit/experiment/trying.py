@@ -85,7 +85,8 @@ class Trying:
         runs.steps = runs.steps or FIRST_STEPS
         first = runs.run("first", deep=True)
         if first.report is None or first.timed is None:
-            where = f"its output is in {first.place.parent / 'ends'}" if isinstance(runs, Runner) else ""
+            output = first.place.parent / "ends" / first.place.name / "output.txt"
+            where = f"its output is in {output}" if isinstance(runs, Runner) else ""
             raise UsageError("the program cannot be measured", cause=first.problem, hint=where)
         if isinstance(runs, Runner):
             runs.longest_s = 2 * first.seconds + _PATIENCE_S

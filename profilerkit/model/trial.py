@@ -27,6 +27,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         numbers: how its losses compare with the baseline's.
         apart: largest relative difference of a loss, 0 to infinity; ``None`` where none was compared.
         runs: runs that were measured.
+        tried: it was run at all.
         reason: why it failed; else what weakens the result. May be empty.
         lines: where the user's code has what was changed, such as the call of ``DataLoader``. Empty where unknown.
         code: text to paste; may be empty.
@@ -42,6 +43,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     numbers: Numbers = "unknown"
     apart: float | None = None
     runs: int = 0
+    tried: bool = True
     reason: str = ""
     lines: tuple[CodeLine, ...] = ()
     code: str = ""

@@ -10,8 +10,9 @@ import msgspec
 from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff, Difference
 from profilerkit.model.events import RawEvents, StepEvents
+from profilerkit.model.finding import SettingChange
 from profilerkit.model.report import Report
-from profilerkit.model.trial import Trial
+from profilerkit.model.trial import Attempt, Trial
 from profilerkit.report.inert import short_paths
 from profilerkit.rundir.places import Identity, identity_of
 from profilerkit.secrets import MASK, command_shown, is_secret, masked, message_shown, setting_shown, version_shown
@@ -121,8 +122,24 @@ def told_diff(diff: Diff, *, redact: bool) -> Diff:
 def redacted_trial(trial: Trial, identity: Identity, *, is_local: bool = False) -> Trial:
     """Return the trial without what ``redacted`` takes out of a report, the command and lines of the user's files."""
     mask = _Mask(identity, is_local=is_local)
+    if not is_local:
+        together = trial.together and _redacted_attempt(trial.together)
+        trial = revise(trial, attempts=tuple(map(_redacted_attempt, trial.attempts)), together=together)
     shown: Trial = _rewritten(revise(trial, command=(), patch=""), mask.text)
     return revise(shown, name=mask.part(trial.name))
+
+
+def _redacted_attempt(attempt: Attempt) -> Attempt:
+    """Return the attempt without values that may be secret, and what the program printed in plain words."""
+
+    def value(change: SettingChange, known: bool | float | str) -> bool | float | str:
+        if not isinstance(known, str):
+            return known
+        variable = change.setting.removeprefix("env:")
+        return masked(known) if variable == change.setting or not known else setting_shown(variable, known)
+
+    changes = tuple(revise(one, now=value(one, one.now), proposed=value(one, one.proposed)) for one in attempt.changes)
+    return revise(attempt, changes=changes, reason=message_shown(attempt.reason))
 
 
 def told_trial(trial: Trial, *, redact: bool) -> Trial:

@@ -18,6 +18,9 @@ _LOSSES: dict[Numbers, str] = {
 }
 #: Characters of a change.
 _CHANGE = 120
+#: A saving that nobody has excluded, and how far means may lie from a saving, shares of the step (choices): as a
+#: verdict names contenders from 5 %, and as savings are held to 3 points.
+_OPEN, _AGREES = 0.05, 0.03
 #: A smaller difference of losses is written as a power of ten.
 _PERCENT = 0.01
 
@@ -27,7 +30,7 @@ def document_of_trial(trial: Trial) -> Document:
     name = inert(trial.name) or "program"
     best = _best(trial)
     tone: Tone = "good" if best else "low" if trial.step_ns is None else "info"
-    shape, word = ("▼", "FASTER") if best else ("?", "NOT MEASURED") if trial.step_ns is None else ("=", "NO FASTER")
+    shape, word = _mark(trial, best)
     first = First(
         about=f"{name}{f' · {_runs(trial)}' if trial.runs else ''}",
         made=inert(trial.created, 40)[:10],
@@ -39,6 +42,19 @@ def document_of_trial(trial: Trial) -> Document:
         lines=tuple(_warnings(trial)),
     )
     return Document(f"{word.lower()}: {name}", first, tuple(_sections(trial)))
+
+
+def _mark(trial: Trial, best: Attempt | None) -> tuple[str, str]:
+    if best:
+        return "▼", "FASTER"
+    if trial.step_ns is None:
+        return "?", "NOT MEASURED"
+    return ("?", "NOT SETTLED") if _is_open(trial) else ("=", "NO FASTER")
+
+
+def _is_open(trial: Trial) -> bool:
+    """Whether a change may still save what is worth having: its interval reaches beyond ``_OPEN``."""
+    return any(one.outcome == "no_change" and one.saving and one.saving.high > _OPEN for one in trial.attempts)
 
 
 def _best(trial: Trial) -> Attempt | None:
@@ -54,14 +70,18 @@ def _doubtful(trial: Trial) -> tuple[Attempt, ...]:
 
 def _headline(trial: Trial, best: Attempt | None) -> str:
     if trial.step_ns is None:
-        return "The program could not be measured without changes"
+        return "Too little was measured to say what helps"
     if best is None or best.saving is None:
         if doubtful := _doubtful(trial):
             return f"Nothing here helps without changing the losses: look at {_change(doubtful[0])}"
+        if _is_open(trial):
+            return "The runs differ too much to say what helps"
         tried = f"{plural(len(trial.attempts), 'change')} tried" if trial.attempts else "there was nothing to try"
         return f"Nothing here helps: {tried}"
     what = f"{len(best.changes)} changes together make" if best is trial.together else f"{_change(best)} makes"
-    steps = f": {format_ns(trial.step_ns)} → {format_ns(best.step_ns)}" if best.step_ns is not None else ""
+    # The saving leaves out what other programs took, which the plain means hold.
+    agrees = best.step_ns is not None and abs(1 - best.step_ns / trial.step_ns - best.saving.expected) <= _AGREES
+    steps = f": {format_ns(trial.step_ns)} → {format_ns(best.step_ns)}" if agrees and best.step_ns else ""
     return f"{what} the step {format_ratio(best.saving.expected)} shorter{steps}"
 
 
@@ -145,7 +165,7 @@ def measured_words(one: Attempt) -> str:
     """
     saving = one.saving
     if one.outcome == "failed" or saving is None:
-        return "failed" if one.outcome == "failed" else "not measured"
+        return "failed" if one.outcome == "failed" and one.tried else "not tried"
     if one.outcome == "faster":
         return f"−{format_ratio(saving.expected)} ({_ends(saving.low, saving.high)})"
     if one.outcome == "slower":

@@ -87,7 +87,7 @@ def test_prediction_and_measurement_stand_side_by_side(tmp_path, capsys, program
     out, _ = capsys.readouterr()
     assert "INPUT-BOUND" in out
     row = next(line for line in out.splitlines() if line.startswith("num_workers 2 → 8  "))
-    assert "−19 % (18–20)" in row
+    assert "−4.1 % (2.3–5.2)" in row
     assert "−20 % (" in row
     assert "same losses" in row
 

@@ -13,6 +13,7 @@ from profilerkit.compare.steps import Resampled, Timed
 from profilerkit.experiment.plan import Candidate, candidates_of, joined
 from profilerkit.experiment.runs import Ended, Ran, Runner
 from profilerkit.experiment.search import MOST_RUNS, Search
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving, SettingChange
 
 FUSED = Candidate(changes=(SettingChange("fused", False, True),))
@@ -241,3 +242,40 @@ def test_what_only_some_ranks_can_change_is_changed(tmp_path: Path) -> None:
     ran = runner.run("one", WORKERS.changes)
     assert (ran.ended.losses, ran.ended.applied) == ([1.0], {"num_workers": []})
     assert "already" not in ran.problem
+
+
+def test_what_changes_the_losses_only_together_is_not_advised_together() -> None:
+    program = Program({"num_workers": 0.7, "fused": 0.94})
+    plain = program.run
+
+    def run(name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
+        ran = plain(name, changes, deep=deep)
+        return revise(ran, ended=revise(ran.ended, losses=[9.0, 8.0])) if len(changes) > 1 else ran
+
+    program.run = run  # type: ignore[method-assign]
+    trial = searched(program, WORKERS, FUSED)
+    assert [attempt.kept for attempt in trial.attempts] == [True, False]
+
+
+def test_a_change_of_numbers_is_not_advised_where_the_losses_tell_nothing() -> None:
+    program = Program({"autocast": 0.6}, losses={"autocast": []})
+    (bf16,) = searched(program, BF16, effects={"autocast": "differs"}).attempts
+    assert (bf16.outcome, bf16.numbers, bf16.kept) == ("faster", "unknown", False)
+
+
+def test_a_run_is_kept_where_the_budget_ends_before_it_is_made_again() -> None:
+    program = Program({"num_workers": 0.7}, waited=[0.4], seconds=10)
+    trial = searched(program, WORKERS, budget_s=15)
+    assert trial.runs == 1
+
+
+def test_all_runs_make_as_many_steps_as_time_allowed_the_first() -> None:
+    program = Program({"num_workers": 0.7})
+    plain = program.run
+
+    def run(name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
+        ran = plain(name, changes, deep=deep)
+        return revise(ran, ended=revise(ran.ended, ended="time", steps=21))
+
+    program.run = run  # type: ignore[method-assign]
+    assert searched(program, WORKERS).steps == 21

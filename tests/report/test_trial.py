@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.model.finding import CodeLine, SettingChange
-from profilerkit.model.trial import Trial
+from profilerkit.model.trial import Attempt, Trial
 from profilerkit.report import html, markdown, redaction, terminal
 from profilerkit.report import json as report_json
 from profilerkit.results import as_trial
@@ -88,7 +88,7 @@ def test_changes_with_other_losses_are_for_the_user_to_judge():
     [
         ("nothing helps", "Nothing here helps: 2 changes tried"),
         ("nothing to try", "Nothing here helps: there was nothing to try"),
-        ("failed", "The program could not be measured without changes"),
+        ("failed", "Too little was measured to say what helps"),
     ],
 )
 def test_it_is_said_plainly_where_nothing_helps(name, said):
@@ -206,3 +206,12 @@ def test_names_tokens_paths_and_lines_of_code_are_left_out_unless_it_is_asked_fo
     assert "train.py:3" in told or '"train.py"' in told or "net/train.py" in told
     whole = telling().to_json(redact=False)
     assert [secret for secret in SECRETS if secret not in whole] == []
+
+
+def test_a_shared_trial_has_no_value_of_a_variable_and_no_words_of_the_program():
+    change = SettingChange("env:DB_PASSWORD", "", "hunter2")
+    attempt = Attempt(changes=(change,), outcome="failed", reason="exit code 1: cannot log in as --token hunter2")
+    trial = as_trial(Trial(name="train", created="2026-01-01", attempts=(attempt,)))
+    for text in (trial.to_json(), trial.to_html(), trial.to_markdown()):
+        assert "hunter2" not in text
+    assert "hunter2" in trial.to_json(redact=False)

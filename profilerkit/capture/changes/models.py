@@ -66,9 +66,14 @@ class _Models:
             changes.attempt("autocast", self._autocast, module, wanted["autocast"])
         if "compile" not in wanted or not changes.attempt("compile", self._compile, module, wanted["compile"]):
             return self._original(module, *args, **kwargs)
+        counted = sys.modules["torch._dynamo.utils"].counters["stats"]
+        graphs = counted["unique_graphs"]
         found, why = tried(lambda: (self._original(module, *args, **kwargs),))
         if found is not None:
-            changes.found("compile")
+            if counted["unique_graphs"] > graphs:
+                changes.found("compile")
+            else:
+                changes.refuse("compile", "torch.compile compiled nothing of the model")
             return found[0]
         changes.refuse("compile", why)
         module._compiled_call_impl = None
@@ -85,8 +90,9 @@ class _Models:
 
     def _channels_last(self, module: Any) -> str | None:
         torch = sys.modules["torch"]
-        if all(one.dim() != 4 for one in module.parameters()):
-            return "the model has no 4-D parameters"
+        images = [one for one in module.parameters() if one.dim() == 4]
+        if all(one.is_contiguous(memory_format=torch.channels_last) for one in images):
+            return "the model is channels_last already" if images else "the model has no 4-D parameters"
         module.to(memory_format=torch.channels_last)
 
         def convert(value: Any) -> Any:

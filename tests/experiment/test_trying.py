@@ -1,0 +1,127 @@
+"""A trial of real programs: they run, end by themselves, and leave nothing behind."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import profilerkit
+from profilerkit.cli import main
+from profilerkit.errors import UsageError
+from profilerkit.experiment.trying import asked
+
+pytestmark = pytest.mark.torch
+
+PROGRAM = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self): return 100_000
+    def __getitem__(self, i):
+        time.sleep(0.005)
+        return torch.full((8,), float(i % 7))
+
+torch.set_num_threads(1)
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+try:
+    for batch in DataLoader(Slow(), batch_size=4):
+        net(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+finally:
+    print("cleaned up")
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM, "utf-8")
+    return path
+
+
+def test_one_command_measures_a_change_and_leaves_the_script_as_it_is(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["try", "-o", "trial", "--steps", "12", "--budget", "45", "--fix", "num_workers=2", "-f", "md", "train.py"]
+    assert main(words) == 0
+    assert program.read_text("utf-8") == PROGRAM
+    shown = capsys.readouterr()
+    assert "num_workers" in shown.out
+    assert {file.name for file in Path("trial").iterdir()} >= {"first", "ends", "trial.md", "trial.json"}
+    trial = json.loads(Path("trial/trial.json").read_text("utf-8"))
+    (workers,) = (one for one in trial["attempts"] if one["changes"][0]["proposed"] == 2)
+    assert workers["runs"] >= 1
+    assert workers["numbers"] in ("same", "unknown")
+    outputs = list(Path("trial/ends").glob("*/output.txt"))
+    assert len(outputs) > 2
+    assert all(file.read_text("utf-8").endswith("cleaned up\n") for file in outputs)
+    ends = json.loads(Path("trial/ends/num_workers=2-1/rank_00000.json").read_text("utf-8"))
+    assert [line for _, line, _ in ends["applied"]["num_workers"]] == [
+        PROGRAM.splitlines().index("    for batch in DataLoader(Slow(), batch_size=4):") + 1
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_no_process_outlives_a_trial_that_is_ended(program: Path, number: int) -> None:
+    command = [sys.executable, "-m", "profilerkit", "try", "-o", "trial", program.name]
+    trial = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    begun = Path("trial/first/rank_00000/events.bin")
+    deadline = time.monotonic() + 60
+    while not begun.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    below = psutil.Process(trial.pid).children(recursive=True)
+    assert below
+    os.kill(trial.pid, number)
+    assert trial.wait(60) == 130
+    assert not [child for child in below if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_the_command_of_a_recording_is_shown_and_not_run_unasked(
+    program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("theirs").mkdir()
+    manifest = {
+        "format_version": 1, "profilerkit_version": "1", "created_unix_ns": 0, "argv": ["x"], "world_size": 1,
+        "settings": {}, "environment": {}, "versions": {}, "command": ["sh", "-c", "echo PWNED > pwned"],
+    }  # fmt: skip
+    Path("theirs/run.json").write_text(json.dumps(manifest), "utf-8")
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert main(["try", "theirs"]) == 2
+    assert "echo PWNED" in capsys.readouterr().err
+    assert not Path("pwned").exists()
+
+
+def test_a_function_is_tried_in_this_process(tmp_path: Path) -> None:
+    import torch
+
+    def train() -> None:
+        net = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        for _ in range(200):
+            net(torch.ones(4, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    trial = profilerkit.try_fixes(train, tmp_path / "trial", steps=20, budget=30, fixes=["fused=True"])
+    (fused,) = (one for one in trial.attempts if one.changes[0].setting == "fused")
+    assert fused.runs >= 1
+    assert fused.numbers in ("same", "rounding")
+    assert "fused" in trial.to_markdown()
+
+
+def test_an_unknown_change_is_refused_with_what_was_meant() -> None:
+    with pytest.raises(UsageError, match="num_worker"):
+        asked("num_worker=2")
+    with pytest.raises(UsageError, match="has no value"):
+        asked("fused")
