@@ -174,7 +174,7 @@ class Trial:
         if not self._has_started:
             self._has_started = True
             self.changes.started()
-        if self.steps and self._began_s == math.inf:
+        if (self.steps or self._optimizer_steps) and self._began_s == math.inf:
             self._began_s = time.monotonic()
         self.changes.stepped(self.steps)
         why: _Why | None = None

@@ -77,7 +77,7 @@ def test_a_program_that_ends_first_says_so():
 def test_time_ends_a_program():
     with changed(Order(steps=10**9, seconds=0.0)) as trial:
         train(epochs=10**9)
-    assert (trial.ended, trial.steps) == ("time", 0)
+    assert (trial.ended, trial.steps) == ("time", 1)  # counted from the first step on
 
 
 def test_settings_of_a_loader_are_those_it_loads_with():
@@ -359,12 +359,25 @@ def test_recomputing_is_left_out():
         assert len(calls) == expected
 
 
-def test_a_model_is_compiled_in_its_place(monkeypatch):
+@pytest.mark.parametrize("graphs", [1, 0])
+def test_a_model_is_compiled_in_its_place_where_anything_of_it_can_be(monkeypatch, graphs):
     asked = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **how: asked.append((type(module).__name__, how)))
+
+    def compile_(module, **how):
+        def compiled(*args):
+            torch._dynamo.utils.counters["stats"]["unique_graphs"] += graphs
+            return module.forward(*args)
+
+        asked.append((type(module).__name__, how))
+        module._compiled_call_impl = compiled
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_)
     trial, _ = tried(("compile", "reduce-overhead"))
     assert asked == [("Sequential", {"mode": "reduce-overhead"})]
-    assert trial.document()["applied"]["compile"]
+    if graphs:
+        assert trial.document()["applied"]["compile"]
+    else:
+        assert trial.document()["refused"]["compile"] == "torch.compile compiled nothing of the model"
 
 
 def test_a_model_that_cannot_be_compiled_runs_as_it_is(monkeypatch):

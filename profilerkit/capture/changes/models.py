@@ -66,7 +66,9 @@ class _Models:
             changes.attempt("autocast", self._autocast, module, wanted["autocast"])
         if "compile" not in wanted or not changes.attempt("compile", self._compile, module, wanted["compile"]):
             return self._original(module, *args, **kwargs)
-        counted = sys.modules["torch._dynamo.utils"].counters["stats"]
+        from torch._dynamo.utils import counters
+
+        counted = counters["stats"]
         graphs = counted["unique_graphs"]
         found, why = tried(lambda: (self._original(module, *args, **kwargs),))
         if found is not None:
