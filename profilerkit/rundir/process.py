@@ -201,7 +201,7 @@ def own_program(module: str, *arguments: str) -> list[str]:
 def own_environment() -> dict[str, str]:
     """This process's environment, with profilerkit importable however it was found, and the working directory not.
 
-    An empty or relative entry of ``PYTHONPATH`` stands for the working directory or a place below it.
+    An empty or relative entry of ``PYTHONPATH`` means the working directory or a place below it.
     """
     home = Path(profilerkit.__file__).absolute().parent.parent
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)

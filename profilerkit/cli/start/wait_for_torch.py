@@ -1,6 +1,6 @@
 """Waits for torch to be imported by a program below ``profilerkit run``, and times what it imports.
 
-Launchers, compile workers and all else that never imports torch pay for this file only.
+A process that never imports torch, such as a launcher or a compile worker, runs this file only.
 """
 
 import atexit
