@@ -128,6 +128,8 @@ def budget_of(given: float | None, environment: Mapping[str, str]) -> float:
     return value
 
 
+#: What stands in ``PYTHONPATH`` of a command that is recorded.
+START_DIRECTORY = str(Path(__file__).absolute().parents[1] / "cli" / "start")
 #: Set from ``profilerkit run`` until the first process below it records; that process unsets it for its children.
 VARIABLE = "PROFILERKIT_RUN"
 

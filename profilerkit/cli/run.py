@@ -243,14 +243,14 @@ def python_options(words: Sequence[str]) -> list[str]:
 
 
 def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str]:
-    from profilerkit.capture.settings import RunOptions, budget_of
+    from profilerkit.capture.settings import START_DIRECTORY, RunOptions, budget_of
 
     variables = dict(os.environ)
     budget_of(None, variables)  # refused here, where nothing runs yet
     choices = {name: getattr(arguments, name) for name in (*_CHOICES, *_OFF)}
     RunOptions(
         pid=os.getpid(),
-        start_directory=str(Path(__file__).absolute().with_name("start")),
+        start_directory=START_DIRECTORY,
         directory=str(Path.cwd()),
         began_unix_ns=time.time_ns(),
         path=None if arguments.output is None else str(arguments.output.absolute()),

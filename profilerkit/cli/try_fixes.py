@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -191,7 +190,7 @@ def _tried(trying: "Trying", console: Console) -> int:
             trying.search.notes.append(f"Each run of the program writes {', '.join(written[:_NAMED])}{more}.")
         trying.rest(first)
     except KeyboardInterrupt:
-        trying.search.notes.append("It was interrupted, so only what was measured until then is shown.")
+        trying.interrupted()
         return INTERRUPTED
     finally:
         console.status("")
@@ -229,11 +228,11 @@ def _recorded(run: Path) -> tuple[str, ...]:
 def fresh(wanted: Path | None, default: Path) -> Path:
     """Make a directory that was not there, or was empty."""
     from profilerkit.rundir.files import private_mode
+    from profilerkit.rundir.places import candidates
 
     if wanted is not None and wanted.is_dir() and any(wanted.iterdir()):
         raise UsageError(f"{wanted} is not empty", cause="a trial needs a directory of its own", hint="name a new one")
-    names = (default if n == 1 else default.with_name(f"{default.name}-{n}") for n in count(1))
-    place = wanted or next(path for path in names if not path.exists())
+    place = wanted or next(path for path in candidates(default) if not path.exists())
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.mkdir(private_mode(), exist_ok=True)

@@ -6,7 +6,7 @@ from zlib import crc32
 import msgspec
 
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Outcome, Saving, SettingChange, in_order
+from profilerkit.model.finding import Fix, Outcome, Saving, SettingChange, in_order
 
 #: Begins the name of a setting that is a variable of the environment.
 VARIABLE = "env:"
@@ -43,7 +43,7 @@ def candidates_of(
     found = {_key(candidate): candidate for candidate in asked}
     for outcome, finding in in_order(outcomes):
         fix = finding.fix
-        if fix is None or not fix.changes or not all(_can_make(change.setting, settings) for change in fix.changes):
+        if fix is None or not _can_make(fix, settings):
             continue
         new = Candidate(changes=fix.changes, rules=(outcome.rule,), predicted=finding.saving, code=fix.code)
         first = found.get(_key(new), new)
@@ -59,8 +59,10 @@ def _key(candidate: Candidate) -> tuple[tuple[str, object], ...]:
     return tuple((change.setting, change.proposed) for change in candidate.changes)
 
 
-def _can_make(setting: str, settings: Container[str]) -> bool:
-    return setting in settings or setting.startswith(VARIABLE)
+def _can_make(fix: Fix, settings: Container[str]) -> bool:
+    """Whether the fix is changes that can all be made at run time."""
+    names = [change.setting for change in fix.changes]
+    return bool(names) and all(name in settings or name.startswith(VARIABLE) for name in names)
 
 
 def by_hand(outcomes: Sequence[Outcome], settings: Container[str]) -> tuple[str, ...]:
@@ -68,9 +70,7 @@ def by_hand(outcomes: Sequence[Outcome], settings: Container[str]) -> tuple[str,
     return tuple(
         finding.title
         for _, finding in in_order(outcomes)
-        if finding.fix is not None
-        and finding.saving is not None
-        and not (finding.fix.changes and all(_can_make(change.setting, settings) for change in finding.fix.changes))
+        if finding.fix is not None and finding.saving is not None and not _can_make(finding.fix, settings)
     )
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import psutil
@@ -16,7 +16,7 @@ import psutil
 from profilerkit import api
 from profilerkit.capture.guard import tried
 from profilerkit.capture.profiler import profile
-from profilerkit.capture.settings import RunOptions
+from profilerkit.capture.settings import START_DIRECTORY, RunOptions
 from profilerkit.compare.steps import Timed, timed_steps
 from profilerkit.errors import ProfilerkitError
 from profilerkit.experiment.plan import VARIABLE
@@ -24,9 +24,6 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import CodeLine, SettingChange
 from profilerkit.model.report import Report
 from profilerkit.rundir.files import read_document
-
-if TYPE_CHECKING:
-    from profilerkit.capture.trial import Order
 
 #: Keeps what trackers of experiments store out of the user's own records, unless the user set them.
 _APART = {"WANDB_MODE": "offline", "WANDB_DIR": "{}", "MLFLOW_TRACKING_URI": "file:{}/mlruns"}
@@ -36,8 +33,6 @@ _MOST_START_S, _MOST_END_S = 600.0, 60.0
 #: How a program is asked to end, and how long each is waited for, s: torchrun gives its ranks 30 s (choices).
 _ENDS = ((signal.SIGINT, 10.0), (signal.SIGTERM, 35.0), (signal.SIGKILL, 5.0))
 _LAST_BYTES = 4096
-#: What is in ``PYTHONPATH`` of the command.
-_START = str(Path(__file__).parents[1] / "cli" / "start")
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +94,7 @@ class Runner(msgspec.Struct, kw_only=True):
     directory: Path
     steps: int
     seconds: float
-    start_directory: str = _START
+    start_directory: str = START_DIRECTORY
     longest_s: float = _MOST_START_S
 
     def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
@@ -232,21 +227,19 @@ class InProcess(msgspec.Struct, kw_only=True):
 
     def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
         """Call it once and read what it recorded."""
-        from profilerkit.capture.trial import Order
-
         place = self.directory / name
         if any(change.setting.startswith(VARIABLE) for change in changes):
             return Ran(place=place, problem="a variable of the environment needs a new process: use profilerkit try")
-        order = Order(changes=_made(changes), steps=self.steps, seconds=self.seconds)
         began_s = time.monotonic()
-        made, problem = tried(self._call, place, order, deep)
+        made, problem = tried(self._call, place, changes, deep)
         ended = Ended() if made is None else msgspec.convert(made, Ended)
         return _judged(place, ended, changes, time.monotonic() - began_s, problem)
 
-    def _call(self, place: Path, order: "Order", deep: bool) -> dict[str, Any]:
+    def _call(self, place: Path, changes: Sequence[SettingChange], deep: bool) -> dict[str, Any]:
         """Call the function once; what came of the changes."""
-        from profilerkit.capture.trial import changed
+        from profilerkit.capture.trial import Order, changed
 
+        order = Order(changes=_made(changes), steps=self.steps, seconds=self.seconds)
         with profile(place, deep=deep, analyze=False), changed(order) as made:
             self.train()
         return made.document()

@@ -106,6 +106,10 @@ class Trying:
             self.search.notes.append("No finding proposes a change that can be made here: the usual ones were tried.")
         self.search.search(wanted or USUAL[bool(first.report.run.devices)])
 
+    def interrupted(self) -> None:
+        """Note that not everything was measured."""
+        self.search.notes.append("It was interrupted, so only what was measured until then is shown.")
+
 
 def try_fixes(
     train: Callable[[], object],
@@ -145,5 +149,5 @@ def try_fixes(
     try:
         trying.rest(first)
     except KeyboardInterrupt:
-        trying.search.notes.append("It was interrupted, so only what was measured until then is shown.")
+        trying.interrupted()
     return as_trial(trying.search.trial(name, ()))
