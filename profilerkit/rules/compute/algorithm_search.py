@@ -1,19 +1,9 @@
 """CP010: the search for the fastest algorithm repeats in the steady state."""
 
 from profilerkit.analysis.device.shape_losses import Searches
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    SettingChange,
-    at_most,
-    fired,
-    no_device,
-)
+from profilerkit.model.finding import Evidence, Fix, SettingChange
+from profilerkit.rules.api import Facts, MissingData, Passed, Result, Rule, at_most, fired, no_device
+from profilerkit.rules.compute.kernel_share import kernel_share
 from profilerkit.units import format_ratio
 
 
@@ -56,6 +46,7 @@ class AlgorithmSearch(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return Passed(f"searches for algorithms take {format_ratio(found.share)} of the step")
         shapes = "" if found.shapes is None else f", for {found.shapes} different inputs"
+        trials, n = "Algorithms timed in each", round(found.per_step * facts.steps.steady)
         return fired(
             facts,
             bound="compute-bound",
@@ -63,22 +54,8 @@ class AlgorithmSearch(Rule, frozen=True):
             why=f"`{found.operator}` tries {found.trials:.1f} algorithms at a time and waits for each, in "
             f"{found.steps} of the judged steps{shapes}.",
             evidence=(
-                Evidence(
-                    "Searches, share of the step",
-                    found.share,
-                    "ratio",
-                    "measured",
-                    found.operator,
-                    n=round(found.per_step * facts.steps.steady),
-                ),
-                Evidence(
-                    "Algorithms timed in each",
-                    found.trials,
-                    "count",
-                    "derived",
-                    "waits inside the operator",
-                    n=round(found.per_step * facts.steps.steady),
-                ),
+                kernel_share("Searches", found.share, found.operator, n),
+                Evidence(trials, found.trials, "count", "derived", "waits inside the operator", n=n),
             ),
             at_most="medium",
             detail="autotune",

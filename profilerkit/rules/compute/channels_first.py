@@ -1,7 +1,8 @@
 """CP007: convolutions pay for the conversion of their layout."""
 
-from profilerkit.model.finding import Evidence, Fix, SettingChange
+from profilerkit.model.finding import Fix, SettingChange
 from profilerkit.rules.api import Facts, NotApplicable, Passed, Result, Rule, fired, no_device, saving, unsure
+from profilerkit.rules.compute.kernel_share import kernel_share
 from profilerkit.units import format_ratio
 
 
@@ -50,6 +51,7 @@ class ChannelsFirst(Rule, frozen=True):
             return unsure(f"conversions of the layout take {format_ratio(share)} of the step", expected)
         order, name = ("NCDHW", "channels_last_3d") if found.is_3d else ("NCHW", "channels_last")
         other = " 3-D convolutions take channels_last_3d." if found.is_3d is None else ""
+        origin, steps = "math kernels of convolution operators", facts.steps.steady
         return fired(
             facts,
             bound="compute-bound",
@@ -57,22 +59,10 @@ class ChannelsFirst(Rule, frozen=True):
             why="The matrix units want the channels last, and the tensors have them second: each convolution converts "
             "what it reads, and often what it writes.",
             evidence=(
-                Evidence(
-                    "Conversion kernels, share of the step",
-                    share,
-                    "ratio",
-                    "measured",
-                    found.example or "kernel names",
-                    n=round(found.per_step * facts.steps.steady),
+                kernel_share(
+                    "Conversion kernels", share, found.example or "kernel names", round(found.per_step * steps)
                 ),
-                Evidence(
-                    "Convolutions, share of the step",
-                    found.convolution_share,
-                    "ratio",
-                    "measured",
-                    "math kernels of convolution operators",
-                    n=facts.steps.steady,
-                ),
+                kernel_share("Convolutions", found.convolution_share, origin, steps),
             ),
             at_most="medium",
             detail="layout",

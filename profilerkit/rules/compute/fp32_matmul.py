@@ -1,24 +1,11 @@
 """CP001: matrix math runs in 32 bits on a chip with faster units."""
 
 from profilerkit.analysis.device.roofline import MathFacts, WideMath, peak_ratio, target_type
-from profilerkit.analysis.whatif import faster_kernels
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    SettingChange,
-    fired,
-    no_device,
-    revise,
-    saving,
-    unsure,
-)
+from profilerkit.analysis.whatif import faster_kernels, saving
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Evidence, Fix, Saving, SettingChange
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, no_device, unsure
+from profilerkit.rules.compute.kernel_share import kernel_share
 from profilerkit.units import format_ratio, format_value
 
 _BF16_MAJOR = 8
@@ -110,14 +97,7 @@ def _finding(facts: Facts, math: MathFacts, target: str, saved: Saving | None, r
         title=f"{what} math takes {format_ratio(share)} of the step on a device with tensor cores",
         why=f"The largest math kernels compute in 32 bits; {'TF32' if target == 'tf32' else '16 bits'} {faster}.",
         evidence=(
-            Evidence(
-                f"{what} math kernels, share of the step",
-                share,
-                "ratio",
-                "measured",
-                math.example or "kernel names",
-                n=facts.steps.steady,
-            ),
+            kernel_share(f"{what} math kernels", share, math.example or "kernel names", facts.steps.steady),
             Evidence("Ratio of the peaks", ratio, "×", "derived", facts.spec.source if facts.spec else ""),
         ),
         at_most="medium",

@@ -51,10 +51,10 @@ class HollowUtilisation(Rule, frozen=True):
         useful = facts.share(*_USEFUL)
         if utilisation < self.busy_ratio:
             return Passed(f"the device is busy {format_ratio(utilisation)} of the time: nothing is hidden")
-        found = []
+        low = []
 
         def add(words: str, label: str, value: float, source: Source, origin: str) -> None:
-            found.append((f"{words} at {format_ratio(value)}", Evidence(label, value, "ratio", source, origin)))
+            low.append((f"{words} at {format_ratio(value)}", Evidence(label, value, "ratio", source, origin)))
 
         mfu = facts.compute.mfu if facts.compute else None
         if mfu is not None and mfu < self.low_mfu:
@@ -68,7 +68,6 @@ class HollowUtilisation(Rule, frozen=True):
             ratio = clock.power_mw / clock.power_limit_mw
             if ratio < self.low_power_ratio:
                 add("power of its limit", "Power of its limit", ratio, "measured", "NVML")
-        low = found
         if useful >= self.useful_share and not low:
             return Passed(f"useful kernels take {format_ratio(useful)} of the step")
         is_filled = useful < self.useful_share
@@ -77,21 +76,15 @@ class HollowUtilisation(Rule, frozen=True):
             return Passed("nothing but useful kernels runs")
         works = f"{format_ratio(useful)} of the time" if is_filled else f"with {low[0][0]}"
         rest = f"Rest of the time: {part_words(filler.part)}" if filler else ""
+        origin, n = ("NVML", sampled.n) if sampled else ("busy share of the trace", facts.steps.steady)
+        behind = (sampled.name,) if sampled else ()
         return fired(
             facts,
             bound=None,
             title=f"The device reads {format_ratio(utilisation)} busy, but works {works}",
             why=_why(filler, is_filled=is_filled),
             evidence=(
-                Evidence(
-                    "Utilisation",
-                    utilisation,
-                    "ratio",
-                    "measured",
-                    "NVML" if sampled else "busy share of the trace",
-                    n=sampled.n if sampled else facts.steps.steady,
-                    behind=(sampled.name,) if sampled else (),
-                ),
+                Evidence("Utilisation", utilisation, "ratio", "measured", origin, n=n, behind=behind),
                 facts.share_evidence("Useful kernels, share of the step", *_USEFUL),
                 *((facts.share_evidence(rest, filler.part),) if filler else ()),
                 *(evidence for _, evidence in low),

@@ -1,19 +1,8 @@
 """CP002: sizes of matrix products do not fit the granularity of the tensor cores."""
 
 from profilerkit.analysis.device.shape_losses import GRANULE, Alignment
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    fired,
-    no_device,
-    saving,
-)
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired, no_device, saving
+from profilerkit.rules.compute.kernel_share import kernel_share
 from profilerkit.units import format_ratio
 
 #: Sizes from here on are padded to the large multiple: it adds at most an eighth to them.
@@ -64,11 +53,15 @@ class MisalignedMatmul(Rule, frozen=True):
             return Passed(f"16-bit products of odd sizes take {format_ratio(found.share)} of the step")
         if found.lost_share is None:
             return MissingData("the device's peaks are not in the table", "name a known device with --device")
-        expected = self._expected(found, found.lost_share)
-        if not self.worth_saying(facts, expected):
-            return Passed(f"products of odd sizes lose {format_ratio(found.lost_share)} of the step")
         lost = found.lost_share
-        size = " × ".join(map(str, found.sizes))
+        expected = self.reached_ratio * lost
+        if found.others_ratio:
+            # What goes when these products reach what the others do.
+            expected = min(max(found.share - (found.share - lost) / found.others_ratio, 0.0), lost)
+        if not self.worth_saying(facts, expected):
+            return Passed(f"products of odd sizes lose {format_ratio(lost)} of the step")
+        size, n = " × ".join(map(str, found.sizes)), round(found.calls_per_step * facts.steps.steady)
+        peaks = facts.spec.source if facts.spec else "peaks of the device"
         return fired(
             facts,
             bound="compute-bound",
@@ -76,21 +69,8 @@ class MisalignedMatmul(Rule, frozen=True):
             why=f"`{found.operator}` multiplies M × N × K = {size}: tensor cores load {GRANULE} elements at a time, "
             "and fall back to slower kernels where rows do not divide.",
             evidence=(
-                Evidence(
-                    "16-bit products of odd sizes, share of the step",
-                    found.share,
-                    "ratio",
-                    "measured",
-                    f"{found.operator}: {size}",
-                    n=round(found.calls_per_step * facts.steps.steady),
-                ),
-                Evidence(
-                    "Time beyond what the shapes need, share of the step",
-                    lost,
-                    "ratio",
-                    "derived",
-                    facts.spec.source if facts.spec else "peaks of the device",
-                ),
+                kernel_share("16-bit products of odd sizes", found.share, f"{found.operator}: {size}", n),
+                kernel_share("Time beyond what the shapes need", lost, peaks, source="derived"),
             ),
             at_most="medium",
             detail="alignment",
@@ -98,12 +78,6 @@ class MisalignedMatmul(Rule, frozen=True):
             fix=Fix(text=f"{_fused_first(facts, found)}Pad the sizes of the largest: {_padding(found.sizes)}, masked."),
             confirm="The kernels' names must change, and the time of these products fall although they grow.",
         )
-
-    def _expected(self, found: Alignment, lost: float) -> float:
-        """Return what of the loss goes when these products reach what the others do."""
-        if not found.others_ratio:
-            return self.reached_ratio * lost
-        return min(max(found.share - (found.share - lost) / found.others_ratio, 0.0), lost)
 
 
 def _fused_first(facts: Facts, found: Alignment) -> str:

@@ -1,7 +1,9 @@
 """CP004: chains of pointwise kernels move the same tensors again and again."""
 
 from profilerkit.analysis.whatif import fused_chain
-from profilerkit.rules.api import Evidence, Facts, Fix, Passed, Result, Rule, SettingChange, fired, no_device, saving
+from profilerkit.model.finding import Evidence, Fix, SettingChange
+from profilerkit.rules.api import Facts, Passed, Result, Rule, fired, no_device, saving
+from profilerkit.rules.compute.kernel_share import kernel_share
 from profilerkit.units import format_ratio, format_value
 
 
@@ -50,6 +52,8 @@ class PointwiseChain(Rule, frozen=True):
         expected = self.reached_ratio * bound
         if not self.worth_saying(facts, expected):
             return Passed("the chains are too short for fusion to matter")
+        origin, steps = "kernels in launch order per stream", facts.steps.steady
+        example = " → ".join(name[:60] for name in chains.example[:3])
         return fired(
             facts,
             bound="memory-bound",
@@ -57,29 +61,9 @@ class PointwiseChain(Rule, frozen=True):
             why=f"{format_value(chains.mean_length, 'kernels')} in a row, on average, each read what the one before "
             "wrote to device memory.",
             evidence=(
-                Evidence(
-                    "Chains, share of the step",
-                    chains.share,
-                    "ratio",
-                    "measured",
-                    "kernels in launch order per stream",
-                    n=facts.steps.steady,
-                ),
-                Evidence(
-                    "Chains per step",
-                    chains.chains_per_step,
-                    "count",
-                    "measured",
-                    "kernels in launch order per stream",
-                    n=facts.steps.steady,
-                ),
-                Evidence(
-                    "Mean chain length",
-                    chains.mean_length,
-                    "kernels",
-                    "measured",
-                    " → ".join(name[:60] for name in chains.example[:3]),
-                ),
+                kernel_share("Chains", chains.share, origin, steps),
+                Evidence("Chains per step", chains.chains_per_step, "count", "measured", origin, n=steps),
+                Evidence("Mean chain length", chains.mean_length, "kernels", "measured", example),
             ),
             at_most="medium" if (facts.compute is not None and (facts.compute.by_shape_ratio or 0.0) > 0.5) else "low",
             detail="bandwidth",

@@ -4,20 +4,9 @@ import math
 from collections.abc import Sequence
 
 from profilerkit.analysis.device.shape_losses import Grid
-from profilerkit.rules.api import (
-    Confidence,
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    at_most,
-    fired,
-    no_device,
-)
+from profilerkit.model.finding import Confidence, Evidence, Fix, Saving
+from profilerkit.rules.api import Facts, MissingData, Passed, Result, Rule, at_most, fired, no_device
+from profilerkit.rules.compute.kernel_share import kernel_share
 from profilerkit.units import format_ratio
 
 
@@ -74,6 +63,7 @@ def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) 
     by_shape = facts.compute is not None and (facts.compute.by_shape_ratio or 0.0) > 0.5
     sure: Confidence = "medium" if by_shape else "low"
     rounds = max(math.ceil(worst.blocks_per_sm), 1)
+    n, blocks = round(sum(grid.per_step for grid in found) * facts.steps.steady), "launch geometry in the trace"
     return fired(
         facts,
         bound="compute-bound",
@@ -81,21 +71,8 @@ def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) 
         why=f"The worst kernel has {worst.blocks_per_sm:.2f} blocks for each multiprocessor and takes as long as one "
         f"with {rounds}.",
         evidence=(
-            Evidence(
-                "Kernels with badly filled grids, share of the step",
-                share,
-                "ratio",
-                "measured",
-                worst.kernel,
-                n=round(sum(grid.per_step for grid in found) * facts.steps.steady),
-            ),
-            Evidence(
-                "Blocks for each multiprocessor, worst kernel",
-                worst.blocks_per_sm,
-                "blocks",
-                "measured",
-                "launch geometry in the trace",
-            ),
+            kernel_share("Kernels with badly filled grids", share, worst.kernel, n),
+            Evidence("Blocks for each multiprocessor, worst kernel", worst.blocks_per_sm, "blocks", "measured", blocks),
         ),
         at_most=sure,
         detail="grid",

@@ -3,19 +3,9 @@
 from collections.abc import Sequence
 
 from profilerkit.analysis.device.kernel_losses import Scores
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    fired,
-    no_device,
-    saving,
-)
+from profilerkit.model.finding import Evidence, Fix, Saving
+from profilerkit.rules.api import Facts, MissingData, Passed, Result, Rule, fired, no_device, saving
+from profilerkit.rules.compute.kernel_share import kernel_share
 from profilerkit.units import format_ratio
 
 #: A causal fused kernel leaves out half of the products; whether it may is not known.
@@ -83,7 +73,10 @@ class UnfusedAttention(Rule, frozen=True):
 def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Result:
     largest = max(found, key=lambda row: row.share)
     share = min(sum(row.share for row in found), 1.0)
-    size = f"{largest.queries} × {largest.keys}"
+    size, steps = f"{largest.queries} × {largest.keys}", facts.steps.steady
+    between = min(sum(row.pointwise_share for row in found), 1.0)
+    peak = sum(row.peak_share or 0.0 for row in found) if facts.spec else None
+    of_peak, source = "Arithmetic of the products at the dense peak", facts.spec.source if facts.spec else ""
     return fired(
         facts,
         bound="memory-bound",
@@ -92,29 +85,11 @@ def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Res
         "neighbours, and read by the next product.",
         evidence=(
             Evidence("Matrices of scores", largest.matrices, "count", "measured", f"operators over tensors of {size}"),
-            Evidence(
-                "Kernels over score matrices, share of the step",
-                share,
-                "ratio",
-                "measured",
-                f"operators over tensors of {largest.matrices} × {size}",
-                n=facts.steps.steady,
+            kernel_share(
+                "Kernels over score matrices", share, f"operators over tensors of {largest.matrices} × {size}", steps
             ),
-            Evidence(
-                "Softmax, masks and copies, share of the step",
-                min(sum(row.pointwise_share for row in found), 1.0),
-                "ratio",
-                "measured",
-                "operators between the products",
-                n=facts.steps.steady,
-            ),
-            Evidence(
-                "Arithmetic of the products at the dense peak",
-                sum(row.peak_share or 0.0 for row in found) if facts.spec else None,
-                "ratio",
-                "derived",
-                facts.spec.source if facts.spec else "",
-            ),
+            kernel_share("Softmax, masks and copies", between, "operators between the products", steps),
+            Evidence(of_peak, peak, "ratio", "derived", source),
         ),
         at_most="high",
         detail="bandwidth",

@@ -2,23 +2,9 @@
 
 from profilerkit.analysis.device.kernel_losses import OptimizerWork
 from profilerkit.analysis.host.operators import HeldFacts
-from profilerkit.rules.api import (
-    Bound,
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    SettingChange,
-    fired,
-    no_device,
-    revise,
-    saving,
-)
+from profilerkit.model.finding import Evidence, Fix, Saving, SettingChange
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, no_device, saving
+from profilerkit.rules.compute.kernel_share import kernel_share
 from profilerkit.units import format_count, format_ratio
 
 #: Optimizers of torch with a fused form on CUDA (2.13), and those that take a list at a time beside them.
@@ -103,17 +89,14 @@ class UnfusedOptimizer(Rule, frozen=True):
         share = found.share if gains else _without_recording(facts, found)
         if not gains and share < self.smallest_on_host:
             return Passed(f"{name} takes {format_ratio(share)} of the step")
-        origin = f"Optimizer.step#{name}"
-        calls = Evidence(
-            "Operators of the optimizer, per step", found.per_step, "count", "measured", origin, n=facts.steps.steady
-        )
-        held = revise(calls, label="Optimizer, share of the step", value=share, unit="ratio")
+        origin, n = f"Optimizer.step#{name}", facts.steps.steady
+        calls = Evidence("Operators of the optimizer, per step", found.per_step, "count", "measured", origin, n=n)
         return fired(
             facts,
             bound="overhead-bound" if gains else None,
             title=f"{name} takes {format_ratio(share)} of the step",
             why=f"The optimizer calls {format_count(round(found.per_step))} operators per step.",
-            evidence=(held, calls),
+            evidence=(kernel_share("Optimizer", share, origin, n), calls),
             at_most="medium",
             detail="optimizer" if gains else "",
             saving=saving(expected, share) if gains else None,
@@ -136,47 +119,23 @@ def _without_recording(facts: Facts, found: HeldFacts) -> float:
 
 def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Result:
     idles = 2 * found.kernel_share < found.share
-    bound: Bound = "overhead-bound" if idles else "memory-bound"
-    kernels = format_count(round(found.kernels_per_step))
+    inside, steps = "kernels launched inside", facts.steps.steady
+    span = f"first to last kernel of {f'Optimizer.step#{found.name}' if found.name else 'its ranges'}"
+    parameters = f"{format_count(found.parameters or 0)} parameters, in FP32"
+    n = round(found.kernels_per_step)
+    kernels = format_count(n)
     many = f"{kernels} kernels" if found.tensors is None else f"{kernels} kernels for {found.tensors:.0f} tensors"
     lost = "the device idles between them" if idles else "each goes over the same parameters again"
     return fired(
         facts,
-        bound=bound,
+        bound="overhead-bound" if idles else "memory-bound",
         title=f"{found.name or 'The optimizer'} takes {format_ratio(found.share)} of the step in {kernels} kernels",
         why=f"The optimizer step launches {many}: {lost}.",
         evidence=(
-            Evidence(
-                "Optimizer on the device, share of the step",
-                found.share,
-                "ratio",
-                "measured",
-                f"first to last kernel of {f'Optimizer.step#{found.name}' if found.name else 'its ranges'}",
-                n=facts.steps.steady,
-            ),
-            Evidence(
-                "Kernels of the optimizer, share of the step",
-                found.kernel_share,
-                "ratio",
-                "measured",
-                "kernels launched inside",
-                n=round(found.kernels_per_step * facts.steps.steady),
-            ),
-            Evidence(
-                "Kernels of the optimizer, per step",
-                round(found.kernels_per_step),
-                "count",
-                "measured",
-                "kernels launched inside",
-                n=facts.steps.steady,
-            ),
-            Evidence(
-                "Time for the bytes that must move, share of the step",
-                found.least_share,
-                "ratio",
-                "estimated",
-                f"{format_count(found.parameters or 0)} parameters, in FP32",
-            ),
+            kernel_share("Optimizer on the device", found.share, span, steps),
+            kernel_share("Kernels of the optimizer", found.kernel_share, inside, round(found.kernels_per_step * steps)),
+            Evidence("Kernels of the optimizer, per step", n, "count", "measured", inside, n=steps),
+            kernel_share("Time for the bytes that must move", found.least_share, parameters, source="estimated"),
         ),
         at_most="high" if found.style == "single" else "medium",
         detail="launch" if idles else "bandwidth",
