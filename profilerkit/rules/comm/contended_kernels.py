@@ -1,23 +1,18 @@
 """CO012: collectives take multiprocessors or bandwidth from the kernels beside them."""
 
-from profilerkit.analysis.communication.table import Contention
 from profilerkit.analysis.communication.whatif import exposed, share_of_step
-from profilerkit.rules.api import (
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    SettingChange,
-    fired,
-    saving,
-    spent,
-)
+from profilerkit.model.finding import Fix, SettingChange
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, saving, spent
 from profilerkit.rules.comm.exposed_collectives import unseen
 from profilerkit.rules.comm.transfers import evidence
 from profilerkit.units import format_count, format_ratio
+
+_FIX = Fix(
+    text="Fewer multiprocessors for NCCL: NCCL_MAX_CTAS from its default, up to 32 on a ring, → 8; try 16 and 4 as "
+    "well.",
+    code="NCCL_MAX_CTAS=8 torchrun ...",
+    changes=(SettingChange("env:NCCL_MAX_CTAS", "", 8),),
+)
 
 
 class ContendedKernels(Rule, frozen=True):
@@ -64,7 +59,11 @@ class ContendedKernels(Rule, frozen=True):
         slower = found.excess_ns / found.usual_ns if found.usual_ns else 0.0
         if slower < self.slower_ratio:
             return Passed(f"beside collectives kernels take {format_ratio(slower)} longer than alone")
-        expected = share_of_step(facts, self._excess_ns(found, slower))
+        # What all kernels beside collectives take beyond their usual time, as far as the compared ones can tell.
+        excess_ns = found.beside_ns * slower / (1.0 + slower)
+        if found.usual_ns + found.excess_ns < self.compared_ratio * found.beside_ns:
+            excess_ns = found.excess_ns
+        expected = share_of_step(facts, excess_ns)
         if not self.worth_saying(facts, expected):
             return Passed(f"{format_ratio(slower)} slower beside collectives is {format_ratio(expected)} of the step")
         held = exposed(facts)
@@ -88,19 +87,6 @@ class ContendedKernels(Rule, frozen=True):
             at_most="medium",
             detail="contention",
             saving=None if harmful else saving(expected, share_of_step(facts, found.beside_ns)),
-            fix=None
-            if harmful
-            else Fix(
-                text="Fewer multiprocessors for NCCL: NCCL_MAX_CTAS from its default, up to 32 on a ring, → 8; try 16 "
-                "and 4 as well.",
-                code="NCCL_MAX_CTAS=8 torchrun ...",
-                changes=(SettingChange("env:NCCL_MAX_CTAS", "", 8),),
-            ),
+            fix=None if harmful else _FIX,
             confirm="" if harmful else "Record again: kernels beside collectives must be as quick as alone.",
         )
-
-    def _excess_ns(self, found: Contention, slower: float) -> float:
-        """What all kernels beside collectives take beyond their usual time, as far as the compared ones can tell."""
-        if found.usual_ns + found.excess_ns < self.compared_ratio * found.beside_ns:
-            return found.excess_ns
-        return found.beside_ns * slower / (1.0 + slower)

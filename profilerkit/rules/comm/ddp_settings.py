@@ -1,19 +1,8 @@
 """CO008: DistributedDataParallel does extra work that its settings could avoid."""
 
 from profilerkit.analysis.communication.whatif import exposed_of, rows, share_of_step
-from profilerkit.rules.api import (
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    SettingChange,
-    fired,
-    saving,
-    spent,
-)
+from profilerkit.model.finding import Fix, SettingChange
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, saving, spent
 from profilerkit.rules.comm.exposed_collectives import unseen
 from profilerkit.rules.comm.transfers import by_ddp, evidence, models
 from profilerkit.units import format_bytes, format_ns
@@ -66,7 +55,8 @@ class DdpSettings(Rule, frozen=True):
             )
         if not self.worth_saying(facts, expected):
             needed = f"; {format_bytes(unused)} of parameters need the search" if unused else ""
-            return Passed(f"searches and copies that settings could avoid take {_time(facts, expected)} a step{needed}")
+            time = format_ns(expected * (facts.mean_step_ns or 0.0))
+            return Passed(f"searches and copies that settings could avoid take {time} a step{needed}")
         texts, changes = [], []
         if search:
             known = any(model.unused_parameter_bytes is not None for model in models(facts))
@@ -98,7 +88,3 @@ class DdpSettings(Rule, frozen=True):
             ),
             confirm="Record again: the reducer's events must be gone from the trace.",
         )
-
-
-def _time(facts: Facts, share: float) -> str:
-    return format_ns(share * (facts.mean_step_ns or 0.0))

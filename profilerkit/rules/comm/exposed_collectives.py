@@ -5,21 +5,9 @@ from statistics import median
 from profilerkit.analysis.communication.table import TRANSFER, CommFacts
 from profilerkit.analysis.communication.whatif import could_hide, exposed, may_overlap, rows
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
-from profilerkit.analysis.whatif import alone_compute, overlapped
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    at_most,
-    each,
-    fired,
-    revise,
-    saving,
-)
+from profilerkit.analysis.whatif import alone_compute, at_most, overlapped, saving
+from profilerkit.model.change import revise
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired
 from profilerkit.units import format_ns, format_ratio
 
 #: Surplus over the usual duration that is worth a sentence.
@@ -82,9 +70,10 @@ class ExposedCollectives(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return Passed(f"{format_ratio(share)} is exposed, {reason}")
         first = to_divide(facts)
-        text = (
-            f"{format_ratio(comm.overlap_ratio)} of the communication overlaps with computation; the rest is exposed."
-        )
+        origin = comm.table[0].name if comm.table else "communication kernels"
+        exposure = facts.share_evidence("Exposed communication, share of the step", *TRANSFER, origin=origin)
+        beside, overlap = "Overlapped share of the communication", comm.overlap_ratio
+        text = f"{format_ratio(overlap)} of the communication overlaps with computation; the rest is exposed."
         if unknown:
             text += f" {unknown}: transfer and waiting for a late rank look the same."
             if comm.surplus_ratio >= _NOTED_SURPLUS:
@@ -95,7 +84,11 @@ class ExposedCollectives(Rule, frozen=True):
             bound="comm-bound",
             title=f"{format_ns(share * step)} of communication in {each(facts)} is exposed",
             why=text,
-            evidence=_evidence(facts, comm),
+            evidence=(
+                revise(exposure, value=share),
+                facts.evidence(beside, overlap, "ratio", "interval arithmetic on the device's streams"),
+                facts.evidence("Collectives per step", comm.per_step, "count", "communication kernels"),
+            ),
             at_most="low" if unknown else "medium" if facts.mode == "cpu" else "high",
             detail=detail,
             saving=at_most(share, expected) if unknown else saving(expected, share),
@@ -114,9 +107,8 @@ class ExposedCollectives(Rule, frozen=True):
         if comm.small_ratio is None:
             return "no-overlap"
         behind = could_hide(facts, rows(facts, lambda row: may_overlap(facts, row)))
-        return (
-            "no-overlap" if comm.overlap_ratio < self.overlap_ratio and behind >= self.available_ratio else "bandwidth"
-        )
+        could = comm.overlap_ratio < self.overlap_ratio and behind >= self.available_ratio
+        return "no-overlap" if could else "bandwidth"
 
 
 def _not_waiting(facts: Facts) -> float:
@@ -155,14 +147,11 @@ def undivided(facts: Facts) -> str:
     """Why transfer and waiting for a late rank could not be told apart; empty where they were, or nobody waits."""
     if facts.share("comm.other") <= facts.share("comm.bw", "comm.lat"):
         return ""
-    if facts.missing_ranks:
-        return (
-            f"{facts.missing_ranks} of {facts.world_size} ranks {'is' if facts.missing_ranks == 1 else 'are'} missing"
-        )
+    if missing := facts.missing_ranks:
+        return f"{missing} of {facts.world_size} ranks {'is' if missing == 1 else 'are'} missing"
     if len(facts.ranks) > 1:
-        return (
-            "Other members were not read" if _traces_matched(facts) else "The ranks' collectives could not be matched"
-        )
+        matched = _traces_matched(facts)
+        return "Other members were not read" if matched else "The ranks' collectives could not be matched"
     # Without a word on the job, a collective is one of several ranks unless its group is known to have a single member.
     sizes = [row.group_size for row in facts.comm.table if row.group_size] if facts.comm else []
     return "From one rank" if (facts.world_size or max(sizes, default=2)) > 1 else ""
@@ -181,18 +170,3 @@ def to_divide(facts: Facts) -> str:
     if len(facts.ranks) > 1 and not facts.missing_ranks and not _traces_matched(facts):
         return "Record the same steps on every rank, at least 3"
     return "Record every rank and analyze all of them together"
-
-
-def _evidence(facts: Facts, comm: CommFacts) -> tuple[Evidence, ...]:
-    origin = comm.table[0].name if comm.table else "communication kernels"
-    share = facts.share_evidence("Exposed communication, share of the step", *TRANSFER, origin=origin)
-    return (
-        revise(share, value=_not_waiting(facts)),
-        facts.evidence(
-            "Overlapped share of the communication",
-            comm.overlap_ratio,
-            "ratio",
-            "interval arithmetic on the device's streams",
-        ),
-        facts.evidence("Collectives per step", comm.per_step, "count", "communication kernels"),
-    )

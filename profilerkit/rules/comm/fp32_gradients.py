@@ -1,32 +1,9 @@
 """CO010: gradients travel in FP32 although the run computes in 16 bits."""
 
-from collections.abc import Sequence
-
-from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import less, may_overlap, rows, share_of_step
-from profilerkit.rules.api import (
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    SettingChange,
-    each,
-    fired,
-)
-from profilerkit.rules.comm.transfers import (
-    confirm,
-    divides,
-    doubt,
-    evidence,
-    kinds,
-    models,
-    surest,
-    transfer_saving,
-    untold,
-)
+from profilerkit.model.finding import Fix, SettingChange
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each
+from profilerkit.rules.comm.transfers import divides, evidence, kinds, models, transfer_saving, transfers_fired, untold
 from profilerkit.units import format_bytes
 
 _REPLICATED = (
@@ -91,12 +68,14 @@ class Fp32Gradients(Rule, frozen=True):
         if any(model.hook for model in models(facts)):
             return Passed("a communication hook of DDP decides what travels")
         expected, bound = less(facts, chosen, 1.0 - self.left_ratio)
-        expected = max(expected - _casts(facts, chosen), 0.0)
+        moved, casts = sum(row.bytes_per_step or 0.0 for row in chosen), 0.0
+        if facts.spec is not None:
+            casts_ns = _CAST_BYTES_RATIO * moved / (_REACHED_BANDWIDTH * facts.spec.hbm_gb_per_s)
+            casts = share_of_step(facts, casts_ns)
+        expected = max(expected - casts, 0.0)
         if not self.worth_saying(facts, expected):
-            return Passed(
-                "FP32 gradients overlap with computation, take little of the step, or cost no more than casting"
-            )
-        moved = sum(row.bytes_per_step or 0.0 for row in chosen)
+            why = "FP32 gradients overlap with computation, take little of the step, or cost no more than casting"
+            return Passed(why)
         # FP16 overflows where gradients are summed; bf16 has the range of FP32.
         left, is_sharded = format_bytes(moved * self.left_ratio), divides(facts, "sharded data")
         fix = Fix(
@@ -105,30 +84,18 @@ class Fp32Gradients(Rule, frozen=True):
             code=_SHARDED if is_sharded else _REPLICATED,
             changes=() if is_sharded else (SettingChange("comm_hook", "fp32", "bf16"),),
         )
-        return fired(
+        return transfers_fired(
             facts,
-            bound="comm-bound",
             title=f"{format_bytes(moved)} of FP32 gradients travel in {each(facts)} of a {precision} run",
-            why=f"Most arithmetic is in {precision}: half of these bytes can hold all digits of its "
-            f"gradients.{doubt(facts)}",
+            why=f"Most arithmetic is in {precision}: half of these bytes can hold all digits of its gradients.",
             evidence=(
                 evidence(facts, "FP32 gradients transferred per step", moved, "bytes", kinds(chosen), "measured"),
                 evidence(facts, "Their transfer", sum(row.transfer_ns for row in chosen), "ns", kinds(chosen)),
-                evidence(
-                    facts, "Casts needed instead", _casts(facts, chosen), "ratio", "memory bandwidth", "estimated"
-                ),
+                evidence(facts, "Casts needed instead", casts, "ratio", "memory bandwidth", "estimated"),
             ),
-            at_most=surest(facts, "high"),
+            sure="high",
             detail="bandwidth",
             saving=transfer_saving(facts, expected, bound),
             fix=fix,
-            confirm=confirm(facts, "the type of the reductions must be BFloat16, and the loss must fall as before."),
+            confirm="the type of the reductions must be BFloat16, and the loss must fall as before.",
         )
-
-
-def _casts(facts: Facts, chosen: Sequence[Traffic]) -> float:
-    """Share of the step that casting to 16 bits and back would take; 0 where the memory's bandwidth is not known."""
-    if facts.spec is None:
-        return 0.0
-    moved = _CAST_BYTES_RATIO * sum(row.bytes_per_step or 0.0 for row in chosen)
-    return share_of_step(facts, moved / (_REACHED_BANDWIDTH * facts.spec.hbm_gb_per_s))

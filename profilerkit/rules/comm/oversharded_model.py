@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import dimension, exposed_time, less, rows
 from profilerkit.analysis.device.formulas import BY_NAME
-from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each, fired
-from profilerkit.rules.comm.transfers import confirm, doubt, evidence, surest, transfer_saving, untold
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, each
+from profilerkit.rules.comm.transfers import evidence, transfer_saving, transfers_fired, untold
 from profilerkit.units import format_bytes, format_ratio
 
 
@@ -64,24 +64,22 @@ class OvershardedModel(Rule, frozen=True):
         kept = sum(row.bytes_per_step or 0.0 for row in gathers) * scattered / gathered
         if used + kept > memory.capacity_bytes * (1.0 - self.free_ratio / 2):
             return Passed(f"the parameters, {format_bytes(kept)}, would leave too little of the free memory")
-        expected = exposed_time(
-            facts, facts.collective_work.second_gathers_exposed_ns if facts.collective_work else 0.0
-        )
+        second_ns = facts.collective_work.second_gathers_exposed_ns if facts.collective_work else 0.0
+        expected = exposed_time(facts, second_ns)
         bound = max(less(facts, gathers, 1.0 - scattered / gathered)[1], expected)
         if not self.worth_saying(facts, expected):
             return Passed("the second gathering is overlapped, or takes little of the step")
-        return fired(
+        return transfers_fired(
             facts,
-            bound="comm-bound",
             title=f"Parameters are gathered twice in {each(facts)}, with {format_ratio(free)} of the memory free",
             why=f"{gathered / scattered:.1f} × as much is gathered as scattered: each layer's parameters are dropped "
-            f"after the forward pass. All of them take {format_bytes(kept)}.{doubt(facts)}",
+            f"after the forward pass. All of them take {format_bytes(kept)}.",
             evidence=(
                 evidence(facts, "Gathered / scattered elements", gathered / scattered, "ratio", "collectives' sizes"),
                 evidence(facts, "Memory free at the peak", free, "ratio", "peak and capacity", "measured"),
                 evidence(facts, "Parameters that would be kept", kept, "bytes", "all-gathers of a step"),
             ),
-            at_most=surest(facts, "medium"),
+            sure="medium",
             detail="bandwidth",
             saving=transfer_saving(facts, expected, bound),
             fix=Fix(
@@ -89,7 +87,7 @@ class OvershardedModel(Rule, frozen=True):
                 f"SHARD_GRAD_OP; DeepSpeed: stage 3 → 2). The peak grows by up to {format_bytes(kept)}.",
                 code="fully_shard(model, reshard_after_forward=False)",
             ),
-            confirm=confirm(facts, "as much must be gathered as scattered, and the peak must stay below the capacity."),
+            confirm="as much must be gathered as scattered, and the peak must stay below the capacity.",
         )
 
 

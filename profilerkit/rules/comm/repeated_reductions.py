@@ -4,8 +4,8 @@ from profilerkit.analysis.communication.table import Accumulation
 from profilerkit.analysis.communication.whatif import exposed, exposed_time, share_of_step
 from profilerkit.analysis.whatif import half_sure
 from profilerkit.model.finding import Fix, Saving, SettingChange
-from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise
-from profilerkit.rules.comm.transfers import confirm, divides, doubt, evidence, surest, transfer_saving, untold
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, revise
+from profilerkit.rules.comm.transfers import divides, evidence, transfer_saving, transfers_fired, untold
 
 
 class RepeatedReductions(Rule, frozen=True):
@@ -53,9 +53,8 @@ class RepeatedReductions(Rule, frozen=True):
         expected = exposed_time(facts, found.early_exposed_ns) + copied + waited * (1.0 - found.passes**-0.5)
         bound = max(min(exposed(facts), share_of_step(facts, found.early_ns)) + copied + waited, expected)
         if not self.worth_saying(facts, expected):
-            return Passed(
-                "the reductions of all passes but the last overlap with computation, or take little of the step"
-            )
+            why = "the reductions of all passes but the last overlap with computation, or take little of the step"
+            return Passed(why)
         unit, kind = ("step", "a step") if found.groups is None else ("optimizer step", "an optimizer step")
         step = each(facts) if found.groups is None else kind
         sharded = divides(facts, "sharded data")
@@ -64,19 +63,18 @@ class RepeatedReductions(Rule, frozen=True):
         code = "with model.no_sync():  # all micro-batches but the last\n    loss.backward()"
         if sharded:
             code = "model.set_requires_gradient_sync(is_last_micro_batch)\nloss.backward()"
-        return fired(
+        return transfers_fired(
             facts,
-            bound="comm-bound",
             title=f"Gradients are reduced {found.passes} times in {step}, once per micro-batch",
             why=f"Each of the {found.passes} backward passes of {kind} runs the same {found.reductions} reductions; "
-            f"the sum over all micro-batches needs them once.{doubt(facts)}",
+            "the sum over all micro-batches needs them once.",
             evidence=(
                 evidence(facts, f"Backward passes per {unit}", found.passes, "count", "autograd nodes", "measured"),
                 evidence(facts, "Reductions in each", found.reductions, "count", "collectives in order", "measured"),
                 evidence(facts, "Exposed time of those that repeat", found.early_exposed_ns, "ns", "collectives"),
-                evidence(facts, "Copies to and from buckets for them", _copied(facts, found), "ratio", "DDP's reducer"),
+                evidence(facts, "Copies to and from buckets for them", copied, "ratio", "DDP's reducer"),
             ),
-            at_most=surest(facts, "high"),
+            sure="high",
             detail="bandwidth",
             saving=_saving(facts, found, expected, bound),
             fix=Fix(
@@ -85,7 +83,7 @@ class RepeatedReductions(Rule, frozen=True):
                 code=code,
                 changes=() if sharded else (SettingChange("no_sync", False, True),),
             ),
-            confirm=confirm(facts, f"there must be {found.reductions} reductions {kind}."),
+            confirm=f"there must be {found.reductions} reductions {kind}.",
         )
 
 

@@ -47,9 +47,8 @@ class SlowLink(Rule, frozen=True):
         large = rows(facts, lambda row: row.size == "large")
         if not large:
             if rows(facts, lambda row: row.size is None) == rows(facts, lambda _: True):
-                return MissingData(
-                    "the sizes of the collectives were not recorded", "torch.profiler: record_shapes=True"
-                )
+                why = "the sizes of the collectives were not recorded"
+                return MissingData(why, "torch.profiler: record_shapes=True")
             return NotApplicable("no collective moves 64 MB or more")
         link = facts.spec.link_gb_per_s if facts.spec is not None and not facts.spec.link_is_optional else None
         if link is None:
@@ -58,24 +57,23 @@ class SlowLink(Rule, frozen=True):
             return NotApplicable("the job may span hosts, whose network's speed is not known")
         timed = [row for row in large if row.bus_bytes_per_s is not None]
         if not timed:
-            return MissingData("how long the transfers took without waiting is not known", _to_time(facts))
-        reference = self.normal_ratio * link * 1e9
-        return self._judged(facts, timed, reference)
+            record = to_divide(facts) or "record every rank and analyze all of them together"
+            return MissingData("how long the transfers took without waiting is not known", record)
+        return self._judged(facts, timed, self.normal_ratio * link * 1e9)
 
     def _judged(self, facts: Facts, timed: list[Traffic], reference: float) -> Result:
         slow = [row for row in timed if (row.bus_bytes_per_s or 0.0) < self.slow_ratio * reference]
         if not slow:
             least = min(row.bus_bytes_per_s or 0.0 for row in timed)
-            return Passed(
-                f"the slowest large collectives reach {format_ratio(least / reference)} of a good link's rate"
-            )
+            reached = format_ratio(least / reference)
+            return Passed(f"the slowest large collectives reach {reached} of a good link's rate")
         savings = [less(facts, [row], 1.0 - (row.bus_bytes_per_s or 0.0) / reference) for row in slow]
         bound = min(sum(found[1] for found in savings), exposed(facts))
         expected = min(sum(found[0] for found in savings), bound)
         if not self.worth_saying(facts, expected):
             return Passed("large collectives are slower than the link, but overlapped, or take little of the step")
-        reached = sum(row.transfer_ns for row in slow)
-        rate = sum((row.bus_bytes_per_s or 0.0) * row.transfer_ns for row in slow) / reached if reached else 0.0
+        slow_ns = sum(row.transfer_ns for row in slow)
+        rate = sum((row.bus_bytes_per_s or 0.0) * row.transfer_ns for row in slow) / slow_ns if slow_ns else 0.0
         return fired(
             facts,
             bound="comm-bound",
@@ -107,7 +105,3 @@ class SlowLink(Rule, frozen=True):
 
 def _rate(bytes_per_s: float) -> str:
     return format_decimal(bytes_per_s, "B/s")
-
-
-def _to_time(facts: Facts) -> str:
-    return to_divide(facts) or "record every rank and analyze all of them together"

@@ -4,18 +4,8 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import exposed_of, floor_ns, joined, may_overlap, rows
-from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, SettingChange, each, fired
-from profilerkit.rules.comm.transfers import (
-    by_ddp,
-    confirm,
-    doubt,
-    evidence,
-    kinds,
-    models,
-    surest,
-    transfer_saving,
-    untold,
-)
+from profilerkit.rules.api import Facts, Fix, MissingData, Passed, Result, Rule, SettingChange, Source, each
+from profilerkit.rules.comm.transfers import by_ddp, evidence, kinds, models, transfer_saving, transfers_fired, untold
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
 
 _MIB = 1 << 20
@@ -70,57 +60,42 @@ class SmallCollectives(Rule, frozen=True):
         chosen = [row for row in small if may_overlap(facts, row) and row.median_ns <= most]
         if not chosen:
             shortest = format_ns(min(row.median_ns for row in small))
-            return Passed(
-                f"small collectives take {shortest} and more, not the latency of {format_ns(floor)}, or are on the "
-                "data path"
-            )
+            usual = f"not the latency of {format_ns(floor)}, or are on the data path"
+            return Passed(f"small collectives take {shortest} and more, {usual}")
         expected, bound = joined(facts, chosen, all_small=len(chosen) == len(small))
         if not self.worth_saying(facts, expected):
-            return Passed(
-                f"joining {format_count(round(count, 1))} small collectives a step would save hardly any of it"
-            )
+            many = format_count(round(count, 1))
+            return Passed(f"joining {many} small collectives a step would save hardly any of it")
         count = sum(row.per_step for row in chosen)
         size = sum(row.bytes_per_step or 0.0 for row in chosen) / count
-        many, floor = format_count(round(count, 1)), floor_ns(facts)
-        measured = facts.collective_work is not None and facts.collective_work.floor_ns is not None
+        many = format_count(round(count, 1))
+        work = facts.collective_work
+        measured = work is not None and work.floor_ns is not None
+        # From the first of those that come one after the other to the last: nothing on a device.
+        burst_ns = work.burst_ns or None if work is not None else None
+        burst = "From the first of a burst to its last, per step"
+        source: Source = "derived" if measured else "estimated"
+        tiny = "transfers below 64 KB" if measured else "32 KB over 8 A100"
         median, held = max(chosen, key=lambda row: row.per_step).median_ns, exposed_of(facts, chosen)
-        return fired(
+        return transfers_fired(
             facts,
-            bound="comm-bound",
             title=f"{many} {kinds(chosen)} of {format_bytes(size)} in {each(facts)} pay the latency one by one",
             why=f"Each takes {format_ns(median)} however little it moves: an empty one takes {format_ns(floor)}. "
-            f"{format_ratio(held)} of the step is exposed in them.{doubt(facts)}",
+            f"{format_ratio(held)} of the step is exposed in them.",
             evidence=(
                 evidence(facts, "Collectives below 1 MB per step", count, "count", kinds(chosen), "measured"),
                 evidence(facts, "Mean size", size, "bytes", kinds(chosen)),
                 evidence(facts, "Time of one, median", median, "ns", "the most frequent of them"),
                 evidence(facts, "Exposed in them, share of the step", held, "ratio", kinds(chosen)),
-                *_bursts(facts),
-                evidence(
-                    facts,
-                    "Latency floor",
-                    floor,
-                    "ns",
-                    "transfers below 64 KB" if measured else "32 KB over 8 A100",
-                    "derived" if measured else "estimated",
-                ),
+                evidence(facts, burst, burst_ns, "ns", "collectives on the host"),
+                evidence(facts, "Latency floor", floor, "ns", tiny, source),
             ),
-            at_most=surest(facts, "high"),
+            sure="high",
             detail="latency",
             saving=transfer_saving(facts, expected, bound),
             fix=_fix(facts, chosen, many),
-            confirm=confirm(facts, f"there must be far fewer than {many} collectives a step."),
+            confirm=f"there must be far fewer than {many} collectives a step.",
         )
-
-
-def _bursts(facts: Facts) -> tuple[Evidence, ...]:
-    """Return what follows the first of those that come one after the other; nothing on a device."""
-    burst_ns = facts.collective_work.burst_ns if facts.collective_work is not None else 0.0
-    if not burst_ns:
-        return ()
-    return (
-        evidence(facts, "From the first of a burst to its last, per step", burst_ns, "ns", "collectives on the host"),
-    )
 
 
 def _fix(facts: Facts, chosen: Sequence[Traffic], many: str) -> Fix:

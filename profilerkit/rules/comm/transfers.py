@@ -5,21 +5,11 @@ from collections.abc import Sequence
 from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import exposed
 from profilerkit.analysis.ranks.late import median_rank_ns
+from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.model.communication import DistributedModel, LateRank, ParallelName
+from profilerkit.model.finding import Confidence, Evidence, Fix, Saving, Source
 from profilerkit.model.step import PARTS, within
-from profilerkit.rules.api import (
-    ENOUGH_STEPS,
-    Confidence,
-    Evidence,
-    Facts,
-    MissingData,
-    Result,
-    Saving,
-    Source,
-    at_most,
-    saving,
-    spent,
-)
+from profilerkit.rules.api import ENOUGH_STEPS, Facts, Fired, MissingData, Result, fired, spent
 from profilerkit.rules.comm.exposed_collectives import ExposedCollectives, to_divide, undivided, unseen
 from profilerkit.units import format_ns, format_ratio
 
@@ -49,16 +39,32 @@ def surest(facts: Facts, most: Confidence) -> Confidence:
     return "medium" if facts.mode == "cpu" and most == "high" else most
 
 
-def doubt(facts: Facts) -> str:
-    """Return a last sentence of a reason: that part of the time may be waiting; empty where that is known."""
-    why = undivided(facts)
-    return f" {why}: part of this time may be waiting for a late rank." if why else ""
-
-
-def confirm(facts: Facts, done: str) -> str:
-    """Return how to check: ``done`` after the fix, or before it what tells transfer from waiting."""
-    first = to_divide(facts)
-    return f"{first}: waiting for a late rank looks the same. Then: {done}" if first else done
+def transfers_fired(
+    facts: Facts,
+    *,
+    title: str,
+    why: str,
+    evidence: tuple[Evidence, ...],
+    sure: Confidence,
+    detail: str,
+    saving: Saving,
+    fix: Fix,
+    confirm: str,
+) -> Fired:
+    """End a rule with a finding that says, where it holds, that part of the time may be waiting for a late rank."""
+    doubt, first = undivided(facts), to_divide(facts)
+    return fired(
+        facts,
+        bound="comm-bound",
+        title=title,
+        why=f"{why} {doubt}: part of this time may be waiting for a late rank." if doubt else why,
+        evidence=evidence,
+        at_most=surest(facts, sure),
+        detail=detail,
+        saving=saving,
+        fix=fix,
+        confirm=f"{first}: waiting for a late rank looks the same. Then: {confirm}" if first else confirm,
+    )
 
 
 def evidence(

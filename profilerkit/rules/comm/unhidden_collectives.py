@@ -13,17 +13,15 @@ from profilerkit.analysis.communication.whatif import (
     rows,
     transferred,
 )
-from profilerkit.rules.api import Facts, Fix, NotApplicable, Passed, Result, Rule, SettingChange, fired, spent, unsure
+from profilerkit.rules.api import Facts, Fix, NotApplicable, Passed, Result, Rule, SettingChange, spent, unsure
 from profilerkit.rules.comm.transfers import (
     by_ddp,
-    confirm,
     divides,
-    doubt,
     evidence,
     kinds,
     models,
-    surest,
     transfer_saving,
+    transfers_fired,
     untold,
 )
 from profilerkit.units import format_ns, format_ratio
@@ -91,27 +89,26 @@ class UnhiddenCollectives(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return unsure("only some of it could run beside computation", expected)
         step = facts.mean_step_ns or 1.0
-        ratio, left, held = overlap_ratio(facts, chosen), available(facts, chosen), exposed_of(facts, chosen)
+        left, held = available(facts, chosen), exposed_of(facts, chosen)
         of_backward = facts.collective_work is not None and facts.collective_work.backward_alone_ns is not None
         little = f"Only {format_ratio(ratio)}" if ratio >= _TOLD else "Hardly any"
         where = "the backward pass" if of_backward else "the whole step"
-        return fired(
+        return transfers_fired(
             facts,
-            bound="comm-bound",
             title=f"{little} of the {kinds(chosen)} time runs beside computing",
             why=f"For {spent(facts, left)} {where} computes beside no collective, and for "
-            f"{format_ns(held * step)} these collectives hold the step.{doubt(facts)}",
+            f"{format_ns(held * step)} these collectives hold the step.",
             evidence=(
                 evidence(facts, "Overlapped share of these collectives", ratio, "ratio", "kernels beside collectives"),
-                evidence(facts, "Their share of the step", transferred(facts, chosen), "ratio", "collectives"),
+                evidence(facts, "Their share of the step", total, "ratio", "collectives"),
                 evidence(facts, "Computation that could run beside them, share of the step", left, "ratio", where),
                 evidence(facts, "Held by these collectives, share of the step", held, "ratio", "collectives"),
             ),
-            at_most=surest(facts, "medium"),
+            sure="medium",
             detail="no-overlap",
             saving=transfer_saving(facts, expected, bound),
             fix=fix,
-            confirm=confirm(facts, f"more than {format_ratio(self.overlap_ratio)} of it must run beside computing."),
+            confirm=f"more than {format_ratio(self.overlap_ratio)} of it must run beside computing.",
         )
 
 
