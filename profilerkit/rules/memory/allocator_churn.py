@@ -87,23 +87,17 @@ class AllocatorChurn(Rule, frozen=True):
         retaken, one = max(known, key=lambda entry: entry[0])
         if retaken < self.fewest_retaken:
             return Passed(f"{retaken} pieces of memory were taken after some had been given back")
+        label = "Pieces taken after some were given back"
+        text = "Remove torch.cuda.empty_cache() from the loop. Allocator segments fixed → expandable."
         return fired(
             facts,
             bound=None,
             title=f"The allocator took memory from the device {format_count(retaken)} times after giving some back",
             why="Each of these requests waits for the device. The cause is torch.cuda.empty_cache() in a loop, or "
             "a request that did not fit.",
-            evidence=(
-                facts.evidence(
-                    "Pieces taken after some were given back", retaken, "count", one.origin, "measured", n=one.events
-                ),
-            ),
+            evidence=(facts.evidence(label, retaken, "count", one.origin, n=one.events),),
             at_most="medium",
-            fix=with_setting(
-                facts,
-                "Remove torch.cuda.empty_cache() from the loop. Allocator segments fixed → expandable.",
-                "expandable_segments:True",
-            ),
+            fix=with_setting(facts, text, "expandable_segments:True"),
             confirm="The history of the next run must hold hardly any segments that are given back.",
         )
 
@@ -115,6 +109,8 @@ class AllocatorChurn(Rule, frozen=True):
         if few or share < self.smallest_share or not self.worth_saying(facts, share):
             count = format_about(faults.per_step)
             return Passed(f"{count} page faults a step, {format_ratio(share)} of the time in the kernel")
+        origin, n = "/proc/self/task/stat", faults.samples
+        in_kernel = "Its time in the kernel, with its part of waiting for a processor"
         return fired(
             facts,
             bound="memory-bound",
@@ -122,8 +118,8 @@ class AllocatorChurn(Rule, frozen=True):
             why="Large tensors go back to the system when they are freed: in the next step their pages are fetched and "
             "filled with zeros again.",
             evidence=(
-                _of_faults(facts, "Page faults of the training thread, per step", faults.per_step, "count"),
-                _of_faults(facts, "Its time in the kernel, with its part of waiting for a processor", share, "ratio"),
+                facts.evidence("Page faults of the training thread, per step", faults.per_step, "count", origin, n=n),
+                facts.evidence(in_kernel, share, "ratio", origin, "derived", n=n),
             ),
             at_most="medium",
             detail="capacity",
@@ -166,34 +162,15 @@ def _retries(facts: Facts) -> int:
 def _retry_evidence(facts: Facts, retries: int) -> tuple[Evidence, ...]:
     if not retries:
         return ()
-    is_sampled = retries != facts.memory.allocator_retries
-    return (
-        facts.evidence(
-            "Requests that succeeded only after the cache was given back",
-            retries,
-            "count",
-            "torch's allocator, sampled" if is_sampled else "order of the calls to the driver",
-            "measured" if is_sampled else "derived",
-            n=None,
-        ),
-    )
+    label = "Requests that succeeded only after the cache was given back"
+    if retries != facts.memory.allocator_retries:
+        return (facts.evidence(label, retries, "count", "torch's allocator, sampled", n=None),)
+    return (facts.evidence(label, retries, "count", "order of the calls to the driver", "derived", n=None),)
 
 
 def _fix(facts: Facts) -> Fix:
     if grows_segments(facts):
-        return Fix(
-            text="Segments are expandable already: keep shapes fixed, run the largest batch first, lower the peak."
-        )
+        text = "Segments are expandable already: keep shapes fixed, run the largest batch first, lower the peak."
+        return Fix(text=text)
     text = "Allocator segments fixed → expandable; if calls remain, lower the peak."
     return with_setting(facts, text, "expandable_segments:True")
-
-
-def _of_faults(facts: Facts, label: str, value: float, unit: str) -> Evidence:
-    return facts.evidence(
-        label,
-        value,
-        unit,
-        "/proc/self/task/stat",
-        "measured" if unit == "count" else "derived",
-        n=facts.memory_use.faults.samples if facts.memory_use.faults else None,
-    )

@@ -6,6 +6,8 @@ from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Res
 from profilerkit.rules.memory.room import room_of
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
+_CODE = "with torch.cuda.stream(copies):\n    buffer.copy_(state, non_blocking=True)"
+
 
 class ExposedOffload(Rule, frozen=True):
     """Find copies of offloaded state that run alone for {smallest_share} of the step.
@@ -67,9 +69,8 @@ class ExposedOffload(Rule, frozen=True):
         room = room_of(facts)
         steps = []
         if room is not None and room.ratio < self.roomy_ratio:
-            steps.append(
-                f"Keep more on the device: {format_ratio(room.ratio)} of {format_bytes(room.capacity_bytes)} is needed."
-            )
+            needed = f"{format_ratio(room.ratio)} of {format_bytes(room.capacity_bytes)}"
+            steps.append(f"Keep more on the device: {needed} is needed.")
         if offload.pageable_ratio > 0.0:
             steps.append(f"Host buffers {format_ratio(offload.pageable_ratio)} pageable → pinned.")
         steps.append("Copy on a stream of its own, one layer ahead of its use.")
@@ -88,8 +89,6 @@ class ExposedOffload(Rule, frozen=True):
             at_most="medium" if facts.spec is not None else "low",
             detail="capacity",
             saving=saving(expected, share),
-            fix=Fix(
-                text=" ".join(steps), code="with torch.cuda.stream(copies):\n    buffer.copy_(state, non_blocking=True)"
-            ),
+            fix=Fix(text=" ".join(steps), code=_CODE),
             confirm="The copies must run beside kernels in the next trace.",
         )

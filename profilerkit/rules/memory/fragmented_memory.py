@@ -1,9 +1,13 @@
 """ME002: the device's memory is split into pieces that cannot be used."""
 
-from profilerkit.rules.api import Confidence, Evidence, Facts, Fired, Fix, MissingData, Passed, Result, Rule, fired
-from profilerkit.rules.memory.room import grows_segments, no_allocator, with_setting
+from profilerkit.model.finding import Confidence, Evidence, Fix
+from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, fired
+from profilerkit.rules.memory.room import grows_segments, with_setting
 from profilerkit.units import format_bytes, format_ratio
 
+_NO_ALLOCATOR = MissingData(
+    "the allocator's memory was not recorded", "profilerkit.profile(...), or torch.profiler: profile_memory=True"
+)
 _UNKNOWN_SIZE = MissingData(
     "how large the device is was not recorded, and a small idle part of it does not matter",
     "nvidia-smi --query-gpu=timestamp,index,memory.used,memory.total --format=csv -l 1, beside the snapshot",
@@ -51,7 +55,9 @@ class FragmentedMemory(Rule, frozen=True):
         split = allocator.split_ratio if allocator else None
         reserved = memory.peak_reserved_bytes if idle is not None else allocator.reserved_bytes if allocator else None
         if reserved is None or (idle is None and split is None):
-            return _UNKNOWN_SIZE if memory.peak_reserved_bytes is not None else no_allocator(facts)
+            if memory.peak_reserved_bytes is not None:
+                return _UNKNOWN_SIZE
+            return NotApplicable("no device: there is no caching allocator") if facts.mode == "cpu" else _NO_ALLOCATOR
         taken = reserved / memory.capacity_bytes if memory.capacity_bytes else None
         if taken is not None and taken < self.reserved_ratio:
             return Passed(f"only {format_ratio(taken)} of the device's memory is reserved")

@@ -1,19 +1,8 @@
 """ME005: activations are recomputed although there is room to keep them."""
 
-from profilerkit.rules.api import (
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    SettingChange,
-    fired,
-    saving,
-    spent,
-)
-from profilerkit.rules.memory.room import Room, room_of
+from profilerkit.model.finding import Fix, SettingChange
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, saving, spent
+from profilerkit.rules.memory.room import room_of
 from profilerkit.units import format_bytes, format_ratio
 
 
@@ -63,8 +52,9 @@ class NeedlessRecompute(Rule, frozen=True):
             return MissingData("the peak of the memory was not recorded", "torch.profiler: profile_memory=True")
         if room.ratio >= self.roomy_ratio:
             return Passed(f"{format_ratio(room.ratio)} of the memory is needed: recomputation makes room for it")
-        kept = facts.memory_use.recomputed_bytes or None
-        fits = self._fitting(room, kept)
+        kept, fits = facts.memory_use.recomputed_bytes or None, self.assumed_ratio
+        if kept is not None:
+            fits = min((self.full_ratio * room.capacity_bytes - room.needed_bytes) / kept, 1.0)
         if not self.worth_saying(facts, fits * share):
             return Passed(f"only {format_ratio(fits)} of what is recomputed would fit")
         layers = "no layer" if fits >= 1.0 else f"{format_ratio(1.0 - fits)} of the layers"
@@ -92,9 +82,3 @@ class NeedlessRecompute(Rule, frozen=True):
             ),
             confirm=f"The peak must stay below {format_ratio(self.full_ratio)} of the capacity.",
         )
-
-    def _fitting(self, room: Room, kept: int | None) -> float:
-        """Return the part of the recomputation that the room makes needless."""
-        if kept is None:
-            return self.assumed_ratio
-        return min((self.full_ratio * room.capacity_bytes - room.needed_bytes) / kept, 1.0)

@@ -56,9 +56,8 @@ class OversizedHardware(Rule, frozen=True):
         room = room_of(facts)
         if used is None or samples < self.fewest_samples:
             reason = "the device's utilisation was not sampled" if used is None else f"{samples} samples are too few"
-            return MissingData(
-                reason, "let the run go on for half a minute with NVML: profilerkit.profile(..., nvml=True)"
-            )
+            hint = "let the run go on for half a minute with NVML: profilerkit.profile(..., nvml=True)"
+            return MissingData(reason, hint)
         if room is None:
             return MissingData("the device's memory was not recorded", "profilerkit.profile(..., nvml=True)")
         if used >= self.low_utilization_ratio:
@@ -78,22 +77,16 @@ class OversizedHardware(Rule, frozen=True):
         slower = _slowed(facts, _HALF_SPEED)
         if slower > self.longest_ratio:
             return Passed(f"on a device of half the speed the step would take {slower:.2f} times as long")
+        in_line = 1.0 + (_HALF_SPEED - 1.0) * facts.share("compute.", "mem.recompute")
+        label, behind = "Utilisation, 95th percentile", ("gpu.utilization",)
         return fired(
             facts,
             bound=None,
             title=f"The device is used below {format_ratio(used)}, and {format_ratio(room.ratio)} of its memory",
-            why=f"On a device of half the speed the step would take {_slowed(facts, _HALF_SPEED):.2f} times as "
-            f"long. It would take {_in_line(facts, _HALF_SPEED):.2f} times as long if nothing ran beside the "
-            "waiting.",
+            why=f"On a device of half the speed the step would take {slower:.2f} times as long. It would take "
+            f"{in_line:.2f} times as long if nothing ran beside the waiting.",
             evidence=(
-                facts.evidence(
-                    "Utilisation, 95th percentile",
-                    used,
-                    "ratio",
-                    "NVML",
-                    n=facts.surroundings.utilization_samples,
-                    behind=("gpu.utilization",),
-                ),
+                facts.evidence(label, used, "ratio", "NVML", n=samples, behind=behind),
                 room.evidence(facts),
             ),
             at_most="medium",
@@ -103,18 +96,14 @@ class OversizedHardware(Rule, frozen=True):
 
     def _smaller(self, facts: Facts, used: float, room: Room) -> str:
         """Return what would do, by utilisation and memory."""
-        need = format_bytes(room.needed_bytes / self.filled_ratio)
-        now = format_bytes(room.capacity_bytes)
-        ranks = facts.world_size or 1
-        text = f"Device memory {now} → {need}: a smaller device, or a MIG slice of this one."
-        fewer = max(math.ceil(ranks * used / self.filled_ratio), math.ceil(ranks * room.ratio / self.filled_ratio), 1)
+        memory = f"memory {format_bytes(room.capacity_bytes)} → {format_bytes(room.needed_bytes / self.filled_ratio)}"
+        ranks, smaller = facts.world_size or 1, f"{memory}: a smaller device, or a MIG slice of this one."
+        fewer = max(math.ceil(ranks * max(used, room.ratio) / self.filled_ratio), 1)
         while fewer < ranks and _slowed(facts, ranks / fewer) > self.longest_ratio:
             fewer += 1
-        return (
-            f"Ranks {ranks} → {fewer} with the same batch in all; or {text[:1].lower()}{text[1:]}"
-            if fewer < ranks
-            else text
-        )
+        if fewer >= ranks:
+            return f"Device {smaller}"
+        return f"Ranks {ranks} → {fewer} with the same batch in all; or device {smaller}"
 
 
 def _slowed(facts: Facts, times: float) -> float:
@@ -126,8 +115,3 @@ def _slowed(facts: Facts, times: float) -> float:
     large = max(facts.share("compute.", "mem.recompute") - facts.share("compute.small"), 0.0)
     filled = facts.family("overhead") + (facts.share(*WAITS) if workers_now(facts) else 0.0)
     return max(1.0 + (times - 1.0) * large - filled, 1.0)
-
-
-def _in_line(facts: Facts, times: float) -> float:
-    """Return the same if all kernels grew and nothing overlapped."""
-    return 1.0 + (times - 1.0) * facts.share("compute.", "mem.recompute")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from profilerkit.analysis.logs.history import file_and_line, own_line
-from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Source
+from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
 from profilerkit.model.memory import FailedRequest, MemorySnapshot
 from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ratio
@@ -61,29 +61,25 @@ class OversizedStep(Rule, frozen=True):
         if facts.mode == "cpu":
             return NotApplicable("no device")
         if not own:
-            return MissingData(
-                "no memory snapshot of the run was given", "torch.cuda.memory._dump_snapshot(path), given as a file"
-            )
+            hint = "torch.cuda.memory._dump_snapshot(path), given as a file"
+            return MissingData("no memory snapshot of the run was given", hint)
         one = max(own, key=lambda known: (bool(known.failed), known.peak_bytes or known.in_use_bytes))
         failed = one.failed[-1] if one.failed else None
         if failed is None and facts.logs is not None and not facts.logs.alone:
             return Passed("no request failed in the snapshot of these steps")
-        of = f" ({one.origin})" if len(own) > 1 else ""
         found = [
-            *self._loss(facts, one, failed, of),
-            *self._activations(facts, one, failed, of),
-            *self._optimizer(facts, one, failed, of),
-            *(_failure(facts, one, failed, of) if failed is not None else ()),
+            *self._loss(facts, one, failed),
+            *self._activations(facts, one, failed),
+            *self._optimizer(facts, one, failed),
+            *(_failure(facts, one, failed) if failed is not None else ()),
         ]
         if found:
             return Fired(tuple(found))
-        return Passed(f"no request failed, and no more than {format_ratio(self._most(one))} of the peak can be spared")
-
-    def _most(self, one: MemorySnapshot) -> float:
         spared = max(one.loss.bytes if one.loss else 0, one.held("activations"))
-        return spared / max(one.peak_bytes or one.in_use_bytes, 1)
+        ratio = format_ratio(spared / max(one.peak_bytes or one.in_use_bytes, 1))
+        return Passed(f"no request failed, and no more than {ratio} of the peak can be spared")
 
-    def _loss(self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None, of: str) -> Iterator[Finding]:
+    def _loss(self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None) -> Iterator[Finding]:
         """Yield the scores of all classes at every position, and what the loss makes of them."""
         asked = failed.requested_bytes if failed is not None and failed.is_of_loss else 0
         held = one.loss.bytes if one.loss is not None else 0
@@ -95,10 +91,11 @@ class OversizedStep(Rule, frozen=True):
         fits = asked and None not in (room, used) and asked / _PIECES <= (room or 0) - (used or 0)
         yield _finding(
             facts,
-            f"The loss over the classes takes {format_bytes(asked + held)} at {file_and_line(line)}{of}",
-            "The scores of every class at every position, and what the loss makes of them, are there all at once.",
-            _evidence(one, ("Blocks of the loss at the peak", held), ("Its request that failed", asked)),
+            one,
             failed,
+            f"The loss over the classes takes {format_bytes(asked + held)} at {file_and_line(line)}",
+            "The scores of every class at every position, and what the loss makes of them, are there all at once.",
+            {"Blocks of the loss at the peak": held, "Its request that failed": asked},
             Fix(
                 text=f"Compute the scores and the loss in {_PIECES} pieces of the sequence, each made again in the "
                 f"backward pass: {format_bytes(asked + held)} → {left}{', for which there was room' if fits else ''}.",
@@ -106,13 +103,11 @@ class OversizedStep(Rule, frozen=True):
             ),
         )
 
-    def _activations(
-        self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None, of: str
-    ) -> Iterator[Finding]:
+    def _activations(self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None) -> Iterator[Finding]:
         """Yield what the forward pass keeps for the backward pass, apart from the loss."""
-        held = one.held("activations") - (
-            one.loss.bytes if one.loss is not None and one.loss.kind == "activations" else 0
-        )
+        held = one.held("activations")
+        if one.loss is not None and one.loss.kind == "activations":
+            held -= one.loss.bytes
         rows = [row for row in one.live if row.kind == "activations"]
         if held < self.activation_ratio * _needed(one, failed) or not rows:
             return
@@ -124,25 +119,27 @@ class OversizedStep(Rule, frozen=True):
             text += f": {format_bytes(held)} → about {format_bytes(held / layers)} and the input of each block"
         yield _finding(
             facts,
+            one,
+            failed,
             f"Activations hold {format_bytes(held)} of {format_bytes(_needed(one, failed))}, most of it for "
-            f"{file_and_line(most.line)}{of}",
+            f"{file_and_line(most.line)}",
             "They stay from the forward pass until the backward pass needs them"
             + (f"; the lines hold {layers:,} blocks of memory each, or more." if layers > 1 else "."),
-            _evidence(one, ("Activations at the peak", held), ("Those of the largest line", most.bytes)),
-            failed,
+            {"Activations at the peak": held, "Those of the largest line": most.bytes},
             Fix(text=f"{text}.", code=_CHECKPOINT),
         )
 
-    def _optimizer(self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None, of: str) -> Iterator[Finding]:
+    def _optimizer(self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None) -> Iterator[Finding]:
         held = one.held("optimizer state")
         if failed is None or held < self.optimizer_ratio * _needed(one, failed):
             return
         yield _finding(
             facts,
-            f"The optimizer holds {format_bytes(held)} of {format_bytes(_needed(one, failed))}{of}",
-            "Its state is as large in every step, whatever the batch.",
-            _evidence(one, ("State of the optimizer at the peak", held)),
+            one,
             failed,
+            f"The optimizer holds {format_bytes(held)} of {format_bytes(_needed(one, failed))}",
+            "Its state is as large in every step, whatever the batch.",
+            {"State of the optimizer at the peak": held},
             Fix(
                 text=f"Keep the state in 8 bit, or divide it among ranks: {format_bytes(held)} → "
                 f"{format_bytes(held / 4)} from 32 bit, or its share of a rank.",
@@ -151,28 +148,26 @@ class OversizedStep(Rule, frozen=True):
         )
 
 
-def _failure(facts: Facts, one: MemorySnapshot, failed: FailedRequest, of: str) -> Iterator[Finding]:
+def _failure(facts: Facts, one: MemorySnapshot, failed: FailedRequest) -> Iterator[Finding]:
     """Yield the request itself, with the batch that fits as the last resort."""
-    asked = failed.requested_bytes
-    room = failed.room_bytes
-    ratio = _fitting(one, failed)
+    asked, ratio = failed.requested_bytes, _fitting(one, failed)
     text = "Make the batch smaller, or the sequence shorter, and accumulate gradients over several"
     if ratio is not None:
         text += f": at most {format_ratio(ratio)} of this one fits, estimated"
     free = f" with {format_bytes(failed.free_bytes)} free" if failed.free_bytes is not None else ""
     yield _finding(
         facts,
-        f"A request of {format_bytes(asked)} failed{free} at {file_and_line(own_line(failed.frames))}{of}",
+        one,
+        failed,
+        f"A request of {format_bytes(asked)} failed{free} at {file_and_line(own_line(failed.frames))}",
         "PyTorch had freed all unused segments, and asked the device again."
         + (" More requests failed before it." if len(one.failed) > 1 else ""),
-        _evidence(
-            one,
-            ("Request that failed", asked),
-            ("In use then", failed.in_use_bytes),
-            ("All that the process could have had", room),
-            ("Largest free block when the snapshot was taken", one.largest_free_bytes),
-        ),
-        failed,
+        {
+            "Request that failed": asked,
+            "In use then": failed.in_use_bytes,
+            "All that the process could have had": failed.room_bytes,
+            "Largest free block when the snapshot was taken": one.largest_free_bytes,
+        },
         Fix(text=f"{text}."),
         sure="high",
     )
@@ -197,32 +192,30 @@ def _needed(one: MemorySnapshot, failed: FailedRequest | None) -> int:
     return max((one.peak_bytes or one.in_use_bytes) + (failed.requested_bytes if failed else 0), 1)
 
 
-def _evidence(one: MemorySnapshot, *sizes: tuple[str, int | None]) -> tuple[Evidence, ...]:
-    """Return the sizes that are known and not zero, and the peak."""
-    peak = "In use at the peak" if one.peak_bytes is not None else "In use at the snapshot"
-    told = [*sizes, (peak, one.peak_bytes if one.peak_bytes is not None else one.in_use_bytes)]
-    measured: Source = "measured"
-    return tuple(Evidence(label, value, "bytes", measured, one.origin) for label, value in told if value)
-
-
 def _finding(
     facts: Facts,
+    one: MemorySnapshot,
+    failed: FailedRequest | None,
     title: str,
     why: str,
-    evidence: tuple[Evidence, ...],
-    failed: FailedRequest | None,
+    sizes: dict[str, int | None],
     fix: Fix,
     *,
     sure: Confidence = "medium",
 ) -> Finding:
-    bound: Bound | None = "memory-bound" if failed is not None else None
+    """Return the finding; of its sizes those that are known and not zero are evidence, and the peak."""
+    of = f" ({one.origin})" if facts.logs is not None and len(facts.logs.own) > 1 else ""
+    peak = "In use at the peak" if one.peak_bytes is not None else "In use at the snapshot"
+    told = {**sizes, peak: one.peak_bytes if one.peak_bytes is not None else one.in_use_bytes}
     return finding_for(
         facts,
-        bound=bound,
+        bound="memory-bound" if failed is not None else None,
         detail="capacity" if failed is not None else "",
-        title=title,
+        title=title + of,
         why=why,
-        evidence=evidence,
+        evidence=tuple(
+            Evidence(label, value, "bytes", "measured", one.origin) for label, value in told.items() if value
+        ),
         at_most=sure if failed is not None else "low",
         fix=fix,
         confirm="Another snapshot must show a lower peak: profilerkit diff BEFORE.pickle AFTER.pickle.",

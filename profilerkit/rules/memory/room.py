@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, SettingChange
+from profilerkit.rules.api import Evidence, Facts, Fix, SettingChange
 
 #: Commas in brackets separate nothing.
 _COMMA = re.compile(r",(?![^\[\]]*\])")
@@ -32,17 +32,15 @@ class Room(msgspec.Struct, frozen=True):
         """Needed / capacity."""
         return self.needed_bytes / self.capacity_bytes
 
-    def evidence(self, facts: Facts, label: str = "Peak of the memory in use, of the capacity") -> Evidence:
+    def evidence(self, facts: Facts) -> Evidence:
         """Return the ratio as evidence."""
-        return facts.evidence(label, self.ratio, "ratio", self.origin, n=None)
+        return facts.evidence("Peak of the memory in use, of the capacity", self.ratio, "ratio", self.origin, n=None)
 
 
 def room_of(facts: Facts) -> Room | None:
     """Return the memory of the device; ``None`` without one, or where a number of it is missing."""
-    if facts.mode == "cpu":
-        return None
     memory, allocator = facts.memory, facts.memory_use.allocator
-    if not memory.capacity_bytes:
+    if facts.mode == "cpu" or not memory.capacity_bytes:
         return None
     by_instants = memory.peak_allocated_bytes if memory.place == "device" else None
     sampled = allocator.allocated_bytes if allocator else None
@@ -50,15 +48,6 @@ def room_of(facts: Facts) -> Room | None:
         if peak is not None:
             return Room(peak, memory.capacity_bytes, origin, is_own=origin is not _NVML)
     return None
-
-
-def no_allocator(facts: Facts) -> NotApplicable | MissingData:
-    """Return how a rule about torch's allocator ends where nothing is known of it."""
-    if facts.mode == "cpu":
-        return NotApplicable("no device: there is no caching allocator")
-    return MissingData(
-        "the allocator's memory was not recorded", "profilerkit.profile(...), or torch.profiler: profile_memory=True"
-    )
 
 
 def grows_segments(facts: Facts) -> bool:
