@@ -18,7 +18,7 @@ from profilerkit.analysis.communication.table import (
     traffic,
     transfers_of,
 )
-from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.enclosing import innermost_at, launching_operators
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import (
@@ -55,9 +55,7 @@ def backward_compute(columns: TraceColumns, launches: I64, work: Mask, *, on_dev
     if not len(nodes):
         return None
     if not on_device:
-        other = work & ~matching(columns, in_use(columns), NODE)[columns.name]
-        inside = _spans(columns, nodes)
-        return intersect(inside, _spans(columns, np.flatnonzero(other)))
+        return intersect(_spans(columns, nodes), _spans(columns, np.flatnonzero(work & ~named(columns, NODE))))
     kernels = np.flatnonzero(work)
     kernels = kernels[nodes_of(columns, launches[kernels]) >= 0]
     return _spans(columns, kernels)
@@ -96,9 +94,9 @@ def passes_of(columns: TraceColumns, window: Spans) -> Passes:
     step = index_at(window, starts)
     per_step = np.bincount(step[step >= 0], minlength=len(window))
     passes = int(np.median(per_step))
-    reduced = _rows(columns, _REDUCES, Category.CPU_OP)
-    if not len(reduced):
-        reduced = _rows(columns, _REDUCES_OF_OLD, Category.ANNOTATION)
+    reduced = named(columns, _REDUCES) & (columns.category == Category.CPU_OP)
+    if not reduced.any():
+        reduced = named(columns, _REDUCES_OF_OLD) & (columns.category == Category.ANNOTATION)
     at = np.sort(columns.ts_ns[reduced])
     first, last = np.full(len(window), np.iinfo(np.int64).max), np.full(len(window), -1)
     np.minimum.at(first, step[step >= 0], starts[step >= 0])
@@ -175,11 +173,6 @@ def accumulation(
         transfer_ns=union(start[all_rows], end[all_rows]).total_ns / len(early) / steps,
         groups=groups,
     )
-
-
-def _rows(columns: TraceColumns, pattern: re.Pattern[str], category: Category) -> I64:
-    named = matching(columns, in_use(columns), pattern)
-    return np.flatnonzero(named[columns.name] & (columns.category == category))
 
 
 #: Calls that a name with a shape needs alone, so that their median is no accident (a choice).
@@ -271,8 +264,7 @@ def engine_of(columns: TraceColumns, log: CollectiveLog | None, window: Spans, c
 
 def _judged(columns: TraceColumns, pattern: re.Pattern[str], window: Spans) -> I64:
     """Host events of a name that start in the judged steps."""
-    named = matching(columns, in_use(columns), pattern)[columns.name]
-    rows = np.flatnonzero(named & columns.is_a(Category.CPU_OP, Category.ANNOTATION))
+    rows = np.flatnonzero(named(columns, pattern) & columns.is_a(Category.CPU_OP, Category.ANNOTATION))
     return rows[covered(window, columns.ts_ns[rows])]
 
 

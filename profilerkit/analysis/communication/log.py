@@ -1,10 +1,10 @@
 """The collectives of one trace as a few arrays: what is left of them once the events are gone."""
 
+import re
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.communication.registry import (
     MOST_BYTES,
@@ -15,16 +15,19 @@ from profilerkit.analysis.communication.registry import (
     payload_bytes,
     shapes_of,
 )
+from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import I64, Mask
-from profilerkit.trace.columns import Category, CollectiveArgs, TraceColumns
+from profilerkit.trace.columns import I8, I32, Category, CollectiveArgs, TraceColumns
 
 KINDS = kinds()
 _KIND = {kind: index for index, kind in enumerate(KINDS)}
 #: In the name of the kernel that NCCL and RCCL run transfers between two ranks with, and all-to-all too.
 _EITHER = "sendrecv"
 #: Annotations that back-ends put around the collectives they run: ``nccl:all_to_all``, ``gloo:all_reduce``.
-_ANNOTATED = ("nccl:", "rccl:", "gloo:", "hccl:", "xccl:", "ucc:", "mpi:")
+_ANNOTATED = re.compile(r"^(?:[nrhx]ccl|gloo|ucc|mpi):")
+#: Operators that start a collective, and one that holds its arguments.
+_STARTS, _STARTS_OR_TELLS = re.compile(r"^c10d::"), re.compile(r"^(?:c10d::|record_param_comms$)")
 
 
 class Channel(msgspec.Struct, frozen=True):
@@ -55,15 +58,15 @@ class CollectiveLog(msgspec.Struct, frozen=True):
 
     start: I64
     end: I64
-    name: npt.NDArray[np.int32]
-    kind: npt.NDArray[np.int8]
-    title: npt.NDArray[np.int32]
-    dtype: npt.NDArray[np.int32]
-    channel: npt.NDArray[np.int32]
+    name: I32
+    kind: I8
+    title: I32
+    dtype: I32
+    channel: I32
     sequence: I64
     bytes: I64
     measured: Mask
-    size: npt.NDArray[np.int32]
+    size: I32
     names: tuple[str, ...]
     channels: tuple[Channel, ...]
     on_host: bool
@@ -82,7 +85,7 @@ class CollectiveLog(msgspec.Struct, frozen=True):
         return ~self.is_a(SEND_RECV)
 
 
-def labels(names: Sequence[str], name: npt.NDArray[np.int32], size: I64, known: dict[tuple[str, int], int]) -> I64:
+def labels(names: Sequence[str], name: I32, size: I64, known: dict[tuple[str, int], int]) -> I64:
     """``(n,)`` numbers of what must be equal on all members, the name and the size; ``known`` grows."""
     pairs, which = np.unique(np.stack([name, size]), axis=1, return_inverse=True)
     ids = [known.setdefault((names[of], moved), len(known)) for of, moved in pairs.T.tolist()]
@@ -104,7 +107,7 @@ def collective_log(
     moved, dtypes, measured = _moved(columns, rows, args, launches, kind, size)
     names: dict[str, int] = {}
 
-    def ids(texts: Sequence[str | None]) -> npt.NDArray[np.int32]:
+    def ids(texts: Sequence[str | None]) -> I32:
         return np.array([-1 if text is None else names.setdefault(text, len(names)) for text in texts], np.int32)
 
     own = [columns.strings[index] for index in columns.name[rows].tolist()]
@@ -135,18 +138,17 @@ def _numbers(values: Sequence[int | None]) -> I64:
 
 def _rows(columns: TraceColumns, communicates: Mask, device: Mask | None) -> I64:
     """Communication kernels; without a device the transfers, or where none is shown the operators that start them."""
-    named = communicates[columns.name] & (columns.dur_ns > 0)
+    found = communicates[columns.name] & (columns.dur_ns > 0)
     if device is not None:
-        return np.flatnonzero(named & device & (columns.category == Category.KERNEL))
-    starts = np.array([text.startswith("c10d::") for text in columns.strings], dtype=np.bool_)[columns.name]
-    named &= columns.is_a(Category.ANNOTATION, Category.CPU_OP)
-    transfers = named & ~starts
-    return np.flatnonzero(transfers if transfers.any() else named)
+        return np.flatnonzero(found & device & (columns.category == Category.KERNEL))
+    found &= columns.is_a(Category.ANNOTATION, Category.CPU_OP)
+    transfers = found & ~named(columns, _STARTS)
+    return np.flatnonzero(transfers if transfers.any() else found)
 
 
 def _kinds(
     columns: TraceColumns, rows: I64, args: Sequence[CollectiveArgs | None], launches: I64, registry: Registry
-) -> npt.NDArray[np.int8]:
+) -> I8:
     """What each row is: by its metadata, else by the annotation around its launch, else by its name.
 
     A kernel's name is the weakest witness: NCCL runs all-to-all as ``SendRecv`` and several kinds as ``Generic``. So a
@@ -170,11 +172,10 @@ def _kinds(
     return np.where(said, told, others[name]).astype(np.int8)
 
 
-def _annotation_kinds(columns: TraceColumns, calls: I64, registry: Registry) -> npt.NDArray[np.int8]:
+def _annotation_kinds(columns: TraceColumns, calls: I64, registry: Registry) -> I8:
     """The kind in the annotation that each launch call lies in, ``unknown`` where it lies in none."""
     out = np.full(len(calls), _KIND[UNKNOWN], dtype=np.int8)
-    of_backend = np.array([text.startswith(_ANNOTATED) for text in columns.strings], dtype=np.bool_)
-    spans = np.flatnonzero((columns.category == Category.ANNOTATION) & of_backend[columns.name])
+    spans = np.flatnonzero((columns.category == Category.ANNOTATION) & named(columns, _ANNOTATED))
     linked = np.flatnonzero(calls >= 0)
     calls = calls[linked]
     found = innermost_at(columns, spans, columns.thread[calls], columns.ts_ns[calls])
@@ -185,12 +186,7 @@ def _annotation_kinds(columns: TraceColumns, calls: I64, registry: Registry) -> 
 
 
 def _moved(
-    columns: TraceColumns,
-    rows: I64,
-    args: Sequence[CollectiveArgs | None],
-    launches: I64,
-    kind: npt.NDArray[np.int8],
-    size: I64,
+    columns: TraceColumns, rows: I64, args: Sequence[CollectiveArgs | None], launches: I64, kind: I8, size: I64
 ) -> tuple[I64, list[str | None], Mask]:
     """Bytes of each row (-1 unknown), its type, and whether the metadata said so; else its operator's shapes do."""
     said = [None if found is None else payload_bytes(found) for found in args]
@@ -217,12 +213,8 @@ def _operator_shapes(columns: TraceColumns, rows: I64, launches: I64) -> dict[in
     calls = launches[rows]
     external = np.where(columns.external_id[rows] >= 0, columns.external_id[rows], columns.external_id[calls])
     external = np.where((columns.external_id[rows] < 0) & (calls < 0), -1, external)
-    starts = np.array(
-        [text == "record_param_comms" or text.startswith("c10d::") for text in columns.strings], dtype=np.bool_
-    )
-    operators = np.flatnonzero(
-        (columns.category == Category.CPU_OP) & starts[columns.name] & (columns.external_id >= 0)
-    )
+    starts = named(columns, _STARTS_OR_TELLS) & (columns.category == Category.CPU_OP)
+    operators = np.flatnonzero(starts & (columns.external_id >= 0))
     if not len(operators) or not len(rows):
         return own
     operators = operators[np.argsort(columns.external_id[operators], kind="stable")]
@@ -235,7 +227,7 @@ def _operator_shapes(columns: TraceColumns, rows: I64, launches: I64) -> dict[in
 
 def _channels(
     columns: TraceColumns, rows: I64, args: Sequence[CollectiveArgs | None], transfers: Mask
-) -> tuple[npt.NDArray[np.int32], tuple[Channel, ...]]:
+) -> tuple[I32, tuple[Channel, ...]]:
     """The channel of each row: its process group, and of ``transfers`` its pair of ranks; else its stream.
 
     A kernel without metadata on a stream that serves one named group belongs to that group: it was launched before.

@@ -19,9 +19,6 @@ from profilerkit.trace.columns import Category, ProcessGroup
 # Times are ns per steady step on the trace's own clock, waiting for other ranks left out where it is known. ``None``
 # means that the trace cannot say.
 
-# Times are ns per steady step on the trace's own clock, waiting for other ranks left out where it is known. ``None``
-# means that the trace cannot say.
-
 #: Size of one collective: below 1 MB the link's latency rules, from 64 MB on its bandwidth.
 SizeClass = Literal["small", "middle", "large"]
 

@@ -1,10 +1,9 @@
 """The compute kernels of the steady window: the part of each, which take most time, how far from the peak."""
 
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import BANDWIDTH, COMMUNICATION, MATH, OTHER, SMALL_KERNEL_NS, KernelNames
-from profilerkit.analysis.device.operator_costs import DTYPES, operator_costs
+from profilerkit.analysis.device.operator_costs import DTYPES, F64, operator_costs
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, dense_peak, roofline
 from profilerkit.analysis.enclosing import call_sites, launching_operators
 from profilerkit.analysis.intervals import I64
@@ -15,7 +14,7 @@ from profilerkit.hardware import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.model.report import MOST_KERNELS, Compute, Kernel
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import I8, Bools, Category, TraceColumns
 
 _KINDS = (OTHER, MATH, BANDWIDTH)
 #: How many of a kernel's longest calls are looked at for one that Python frames stand around.
@@ -74,7 +73,9 @@ def _against_the_roof(
     priced = np.isfinite(roof.bytes[at])
     flops, moved, least = (float(values[at][priced].sum()) for values in (roof.flops, roof.bytes, roof.least_ns))
     priced_ns = int(time_ns[priced].sum())
-    operator = roof.operator[at]
+    known = roof.operator[at] >= 0
+    by_operator = np.bincount(columns.name[roof.operator[at[known]]], weights=time_ns[known])
+    longest = np.flatnonzero(by_operator == by_operator.max(initial=0.0)).tolist()
     return revise(
         kernel,
         kind=_KINDS[int(by_roof.argmax())] if by_roof.any() else kernel.kind,
@@ -85,7 +86,7 @@ def _against_the_roof(
         efficiency=least / priced_ns if priced_ns and np.isfinite(least) else None,
         precision=_precision(roof.dtype[at][priced], time_ns[priced], bool(kinds.tensor_core[name])),
         tensor_core=bool(kinds.tensor_core[name]) if kinds.math[name] and roof.names_tell_units else None,
-        operator=_most_time(columns, operator[operator >= 0], time_ns[operator >= 0]),
+        operator=min((columns.strings[name] for name in longest), default=None),
     )
 
 
@@ -94,18 +95,11 @@ def _whole(value: float) -> int | None:
     return round(value) if 0 < value < 2**63 else None
 
 
-def _precision(dtype: npt.NDArray[np.int8], time_ns: I64, tensor_core: bool) -> str | None:
+def _precision(dtype: I8, time_ns: I64, tensor_core: bool) -> str | None:
     total = np.bincount(dtype, weights=time_ns, minlength=len(DTYPES))
     total[0] = 0
     found = DTYPES[int(total.argmax())] if total.any() else None
     return "tf32" if found == "fp32" and tensor_core else found
-
-
-def _most_time(columns: TraceColumns, operators: I64, time_ns: I64) -> str | None:
-    if not len(operators):
-        return None
-    total = np.bincount(columns.name[operators], weights=time_ns)
-    return min(columns.strings[name] for name in np.flatnonzero(total == total.max()).tolist())
 
 
 def _placed(columns: TraceColumns, kernels: list[Kernel], longest: I64) -> tuple[Kernel, ...]:
@@ -119,9 +113,6 @@ def _placed(columns: TraceColumns, kernels: list[Kernel], longest: I64) -> tuple
         out.append(revise(kernel, module=site.module, line=site.line))
     return tuple(out)
 
-
-Bools = npt.NDArray[np.bool_]
-F64 = npt.NDArray[np.float64]
 
 #: Share of the math kernels' time that must be priced before their FLOPs are those of the step.
 PRICED_FOR_MFU = 0.9
@@ -159,7 +150,7 @@ def compute_facts(view: TraceView) -> Compute:
         small_ratio=_ratio(time[columns.dur_ns[roof.rows] < SMALL_KERNEL_NS], time),
         tensor_core_ratio=_ratio(time[math & kinds.tensor_core[name]], time[math]) if roof.names_tell_units else None,
         peak_flops_per_s=peak,
-        peaks_flops_per_s=_peaks(spec),
+        peaks_flops_per_s={name: peak for name in (*DTYPES, "tf32") if (peak := dense_peak(name, spec)) is not None},
         peak_bytes_per_s=spec.hbm_gb_per_s * 1e9 if spec else None,
         mfu=(total - repeated) / capacity if capacity else None,
         hfu=total / capacity if capacity else None,
@@ -173,7 +164,7 @@ def _ratio(part: I64 | F64, whole: I64) -> float | None:
 
 
 def _main_precision(
-    flops: F64, dtype: npt.NDArray[np.int8], tensor_core: Bools, spec: DeviceSpec | None
+    flops: F64, dtype: I8, tensor_core: Bools, spec: DeviceSpec | None
 ) -> tuple[str | None, float | None]:
     """The type most FLOPs are computed in, and its dense peak in FLOPs per second."""
     total = np.bincount(dtype, weights=flops, minlength=len(DTYPES))
@@ -182,14 +173,7 @@ def _main_precision(
     main = int(total.argmax())
     on_matrix_units = float(flops[(dtype == main) & tensor_core].sum()) > total[main] / 2
     name = "tf32" if DTYPES[main] == "fp32" and on_matrix_units else DTYPES[main]
-    peak = dense_peak(name, spec)
-    return name, peak
-
-
-def _peaks(spec: DeviceSpec | None) -> dict[str, float]:
-    """Dense FLOPs per second by type, without the types that the specification does not give."""
-    peaks = {name: dense_peak(name, spec) for name in (*DTYPES, "tf32")}
-    return {name: peak for name, peak in peaks.items() if peak is not None}
+    return name, dense_peak(name, spec)
 
 
 #: A host operator that reads and writes more than this in one call gets it from memory: a core's share of the last
@@ -198,11 +182,7 @@ STREAMED_BYTES = 1 << 25
 
 
 def compute_leaves(
-    columns: TraceColumns,
-    kinds: KernelNames,
-    launches: I64,
-    ran: npt.NDArray[np.bool_],
-    spec: DeviceSpec | None,
+    columns: TraceColumns, kinds: KernelNames, launches: I64, ran: Bools, spec: DeviceSpec | None
 ) -> tuple[Roofline, I64]:
     """Judge what computes against the device's roofs; also ``(n_events,)`` its leaf, -1 for other events.
 

@@ -40,11 +40,6 @@ _MANY_COPIES, _MORE_THAN_USUAL = 16, 4
 _FEWEST_BATCHES = 3
 
 
-def copy_rows(columns: TraceColumns) -> I64:
-    """Rows of the copies and memsets."""
-    return np.flatnonzero(columns.is_a(Category.MEMCPY, Category.MEMSET))
-
-
 def directions(columns: TraceColumns, rows: I64) -> I64:
     """``(n,)`` int64: where each of the copies and memsets ``rows`` goes."""
     names, index = np.unique(columns.name[rows], return_inverse=True)
@@ -77,7 +72,7 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
     bandwidth, like copies within the device. Large copies of state that is kept on the host are offloading, and what
     is copied while the program saves or loads a checkpoint belongs to that, as do the weights of a whole model.
     """
-    rows = copy_rows(columns)
+    rows = np.flatnonzero(columns.is_a(Category.MEMCPY, Category.MEMSET))
     direction = directions(columns, rows)
     large = (columns.bytes[rows] < 0) | (columns.bytes[rows] >= BATCH_COPY_BYTES)
     out = np.full(len(columns), -1, dtype=np.int64)
@@ -85,9 +80,12 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
     out[rows[(direction == TO_DEVICE) & large]] = leaf("input.h2d")
     out[rows[direction == TO_HOST]] = leaf("sync.d2h")
     moves = (direction != ELSEWHERE) & large & (launches[rows] >= 0)
-    moved = rows[moves]
-    kept = _offloaded(columns, names, launches, kernels, leads, main, moved, direction[moves])
-    out[moved[kept]] = leaf("mem.offload")
+    moved, call = rows[moves], launches[rows[moves]]
+    down = direction[moves] == TO_DEVICE
+    sure = down & np.isin(columns.thread[call], backward_threads(columns, names, main))
+    sure |= _under(columns, names.offloads | names.optimizer, call)
+    aside = ~np.isin(columns.stream[moved], busiest_streams(columns, kernels)) & ~covered(leads, columns.ts_ns[call])
+    out[moved[_offloaded(columns.bytes[moved], down, sure, aside & ~sure)]] = leaf("mem.offload")
     issued = rows[(direction != ELSEWHERE) & (launches[rows] >= 0)]
     out[issued[_under(columns, names.keeps_state, launches[issued])]] = leaf("other.ckpt")
     batches = np.flatnonzero((out == leaf("input.h2d")) & (launches >= 0))
@@ -121,32 +119,15 @@ def _under(columns: TraceColumns, told: Mask, calls: I64) -> Mask:
     return found
 
 
-def _offloaded(
-    columns: TraceColumns,
-    names: HostNames,
-    launches: I64,
-    kernels: I64,
-    leads: Spans,
-    main: int,
-    rows: I64,
-    direction: I64,
-) -> Mask:
-    """Which of the large copies ``rows`` move state that is kept on the host.
+def _offloaded(moved_bytes: I64, down: Mask, sure: Mask, aside: Mask) -> Mask:
+    """Which of the large copies move state that is kept on the host; ``down`` are those to the device.
 
-    Those to the device that the backward pass issues, and those under the optimizer or a frame or annotation that says
-    so. Others only where bytes go both ways: on a stream of their own outside the lead-in of the step, or to the host
-    when they come back in the backward pass or under such a name. What a hook only reads is a result.
+    For ``sure`` those to the device that the backward pass issues, and those under the optimizer or a frame or
+    annotation that says so. Others only where bytes go both ways: ``aside`` on a stream of their own outside the
+    lead-in of the step, or to the host when they come back in the backward pass or under such a name. What a hook only
+    reads is a result.
     """
-    if not len(rows):
-        return np.zeros(0, dtype=np.bool_)
-    call = launches[rows]
-    issued = columns.ts_ns[call]
-    thread = columns.thread[call]
-    down, up = direction == TO_DEVICE, direction == TO_HOST
-    sure: Mask = down & np.isin(thread, backward_threads(columns, names, main))
-    sure |= _under(columns, names.offloads | names.optimizer, call)
-    aside = ~np.isin(columns.stream[rows], busiest_streams(columns, kernels)) & ~covered(leads, issued) & ~sure
-    size = np.maximum(columns.bytes[rows], 0)
+    up, size = ~down, np.maximum(moved_bytes, 0)
 
     def both_ways(going: Mask, coming: Mask) -> bool:
         one, other = sorted((int(size[going].sum()), int(size[coming].sum())))
@@ -179,8 +160,7 @@ def awaited_copies(columns: TraceColumns, launches: I64) -> I64:
 
     The runtime does so for pageable memory by its own rule; of others it shows in the times.
     """
-    rows = copy_rows(columns)
-    rows = rows[launches[rows] >= 0]
+    rows = np.flatnonzero(columns.is_a(Category.MEMCPY, Category.MEMSET) & (launches >= 0))
     rows = rows[directions(columns, rows) == TO_HOST]
     held: I64 = rows[hold_the_host(columns, launches, rows)]
     return held

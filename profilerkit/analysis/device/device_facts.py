@@ -194,11 +194,13 @@ def device_window(view: TraceView) -> DeviceWindow | None:
     copy = columns.category == Category.MEMCPY
     compute_rows = (kernel & ~communicates) | (columns.category == Category.MEMSET)
 
-    def spans(rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Spans:
-        return union(columns.ts_ns[rows], columns.end_ns[rows])
-
-    compute, comm, copies = spans(compute_rows), spans(kernel & communicates), spans(copy)
-    window_ns = int(busy.end[-1] - busy.start[0]) - _between_windows_ns(busy, columns.windows)
+    compute, comm, copies = (
+        union(columns.ts_ns[rows], columns.end_ns[rows]) for rows in (compute_rows, kernel & communicates, copy)
+    )
+    # Without the pauses in which another window begins: what was done in them was not recorded.
+    before = np.unique(np.searchsorted(busy.start, np.array(columns.windows[1:], np.int64), side="left"))
+    before = before[(before > 0) & (before < len(busy))]
+    window_ns = int(busy.end[-1] - busy.start[0]) - int((busy.start[before] - busy.end[before - 1]).sum())
     return DeviceWindow(
         window_ns=window_ns,
         busy_ns=busy.total_ns,
@@ -210,13 +212,6 @@ def device_window(view: TraceView) -> DeviceWindow | None:
         exposed_copy_ns=subtract(subtract(copies, compute), comm).total_ns,
         stretch_ns=_first_stretch_ns(columns, launches),
     )
-
-
-def _between_windows_ns(busy: Spans, windows: tuple[int, ...]) -> int:
-    """Time of the pauses in which another window begins: what was done in them was not recorded."""
-    before = np.unique(np.searchsorted(busy.start, np.array(windows[1:], np.int64), side="left"))
-    before = before[(before > 0) & (before < len(busy))]
-    return int((busy.start[before] - busy.end[before - 1]).sum())
 
 
 def _first_stretch_ns(columns: TraceColumns, launches: I64) -> int | None:

@@ -272,95 +272,69 @@ _BACKWARD = 2.5
 _MASK_TYPES = {"0": False, "1": True, "2": True}
 
 
-class _Layout(msgspec.Struct, frozen=True):
-    """Where an operator takes what.
+def _attention(passed: Arguments, query: int, causal: int, heads: int) -> Cost | None:
+    """4·B·H·S·S·D forward for equal sizes, x 2.5 backward, of tensors (batch, positions, heads, size) or heads before.
 
-    Attributes:
-        query: position of the query; key and value follow it.
-        causal: position of the flag, or of the type of mask.
-        heads_second: tensors are (batch, heads, positions, size); else (batch, positions, heads, size).
-    """
-
-    query: int
-    causal: int
-    heads_second: bool = False
-
-    @property
-    def backward(self) -> bool:
-        """A backward operator takes the gradient first."""
-        return self.query == 1
-
-
-def _attention(passed: Arguments, layout: _Layout) -> Cost | None:
-    """4·B·H·S·S·D forward for equal sizes, x 2.5 backward.
+    Key and value follow the ``query``; a backward operator takes the gradient first. At ``causal`` is the flag, or the
+    type of mask.
 
     Sequences packed into one (positions, heads, size) tensor are not counted: their lengths are not recorded. Neither
     is a call of which it is not known whether it is causal.
     """
-    q, k, v = (passed.tensor(layout.query + offset) for offset in range(3))
+    q, k, v = (passed.tensor(query + offset) for offset in range(3))
     if q is None or k is None or v is None or not len(q.shape) == len(k.shape) == len(v.shape) == 4:
         return None
-    flag = passed.value(layout.causal)
-    causal = passed.flag(layout.causal) if flag not in _MASK_TYPES else _MASK_TYPES[flag]
-    if causal is None:
+    is_causal = _MASK_TYPES.get(passed.value(causal), passed.flag(causal))
+    if is_causal is None:
         return None
-    heads, positions = (1, 2) if layout.heads_second else (2, 1)
+    positions, is_backward = 3 - heads, query == 1
     pairs = q.shape[0] * q.shape[heads] * q.shape[positions] * k.shape[positions]
     # With fewer queries than keys (a cache) a causal mask hides little: only the square part is halved.
-    hidden = min(q.shape[positions], k.shape[positions]) / max(k.shape[positions], 1) / 2 if causal else 0.0
+    hidden = min(q.shape[positions], k.shape[positions]) / max(k.shape[positions], 1) / 2 if is_causal else 0.0
     flops = 2 * pairs * (q.shape[3] + v.shape[3]) * (1 - hidden)
     out = q.elements // max(q.shape[3], 1) * v.shape[3]
     read = q.elements + k.elements + v.elements
     # Backward reads the output and its gradient too and writes three gradients.
-    moved = (2 * read + 2 * out) if layout.backward else read + out
+    moved = (2 * read + 2 * out) if is_backward else read + out
     return Cost(
         family="attention",
         bytes=moved * (q.item_bytes or 0),
-        flops=round(flops * (_BACKWARD if layout.backward else 1)),
+        flops=round(flops * (_BACKWARD if is_backward else 1)),
         dtype=q.dtype,
     )
 
 
-_LAYOUTS = {
-    "aten::_flash_attention_forward": _Layout(0, causal=8),
-    "aten::_flash_attention_backward": _Layout(1, causal=11),
-    "aten::_efficient_attention_forward": _Layout(0, causal=9),
-    "aten::_efficient_attention_backward": _Layout(1, causal=14),
-    "aten::_scaled_dot_product_cudnn_attention": _Layout(0, causal=6, heads_second=True),
-    "aten::_cudnn_attention_forward": _Layout(0, causal=10, heads_second=True),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _Layout(1, causal=14, heads_second=True),
-    "aten::_cudnn_attention_backward": _Layout(1, causal=14, heads_second=True),
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _Layout(0, causal=4, heads_second=True),
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _Layout(1, causal=7, heads_second=True),
-    "flash_attn::_flash_attn_forward": _Layout(0, causal=5),
-    "flash_attn::_flash_attn_backward": _Layout(1, causal=11),
+ATTENTION: dict[str, Model] = {
+    "aten::_flash_attention_forward": partial(_attention, query=0, causal=8, heads=2),
+    "aten::_flash_attention_backward": partial(_attention, query=1, causal=11, heads=2),
+    "aten::_efficient_attention_forward": partial(_attention, query=0, causal=9, heads=2),
+    "aten::_efficient_attention_backward": partial(_attention, query=1, causal=14, heads=2),
+    "aten::_scaled_dot_product_cudnn_attention": partial(_attention, query=0, causal=6, heads=1),
+    "aten::_cudnn_attention_forward": partial(_attention, query=0, causal=10, heads=1),
+    "aten::_scaled_dot_product_cudnn_attention_backward": partial(_attention, query=1, causal=14, heads=1),
+    "aten::_cudnn_attention_backward": partial(_attention, query=1, causal=14, heads=1),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": partial(_attention, query=0, causal=4, heads=1),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": partial(_attention, query=1, causal=7, heads=1),
+    "flash_attn::_flash_attn_forward": partial(_attention, query=0, causal=5, heads=2),
+    "flash_attn::_flash_attn_backward": partial(_attention, query=1, causal=11, heads=2),
 }
-
-ATTENTION: dict[str, Model] = {name: partial(_attention, layout=layout) for name, layout in _LAYOUTS.items()}
 
 
 Pairs = Mapping[tuple[Shape, Shape], Shape]
+_TRANSPOSED = "_transpose"
 
 
-class _Positions(msgspec.Struct, frozen=True):
-    """Where a forward operator takes what decides the shape of its output."""
-
-    stride: int
-    padding: int
-    dilation: int
-    transposed: bool = False
-
-
+#: Positions of stride, padding and dilation of the forward operators, -1 for none.
 _FORWARD = {
-    "aten::cudnn_convolution": _Positions(3, 2, 4),
-    "aten::miopen_convolution": _Positions(4, 3, 5),
-    "aten::miopen_depthwise_convolution": _Positions(4, 3, 5),
-    "aten::mkldnn_convolution": _Positions(4, 3, 5),
-    "aten::cudnn_convolution_relu": _Positions(3, 4, 5),
-    "aten::cudnn_convolution_add_relu": _Positions(5, 6, 7),
-    "aten::_conv_depthwise2d": _Positions(4, 5, 6),
-    "aten::_slow_conv2d_forward": _Positions(4, 5, -1),
-    "aten::cudnn_convolution_transpose": _Positions(4, 2, 5, transposed=True),
+    "aten::cudnn_convolution": (3, 2, 4),
+    "aten::miopen_convolution": (4, 3, 5),
+    "aten::miopen_depthwise_convolution": (4, 3, 5),
+    "aten::mkldnn_convolution": (4, 3, 5),
+    "aten::cudnn_convolution_relu": (3, 4, 5),
+    "aten::cudnn_convolution_add_relu": (5, 6, 7),
+    "aten::_conv_depthwise2d": (4, 5, 6),
+    "aten::_slow_conv2d_forward": (4, 5, -1),
+    "aten::cudnn_convolution_transpose": (4, 2, 5),
 }
 
 
@@ -400,46 +374,43 @@ def seen_in(calls: Iterable[tuple[str, Arguments]]) -> Seen:
 def convolutions(seen: Seen) -> dict[str, Model]:
     """The models of all convolutions of a trace."""
     return {
-        **{name: partial(_forward, where=where, seen=seen) for name, where in _FORWARD.items()},
+        **{name: partial(_forward, name=name, seen=seen) for name in _FORWARD},
         "aten::convolution_backward": _backward,
         "aten::cudnn_convolution_backward_input": _input_gradient,
         "aten::cudnn_convolution_backward_weight": partial(_weight_gradient, seen=seen),
     }
 
 
-def _forward(passed: Arguments, where: _Positions, seen: Seen) -> Cost | None:
+def _forward(passed: Arguments, name: str, seen: Seen) -> Cost | None:
     source, weight = passed.tensor(0), passed.tensor(1)
     if source is None or weight is None or len(source.shape) != len(weight.shape):
         return None
-    out = _output(passed, where, source.shape, weight.shape) or seen.outputs.get((source.shape, weight.shape))
+    out = _output(passed, name, source.shape, weight.shape) or seen.outputs.get((source.shape, weight.shape))
     if out is None:
         return None
-    reached = source.shape if where.transposed else out
+    reached = source.shape if name.endswith(_TRANSPOSED) else out
     return _convolution_cost(source, weight.shape, prod(reached), source.elements + weight.elements + prod(out))
 
 
-def _output(passed: Arguments, where: _Positions, source: Shape, weight: Shape) -> Shape | None:
+def _output(passed: Arguments, name: str, source: Shape, weight: Shape) -> Shape | None:
     """``(N, C, …)`` of the output, ``None`` where stride or padding were not recorded.
 
     >>> passed = arguments("[]", "[]", '["", "", "[3, 3]", "[2, 2]", "[1, 1]"]')
-    >>> _output(passed, _Positions(3, 2, 4), (32, 3, 224, 224), (64, 3, 7, 7))
+    >>> _output(passed, "aten::cudnn_convolution", (32, 3, 224, 224), (64, 3, 7, 7))
     (32, 64, 112, 112)
     """
-    rank = len(source) - 2
-    stride, padding = passed.numbers(where.stride), passed.numbers(where.padding)
-    dilation = passed.numbers(where.dilation) if where.dilation >= 0 else (1,)
+    *places, spreads = _FORWARD[name]
+    stride, padding = map(passed.numbers, places)
+    dilation, transposed = passed.numbers(spreads) if spreads >= 0 else (1,), name.endswith(_TRANSPOSED)
     if not stride or not padding or not dilation or 0 in stride:
         return None
     sizes = []
-    for axis in range(rank):
+    for axis in range(len(source) - 2):
         step, pad, spread = (given[axis] if axis < len(given) else given[-1] for given in (stride, padding, dilation))
         reach = spread * (weight[axis + 2] - 1) + 1
         length = source[axis + 2]
-        sizes.append(
-            (length - 1) * step - 2 * pad + reach if where.transposed else (length + 2 * pad - reach) // step + 1
-        )
-    channels = weight[1] if where.transposed else weight[0]
-    return (source[0], channels, *sizes) if min(sizes, default=1) > 0 else None
+        sizes.append((length - 1) * step - 2 * pad + reach if transposed else (length + 2 * pad - reach) // step + 1)
+    return (source[0], weight[int(transposed)], *sizes) if min(sizes, default=1) > 0 else None
 
 
 def _backward(passed: Arguments) -> Cost | None:

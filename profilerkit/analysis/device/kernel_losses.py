@@ -6,15 +6,13 @@ from math import prod
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.formulas import Arguments, Shape, sizes
 from profilerkit.analysis.device.kernels import self_times
-from profilerkit.analysis.device.operator_costs import distinct_calls, understood
+from profilerkit.analysis.device.operator_costs import F64, distinct_calls, understood
 from profilerkit.analysis.device.roofline import MEMORY_RATIO, peak_flops_per_ns
 from profilerkit.analysis.device.shape_losses import (
     Alignment,
-    Bools,
     DenseTables,
     Grid,
     Judged,
@@ -29,7 +27,7 @@ from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, subtract, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.steps.phases import STYLES, backward_nodes, largest_class, optimizer_rows, without_closures
-from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
+from profilerkit.trace.columns import Bools, Category, DeviceProperties, TraceColumns
 
 
 class Scores(msgspec.Struct, frozen=True):
@@ -187,12 +185,7 @@ _FEW_ROWS = 0.5
 
 
 def dense_tables(
-    columns: TraceColumns,
-    math: npt.NDArray[np.bool_],
-    issuing: Spans,
-    rows: I64,
-    time_ns: npt.NDArray[np.float64],
-    window_ns: int,
+    columns: TraceColumns, math: Bools, issuing: Spans, rows: I64, time_ns: F64, window_ns: int
 ) -> DenseTables | None:
     """What dense gradients of large tables take; ``None`` where none is made, or shapes were not recorded."""
     asked = _looked_up(columns, issuing)
@@ -274,22 +267,19 @@ _PASSES = {"addcdiv_": 7, "add_": 5}
 _ITEM_BYTES = 4
 
 
-def optimizer_rows_of(work: Judged) -> I64:
-    """Optimizer steps by their start, without those that run a backward pass inside (a closure)."""
+def optimizer_kernels(work: Judged) -> I64:
+    """``(n,)`` row of the optimizer step that launched each judged kernel, -1 for none.
+
+    Steps that run a backward pass inside (a closure) are none.
+    """
     columns = work.columns
     rows = without_closures(columns, optimizer_rows(columns), backward_nodes(columns))
-    return rows[np.argsort(columns.ts_ns[rows], kind="stable")]
-
-
-def optimizer_kernels(work: Judged) -> I64:
-    """``(n,)`` row of the optimizer step that launched each judged kernel, -1 for none."""
+    rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
     found = np.full(len(work.at), -1, dtype=np.int64)
     calls = work.launches[work.rows]
-    linked = np.flatnonzero(calls >= 0)
+    linked = calls >= 0
     calls = calls[linked]
-    found[linked] = innermost_at(
-        work.columns, optimizer_rows_of(work), work.columns.thread[calls], work.columns.ts_ns[calls]
-    )
+    found[linked] = innermost_at(columns, rows, columns.thread[calls], columns.ts_ns[calls])
     return found
 
 
@@ -387,8 +377,9 @@ def _span(work: Judged, step: I64, own: Bools) -> Spans:
 
 def losses_of_kernels(work: Judged, optimizer_step: I64, properties: DeviceProperties | None) -> KernelLosses:
     """What the judged kernels of a device waste."""
+    columns = work.columns
     return KernelLosses(
-        has_shapes=bool((work.columns.input_dims >= 0).any()),
+        has_shapes=bool((columns.input_dims >= 0).any()),
         multiprocessors=properties.multiprocessors if properties else None,
         alignment=misaligned(work),
         grids=grids(work),
@@ -396,8 +387,6 @@ def losses_of_kernels(work: Judged, optimizer_step: I64, properties: DevicePrope
         optimizer=optimizer_work(work, optimizer_step),
         layout=layout(work),
         searches=searches(work),
-        tables=dense_tables(
-            work.columns, work.kinds.math, work.issuing, work.operator, work.dur_ns, work.window.total_ns
-        ),
-        has_operators=work.columns.meta.no_operators is None,
+        tables=dense_tables(columns, work.kinds.math, work.issuing, work.operator, work.dur_ns, work.window.total_ns),
+        has_operators=columns.meta.no_operators is None,
     )

@@ -9,13 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.communication.registry import Registry, built_in
-from profilerkit.analysis.intervals import (
-    I64,
-    Spans,
-    covered,
-    innermost_owner,
-)
-from profilerkit.trace.columns import Category, TraceColumns, kept
+from profilerkit.analysis.intervals import I64, Spans, covered, innermost_owner
+from profilerkit.trace.columns import I8, Bools, Category, TraceColumns, kept
 
 #: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
 #: eight ranks' training without 4 % of them turned from bound by communication to bound by the host.
@@ -56,14 +51,7 @@ NARROW = ("half", "fp8", "int8")
 
 
 class MathName(msgspec.Struct, frozen=True):
-    """One row of the table.
-
-    Attributes:
-        pattern: searched in the name, letter case aside.
-        type: what the operands are multiplied in, one of ``MATH_TYPES``.
-        on_matrix_units: whether tensor or matrix cores do it.
-        source: where the naming is defined.
-    """
+    """A pattern of names, the one of ``MATH_TYPES`` that it means, and where the naming is defined."""
 
     pattern: re.Pattern[str]
     type: str
@@ -164,7 +152,7 @@ _TELLS_NUMBERS = re.compile(r"[0-9]|\\d(?:\{|\\d)")
 #: CPU operators whose cost is arithmetic, not memory traffic.
 _MATH_OPERATOR = re.compile(
     r"^aten::(?:(?:mm|addmm|bmm|baddbmm|matmul|linear|conv\d?d?|addmv|addr|dot|einsum)$|.*convolution|mkldnn_|thnn_conv"
-    r"|slow_conv|_scaled_dot_product|_flash_attention|lstm|gru)|^mkldnn::|^onednn::",
+    r"|slow_conv|_scaled_dot_product|_flash_attention|lstm|gru)|^mkldnn::|^onednn::"
 )
 #: What torch.compile writes itself and so fuses with its neighbours: pointwise kernels, reductions and concatenations.
 _FUSIBLE = re.compile(
@@ -177,7 +165,7 @@ _ELEMENTWISE = re.compile(r"(?<!index_)elementwise_kernel(?!_with_index)")
 
 
 @kept
-def in_use(columns: TraceColumns) -> npt.NDArray[np.int64]:
+def in_use(columns: TraceColumns) -> I64:
     """Sorted ids of the strings that name an event; the others are categories and raw shapes."""
     return np.flatnonzero(np.bincount(columns.name, minlength=len(columns.strings)))
 
@@ -201,6 +189,12 @@ def matching(columns: TraceColumns, used: I64, pattern: re.Pattern[str]) -> Name
     found = np.zeros(len(texts), dtype=np.bool_)
     found[worded] = [pattern.search(texts[index]) is not None for index in worded.tolist()]
     mask[used] = found[place[used]]
+    return mask
+
+
+def named(columns: TraceColumns, pattern: re.Pattern[str]) -> Names:
+    """``(n_events,)`` mask of the events in whose name ``pattern`` is found."""
+    mask: Names = matching(columns, in_use(columns), pattern)[columns.name]
     return mask
 
 
@@ -229,7 +223,7 @@ class KernelNames(msgspec.Struct, frozen=True):
     pointwise: Names
     elementwise: Names
     tensor_core: Names
-    math_type: npt.NDArray[np.int8]
+    math_type: I8
 
     @classmethod
     def of(cls, columns: TraceColumns, registry: Registry | None = None) -> "KernelNames":
@@ -260,11 +254,6 @@ class KernelNames(msgspec.Struct, frozen=True):
         )
 
 
-def in_window(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
-    """``(n_events,)`` mask of events that start inside ``window``."""
-    return covered(window, columns.ts_ns)
-
-
 def self_times(columns: TraceColumns, rows: I64) -> I64:
     """Time of each row in ``rows`` that no row nested in it on the same thread takes, ``(n_rows,)`` int64 ns."""
     own = np.zeros(len(rows), dtype=np.int64)
@@ -278,7 +267,7 @@ def self_times(columns: TraceColumns, rows: I64) -> I64:
     return own
 
 
-def device_rows(columns: TraceColumns) -> npt.NDArray[np.bool_]:
+def device_rows(columns: TraceColumns) -> Bools:
     """``(n_events,)`` mask of what runs on a device: kernels, copies, memsets."""
     return columns.is_a(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
@@ -291,22 +280,25 @@ def launch_facts(columns: TraceColumns, kinds: KernelNames, launches: I64, windo
     """Counts over the whole trace; ``launches`` has the launching runtime row of each device event, -1 for none."""
     calls = launches[device_rows(columns)]
     linked = calls[calls >= 0]
-    graph = np.array([_GRAPH_LAUNCH.match(text) is not None for text in columns.strings], dtype=bool)
-    by_graph = linked[graph[columns.name[linked]]]
-    is_whole = not (columns.damage.truncated or columns.damage.dropped)
+    by_graph = linked[named(columns, _GRAPH_LAUNCH)[linked]]
+    lost_ratio = None
+    if columns.damage.truncated or columns.damage.dropped:
+        launching = launching_rows(columns)
+        launching = launching[covered(window, columns.ts_ns[launching])]
+        without_kernel = 1.0 - float(np.isin(launching, linked).mean()) if len(launching) else 0.0
+        lost_ratio = max(without_kernel, _without_call(columns, kinds, window))
     return LaunchFacts(
         events=len(calls),
         unlinked=len(calls) - len(linked),
         in_graphs=len(by_graph),
         graph_launches=len(np.unique(by_graph)),
-        lost_ratio=None if is_whole else _lost_ratio(columns, kinds, linked, window),
+        lost_ratio=lost_ratio,
     )
 
 
 def launching_rows(columns: TraceColumns) -> I64:
     """Runtime calls that launch kernels or graphs of them."""
-    names = np.array([_LAUNCH.match(text) is not None for text in columns.strings], dtype=bool)
-    return np.flatnonzero((columns.category == Category.RUNTIME) & names[columns.name])
+    return np.flatnonzero((columns.category == Category.RUNTIME) & named(columns, _LAUNCH))
 
 
 def used_a_device(columns: TraceColumns) -> bool:
@@ -321,16 +313,6 @@ def used_a_device(columns: TraceColumns) -> bool:
 def lacks_device_events(columns: TraceColumns) -> bool:
     """Return whether a file without device events may lack them: a device was used, or the file is cut off."""
     return used_a_device(columns) or (columns.damage.truncated and not columns.meta.no_device)
-
-
-def _lost_ratio(columns: TraceColumns, kinds: KernelNames, linked: I64, window: Spans) -> float:
-    return max(_without_kernel(columns, np.unique(linked), window), _without_call(columns, kinds, window))
-
-
-def _without_kernel(columns: TraceColumns, linked: I64, window: Spans) -> float:
-    calls = launching_rows(columns)
-    calls = calls[covered(window, columns.ts_ns[calls])]
-    return 1.0 - float(np.isin(calls, linked).mean()) if len(calls) else 0.0
 
 
 def _without_call(columns: TraceColumns, kinds: KernelNames, window: Spans) -> float:

@@ -25,7 +25,7 @@ from profilerkit.analysis.device.formulas import (
     seen_in,
 )
 from profilerkit.analysis.intervals import I64
-from profilerkit.trace.columns import TraceColumns
+from profilerkit.trace.columns import I8, Bools, TraceColumns
 
 #: How many arguments come before the result, for operators that libraries call with one (``out=``).
 _BEFORE_OUT = {
@@ -133,30 +133,27 @@ TRAFFIC: dict[str, Model] = {
 }
 
 
+def models_of(seen: Seen) -> dict[str, Model]:
+    """The models of all operators of a trace in which these shapes were seen."""
+    return {**MATMUL, **ATTENTION, **TRAFFIC, **convolutions(seen)}
+
+
 #: Kernels that torch.compile fuses: pointwise, and reductions with what stands around them. Templates of matrix
 #: products have other names.
 _FUSED = ("triton_poi_", "triton_red_", "triton_per_")
 
 
-class CostTable:
-    """The cost of a call by the operator's name; only operators that launch kernels themselves have one."""
-
-    def __init__(self, seen: Seen) -> None:
-        self._models: dict[str, Model] = {**MATMUL, **ATTENTION, **TRAFFIC, **convolutions(seen)}
-
-    def cost(self, name: str, passed: Arguments) -> Cost | None:
-        """The cost of one call, ``None`` where its arguments do not tell."""
-        model = self._models.get(name)
-        if model is not None:
-            return model(passed)
-        if name.startswith(_FUSED):
-            return each_once(passed)
-        if not name.startswith("aten::"):
-            return None
-        return foreach(passed) if name.startswith("aten::_foreach_") else pointwise(passed, name)
+def cost_of(name: str, passed: Arguments, models: dict[str, Model]) -> Cost | None:
+    """The cost of one call by the operator's name; only operators that launch kernels themselves have one."""
+    if name in models:
+        return models[name](passed)
+    if name.startswith(_FUSED):
+        return each_once(passed)
+    if not name.startswith("aten::"):
+        return None
+    return foreach(passed) if name.startswith("aten::_foreach_") else pointwise(passed, name)
 
 
-Bools = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]
 
 #: Distinct calls that are priced, the most frequent first. Real traces hold up to a few thousand.
@@ -167,18 +164,14 @@ DTYPES = ("other", "fp64", "fp32", "fp16", "bf16", "fp8", "int8")
 
 
 class OperatorCosts(msgspec.Struct, frozen=True):
-    """The cost of the call each row belongs to; arrays are ``(n,)``, in the order of the rows asked for.
-
-    Attributes:
-        pointwise_only: the cost belongs to pointwise kernels alone.
-    """
+    """The cost of the call each row belongs to; arrays are ``(n,)``, in the order of the rows asked for."""
 
     known: Bools
-    family: npt.NDArray[np.int8]
+    family: I8
     flops: F64
     bytes: F64
     untyped: F64
-    dtype: npt.NDArray[np.int8]
+    dtype: I8
     pointwise_only: Bools
 
 
@@ -189,9 +182,9 @@ def operator_costs(columns: TraceColumns, rows: I64) -> OperatorCosts:
     values = np.zeros((3, len(calls)), dtype=np.float64)
     family, dtype = np.zeros((2, len(calls)), dtype=np.int8)
     pointwise_only = np.zeros(len(calls), dtype=np.bool_)
-    table = CostTable(seen_in(_complete_calls(columns)))
+    models = models_of(seen_in(_complete_calls(columns)))
     for index, name, passed in understood(columns, calls, member):
-        cost = table.cost(name, passed)
+        cost = cost_of(name, passed, models)
         if cost is None:
             continue
         known[index] = True
@@ -234,7 +227,6 @@ def understood(columns: TraceColumns, calls: I64, member: I64) -> Iterator[tuple
 def _complete_calls(columns: TraceColumns) -> Iterator[tuple[str, Arguments]]:
     """The distinct calls from which the others' missing shapes follow."""
     ids = [index for index, text in enumerate(columns.strings) if text in COMPLETE]
-    rows = np.flatnonzero(np.isin(columns.name, np.array(ids, dtype=np.int32))) if ids else np.empty(0, np.int64)
-    calls, member = distinct_calls(columns, rows)
+    calls, member = distinct_calls(columns, np.flatnonzero(np.isin(columns.name, ids)))
     for _, name, passed in understood(columns, calls, member):
         yield name, passed

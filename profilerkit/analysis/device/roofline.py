@@ -5,14 +5,13 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.formulas import FAMILIES
 from profilerkit.analysis.device.kernels import MATH_TYPES, NARROW, WIDE, KernelNames
-from profilerkit.analysis.device.operator_costs import DTYPES, OperatorCosts, operator_costs
+from profilerkit.analysis.device.operator_costs import DTYPES, F64, OperatorCosts, operator_costs
 from profilerkit.analysis.intervals import I64, union
 from profilerkit.hardware import DeviceSpec, is_by_amd
-from profilerkit.trace.columns import DeviceProperties, TraceColumns
+from profilerkit.trace.columns import I8, I32, Bools, DeviceProperties, TraceColumns
 
 
 class WideMath(msgspec.Struct, frozen=True):
@@ -53,10 +52,6 @@ class MathFacts(msgspec.Struct, frozen=True):
         """Share of the step that computes in 32 bits."""
         return self.fp32_share + sum(found.share for found in self.wide)
 
-
-Bools = npt.NDArray[np.bool_]
-F64 = npt.NDArray[np.float64]
-I8 = npt.NDArray[np.int8]
 
 #: The roof a kernel is under.
 UNKNOWN, MATH_ROOF, BANDWIDTH_ROOF = 0, 1, 2
@@ -170,7 +165,7 @@ def _shared_out(
     return np.where(works, flops, np.nan), np.where(works & (moved > 0), moved, np.nan)
 
 
-def _item_bytes(columns: TraceColumns, names: npt.NDArray[np.int32]) -> F64:
+def _item_bytes(columns: TraceColumns, names: I32) -> F64:
     """``(n_strings,)`` bytes of an element by the first type in a kernel's name, NaN where there is none."""
     sizes = np.full(len(columns.strings), np.nan)
     for index in np.flatnonzero(np.bincount(names, minlength=1)).tolist():
@@ -223,7 +218,7 @@ class Slow(msgspec.Struct, frozen=True):
         target: the type that they are to compute in; ``None`` for a device that has none.
     """
 
-    types: npt.NDArray[np.int8]
+    types: I8
     chosen: Bools
     target: Target | None
 

@@ -5,15 +5,14 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.formulas import Arguments, sizes
-from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in_use, matching
-from profilerkit.analysis.device.operator_costs import DTYPES, distinct_calls, understood
+from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, named
+from profilerkit.analysis.device.operator_costs import DTYPES, F64, distinct_calls, understood
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import I64, Spans, index_at, intersect, union
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import Bools, Category, TraceColumns
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -97,10 +96,6 @@ class DenseTables(msgspec.Struct, frozen=True):
     unused_share: float
 
 
-Bools = npt.NDArray[np.bool_]
-F64 = npt.NDArray[np.float64]
-
-
 class Judged(msgspec.Struct, frozen=True):
     """The kernels of the steady window that are no communication; arrays are ``(n,)`` in their order."""
 
@@ -178,7 +173,10 @@ def misaligned(work: Judged) -> Alignment | None:
     if not odd.any():
         return None
     member = member[np.isin(member, list(found))]
-    lost = work.dur_ns - work.roof.least_ns[work.at]
+    least = work.roof.least_ns[work.at]
+    lost = work.dur_ns - least
+    others = chosen & ~odd & np.isfinite(least)
+    others_ns = float(work.dur_ns[others].sum())
     is_priced = bool(np.isfinite(lost[odd]).all())
     weight = np.bincount(member, weights=(lost if is_priced else work.dur_ns)[odd])
     name, shape = found[int(weight.argmax())]
@@ -188,17 +186,8 @@ def misaligned(work: Judged) -> Alignment | None:
         sizes=shape,
         operator=name,
         calls_per_step=len(np.unique(work.operator[odd])) / work.steps,
-        others_ratio=_reached(work, odd, chosen & ~odd),
+        others_ratio=float(least[others].sum()) / others_ns if 2 * others_ns >= float(work.dur_ns[odd].sum()) else None,
     )
-
-
-def _reached(work: Judged, odd: Bools, others: Bools) -> float | None:
-    """Least time over time of ``others``, weighted by time; ``None`` where they take less than half of ``odd``'s."""
-    least, time = work.roof.least_ns[work.at], work.dur_ns
-    others = others & np.isfinite(least)
-    if 2 * float(time[others].sum()) < float(time[odd].sum()):
-        return None
-    return float(least[others].sum()) / float(time[others].sum())
 
 
 #: Kinds of grid that are told, those with most time.
@@ -262,29 +251,23 @@ _3D_RANK = 5
 
 def layout(work: Judged) -> Layout:
     """How much time goes into conversions, and into the convolutions that they serve."""
-    used = in_use(work.columns)
-    conversion = matching(work.columns, used, _CONVERSION)[work.name]
-    calls = matching(work.columns, used, _CONVOLUTION_OPERATOR)
-    by_operator = (work.operator >= 0) & calls[work.columns.name[np.maximum(work.operator, 0)]]
-    by_name = (work.operator < 0) & matching(work.columns, used, _CONVOLUTION)[work.name]
+    conversion = named(work.columns, _CONVERSION)[work.rows]
+    by_operator = (work.operator >= 0) & named(work.columns, _CONVOLUTION_OPERATOR)[work.operator]
+    by_name = (work.operator < 0) & named(work.columns, _CONVOLUTION)[work.rows]
     convolution = (by_operator | by_name) & ~conversion & work.kinds.math[work.name]
     time = np.bincount(work.name[conversion], weights=work.dur_ns[conversion], minlength=1)
+    passed = [found.tensor(0) for _, _, found in work.calls(convolution & (work.operator >= 0))[1]]
+    ranks = [len(tensor.shape) for tensor in passed if tensor is not None]
+    is_3d = max(ranks) >= _3D_RANK if ranks else None
+    if named(work.columns, _3D)[work.rows[convolution]].any():
+        is_3d = True
     return Layout(
         conversion_share=work.share(conversion),
         convolution_share=work.share(convolution),
         per_step=float(conversion.sum()) / work.steps,
         example=work.columns.strings[int(time.argmax())] if time.any() else None,
-        is_3d=_is_3d(work, convolution),
+        is_3d=is_3d,
     )
-
-
-def _is_3d(work: Judged, convolution: Bools) -> bool | None:
-    """Whether the shapes passed to a convolution, or a kernel's name, are of three dimensions; ``None`` if untold."""
-    if matching(work.columns, in_use(work.columns), _3D)[work.name[convolution]].any():
-        return True
-    passed = [found.tensor(0) for _, _, found in work.calls(convolution & (work.operator >= 0))[1]]
-    ranks = [len(tensor.shape) for tensor in passed if tensor is not None]
-    return max(ranks) >= _3D_RANK if ranks else None
 
 
 #: cuDNN's search waits for the whole device before it begins and after the warm-up of each trial, then for the event
@@ -322,12 +305,12 @@ def searches(work: Judged) -> Searches | None:
 
 def _trials(work: Judged) -> tuple[I64, I64]:
     """Operators that wait for events or the device themselves, and how many trials these waits stand for."""
-    columns, used = work.columns, in_use(work.columns)
-    events, devices = (matching(columns, used, pattern) for pattern in (_WAITS_FOR_EVENT, _WAITS_FOR_DEVICE))
-    calls = np.flatnonzero((columns.category == Category.RUNTIME) & (events | devices)[columns.name])
+    columns = work.columns
+    kinds = [named(columns, pattern) for pattern in (_WAITS_FOR_EVENT, _WAITS_FOR_DEVICE)]
+    calls = np.flatnonzero((columns.category == Category.RUNTIME) & (kinds[0] | kinds[1]))
     operators = np.flatnonzero(columns.category == Category.CPU_OP)
     around = innermost_at(columns, operators, columns.thread[calls], columns.ts_ns[calls])
     calls, around = calls[around >= 0], around[around >= 0]
     rows, member = np.unique(around, return_inverse=True)
-    waits = [np.bincount(member[kind[columns.name[calls]]], minlength=len(rows)) for kind in (events, devices)]
+    waits = [np.bincount(member[kind[calls]], minlength=len(rows)) for kind in kinds]
     return rows, np.maximum(waits[0], waits[1] - 1)

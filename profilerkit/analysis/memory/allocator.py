@@ -5,19 +5,18 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from profilerkit.analysis.device.kernels import in_use, in_window, matching
+from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.host.names import HostNames
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.intervals import I64, covered
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.stats import Numbers, Slope, median, theil_sen
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.series import shown_rows
 from profilerkit.model.change import revise
 from profilerkit.model.memory import FEWEST_TO_EXTEND, AliveAtPeak, Memory, MemoryGrowth, MemoryRow, Tracked
-from profilerkit.trace.columns import Category, MemoryInstants, TraceColumns
+from profilerkit.trace.columns import Bools, Category, MemoryInstants, TraceColumns
 
 #: Operators that only allocate: the one around them says what for.
 _ALLOCATES = re.compile(r"^aten::(?:new_)?empty(?:_strided|_like|_permuted)?$|^aten::resize_$")
@@ -46,30 +45,20 @@ def alive_at(columns: TraceColumns, rows: I64, allocated: int) -> tuple[tuple[Al
 def _by_owner(columns: TraceColumns, rows: I64) -> tuple[AliveAtPeak, ...]:
     """Blocks put together by operator and module, largest first."""
     thread, ts_ns = columns.memory.thread[rows], columns.memory.ts_ns[rows]
-    used = in_use(columns)
-    operators = columns.category == Category.CPU_OP
-    allocates = matching(columns, used, _ALLOCATES)[columns.name]
-    modules = (columns.category == Category.PYTHON) & matching(columns, used, _MODULE)[columns.name]
+    operators, allocates = columns.category == Category.CPU_OP, named(columns, _ALLOCATES)
+    modules = (columns.category == Category.PYTHON) & named(columns, _MODULE)
     op = innermost_at(columns, np.flatnonzero(operators & ~allocates), thread, ts_ns)
     bare = op < 0
     op[bare] = innermost_at(columns, np.flatnonzero(operators & allocates), thread[bare], ts_ns[bare])
     module = innermost_at(columns, np.flatnonzero(modules), thread, ts_ns)
-    named = np.stack([np.where(found >= 0, columns.name[found], -1) for found in (op, module)], axis=1)
-    owners, index = np.unique(named, axis=0, return_inverse=True)
+    pairs = np.stack([np.where(found >= 0, columns.name[found], -1) for found in (op, module)], axis=1)
+    owners, index = np.unique(pairs, axis=0, return_inverse=True)
     index = index.ravel()  # numpy 2.0 gives it the shape of the rows
-    count = np.bincount(index, minlength=len(owners))
     total = np.zeros(len(owners), dtype=np.int64)
     np.add.at(total, index, columns.memory.bytes[rows])
-
-    def text(name: int) -> str | None:
-        return columns.strings[name] if name >= 0 else None
-
-    known = [
-        AliveAtPeak(
-            op=text(int(owners[i, 0])), module=text(int(owners[i, 1])), count=int(count[i]), bytes=int(total[i])
-        )
-        for i in range(len(owners))
-    ]
+    texts = [[columns.strings[name] if name >= 0 else None for name in names] for names in owners.tolist()]
+    sizes = zip(texts, np.bincount(index).tolist(), total.tolist(), strict=True)
+    known = [AliveAtPeak(op=names[0], module=names[1], count=count, bytes=size) for names, count, size in sizes]
     # Of equal ones the order of the names decides, not that of the events in the file.
     known.sort(key=lambda entry: (-entry.bytes, entry.op or "", entry.module or ""))
     return tuple(known[:MOST_OWNERS])
@@ -104,14 +93,11 @@ def growth(x: Numbers, y: Numbers) -> Growth | None:
     slope = theil_sen(x, y) if len(x) >= FEWEST_POINTS else None
     if slope is None:
         return None
-    return Growth(slope, len(x), slope.low > 0 and _persists(y))
-
-
-def _persists(y: Numbers) -> bool:
     cuts = [len(y) * third // 3 for third in range(4)]
     first, middle, last = (median(y[low:high]) for low, high in pairwise(cuts))
     early, late = middle - first, last - middle
-    return min(early, late) > 0 and late >= KEPT_GAIN * early and early >= EARLY_GAIN * late
+    persists = min(early, late) > 0 and late >= KEPT_GAIN * early and early >= EARLY_GAIN * late
+    return Growth(slope, len(x), slope.low > 0 and persists)
 
 
 _HOST = 0  # torch's DeviceType of the host; every other one that writes instants is a device
@@ -168,10 +154,10 @@ def _told_device(instants: MemoryInstants, judged: int) -> int:
     return int(devices[counts.argmax()])
 
 
-def judged_instants(instants: MemoryInstants, judged: int) -> npt.NDArray[np.bool_]:
+def judged_instants(instants: MemoryInstants, judged: int) -> Bools:
     """``(n_instants,)`` which tell of the memory that ``memory_of`` tells of for the judged device."""
     device = _told_device(instants, judged)
-    on_device: npt.NDArray[np.bool_] = instants.device_type != _HOST
+    on_device: Bools = instants.device_type != _HOST
     mine = on_device & ((instants.device == device) | (instants.device < 0))
     return mine if mine.any() else ~on_device
 
@@ -255,17 +241,15 @@ def _calls(columns: TraceColumns, names: HostNames, steps: TraceSteps) -> Memory
 
     The caching allocator empties its cache when the driver has no more memory, and asks again.
     """
-    calls = (columns.category == Category.RUNTIME) & names.allocator[columns.name]
-    if not (columns.category == Category.RUNTIME).any():
+    window, runtime = steps.by_host.steady, columns.category == Category.RUNTIME
+    if not runtime.any():
         return Memory()
-    window = steps.by_host.steady
-    rows = np.flatnonzero(calls & in_window(columns, window))
+    rows = np.flatnonzero(runtime & names.allocator[columns.name] & covered(window, columns.ts_ns))
     rows = rows[np.lexsort((columns.ts_ns[rows], columns.thread[rows]))]
-    gives_back = matching(columns, in_use(columns), _GIVES_BACK)[columns.name[rows]]
+    gives_back = named(columns, _GIVES_BACK)[rows]
     operators = np.flatnonzero(columns.category == Category.CPU_OP)
     within = innermost_at(columns, operators, columns.thread[rows], columns.ts_ns[rows])
     asks_again = gives_back[:-1] & ~gives_back[1:] & (within[:-1] == within[1:]) & (within[1:] >= 0)
     return Memory(
-        allocator_frees_per_step=int(gives_back.sum()) / max(len(window), 1),
-        allocator_retries=int(asks_again.sum()),
+        allocator_frees_per_step=int(gives_back.sum()) / max(len(window), 1), allocator_retries=int(asks_again.sum())
     )

@@ -47,7 +47,11 @@ def with_samples(
     windows, every, own = _windows(records), _process(samples), _process(samples, with_files=False)
     device, process = _device(samples), _outside(every, windows)
     traced, kept = _rises(every, windows)
-    judged = (device, _without_kept(_outside(own, windows), own, windows), _worker(samples, process, workers))
+    outside = _outside(own, windows)
+    used = outside.bytes.copy()
+    for (_, end), (_, stays) in zip(windows, _each_rise(own, windows), strict=True):
+        used[outside.ts_ns >= end] -= stays
+    judged = (device, revise(outside, bytes=used), _worker(samples, process, workers))
     growth = [grown for sampled in judged if (grown := _growth(sampled, log))]
     rows_of = memory.rows_of or next((found.of for found in (device, process) if len(found.bytes)), None)
     shown = next((found for found in (device, process) if found.of == rows_of), None)
@@ -107,14 +111,6 @@ def _each_rise(sampled: _Sampled, windows: Sequence[tuple[int, int]]) -> Iterato
             continue
         base = int(sampled.bytes[before - 1])
         yield int(within.max()) - base, max(0, int(within[-1]) - base) if after < len(sampled.bytes) else 0
-
-
-def _without_kept(outside: _Sampled, every: _Sampled, windows: Sequence[tuple[int, int]]) -> _Sampled:
-    """The samples ``outside`` the windows, each less what the windows before it kept by ``every`` sample."""
-    used = outside.bytes.copy()
-    for (_, end), (_, stays) in zip(windows, _each_rise(every, windows), strict=True):
-        used[outside.ts_ns >= end] -= stays
-    return revise(outside, bytes=used)
 
 
 def _peak(sampled: _Sampled) -> int | None:

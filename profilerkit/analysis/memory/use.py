@@ -7,10 +7,9 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from profilerkit.analysis.device.copies import TO_DEVICE, TO_HOST, directions
-from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.device.copies import TO_DEVICE, TO_HOST, are_pageable, directions
+from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.enclosing import ThreadLine
 from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.partition import TraceView
@@ -255,22 +254,18 @@ def zeroed_gradients(view: TraceView) -> ZeroedGradients | None:
     line, window = ThreadLine.of(columns), steps.steady
     if line is None or not len(window):
         return None
-    used = in_use(columns)
     inside = covered(steps.by_host.steady, columns.ts_ns)
 
-    def named(pattern: re.Pattern[str], *categories: Category) -> I64:
-        rows: I64 = np.flatnonzero(inside & matching(columns, used, pattern)[columns.name] & columns.is_a(*categories))
-        return rows
+    def judged(pattern: re.Pattern[str], *categories: Category) -> I64:
+        return np.flatnonzero(inside & named(columns, pattern) & columns.is_a(*categories))
 
-    calls = named(_CLEARS, Category.ANNOTATION, Category.PYTHON)
+    calls = judged(_CLEARS, Category.ANNOTATION, Category.PYTHON)
     if not len(calls):
         return None
-    fills = _within(columns, line, named(_FILLS, Category.CPU_OP), calls)
-    adds = _within(columns, line, named(_ADDS, Category.CPU_OP), named(_ACCUMULATES, Category.CPU_OP))
-    fills = fills[~_nested(columns, line, fills)]
-    adds = adds[~_nested(columns, line, adds)]
+    fills = _within(columns, line, judged(_FILLS, Category.CPU_OP), calls)
+    adds = _within(columns, line, judged(_ADDS, Category.CPU_OP), judged(_ACCUMULATES, Category.CPU_OP))
     length = max(window.total_ns, 1)
-    each = not matching(columns, used, _FILLS_MANY)[columns.name[fills]].any()
+    each = not named(columns, _FILLS_MANY)[fills].any()
     filling = _work(columns, line, launches, device, fills, window, busy)
     adding = subtract(_work(columns, line, launches, device, adds, window, busy), filling)
     return ZeroedGradients(
@@ -282,19 +277,15 @@ def zeroed_gradients(view: TraceView) -> ZeroedGradients | None:
 
 
 def _within(columns: TraceColumns, line: ThreadLine, rows: I64, around: I64) -> I64:
-    """Those of ``rows`` that start within one of ``around`` on its thread."""
+    """Those of ``rows`` that start within one of ``around`` on its thread, and lie in no other of them."""
     if not len(rows) or not len(around):
         return rows[:0]
-    return rows[covered(line.spans(columns, around), line.extents(columns, rows)[0])]
-
-
-def _nested(columns: TraceColumns, line: ThreadLine, rows: I64) -> Mask:
-    """``(n,)`` which of ``rows`` lie in another of them."""
+    rows = rows[covered(line.spans(columns, around), line.extents(columns, rows)[0])]
     start, end = line.extents(columns, rows)
     order = np.lexsort((-end, start))
-    out = np.zeros(len(rows), dtype=np.bool_)
-    out[order[1:]] = end[order[1:]] <= np.maximum.accumulate(end[order])[:-1]
-    return out
+    nested = np.zeros(len(rows), dtype=np.bool_)
+    nested[order[1:]] = end[order[1:]] <= np.maximum.accumulate(end[order])[:-1]
+    return rows[~nested]
 
 
 def _work(
@@ -327,8 +318,7 @@ def offloaded(columns: TraceColumns, rows: I64, count: int) -> Offload | None:
     if not len(rows):
         return None
     direction, size = directions(columns, rows), np.maximum(columns.bytes[rows], 0)
-    pageable = np.array(["pageable" in columns.strings[name].lower() for name in columns.name[rows].tolist()])
-    total = int(size.sum())
+    pageable, total = are_pageable(columns, rows), int(size.sum())
     return Offload(
         to_device_bytes=int(size[direction == TO_DEVICE].sum()) / count,
         to_host_bytes=int(size[direction == TO_HOST].sum()) / count,
@@ -336,7 +326,7 @@ def offloaded(columns: TraceColumns, rows: I64, count: int) -> Offload | None:
     )
 
 
-def recomputed_bytes(columns: TraceColumns, steps: TraceSteps, on_device: npt.NDArray[np.bool_]) -> int | None:
+def recomputed_bytes(columns: TraceColumns, steps: TraceSteps, on_device: Mask) -> int | None:
     """Bytes that the recomputed forward code of a steady step leaves allocated, all its stretches together, mean.
 
     Backward frees them again before the next stretch is recomputed, so that they are never alive at once. ``None``

@@ -6,7 +6,7 @@ from math import prod
 import pytest
 
 from profilerkit.analysis.device.formulas import FAMILIES, Seen, arguments, seen_in
-from profilerkit.analysis.device.operator_costs import CostTable
+from profilerkit.analysis.device.operator_costs import cost_of, models_of
 
 NOTHING_SEEN = Seen({}, {})
 BF16, FP8 = "c10::BFloat16", "c10::Float8_e4m3fn"
@@ -18,7 +18,7 @@ def passed(dims, types=None, values=None):
 
 
 def cost(name, dims, types=None, values=None, seen=NOTHING_SEEN):
-    found = CostTable(seen).cost(name, passed(dims, types, values))
+    found = cost_of(name, passed(dims, types, values), models_of(seen))
     assert found is None or found.family in FAMILIES
     return found
 
