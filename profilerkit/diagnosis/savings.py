@@ -217,9 +217,7 @@ def _fixes(chosen: Sequence[Priced], together: Joint, now_ns: float) -> tuple[Af
 
 
 def _fair(chosen: Sequence[Priced], together: Joint, saved: float) -> tuple[float, ...] | None:
-    """What is saved in the run's steps, divided as the traced steps divide it; ``None`` where that is not known."""
-    if together.fair is None:
-        return None
+    """What is saved in the run's steps, divided as the traced steps divide it; ``None`` where these save nothing."""
     weights = [max(entry.scale * value, 0.0) for entry, value in zip(chosen, together.fair, strict=True)]
     whole = sum(weights)
     return tuple(saved * weight / whole for weight in weights) if whole else None

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.copies import are_pageable
-from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.device.roofline import Roofline, slow_math
 from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
@@ -19,9 +19,9 @@ from profilerkit.analysis.intervals import I64, Segments, Spans, paint, union, w
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.replay.device_side import FEWEST_STEPS, Device, Scope, device_of, edges_of, scope_of
-from profilerkit.analysis.replay.graph import F64, Bools, Graph, Replayed, Shape, Wait
+from profilerkit.analysis.replay.graph import F64, Graph, Replayed, Shape, Wait
 from profilerkit.analysis.steps.phases import nodes_of
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import Bools, Category, TraceColumns
 
 _STREAM_WAIT = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")
 _WHOLE_DEVICE = re.compile(r"^(?:(?:cuda|hip)DeviceSynchronize|cuCtxSynchronize)")
@@ -46,22 +46,20 @@ _RECENT = 64
 
 
 class Joins(msgspec.Struct, frozen=True):
-    """Waits of the host, arrays ``(n_joins,)``.
+    """Waits of the host, arrays ``(n_joins,)``, int64; times in ns.
 
     Attributes:
-        at: int64 ns, when the call returned.
-        begun: int64 ns, when it was made.
-        event: int64 the event waited for.
-        kind: int64 values of ``Wait``.
-        ns: float64 from what was waited for to the return.
-        until: int64 ns, when the waiting itself was over; ``begun`` where nobody waited.
+        at: when the call returned.
+        begun: when it was made.
+        event: the event waited for.
+        kind: values of ``Wait``.
+        until: when the waiting itself was over; ``begun`` where nobody waited.
     """
 
     at: I64
     begun: I64
     event: I64
     kind: I64
-    ns: F64
     until: I64
 
 
@@ -111,9 +109,8 @@ def stream_waits(columns: TraceColumns, device: Device, issue: Issue, scope: Sco
     Which stream is awaited the trace says where it holds ``cuda_sync`` rows; else it is the one that was last given
     work. What had not ended when the waiting event began was not what it waited for.
     """
-    calls = _calls(columns, scope, _STREAM_WAIT)
-    if not len(calls):
-        return []
+    inside = (columns.ts_ns >= scope.start_ns) & (columns.end_ns <= scope.end_ns)
+    calls = np.flatnonzero(named(columns, _STREAM_WAIT) & (columns.category == Category.RUNTIME) & inside)
     pairs = []
     dense, first = np.unique(device.stream, return_index=True)
     numbers = dict(zip(columns.stream[device.row[first]].tolist(), dense.tolist(), strict=True))
@@ -121,7 +118,7 @@ def stream_waits(columns: TraceColumns, device: Device, issue: Issue, scope: Sco
     for waiting, awaited in columns.stream_waits:
         if waiting in numbers and awaited in numbers:
             awaits.setdefault(numbers[waiting], set()).add(numbers[awaited])
-    for moment in columns.ts_ns[calls].tolist():
+    for moment in np.sort(columns.ts_ns[calls]).tolist():
         issued = issue.by(moment)
         if issued >= len(issue.anchor):
             continue
@@ -136,12 +133,30 @@ def stream_waits(columns: TraceColumns, device: Device, issue: Issue, scope: Sco
 def joins_of(
     columns: TraceColumns, names: HostNames, device: Device, issue: Issue, scope: Scope, quiet: Spans
 ) -> Joins:
-    """Every call in which the host waits for the device, or would if it were quicker; and waits that no call shows."""
-    calls = [*_copies(columns, device, scope), *_syncs(columns, names, device, issue, scope)]
-    calls += _queue(columns, device)
-    calls += _unseen(issue, quiet)
-    calls += _end(device, issue, scope)
-    return _joined(device, issue, calls)
+    """Every call in which the host waits for the device, or would if it were quicker; and waits that no call shows.
+
+    What a call takes beside waiting is the same whether it waits or not. Work that was issued too late is not meant;
+    who waited for an event before need not wait for it again.
+    """
+    calls = [
+        *_copies(columns, device, scope),
+        *_syncs(columns, names, device, issue, scope),
+        *_queue(columns, device),
+        *_unseen(issue, quiet),
+        *_end(device, issue, scope),
+    ]
+    starts, ends, anchor, queue = device.start.tolist(), issue.end, issue.anchor, int(Wait.QUEUE)
+    out: list[tuple[int, int, int, int, int]] = []
+    seen: set[int] = set()
+    for begun_ns, at_ns, asked, kind_of in sorted(calls, key=attrgetter("at")):
+        targets = [target for target in asked if target >= 0 and anchor[target] < at_ns]
+        moments = starts if kind_of == queue else ends
+        if kind_of != queue:
+            targets = [target for target in targets if target not in seen]
+            seen.update(targets)
+        latest = min(max([begun_ns, *(moments[target] for target in targets)]), at_ns)
+        out.extend((at_ns, begun_ns, target, kind_of, latest) for target in targets)
+    return Joins(*np.array(out, dtype=np.int64).reshape(-1, 5).T)
 
 
 def _copies(columns: TraceColumns, device: Device, scope: Scope) -> Iterator[_Call]:
@@ -154,20 +169,19 @@ def _copies(columns: TraceColumns, device: Device, scope: Scope) -> Iterator[_Ca
 
 
 def _syncs(columns: TraceColumns, names: HostNames, device: Device, issue: Issue, scope: Scope) -> Iterator[_Call]:
-    frees, whole = (matching(columns, in_use(columns), pattern) for pattern in (_FREES, _WHOLE_DEVICE))
-    wanted = (names.sync_call | frees)[columns.name] & (columns.category == Category.RUNTIME)
+    frees, whole = named(columns, _FREES), named(columns, _WHOLE_DEVICE)
+    wanted = (names.sync_call[columns.name] | frees) & (columns.category == Category.RUNTIME)
     rows = np.flatnonzero(wanted & (columns.ts_ns >= scope.start_ns) & (columns.end_ns <= scope.end_ns))
     rows = rows[~np.isin(rows, device.call[device.held])]
-    rows = rows[~_told_by_copies(columns, device, rows) | (frees | whole)[columns.name[rows]]]
-    times = zip(columns.ts_ns[rows].tolist(), columns.end_ns[rows].tolist(), columns.name[rows].tolist(), strict=True)
-    is_freeing, is_whole, allocator, sync = frees.tolist(), whole.tolist(), int(Wait.ALLOCATOR), int(Wait.SYNC)
-    for begun, at, name in times:
-        if is_freeing[name] or is_whole[name]:
+    rows = rows[~_told_by_copies(columns, device, rows) | (frees | whole)[rows]]
+    found = (values[rows].tolist() for values in (columns.ts_ns, columns.end_ns, frees, whole))
+    for begun, at, is_freeing, is_whole in zip(*found, strict=True):
+        if is_freeing or is_whole:
             issued = issue.by(begun)
             targets = tuple(issue.newest(stream, issued, at) for stream in issue.streams[:_MOST_STREAMS])
         else:
             targets = (_awaited(issue, begun, at),)
-        yield _Call(begun, at, targets, allocator if is_freeing[name] else sync)
+        yield _Call(begun, at, targets, int(Wait.ALLOCATOR if is_freeing else Wait.SYNC))
 
 
 def _told_by_copies(columns: TraceColumns, device: Device, rows: I64) -> Bools:
@@ -179,15 +193,6 @@ def _told_by_copies(columns: TraceColumns, device: Device, rows: I64) -> Bools:
     told: Bools = (issued > 0) & device.held[last] & device.issued[last]
     told &= columns.end_ns[np.maximum(device.call[last], 0)] <= columns.ts_ns[rows]
     return told
-
-
-def _calls(columns: TraceColumns, scope: Scope, pattern: re.Pattern[str]) -> I64:
-    """Runtime calls of a name within the steps, by time."""
-    rows = np.flatnonzero(
-        (columns.category == Category.RUNTIME) & matching(columns, in_use(columns), pattern)[columns.name]
-    )
-    rows = rows[(columns.ts_ns[rows] >= scope.start_ns) & (columns.end_ns[rows] <= scope.end_ns)]
-    return rows[np.argsort(columns.ts_ns[rows], kind="stable")]
 
 
 def _awaited(issue: Issue, begun: int, at: int) -> int:
@@ -248,37 +253,6 @@ def _end(device: Device, issue: Issue, scope: Scope) -> list[_Call]:
     return [_Call(issue.anchor[-1] + 1, scope.end_ns, newest, int(Wait.END))]
 
 
-def _joined(device: Device, issue: Issue, calls: Iterable[_Call]) -> Joins:
-    """The waits as arrays, in order. What a call takes beside waiting is the same whether it waits or not.
-
-    Work that was issued too late is not meant; who waited for an event before need not wait for it again.
-    """
-    starts, ends, anchor, queue = device.start.tolist(), issue.end, issue.anchor, int(Wait.QUEUE)
-    out: list[tuple[int, int, int, int, float, int]] = []
-    seen: set[int] = set()
-    for begun_ns, at_ns, asked, kind_of in sorted(calls, key=attrgetter("at")):
-        targets = [target for target in asked if target >= 0 and anchor[target] < at_ns]
-        moments = starts if kind_of == queue else ends
-        if kind_of != queue:
-            targets = [target for target in targets if target not in seen]
-            seen.update(targets)
-        latest = begun_ns
-        for target in targets:
-            latest = max(latest, moments[target])
-        latest = min(latest, at_ns)
-        ns = float(at_ns - latest)
-        out.extend((at_ns, begun_ns, target, kind_of, ns, latest) for target in targets)
-    at, begun, event, kind, after_ns, until_ns = zip(*out, strict=True) if out else [()] * 6
-    return Joins(
-        at=np.array(at, dtype=np.int64),
-        begun=np.array(begun, dtype=np.int64),
-        event=np.array(event, dtype=np.int64),
-        kind=np.array(kind, dtype=np.int64),
-        ns=np.array(after_ns, dtype=np.float64),
-        until=np.array(until_ns, dtype=np.int64),
-    )
-
-
 #: Getting a batch that is there takes no longer than this; what is beyond is waiting for the workers (a choice: a queue
 #: and a tensor in shared memory take 50 to 200 µs).
 LONGEST_HANDOVER_NS = 200_000
@@ -319,38 +293,6 @@ def fetches_of(columns: TraceColumns, names: HostNames, host: HostActivity, scop
     return Fetches(spans.start, spans.end, np.where(waited, spans.start + handover, spans.end), waited)
 
 
-class Pieces(msgspec.Struct, frozen=True):
-    """The host's time between points by cause; arrays as in ``Graph``."""
-
-    host_ns: F64
-    point: I64
-    leaf: I64
-    ns: F64
-
-
-def pieces_of(points: I64, waiting: Spans, did: list[Segments]) -> Pieces:
-    """Cut what was done at the points, without what was waiting."""
-    told = paint(Spans(points[:-1], points[1:]), [with_label(waiting, _WAITING), *did])
-    works = (told.label != _WAITING) & (told.label >= 0)
-    point = np.searchsorted(points, told.start[works], side="right")
-    ns = (told.end - told.start)[works].astype(np.float64)
-    host = np.bincount(point, weights=ns, minlength=len(points)).astype(np.float64)
-    return Pieces(host, point, told.label[works], ns)
-
-
-def did_by_others(host: HostActivity, points: I64, thread: I64) -> list[Segments]:
-    """What threads beside the main one did before the points that they come to.
-
-    Forward and backward threads hand over to each other and never run at the same time, so that their time is one line.
-    """
-    layers = []
-    for key in np.unique(thread[thread >= 0]).tolist():
-        if key != host.main:
-            own = np.flatnonzero(thread[1:] == key)
-            layers.append(host.did(points[own], points[own + 1], key))
-    return layers
-
-
 _NONE = np.zeros(0, np.int64)
 
 
@@ -376,12 +318,14 @@ def build(seen: TraceView) -> Built | None:
     joins = joins_of(columns, seen.names, device, issue, scope, main.only(leaf("over.python")))
     fetches = fetches_of(columns, seen.names, seen.host, scope)
     points = np.unique(np.concatenate([device.anchor, joins.at, fetches.end, scope.edge]))
-    pieces = _pieces(seen, device, joins, fetches, points, main)
+    piece_point, piece_leaf, piece_ns = _pieces(seen, device, joins, fetches, points, main)
     ready = fetches.waited
+    # The judged steps that begin when what was issued before the recording is done, if enough of them do.
+    settled = scope.judged & (scope.edge[:-1] >= int(device.end[~device.issued].max(initial=0)))
     shape = Shape(
         n_points=len(points),
         marks=np.searchsorted(points, scope.edge),
-        judged=_settled(scope, device),
+        judged=settled if settled.sum() >= FEWEST_STEPS else scope.judged,
         number=scope.number,
         point=np.searchsorted(points, device.anchor),
         stream=device.stream,
@@ -394,10 +338,10 @@ def build(seen: TraceView) -> Built | None:
     )
     graph = Graph(
         shape=shape,
-        host_ns=pieces.host_ns,
-        piece_point=pieces.point,
-        piece_leaf=pieces.leaf,
-        piece_ns=pieces.ns,
+        host_ns=np.bincount(piece_point, weights=piece_ns, minlength=len(points)).astype(np.float64),
+        piece_point=piece_point,
+        piece_leaf=piece_leaf,
+        piece_ns=piece_ns,
         issue_ns=edges.issue_ns,
         gap_ns=edges.gap_ns,
         dur_ns=(device.end - device.start).astype(np.float64),
@@ -409,7 +353,7 @@ def build(seen: TraceView) -> Built | None:
         staged=are_pageable(columns, device.row) & (columns.category[device.row] == Category.MEMCPY),
         node=nodes_of(columns, device.call),
         wait_ns=edges.wait_ns,
-        join_ns=joins.ns,
+        join_ns=(joins.at - joins.until).astype(np.float64),
         ready_ns=(fetches.end[ready] - scope.start_ns).astype(np.float64),
         fetch_point=np.searchsorted(points, fetches.end),
         fetch_ns=(fetches.end - fetches.start).astype(np.float64),
@@ -418,22 +362,27 @@ def build(seen: TraceView) -> Built | None:
     return Built(graph, _traced(scope, device), scope.of)
 
 
-def _settled(scope: Scope, device: Device) -> Bools:
-    """The judged steps that begin when what was issued before the recording is done, if enough of them do."""
-    before = device.end[~device.issued]
-    settled: Bools = scope.judged & (scope.edge[:-1] >= int(before.max(initial=0)))
-    return settled if settled.sum() >= FEWEST_STEPS else scope.judged
+def _pieces(
+    seen: TraceView, device: Device, joins: Joins, fetches: Fetches, points: I64, main: Segments
+) -> tuple[I64, I64, F64]:
+    """The host's time between points by cause, without waiting: point, leaf and ns, as in ``Graph``.
 
-
-def _pieces(seen: TraceView, device: Device, joins: Joins, fetches: Fetches, points: I64, main: Segments) -> Pieces:
-    """The host's time by cause; without a device it is the partition itself."""
+    Forward and backward threads hand over to each other and never run at the same time, so that their time is one line.
+    Without a device it is the partition itself.
+    """
     waiting = union(np.r_[joins.begun, fetches.asked], np.r_[joins.until, fetches.end])
-    if not seen.on_gpu:
-        return pieces_of(points, waiting, [seen.parts.segments])
     thread = np.full(len(points), -1, dtype=np.int64)
     known = device.call >= 0
     thread[np.searchsorted(points, device.anchor[known])] = seen.columns.thread[device.call[known]]
-    return pieces_of(points, waiting, [*did_by_others(seen.host, points, thread), main])
+    layers = [with_label(waiting, _WAITING)]
+    for key in np.unique(thread[(thread >= 0) & (thread != seen.host.main)]).tolist():
+        own = np.flatnonzero(thread[1:] == key)
+        layers.append(seen.host.did(points[own], points[own + 1], key))
+    layers.append(main if seen.on_gpu else seen.parts.segments)
+    told = paint(Spans(points[:-1], points[1:]), layers)
+    works = (told.label != _WAITING) & (told.label >= 0)
+    point = np.searchsorted(points, told.start[works], side="right")
+    return point, told.label[works], (told.end - told.start)[works].astype(np.float64)
 
 
 def _traced(scope: Scope, device: Device) -> Replayed:

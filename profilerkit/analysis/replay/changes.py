@@ -8,11 +8,14 @@ import numpy as np
 
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf
-from profilerkit.analysis.replay.graph import F64, NEVER, Bools, Graph, Wait
+from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Wait
 from profilerkit.model.change import revise
+from profilerkit.trace.columns import Bools
 
 #: Collectives of a step that is to overlap: a single one has to be divided first.
 FEWEST_BUCKETS = 2
+#: Of what a step computes before its last collective, where no backward pass shows: it takes twice what forward does.
+_BACKWARD_RATIO = 2 / 3
 
 #: What launching the step as one graph takes of the host, and the pause between its kernels.
 GRAPH_LAUNCH_NS, GRAPH_PAUSE_NS = 15_000.0, 1_000.0
@@ -103,7 +106,8 @@ class OneLaunch(msgspec.Struct, frozen=True):
         """No time from a step's first kernel launch to its last, and one launch instead."""
         first, last = _launching(graph)
         short = (graph.piece_leaf != leaf("over.python")) | (graph.piece_ns <= BETWEEN_OPERATORS_NS)
-        step = graph.step_of_points()[graph.piece_point]
+        # Its work leads up to the point.
+        step = np.searchsorted(graph.shape.marks, graph.piece_point, side="left") - 1
         inside = (graph.piece_point > first[step]) & (graph.piece_point <= last[step]) & (step >= 0)
         launched = _host_time(graph, _pieces(graph, _ISSUING) & short & inside, 0.0)
         host = launched.host_ns.copy()
@@ -177,14 +181,9 @@ class HiddenCollectives(msgspec.Struct, frozen=True):
     """Collectives run beside computation; the last of each step has nothing left to hide behind.
 
     A single one is divided first.
-
-    Attributes:
-        behind_ratio: where no backward pass shows, the part of what a step computes before its last collective that
-            they can hide behind: backward takes about twice what forward does.
     """
 
     fix_class: ClassVar[str] = "communication"
-    behind_ratio: float = 2 / 3
 
     def __call__(self, graph: Graph) -> Graph:
         """Each as soon as its part of the backward pass is done, one after the other: what then still is exposed."""
@@ -198,20 +197,21 @@ class HiddenCollectives(msgspec.Struct, frozen=True):
             parts = 1 if len(own) >= FEWEST_BUCKETS else FEWEST_BUCKETS
             lengths = np.repeat(graph.dur_ns[own] / parts, parts)
             before = np.arange(begins[number], own[-1])
-            ready = self._ready(graph, before[works[before]], len(lengths))
+            ready = _ready(graph, before[works[before]], len(lengths))
             duration[own] *= min(_exposed(lengths, ready) / max(float(lengths.sum()), 1.0), 1.0)
         return revise(graph, dur_ns=duration)
 
-    def _ready(self, graph: Graph, computed: I64, count: int) -> F64:
-        """``(count,)`` when each collective has its gradients, ns since the pass began: every node gives as many."""
-        part = np.arange(1, count + 1) / count
-        passed = computed[graph.node[computed] >= 0]
-        if not len(passed):
-            return self.behind_ratio * float(graph.dur_ns[computed].sum()) * part
-        _, node = np.unique(graph.node[passed], return_inverse=True)
-        done = np.r_[0.0, np.cumsum(np.bincount(node.ravel(), weights=graph.dur_ns[passed]))]
-        ready: F64 = np.interp(part * (len(done) - 1), np.arange(len(done)), done)
-        return ready
+
+def _ready(graph: Graph, computed: I64, count: int) -> F64:
+    """``(count,)`` when each collective has its gradients, ns since the pass began: every node gives as many."""
+    part = np.arange(1, count + 1) / count
+    passed = computed[graph.node[computed] >= 0]
+    if not len(passed):
+        return _BACKWARD_RATIO * float(graph.dur_ns[computed].sum()) * part
+    _, node = np.unique(graph.node[passed], return_inverse=True)
+    done = np.r_[0.0, np.cumsum(np.bincount(node.ravel(), weights=graph.dur_ns[passed]))]
+    ready: F64 = np.interp(part * (len(done) - 1), np.arange(len(done)), done)
+    return ready
 
 
 def _exposed(lengths: F64, ready: F64) -> float:
@@ -234,7 +234,8 @@ class OnlyKernels(msgspec.Struct, frozen=True):
         moved = np.isin(graph.leaf, (*_COPIES, _COLLECTIVE))
         computes = np.isin(graph.piece_leaf, _COMPUTE)
         only = _host_time(graph, ~computes, 0.0)
-        host = only.host_time_of(*_COMPUTE)
+        kept, ns = only.piece_point[computes], only.piece_ns[computes]
+        host = np.bincount(kept, weights=ns, minlength=graph.shape.n_points).astype(np.float64)
         return revise(
             only,
             host_ns=host,

@@ -1,7 +1,7 @@
 """Build the graph of a recording once, check it against what was measured, and replay several changes together."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import factorial
 
@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.table import Contention
+from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.intervals import I64, intersect, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import LEAVES
@@ -116,10 +117,8 @@ def replay_facts(seen: TraceView, contention: Contention | None) -> ReplayFacts 
 
 def _between_two(seen: TraceView) -> float:
     """Share of the steps that transfers between two ranks take on the judged device."""
-    columns, rows = seen.columns, _collectives(seen)
-    names, index = np.unique(columns.name[rows], return_inverse=True)
-    wanted = np.array([_BETWEEN_TWO.search(columns.strings[name]) is not None for name in names.tolist()], np.bool_)
-    return float(columns.dur_ns[rows[wanted[index]]].sum()) / _length_ns(seen)
+    rows = _collectives(seen)
+    return float(seen.columns.dur_ns[rows[named(seen.columns, _BETWEEN_TWO)[rows]]].sum()) / _length_ns(seen)
 
 
 def _slowed(seen: TraceView, contention: Contention | None) -> float | None:
@@ -165,7 +164,7 @@ def _errors(ours: F64, theirs: F64, shape: Shape) -> tuple[float, F64]:
     return float(replayed.sum() / max(traced.sum(), 1.0)) - 1.0, (replayed - traced) / np.maximum(traced, floor / 2)
 
 
-#: Sets of no more changes are divided fairly among them: 32 replays.
+#: Changes that are replayed together at most: 32 replays of their sets.
 MOST_SHARED = 5
 
 
@@ -176,8 +175,7 @@ class Joint(msgspec.Struct, frozen=True):
         order: places of the changes, the one that saves most on top of those before it first.
         after: what is saved once the first of ``order`` is applied, the first two, and so on; the last is ``together``.
         limit: what is saved where ``beyond`` is applied instead.
-        fair: the mean of what each adds over all orders (Shapley), which sum to ``together``; ``None`` for more than
-            ``MOST_SHARED`` changes.
+        fair: the mean of what each adds over all orders (Shapley), which sum to ``together``.
     """
 
     alone: tuple[float, ...]
@@ -185,7 +183,7 @@ class Joint(msgspec.Struct, frozen=True):
     order: tuple[int, ...]
     after: tuple[float, ...]
     limit: float
-    fair: tuple[float, ...] | None
+    fair: tuple[float, ...]
 
 
 def savings(facts: ReplayFacts, sets: Sequence[Sequence[Change]]) -> list[float]:
@@ -209,22 +207,15 @@ def joint(
     alone: what each saves by itself as it is known; where the replay says more, that is its bound.
     """
     count = len(changes)
-    most = list(bounds)
-
-    def bounded(found: Sequence[float], sets: Sequence[Sequence[int]]) -> list[float]:
-        for value, chosen in zip(found, sets, strict=True):
-            if alone is not None and len(chosen) == 1 and value > alone[chosen[0]]:
-                most[chosen[0]] = alone[chosen[0]]
-        return [min(value, sum(most[p] for p in chosen)) for value, chosen in zip(found, sets, strict=True)]
-
-    def saved_by(sets: Sequence[Sequence[int]]) -> list[float]:
-        return bounded(savings(facts, [[changes[place] for place in chosen] for chosen in sets]), sets)
-
-    if count > MOST_SHARED:
-        return _greedy(count, saved_by, savings(facts, [[beyond]])[0])
     sets = [places for size in range(1, count + 1) for places in combinations(range(count), size)]
     limit, *found = savings(facts, [[beyond], *([changes[place] for place in chosen] for chosen in sets)])
-    saved = {(): 0.0} | dict(zip(sets, bounded(found, sets), strict=True))
+    most = list(bounds)
+    for place, value in enumerate(found[:count]):  # each by itself
+        if alone is not None and value > alone[place]:
+            most[place] = alone[place]
+    saved: dict[tuple[int, ...], float] = {(): 0.0}
+    for chosen, value in zip(sets, found, strict=True):
+        saved[chosen] = min(value, sum(most[place] for place in chosen))
     for chosen in sets:  # smaller ones first: a fix that takes away what another one hides behind is left out
         saved[chosen] = max(saved[chosen], *(saved[part] for part in combinations(chosen, len(chosen) - 1)))
     order: tuple[int, ...] = ()
@@ -242,20 +233,6 @@ def joint(
         limit=limit,
         fair=tuple(_shapley(saved, place, count) for place in range(count)),
     )
-
-
-def _greedy(count: int, saved_by: Callable[[Sequence[Sequence[int]]], list[float]], limit: float) -> Joint:
-    """The order found step by step: each time the change that saves most with those before it."""
-    alone = saved_by([(place,) for place in range(count)])
-    order: list[int] = []
-    after: list[float] = []
-    while len(order) < count:
-        left = [place for place in range(count) if place not in order]
-        found = saved_by([(*order, other) for other in left])
-        best = found.index(max(found))
-        order.append(left[best])
-        after.append(max([found[best], *after[-1:]]))
-    return Joint(tuple(alone), after[-1], tuple(order), tuple(after), limit, None)
 
 
 def _shapley(saved: dict[tuple[int, ...], float], place: int, count: int) -> float:

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64
+from profilerkit.trace.columns import Bools
 
 F64 = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 #: No edge: the weight that never decides when anything starts.
 NEVER = -np.inf
@@ -98,18 +98,6 @@ class Graph(msgspec.Struct, frozen=True):
     fetch_ns: F64
     issue_typical_ns: float
 
-    def host_time_of(self, *leaves: int) -> F64:
-        """``(n_points,)`` ns of the host's pieces with these leaves."""
-        chosen = np.isin(self.piece_leaf, leaves)
-        return np.bincount(
-            self.piece_point[chosen], weights=self.piece_ns[chosen], minlength=self.shape.n_points
-        ).astype(np.float64)
-
-    def step_of_points(self) -> I64:
-        """``(n_points,)`` the step each point belongs to, -1 before the first: its work leads up to the point."""
-        found: I64 = np.searchsorted(self.shape.marks, np.arange(self.shape.n_points), side="left") - 1
-        return found
-
 
 # Within a stretch the events of a stream follow each other, and each was issued by a host that waited for nothing
 # meanwhile. Its last end is then ``max(end before + a, host + b)`` with two numbers that sums and a maximum over its
@@ -124,12 +112,10 @@ class Program(msgspec.Struct, frozen=True):
     Attributes:
         order: ``(n_events,)`` the events by stream, and on a stream in the order of issue.
         first: ``(n_runs,)`` place in ``order`` of the first event of each stretch.
-        run_of: ``(n_events,)`` the stretch of each event.
     """
 
     order: I64
     first: I64
-    run_of: I64
     kind: I64
     number: I64
     run_stream: I64
@@ -158,24 +144,19 @@ def program_of(shape: Shape) -> Program:
     run_of = np.empty(count, np.int64)
     run_of[order] = np.cumsum(opens) - 1
     leading = order[first]
-    kinds = (
-        (JOIN, shape.join_point, np.zeros(len(shape.join_point), np.int64)),
-        (READY, shape.ready_point, np.zeros(len(shape.ready_point), np.int64)),
-        (MARK, shape.marks, np.zeros(len(shape.marks), np.int64)),
-        (RUN, shape.point[leading], leading),
-    )
-    kind = np.concatenate([np.full(len(at), key, np.int64) for key, at, _ in kinds])
-    number = np.concatenate([np.arange(len(at)) for _, at, _ in kinds])
-    at = np.concatenate([places for _, places, _ in kinds])
-    issued = np.concatenate([issue for _, _, issue in kinds])
-    sequence = np.lexsort((issued, kind, at))
+    # In the order of JOIN, READY, MARK and RUN.
+    places = (shape.join_point, shape.ready_point, shape.marks, shape.point[leading])
+    kind = np.repeat(np.arange(len(places)), [len(at) for at in places])
+    number = np.concatenate([np.arange(len(at)) for at in places])
+    issued = np.zeros(len(kind), np.int64)
+    issued[kind == RUN] = leading
+    sequence = np.lexsort((issued, kind, np.concatenate(places)))
     waits: dict[int, list[int]] = {}
     for place, event in enumerate(shape.wait_event.tolist()):
         waits.setdefault(int(run_of[event]), []).append(place)
     return Program(
         order=order,
         first=first,
-        run_of=run_of,
         kind=kind[sequence],
         number=number[sequence],
         run_stream=shape.stream[leading],

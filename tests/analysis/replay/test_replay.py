@@ -18,7 +18,7 @@ from profilerkit.analysis.replay.changes import (
     OnlyKernels,
     Syncs,
 )
-from profilerkit.analysis.replay.gate import MOST_SHARED, MOST_SLOWED, joint, savings
+from profilerkit.analysis.replay.gate import MOST_SLOWED, joint, savings
 from profilerkit.analysis.replay.graph import Wait, replay
 from tests.analysis.replay.smallest_graph import two_kernels
 from tests.analysis.replay.steps import EVENTS, US, facts_of, graph_of, steps
@@ -135,23 +135,6 @@ def test_a_set_saves_no_more_than_its_bounds_together():
     found = joint(facts_of(graph), [HostTime(), Syncs()], [0.05, 0.02], OnlyKernels())
     assert found.together == pytest.approx(0.07)
     assert found.alone == pytest.approx((0.05, 0.02))
-
-
-def test_more_changes_than_are_shared_fairly_are_ordered_step_by_step():
-    graph = graph_of([(100, 50, "comm.other", False, True, False)], 3, fetch_us=200)
-    changes = [
-        HostTime(kept_ratio=0.9),
-        LoaderWaits(0.0),
-        Wire(2.0),
-        Wire(1.5),
-        Syncs(),
-        HostTime(kept_ratio=0.8),
-    ]
-    assert len(changes) > MOST_SHARED
-    found = joint(facts_of(graph), changes, [1.0] * len(changes), OnlyKernels())
-    assert found.order[0] == 1  # the batch takes longest
-    assert found.fair is None
-    assert sorted(found.order) == list(range(len(changes)))
 
 
 @settings(max_examples=60, deadline=None)
