@@ -5,7 +5,6 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
 from profilerkit.analysis.device.kernels import KernelNames, device_rows, self_times, used_a_device
@@ -80,9 +79,9 @@ def busiest_device(columns: TraceColumns, window: Spans) -> int:
     return int(devices[np.bincount(index, weights=inside).argmax()])
 
 
-def judged_device_rows(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
+def judged_device_rows(columns: TraceColumns, window: Spans) -> Bools:
     """``(n_events,)`` mask of what ran on the busiest device, and of what names none."""
-    judged: npt.NDArray[np.bool_] = (columns.device == busiest_device(columns, window)) | (columns.device < 0)
+    judged: Bools = (columns.device == busiest_device(columns, window)) | (columns.device < 0)
     return device_rows(columns) & judged
 
 
@@ -184,7 +183,27 @@ def _on_device(
     quiet = Spans(base.start[~busy], base.end[~busy])
     device = np.flatnonzero(mine & (columns.dur_ns > 0))
     issued = Issued(columns, device, launches, main)
-    host = _host(columns, names, launches, device, kernels, copies, leads, main, between)
+    moved = np.flatnonzero(np.isin(copies, _HOST_SIDE) & (launches >= 0))
+    moved = moved[hold_the_host(columns, launches, moved)]
+    copied = np.full(len(columns), -1, dtype=np.int64)
+    copied[launches[moved]] = copies[moved]
+    issues, blocks = launches[kernels][launches[kernels] >= 0], waiting_calls(columns, launches)
+    waits = np.r_[blocks, np.flatnonzero((columns.category == Category.RUNTIME) & names.sync_call[columns.name])]
+    lead_in = EMPTY
+    if between is not None:
+        leads = leads_to_copies(columns, launches, copies, leads, main, waits)
+        lead_in = inferred_input(columns, names, main, leads, between, issues)
+    host = HostActivity(
+        columns,
+        names,
+        main,
+        copied=copied,
+        issues=issues,
+        blocks=blocks,
+        loading=loading_rows(columns, names, launches),
+        queue=Queue(columns, device[copies[device] != leaf("sync.d2h")], launches),
+        lead_in=lead_in,
+    )
     # Not cut between adjacent steps: why a gap exists does not depend on where a step ends inside it.
     idle = _complete(paint(quiet, [attribute(union(quiet.start, quiet.end), issued, host)]))
     exposed = joined(_only(base, busy & np.isin(base.label, _TRANSFERS)))
@@ -198,44 +217,8 @@ def _cut(segments: Segments, window: Spans) -> Segments:
     return _only(cut, cut.label >= 0)
 
 
-def _only(segments: Segments, rows: npt.NDArray[np.bool_]) -> Segments:
+def _only(segments: Segments, rows: Bools) -> Segments:
     return Segments(segments.start[rows], segments.end[rows], segments.label[rows])
-
-
-def _host(
-    columns: TraceColumns,
-    names: HostNames,
-    launches: I64,
-    device: I64,
-    kernels: I64,
-    copies: I64,
-    leads: Spans,
-    main: int,
-    between: Spans | None,
-) -> HostActivity:
-    """The threads of a run with a device, whose events are ``device``."""
-    moved = np.flatnonzero(np.isin(copies, _HOST_SIDE) & (launches >= 0))
-    moved = moved[hold_the_host(columns, launches, moved)]
-    copied = np.full(len(columns), -1, dtype=np.int64)
-    copied[launches[moved]] = copies[moved]
-    calls = launches[kernels]
-    blocks = waiting_calls(columns, launches)
-    waits = np.r_[blocks, np.flatnonzero((columns.category == Category.RUNTIME) & names.sync_call[columns.name])]
-    lead_in = EMPTY
-    if between is not None:
-        leads = leads_to_copies(columns, launches, copies, leads, main, waits)
-        lead_in = inferred_input(columns, names, main, leads, between, calls[calls >= 0])
-    return HostActivity(
-        columns,
-        names,
-        main,
-        copied=copied,
-        issues=calls[calls >= 0],
-        blocks=blocks,
-        loading=loading_rows(columns, names, launches),
-        queue=Queue(columns, device[copies[device] != leaf("sync.d2h")], launches),
-        lead_in=lead_in,
-    )
 
 
 def _on_host(
@@ -268,7 +251,7 @@ def _on_host(
     return host, _complete(paint(window, [*upper, *compute, communication, python]))
 
 
-def _computed(columns: TraceColumns, operators: I64, communicates: npt.NDArray[np.bool_], work: I64) -> Segments:
+def _computed(columns: TraceColumns, operators: I64, communicates: Bools, work: I64) -> Segments:
     """What one thread computed in its ``operators``, by the innermost; not while one of them issues a collective."""
     issuing = communicates[operators]
     rows, issues = operators[~issuing], operators[issuing]

@@ -11,6 +11,7 @@ from profilerkit.analysis.rank_facts import BLOCKED_RATIO
 from profilerkit.analysis.replay.changes import FEWEST_BUCKETS
 from profilerkit.analysis.steps.table import RARE
 from profilerkit.analysis.workers.capacity import FULL_HOST, memory_room, no_use, opening_share, shortage
+from profilerkit.analysis.workers.loading import QueueFacts
 from profilerkit.analysis.workers.queue import MOST_WORKERS
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Method, Saving, Throughput
@@ -111,7 +112,7 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
     current = 0 if made_in_line(facts) else workers_now(facts)
     if facts.input is None or not step or current is None or _is_useless(facts, current):
         return None
-    consumer, paused = consumer_ns(facts, step) + handover_share(facts) * step, _paused_ns(facts, step)
+    consumer, paused = consumer_ns(facts, step) + handover_share(facts) * step, _paused_share(facts) * step
     producer, cpu = _producer(facts, current, step)
     ratio = cpu / producer if cpu is not None and producer else None
     wanted = max(math.ceil(WORKER_MARGIN * producer / consumer), 1)
@@ -129,7 +130,8 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
         limits["cores"] = (cpu + training) / facts.usable_cores
     limited_by = max(limits, key=lambda name: limits[name])
     expected = max(1.0 - (limits[limited_by] + paused) / step, 0.0)
-    replayed = _replayed(facts, workers)
+    queue = _faithful_queue(facts)
+    replayed = queue.by_workers.get(workers) if queue is not None else None
     if replayed is not None:
         # Batches that take unlike times leave waits that mean rates do not show; cores are not in the queue.
         cores = 1.0 - (limits.get("cores", 0.0) + paused) / step
@@ -137,10 +139,9 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
     return LoaderFix(current, workers, expected, limited_by, wanted, capped_by if workers < wanted else "")
 
 
-def _replayed(facts: Facts, workers: int) -> float | None:
-    """Saving of more workers by the replay of the queue; ``None`` where it was not replayed, or not faithfully."""
+def _faithful_queue(facts: Facts) -> QueueFacts | None:
     queue = facts.loading.queue if facts.loading is not None else None
-    return queue.by_workers.get(workers) if queue is not None and queue.is_faithful else None
+    return queue if queue is not None and queue.is_faithful else None
 
 
 def _producer(facts: Facts, current: int, step: float) -> tuple[float, float | None]:
@@ -150,11 +151,11 @@ def _producer(facts: Facts, current: int, step: float) -> tuple[float, float | N
         return measured.interval_ns * measured.batches_per_step, measured.cpu_ns * measured.batches_per_step
     if current:
         return current * step, None
-    wait = _waited_ns(facts, step)
-    if facts.on_device and facts.input is not None:  # of which the device hides a part
-        wait = max(wait, (facts.input.held_ratio or 0.0) * step)
-    measured_ratio = facts.input.cpu_ratio if facts.input is not None else None
-    ratio = 1.0 if measured_ratio is None and made_in_line(facts) else measured_ratio
+    known, wait = facts.input, min(waited_share(facts), 1.0) * step
+    if facts.on_device and known is not None:  # of which the device hides a part
+        wait = max(wait, (known.held_ratio or 0.0) * step)
+    ratio = known.cpu_ratio if known is not None else None
+    ratio = 1.0 if ratio is None and made_in_line(facts) else ratio
     return wait, None if ratio is None else min(facts.time_ns(*WAITS) * ratio, wait)
 
 
@@ -165,8 +166,8 @@ def cheaper_batch(facts: Facts, removed_ns: float, removed_cpu_ns: float = 0.0) 
         return 0.0
     batch_ns, cpu_ns = max(measured.producer_ns - removed_ns, 0.0), max(measured.cpu_ns - removed_cpu_ns, 0.0)
     expected = _made_at(facts, measured, batch_ns / measured.at_work, cpu_ns)
-    queue = facts.loading.queue if facts.loading is not None else None
-    if queue is None or not queue.is_faithful:
+    queue = _faithful_queue(facts)
+    if queue is None:
         return expected
     # The queue knows what uneven batches leave of the wait, and what of it is receiving them; not how many cores.
     return min(expected, max(queue.cheaper(removed_ns / max(measured.producer_ns, 1.0)), 0.0))
@@ -183,7 +184,7 @@ def even_parts(facts: Facts) -> float:
 def _made_at(facts: Facts, measured: Workers, batch_ns: float, cpu_ns: float) -> float:
     """Saving if a batch came every ``batch_ns`` and took ``cpu_ns`` of a core."""
     step = facts.mean_step_ns or 1.0
-    consumer, paused, batches = consumer_ns(facts, step), _paused_ns(facts, step), measured.batches_per_step
+    consumer, paused, batches = consumer_ns(facts, step), _paused_share(facts) * step, measured.batches_per_step
     limits = [consumer, batch_ns * batches]
     if facts.usable_cores:
         training = _training_cpu(facts, consumer, measured.cpu_ns / max(measured.producer_ns, 1))
@@ -267,21 +268,13 @@ def waited_share(facts: Facts) -> float:
 
 def hidden_share(facts: Facts) -> float:
     """Share of the step in which it waits for data while collectives run that it would wait for otherwise."""
-    return (
-        facts.collective_work.under_input_ns / facts.collective_work.step_ns
-        if facts.collective_work is not None and facts.collective_work.step_ns
-        else 0.0
-    )
-
-
-def _waited_ns(facts: Facts, step: float) -> float:
-    """``waited_share`` in ns of a step."""
-    return min(waited_share(facts), 1.0) * step
+    work = facts.collective_work
+    return work.under_input_ns / work.step_ns if work is not None and work.step_ns else 0.0
 
 
 def consumer_ns(facts: Facts, step: float) -> float:
     """Time that a batch is trained on, ns: the mean step without its wait and without pauses."""
-    return max(step - _waited_ns(facts, step) - _paused_ns(facts, step), 1.0)
+    return max(step - min(waited_share(facts), 1.0) * step - _paused_share(facts) * step, 1.0)
 
 
 def _training_cpu(facts: Facts, consumer: float, computing: float, *, within: float = 0.0) -> float:
@@ -298,15 +291,10 @@ def _training_cpu(facts: Facts, consumer: float, computing: float, *, within: fl
     if used is None:
         return consumer
     own = used.mean * (facts.mean_step_ns or 0.0) - within
-    others = own - consumer - _paused_ns(facts, facts.mean_step_ns or 0.0)
+    others = own - consumer - _paused_share(facts) * (facts.mean_step_ns or 0.0)
     if within and facts.on_device:
         others *= consumer / (facts.mean_step_ns or consumer)
     return min(consumer, own) + max(others, 0.0) * min(computing, 1.0)
-
-
-def _paused_ns(facts: Facts, step: float) -> float:
-    """Pauses of the training for something else, ns of a mean step."""
-    return _paused_share(facts) * step
 
 
 def _paused_share(facts: Facts) -> float:
@@ -366,13 +354,6 @@ _WORTH_DOUBLING = 1.1
 _MOST_TIMES = 4
 
 
-class LargerBatch(msgspec.Struct, frozen=True):
-    """A batch that is ``times`` as large, and how many more samples per second it gives."""
-
-    times: int
-    gain: Throughput
-
-
 def peak_memory(facts: Facts) -> int | None:
     """Largest use of the device's memory in bytes: by the allocator, else by all on the device; ``None`` if unknown."""
     memory, sampled = facts.memory, facts.series("allocator.allocated_peak")
@@ -390,16 +371,14 @@ def room(facts: Facts) -> float | None:
     return (MEMORY_IN_USE * capacity - fixed) / max(peak - fixed, 1)
 
 
-def larger_batch(facts: Facts) -> LargerBatch | None:
-    """The batch to try, of powers of two that fit; ``None`` where not even twice the batch does, or gains."""
-    fits = room(facts)
-    found, times = None, 2
-    while fits is not None and times <= min(fits, _MOST_TIMES):
+def larger_batch(facts: Facts) -> tuple[int, Throughput] | None:
+    """How many times as large a batch to try, and its gain; ``None`` where not even twice the batch fits, or gains."""
+    fits, found, times = room(facts) or 0.0, None, 2
+    while times <= min(fits, _MOST_TIMES):
         gain = throughput(facts, times)
-        before = 1.0 + found.gain.expected if found else 1.0
-        if 1.0 + gain.expected < _WORTH_DOUBLING * before:
+        if 1.0 + gain.expected < _WORTH_DOUBLING * (1.0 + found[1].expected if found else 1.0):
             break
-        found, times = LargerBatch(times, gain), 2 * times
+        found, times = (times, gain), 2 * times
     return found
 
 
@@ -414,7 +393,9 @@ def throughput(facts: Facts, times: float) -> Throughput:
     small = facts.share("compute.small")
     device = facts.share("compute.", "mem.recompute")
     large = max(device - small, 0.0)
-    made = _making(facts) * times
+    workers, step_ns, made = facts.workers, facts.mean_step_ns, 0.0
+    if workers is not None and step_ns:
+        made = workers.producer_ns * workers.batches_per_step / workers.at_work / step_ns * times
 
     def gain(step: Callable[[float], float]) -> float:
         return max(times / max(step(times), made, 1e-9) - 1.0, 0.0)
@@ -427,11 +408,3 @@ def throughput(facts: Facts, times: float) -> Throughput:
         high=gain(lambda b: max(1.0, b * large)),
         method="analytic",
     )
-
-
-def _making(facts: Facts) -> float:
-    """Steps of now that the loader's workers take to make the batches of one; 0 where they were not recorded."""
-    workers, step = facts.workers, facts.mean_step_ns
-    if workers is None or not step:
-        return 0.0
-    return workers.producer_ns * workers.batches_per_step / workers.at_work / step

@@ -133,6 +133,7 @@ class LateRank(Rule, frozen=True):
             return unsure(f"the others wait {format_ratio(waited)} of the step", expected)
         late = found.late[0]
         known = _remedy(late)
+        is_explained = known is not None and (late.coverage or 0.0) >= FEWEST_EXPLAINED
         likely, named = is_likely(facts), " and ".join(map(_one, found.late))
         return fired(
             facts,
@@ -140,7 +141,7 @@ class LateRank(Rule, frozen=True):
             title=f"The other ranks wait {spent(facts, waited)} for {named}{', likely late' if likely else ''}",
             why=" ".join([*(_why(one) for one in found.late), *([settled_by(facts)] if likely else [])]),
             evidence=_evidence(facts, found),
-            at_most="low" if likely else "medium" if facts.missing_ranks or not _is_explained(late) else "high",
+            at_most="low" if likely else "medium" if facts.missing_ranks or not is_explained else "high",
             detail=(known.detail or (late.cause or "").rpartition(".")[2]) if known else "",
             saving=saving(expected, longer),
             fix=_fix(found),
@@ -148,10 +149,6 @@ class LateRank(Rule, frozen=True):
             if known
             else f"Record {_one(late)} with {fitting(SHOW_STACKS, facts.recorder)}: it names what it does.",
         )
-
-
-def _is_explained(late: Late) -> bool:
-    return _remedy(late) is not None and (late.coverage or 0.0) >= FEWEST_EXPLAINED
 
 
 def _unable(facts: Facts) -> Result | None:
@@ -171,9 +168,8 @@ def _unable(facts: Facts) -> Result | None:
             "TORCH_NCCL_ENABLE_TIMING=1, or profilerkit.profile(..., deep=True)",
         )
     if not found.matched:
-        return MissingData(
-            "no collective could be matched across the ranks", "record the same steps on every rank, at least 3"
-        )
+        record = "record the same steps on every rank, at least 3"
+        return MissingData("no collective could be matched across the ranks", record)
     return None
 
 
@@ -198,7 +194,7 @@ def _fix(found: Communication) -> Fix | None:
     fixes = [(late, known.fix) for late in found.late if (known := _remedy(late)) is not None]
     if not fixes:
         return None
-    if len(found.late) == 1 or len({fix for _, fix in fixes}) == 1 == len(found.late) - len(fixes) + 1:
+    if len(found.late) == 1 or (len(fixes) == len(found.late) and len({fix for _, fix in fixes}) == 1):
         return Fix(text=fixes[0][1])
     return Fix(text=" ".join(f"{_one(late).capitalize()}: {fix}" for late, fix in fixes))
 
@@ -215,20 +211,17 @@ def _why(late: Late) -> str:
     if late.cause is None or late.cause_ns is None:
         return f"{text} What makes it late is not explained: nothing that it does longer covers enough of the waiting."
     part = PARTS[late.cause][1] if late.cause in PARTS else late.cause
-    left = (
-        f"; that explains {format_ratio(late.coverage)} of it, the rest is not explained"
-        if late.coverage and late.coverage < 0.995
-        else ""
-    )
+    left = ""
+    if late.coverage and late.coverage < 0.995:
+        left = f"; that explains {format_ratio(late.coverage)} of it, the rest is not explained"
     more = f"{format_ns(late.cause_ns)} a step more than the others"
     same = ", at the same work" if late.same_work else ""
     return f"{text} Before, it spends {more} on: {within(part)}{same}{left}."
 
 
 def _evidence(facts: Facts, found: Communication) -> tuple[Evidence, ...]:
-    origin = (
-        f"{found.matched} collectives matched by {'process group and number' if found.by == 'sequence' else 'order'}"
-    )
+    by = "process group and number" if found.by == "sequence" else "order"
+    origin = f"{found.matched} collectives matched by {by}"
     if found.matched_in == "flight recorders":
         origin = f"{found.matched} collectives of torch's flight recorders, matched by process group and number"
 

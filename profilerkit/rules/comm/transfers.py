@@ -131,8 +131,12 @@ def is_likely(facts: Facts) -> bool:
 def waits_for(facts: Facts) -> list[str]:
     """Return who waits for whom, how long and why; of a rank alone how long at most. Nothing where nobody is late."""
     if facts.waiting_share is not None:
-        waited = format_ratio(facts.waiting_share)
-        told = [f"The other ranks wait {waited} of the step for {_late_names(facts)}{_late_cause(facts)}."]
+        waited, cause = format_ratio(facts.waiting_share), ""
+        for late in _late(facts)[:1]:
+            cause = ": not explained"
+            if late.cause is not None and late.coverage is not None:
+                cause = f": {within(PARTS[late.cause][1])}, {format_ratio(late.coverage)} of it"
+        told = [f"The other ranks wait {waited} of the step for {_late_names(facts)}{cause}."]
         return [settled_by(facts), *told] if is_likely(facts) else told
     spent = [rank.timed_ns for rank in facts.ranks if rank.timed_ns is not None]
     if not facts.late_by_timers:
@@ -152,7 +156,7 @@ def waits_for(facts: Facts) -> list[str]:
 def settled_by(facts: Facts) -> str:
     """Return how sure it is that the late ranks are late, and how many steps settle it, in a sentence."""
     names, needed = _late_names(facts), facts.communication.steps_needed if facts.communication else None
-    are = "are" if len(_late_numbers(facts)) > 1 else "is"
+    are = "are" if names.startswith("ranks") else "is"
     steps = max(needed or 0, ENOUGH_STEPS)
     return f"{names[0].upper()}{names[1:]} {are} likely late: record at least {steps} steps to be sure."
 
@@ -162,8 +166,7 @@ def waits_at_most(facts: Facts) -> list[str]:
     share, all_read = exposed(facts), len(facts.ranks) > 1 and not facts.missing_ranks
     if facts.framework or all_read or share < ExposedCollectives().smallest_share or not undivided(facts):
         return []
-    who = "This rank" if facts.rank.rank is None else f"Rank {facts.rank.rank}"
-    waited = f"{spent(facts, share)}"
+    who, waited = "This rank" if facts.rank.rank is None else f"Rank {facts.rank.rank}", spent(facts, share)
     return [f"{who} waits up to {waited} for others: analyze the other ranks' files too to learn for whom."]
 
 
@@ -171,24 +174,11 @@ def _late(facts: Facts) -> tuple[LateRank, ...]:
     return facts.communication.late if facts.communication is not None else ()
 
 
-def _late_numbers(facts: Facts) -> list[int]:
-    return [late.rank for late in _late(facts) if late.rank is not None]
-
-
 def _late_names(facts: Facts) -> str:
-    numbers = _late_numbers(facts)
+    numbers = [late.rank for late in _late(facts) if late.rank is not None]
     if len(numbers) > 1:
         return f"ranks {' and '.join(map(str, numbers))}"
     return f"rank {late_rank(facts)}"
-
-
-def _late_cause(facts: Facts) -> str:
-    if not _late(facts):
-        return ""
-    late = _late(facts)[0]
-    if late.cause is None or late.coverage is None:
-        return ": not explained"
-    return f": {within(PARTS[late.cause][1])}, {format_ratio(late.coverage)} of it"
 
 
 def longer(facts: Facts, waited: str) -> str:

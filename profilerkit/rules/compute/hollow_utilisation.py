@@ -71,7 +71,9 @@ class HollowUtilisation(Rule, frozen=True):
         if useful >= self.useful_share and not low:
             return Passed(f"useful kernels take {format_ratio(useful)} of the step")
         is_filled = useful < self.useful_share
-        filler = _largest_but(facts, _USEFUL if is_filled else ("compute.math",))
+        useful_parts = _USEFUL if is_filled else ("compute.math",)
+        others = [part for part in facts.parts if part.part not in useful_parts]
+        filler = max(others, key=lambda part: part.share, default=None)
         if filler is None and not low:
             return Passed("nothing but useful kernels runs")
         works = f"{format_ratio(useful)} of the time" if is_filled else f"with {low[0][0]}"
@@ -91,10 +93,6 @@ class HollowUtilisation(Rule, frozen=True):
             ),
             at_most="high",
         )
-
-
-def _largest_but(facts: Facts, names: tuple[str, ...]) -> Part | None:
-    return max((part for part in facts.parts if part.part not in names), key=lambda part: part.share, default=None)
 
 
 def _why(filler: Part | None, *, is_filled: bool) -> str:

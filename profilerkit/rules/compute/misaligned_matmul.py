@@ -1,6 +1,6 @@
 """CP002: sizes of matrix products do not fit the granularity of the tensor cores."""
 
-from profilerkit.analysis.device.shape_losses import GRANULE, Alignment
+from profilerkit.analysis.device.shape_losses import GRANULE
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired, no_device, saving
 from profilerkit.rules.compute.kernel_share import kernel_share
 from profilerkit.units import format_ratio
@@ -61,6 +61,9 @@ class MisalignedMatmul(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return Passed(f"products of odd sizes lose {format_ratio(lost)} of the step")
         size, n = " × ".join(map(str, found.sizes)), round(found.calls_per_step * facts.steps.steady)
+        # The product may be one of attention's, over scores that need not be written.
+        of_attention = any({row.queries, row.keys} <= set(found.sizes) for row in facts.kernel_losses.scores)
+        first = "Fuse the attention first (CP005): that removes these products. " if of_attention else ""
         peaks = facts.spec.source if facts.spec else "peaks of the device"
         return fired(
             facts,
@@ -75,16 +78,9 @@ class MisalignedMatmul(Rule, frozen=True):
             at_most="medium",
             detail="alignment",
             saving=saving(expected, lost),
-            fix=Fix(text=f"{_fused_first(facts, found)}Pad the sizes of the largest: {_padding(found.sizes)}, masked."),
+            fix=Fix(text=f"{first}Pad the sizes of the largest: {_padding(found.sizes)}, masked."),
             confirm="The kernels' names must change, and the time of these products fall although they grow.",
         )
-
-
-def _fused_first(facts: Facts, found: Alignment) -> str:
-    """What comes before padding where the product is one of attention's, over scores that need not be written."""
-    rows = facts.kernel_losses.scores if facts.kernel_losses else ()
-    is_attention = any({row.queries, row.keys} <= set(found.sizes) for row in rows)
-    return "Fuse the attention first (CP005): that removes these products. " if is_attention else ""
 
 
 def _padding(sizes: tuple[int, int, int]) -> str:

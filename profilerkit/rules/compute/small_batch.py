@@ -63,20 +63,20 @@ class SmallBatch(Rule, frozen=True):
             return Passed(f"waiting for data takes {format_ratio(waits)} of the step: a larger batch waits longer")
         peak, capacity = peak_memory(facts), facts.memory.capacity_bytes
         if peak is None or not capacity:
-            return MissingData(
-                "the peak of the device's memory was not recorded", "torch.profiler: profile_memory=True"
-            )
+            why = "the peak of the device's memory was not recorded"
+            return MissingData(why, "torch.profiler: profile_memory=True")
         if peak >= self.memory_ratio * capacity:
             return Passed(f"{format_ratio(peak / capacity)} of the device's memory is in use")
         found = larger_batch(facts)
         if found is None:
             return Passed(f"memory has room for {room(facts) or 0.0:.1f} times the batch, which would gain little")
+        times, gain = found
         # The same noise gates it as a saving of the time for each sample.
-        gained = 1.0 - 1.0 / (1.0 + found.gain.expected)
+        gained = 1.0 - 1.0 / (1.0 + gain.expected)
         if not self.worth_saying(facts, gained):
             return unsure("a larger batch gains little per sample", gained)
         size = facts.loader.batch_size if facts.loader else None
-        batch = f"batch_size {size} → {size * found.times}" if size else f"Batch × {found.times}"
+        batch = f"batch_size {size} → {size * times}" if size else f"Batch × {times}"
         sharded = " With sharding, shard less in exchange." if (facts.world_size or 1) > 1 else ""
         finding = finding_for(
             facts,
@@ -89,11 +89,7 @@ class SmallBatch(Rule, frozen=True):
                 facts.share_evidence("Small kernels", "compute.small"),
                 facts.share_evidence("Host's own work", "over."),
                 facts.evidence(
-                    "Peak of the device's memory",
-                    (peak / capacity),
-                    "ratio",
-                    f"of {format_bytes(facts.memory.capacity_bytes or 0)}",
-                    n=None,
+                    "Peak of the device's memory", peak / capacity, "ratio", f"of {format_bytes(capacity)}", n=None
                 ),
             ),
             at_most="medium",
@@ -101,7 +97,7 @@ class SmallBatch(Rule, frozen=True):
             fix=Fix(text=f"{batch}{', and adapt the learning rate' if _trains(facts) else ''}.{sharded}"),
             confirm="Samples per second must rise; the step itself gets longer, not shorter.",
         )
-        return Fired((revise(finding, throughput=found.gain),))
+        return Fired((revise(finding, throughput=gain),))
 
 
 def _trains(facts: Facts) -> bool:

@@ -49,7 +49,10 @@ class ThrottledClock(Rule, frozen=True):
             return MissingData("the clock of a working device was not sampled", "profilerkit.profile(..., nvml=True)")
         limited = self._limited(found)
         if found.slowed_ratio <= self.slowed_ratio and limited is None:
-            return Passed(self._passed(found))
+            if found.max_clock_mhz and (found.capped_ratio or 0.0) > self.slowed_ratio:
+                clocks = f"{found.clock_mhz:.0f} of {found.max_clock_mhz:.0f} MHz"
+                return Passed(f"the power limit holds the clock at {clocks}, which is normal at full load")
+            return Passed(f"the clock was held down {format_ratio(found.slowed_ratio)} of the time at work")
         # Of another device than the judged rank's nobody knows what it costs the step, nor what another limit gives.
         is_known = facts.trace_read and found.device is None and limited != "lowered"
         value = _saving(facts, found) if is_known else None
@@ -91,12 +94,6 @@ class ThrottledClock(Rule, frozen=True):
             return "alone"
         is_lowered = default and found.power_limit_mw and found.power_limit_mw < self.low_limit_ratio * default
         return "lowered" if is_lowered and found.slowed_ratio <= self.slowed_ratio else None
-
-    def _passed(self, found: Throttling) -> str:
-        if found.max_clock_mhz and (found.capped_ratio or 0.0) > self.slowed_ratio:
-            clocks = f"{found.clock_mhz:.0f} of {found.max_clock_mhz:.0f} MHz"
-            return f"the power limit holds the clock at {clocks}, which is normal at full load"
-        return f"the clock was held down {format_ratio(found.slowed_ratio)} of the time at work"
 
 
 def _normal_clock(found: Throttling) -> float | None:

@@ -67,8 +67,10 @@ class GrowingMemory(Rule, frozen=True):
     def check(self, facts: Facts) -> Result:
         growth, copied = facts.memory.growth, facts.memory_use.copied
         found = self._grown(facts)
-        if copied is not None and self._keeps_copying(copied):
-            found = (_copied(facts, copied), *found)
+        if copied is not None:
+            lasting = copied.copied_bytes - min(copied.at_once_bytes, _COLLECTED_BYTES)
+            if lasting >= self.smallest_growth_bytes / 2:
+                found = (_copied(facts, copied), *found)
         if found:
             return Fired(found)
         if not growth and facts.logs is not None and facts.logs.alone:
@@ -78,10 +80,6 @@ class GrowingMemory(Rule, frozen=True):
         most = max(growth, key=lambda row: row.total_bytes if row.grows else 0.0)
         grown = f"it grew by {format_bytes(most.total_bytes)}" if most.grows else "it does not grow for good"
         return Passed(f"{grown} over {format_count(most.last_step - most.first_step)} steps")
-
-    def _keeps_copying(self, copied: CopiedPages) -> bool:
-        collected = min(copied.at_once_bytes, _COLLECTED_BYTES)
-        return copied.copied_bytes - collected >= self.smallest_growth_bytes / 2
 
     def _grown(self, facts: Facts) -> tuple[Finding, ...]:
         large = {row.of: row for row in facts.memory.growth if row.grows and self._is_large(row)}
@@ -101,7 +99,8 @@ class GrowingMemory(Rule, frozen=True):
         if row.steps < FEWEST_TO_EXTEND:
             few = format_count(row.steps)
             why += f" In {few} steps, batches that get longer look the same: record {FEWEST_TO_EXTEND}."
-        may_fill = row.of in ("process", "worker") and _in_first_epoch(facts)
+        epochs = facts.loading.epochs if facts.loading is not None else None
+        may_fill = row.of in ("process", "worker") and epochs is not None and epochs.count < 2
         if may_fill:
             why += " A cache that fills during the first epoch grows the same way, and stops at its end."
         title = f"{what} grows by {format_bytes(row.bytes_per_step)} in every step"
@@ -122,19 +121,14 @@ class GrowingMemory(Rule, frozen=True):
         )
 
 
-def _in_first_epoch(facts: Facts) -> bool:
-    """Return whether no second epoch of the loader was seen to begin."""
-    epochs = facts.loading.epochs if facts.loading is not None else None
-    return epochs is not None and epochs.count < 2
-
-
 def _copied(facts: Facts, copied: CopiedPages) -> Finding:
     count = facts.workers.count if facts.workers is not None else (facts.loader and facts.loader.num_workers) or 1
-    origin, steps = _WORDS["worker"][2], (copied.first_step, copied.last_step)
-
-    def row(label: str, value: float) -> Evidence:
-        return facts.evidence(label, value, "bytes", origin, "measured", n=copied.counts, steps=steps)
-
+    origin, n, steps = _WORDS["worker"][2], copied.counts, (copied.first_step, copied.last_step)
+    sizes = {
+        "Copied by one worker": copied.copied_bytes,
+        "Private memory of the worker": copied.private_bytes,
+        "Shared memory that it can still copy": copied.shared_bytes,
+    }
     each = "Each worker" if count > 1 else "The worker"
     why = "Reading a Python object changes its reference count, which copies the shared page into the worker."
     if copied.shared_bytes:
@@ -144,11 +138,7 @@ def _copied(facts: Facts, copied: CopiedPages) -> Finding:
         bound=None,
         title=f"{each} copied {format_bytes(copied.copied_bytes)} of memory that it shared with the training process",
         why=why,
-        evidence=(
-            row("Copied by one worker", copied.copied_bytes),
-            row("Private memory of the worker", copied.private_bytes),
-            row("Shared memory that it can still copy", copied.shared_bytes),
-        ),
+        evidence=tuple(facts.evidence(label, size, "bytes", origin, n=n, steps=steps) for label, size in sizes.items()),
         at_most="medium",
         fix=_ARRAYS,
         confirm="The memory of the host must stay the same through the epoch.",

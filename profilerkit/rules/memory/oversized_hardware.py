@@ -85,10 +85,7 @@ class OversizedHardware(Rule, frozen=True):
             title=f"The device is used below {format_ratio(used)}, and {format_ratio(room.ratio)} of its memory",
             why=f"On a device of half the speed the step would take {slower:.2f} times as long. It would take "
             f"{in_line:.2f} times as long if nothing ran beside the waiting.",
-            evidence=(
-                facts.evidence(label, used, "ratio", "NVML", n=samples, behind=behind),
-                room.evidence(facts),
-            ),
+            evidence=(facts.evidence(label, used, "ratio", "NVML", n=samples, behind=behind), room.evidence(facts)),
             at_most="medium",
             fix=Fix(text=self._smaller(facts, used, room)),
             confirm="The step must take as long as before.",
