@@ -23,7 +23,7 @@ from profilerkit.analysis.host.host_facts import (
 )
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.host.operators import HeldFacts
-from profilerkit.analysis.memory.samples import with_samples
+from profilerkit.analysis.memory.allocator import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import comparable
 from profilerkit.analysis.ranks.flight import flight_recorder, groups_of

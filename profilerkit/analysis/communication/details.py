@@ -55,7 +55,7 @@ def backward_compute(columns: TraceColumns, launches: I64, work: Mask, *, on_dev
     if not len(nodes):
         return None
     if not on_device:
-        return intersect(_spans(columns, nodes), _spans(columns, np.flatnonzero(work & ~named(columns, NODE))))
+        return intersect(_spans(columns, nodes), _spans(columns, work & ~named(columns, NODE)))
     kernels = np.flatnonzero(work)
     kernels = kernels[nodes_of(columns, launches[kernels]) >= 0]
     return _spans(columns, kernels)
@@ -134,19 +134,14 @@ def accumulating(columns: TraceColumns, host: Spans, window: Spans) -> tuple[Spa
 
 
 def accumulation(
-    log: CollectiveLog,
-    window: Spans,
-    exposed: Spans,
-    split: Split,
-    passes: int | None,
-    reductions: int,
-    groups: Spans | None = None,
+    log: CollectiveLog, window: Spans, exposed: Spans, split: Split, found: Passes, groups: Spans | None
 ) -> Accumulation | None:
     """The reductions that each of several passes repeats; ``None`` where they are not the same in each.
 
     Each step's reductions fall in order into as many pieces as there are passes, of the same sizes piece by piece.
     Times are those of a step; ``groups`` are the optimizer steps where each has a step for each of its passes.
     """
+    passes, reductions = found.count, found.reductions
     if passes is None or passes < 2 or not reductions:
         return None
     rows = np.flatnonzero(log.is_a(*REDUCTIONS))
@@ -236,7 +231,7 @@ def reducer_work(columns: TraceColumns, launches: I64, steps: TraceSteps, device
     count = max(len(window), 1)
     searching, copying, filling = (_spans(columns, rows) for rows in (searches, copies, fills))
     if device is not None:
-        searching = subtract(searching, _spans(columns, np.flatnonzero(device)))
+        searching = subtract(searching, _spans(columns, device))
         copying, filling = (_spans(columns, _launched_in(columns, launches, rows, device)) for rows in (copies, fills))
     return ReducerWork(
         searches=len(searches) / count,
@@ -268,7 +263,7 @@ def _judged(columns: TraceColumns, pattern: re.Pattern[str], window: Spans) -> I
     return rows[covered(window, columns.ts_ns[rows])]
 
 
-def _spans(columns: TraceColumns, rows: I64) -> Spans:
+def _spans(columns: TraceColumns, rows: I64 | Mask) -> Spans:
     return union(columns.ts_ns[rows], columns.end_ns[rows])
 
 
@@ -292,7 +287,7 @@ def collective_work_of(view: TraceView, log: CollectiveLog | None) -> Collective
     window = steps.steady
     working = columns.is_a(Category.CPU_OP) if device is None else device & (columns.category == Category.KERNEL)
     work = working & ~communicates[columns.name]
-    compute = _spans(columns, np.flatnonzero(work))
+    compute = _spans(columns, work)
     collective_work = CollectiveWork(
         step_ns=window.total_ns / max(len(window), 1),
         reducer=reducer_work(columns, launches, steps, device),
@@ -314,7 +309,7 @@ def collective_work_of(view: TraceView, log: CollectiveLog | None) -> Collective
         else subtract(intersect(window, backward), transfers).total_ns / max(len(window), 1),
         passes=passes.count,
         before_backward_ratio=passes.before,
-        accumulation=accumulation(log, window, _exposed(parts, window), split, passes.count, passes.reductions, groups),
+        accumulation=accumulation(log, window, _exposed(parts, window), split, passes, groups),
         contention=contention(columns, launches, judged, window, transfers) if device is not None else None,
         burst_ns=burst_ns(log, window, compute),
     )
@@ -333,10 +328,10 @@ def divided_work(
     """The same with waiting for other ranks left out of the transfers."""
     known = collective_work.accumulation
     if known is not None:
-        exposed = _exposed(parts, window)
-        known = accumulation(log, window, exposed, split, known.passes, known.reductions, known.groups)
-    collective_work = revise(collective_work, accumulation=known, floor_ns=floor_ns)
-    return _with_traffic(collective_work, log, window, parts, split, meta)
+        passes = Passes(known.passes, known.reductions, collective_work.before_backward_ratio)
+        known = accumulation(log, window, _exposed(parts, window), split, passes, known.groups)
+    revised = revise(collective_work, accumulation=known, floor_ns=floor_ns)
+    return _with_traffic(revised, log, window, parts, split, meta)
 
 
 def _exposed(parts: Partition, window: Spans) -> Spans:

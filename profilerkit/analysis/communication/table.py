@@ -326,11 +326,30 @@ def traffic(
     keys = np.stack([log.kind, dimension, log.dtype, log.size, size], axis=1)[rows].astype(np.int64)
     found, which = np.unique(keys, axis=0, return_inverse=True)
     which = which.ravel()
-    out = [
-        _traffic_row(log, rows[which == index], names[key[1]], key[4], window, exposed, split)
-        for index, key in enumerate(found.tolist())
-    ]
-    return tuple(sorted(out, key=lambda row: -row.transfer_ns))
+    start, end = transfers_of(log, split)
+    count = max(len(window), 1)
+
+    def row(own: I64, dimension: ParallelName | None, size: int) -> Traffic:
+        first = int(own[0])
+        spans = intersect(window, union(start[own], end[own]))
+        sized, members = size != _UNKNOWN_SIZE, int(log.size[first]) if log.size[first] > 0 else None
+        kind, known = KINDS[log.kind[first]], own[split.transfer[own] > 0]
+        return Traffic(
+            kind=kind,
+            dimension=dimension,
+            dtype=log.names[log.dtype[first]] if log.dtype[first] >= 0 else None,
+            group_size=members,
+            size=_SIZES[size] if sized else None,
+            per_step=len(own) / count,
+            bytes_per_step=float(log.bytes[own].sum()) / count if sized else None,
+            transfer_ns=spans.total_ns / count,
+            exposed_ns=intersect(exposed, spans).total_ns / count,
+            median_ns=float(np.median((end - start)[own])),
+            bus_bytes_per_s=_bandwidths(log, known, kind, members, split)[1] if sized and len(known) else None,
+        )
+
+    out = [row(rows[which == index], names[key[1]], key[4]) for index, key in enumerate(found.tolist())]
+    return tuple(sorted(out, key=lambda entry: -entry.transfer_ns))
 
 
 def second_gathers_ns(log: CollectiveLog, window: Spans, exposed: Spans, split: Split) -> float:
@@ -342,33 +361,3 @@ def second_gathers_ns(log: CollectiveLog, window: Spans, exposed: Spans, split: 
         return 0.0
     start, end = (edges[np.concatenate(later)] for edges in transfers_of(log, split))
     return intersect(exposed, intersect(window, union(start, end))).total_ns / len(window)
-
-
-def _traffic_row(
-    log: CollectiveLog,
-    rows: I64,
-    dimension: ParallelName | None,
-    size: int,
-    window: Spans,
-    exposed: Spans,
-    split: Split,
-) -> Traffic:
-    first, count = int(rows[0]), max(len(window), 1)
-    start, end = transfers_of(log, split)
-    spans = intersect(window, union(start[rows], end[rows]))
-    sized = size != _UNKNOWN_SIZE
-    members = int(log.size[first]) if log.size[first] > 0 else None
-    kind, known = KINDS[log.kind[first]], rows[split.transfer[rows] > 0]
-    return Traffic(
-        kind=kind,
-        dimension=dimension,
-        dtype=log.names[log.dtype[first]] if log.dtype[first] >= 0 else None,
-        group_size=members,
-        size=_SIZES[size] if sized else None,
-        per_step=len(rows) / count,
-        bytes_per_step=float(log.bytes[rows].sum()) / count if sized else None,
-        transfer_ns=spans.total_ns / count,
-        exposed_ns=intersect(exposed, spans).total_ns / count,
-        median_ns=float(np.median((end - start)[rows])),
-        bus_bytes_per_s=_bandwidths(log, known, kind, members, split)[1] if sized and len(known) else None,
-    )

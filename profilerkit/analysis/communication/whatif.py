@@ -54,9 +54,8 @@ def share_of_step(facts: Facts, time_ns: float) -> float:
 
 def exposed(facts: Facts) -> float:
     """E: the share that nothing hides, without waiting for another rank and without the bubbles of a pipeline."""
-    share = facts.share(*TRANSFER)
     bubble = rows(facts, lambda row: row.kind == "send_recv" and dimension(facts, row) == "pipeline")
-    return max(share - exposed_of(facts, bubble), 0.0)
+    return max(facts.share(*TRANSFER) - exposed_of(facts, bubble), 0.0)
 
 
 def exposed_of(facts: Facts, chosen: Sequence[Traffic]) -> float:
@@ -66,9 +65,8 @@ def exposed_of(facts: Facts, chosen: Sequence[Traffic]) -> float:
 
 def exposed_time(facts: Facts, time_ns: float) -> float:
     """Exposed time of the trace as its part of the exposed share."""
-    if facts.collective_work is None or not facts.collective_work.exposed_ns:
-        return 0.0
-    return facts.share(*TRANSFER) * min(time_ns / facts.collective_work.exposed_ns, 1.0)
+    work = facts.collective_work
+    return facts.share(*TRANSFER) * min(time_ns / work.exposed_ns, 1.0) if work and work.exposed_ns else 0.0
 
 
 def transferred(facts: Facts, chosen: Sequence[Traffic]) -> float:
@@ -78,8 +76,7 @@ def transferred(facts: Facts, chosen: Sequence[Traffic]) -> float:
 
 def less(facts: Facts, chosen: Sequence[Traffic], gone: float) -> tuple[float, float]:
     """Saving and its bound if the share ``gone`` of the transfer time of ``chosen`` went: (expected, bound)."""
-    removed = transferred(facts, chosen) * gone
-    bound = min(exposed(facts), removed)
+    bound = min(exposed(facts), transferred(facts, chosen) * gone)
     return min(exposed_of(facts, chosen), bound), bound
 
 
@@ -94,10 +91,10 @@ def available(facts: Facts, chosen: Sequence[Traffic]) -> float:
 
     Reductions have the backward pass, where it shows: before it there is no gradient; the others the whole step.
     """
-    alone, collective_work = alone_compute(facts), facts.collective_work
-    if collective_work is None or collective_work.backward_alone_ns is None:
+    alone, work = alone_compute(facts), facts.collective_work
+    if work is None or work.backward_alone_ns is None:
         return alone
-    backward = min(share_of_step(facts, collective_work.backward_alone_ns), alone)
+    backward = min(share_of_step(facts, work.backward_alone_ns), alone)
     reduces = exposed_of(facts, [row for row in chosen if row.kind in _REDUCE])
     others = exposed_of(facts, [row for row in chosen if row.kind not in _REDUCE])
     return min(min(reduces, backward) + others, alone) if others else backward

@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.memory.samples import with_samples
+from profilerkit.analysis.memory.allocator import with_samples
 from profilerkit.analysis.memory.use import copied_pages
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.log import read_log
