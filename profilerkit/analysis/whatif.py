@@ -325,15 +325,6 @@ def alone_compute(facts: Facts) -> float:
     return min(comm.alone_compute_ns / step, 1.0) if comm is not None and step else 0.0
 
 
-def faster_kernels(share: float, speed_up: float) -> float:
-    """Amdahl: saving if kernels that own ``share`` of the step ran ``speed_up`` times faster.
-
-    >>> round(faster_kernels(0.5, 2.0), 3)
-    0.25
-    """
-    return share * (1.0 - 1.0 / max(speed_up, 1.0))
-
-
 def fused_chain(share: float, length: float) -> float:
     """Bound for fusing a chain of ``length`` pointwise kernels into one: read once and write once instead of each time.
 

@@ -10,7 +10,6 @@ from profilerkit.analysis.whatif import (
     HANDOVER_NS,
     at_most,
     consumer_ns,
-    faster_kernels,
     fused_chain,
     loader_fix,
     saving,
@@ -274,12 +273,6 @@ def test_the_saving_of_workers_does_not_grow_with_another_cause(share, other):
 
 def test_halving_the_cost_of_a_batch_saves_half_the_wait():
     assert cheaper_input(facts({"input.prep": 0.3, "input.fetch": 0.1, "input.h2d": 0.2})) == pytest.approx(0.2)
-
-
-@quick
-@given(ratios, st.floats(0.1, 100))
-def test_faster_kernels_save_less_than_their_share_and_never_cost(share, speed_up):
-    assert 0.0 <= faster_kernels(share, speed_up) <= share
 
 
 @quick

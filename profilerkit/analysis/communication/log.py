@@ -6,21 +6,15 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.communication.registry import (
-    MOST_BYTES,
-    SEND_RECV,
-    UNKNOWN,
-    Registry,
-    kinds,
-    payload_bytes,
-    shapes_of,
-)
+from profilerkit.analysis.communication.registry import MOST_BYTES, SEND_RECV, UNKNOWN, Registry, built_in
+from profilerkit.analysis.device.formulas import BY_NAME, Arguments, parsed
 from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.trace.columns import I8, I32, Category, CollectiveArgs, TraceColumns
 
-KINDS = kinds()
+#: Every collective the table knows, and ``unknown`` at the end; arrays hold positions in it.
+KINDS = (*(kind for kind, _ in built_in().kinds), UNKNOWN)
 _KIND = {kind: index for index, kind in enumerate(KINDS)}
 #: In the name of the kernel that NCCL and RCCL run transfers between two ranks with, and all-to-all too.
 _EITHER = "sendrecv"
@@ -255,3 +249,38 @@ def _pair(args: CollectiveArgs, own: int | None) -> tuple[int, int] | None:
     source = args.source if args.source is not None or args.target is None else own
     target = args.target if args.target is not None or args.source is None else own
     return None if source is None or target is None else (source, target)
+
+
+def payload_bytes(args: CollectiveArgs) -> int | None:
+    """Bytes a collective moves: the larger of its sides; ``None`` when the metadata does not say.
+
+    All-gather counts its output, reduce-scatter its input, the others have two sides alike (nccl-tests' convention).
+    """
+    found = BY_NAME.get(args.dtype or "")
+    elements = max(args.in_elements or 0, args.out_elements or 0)
+    return min(found.bytes * elements, MOST_BYTES) if found and elements else None
+
+
+def shapes_of(columns: TraceColumns, rows: I64) -> dict[int, tuple[str, int]]:
+    """Row to the type and bytes of the first tensor of its operator, where its shapes can be understood."""
+    known = rows[(rows >= 0) & (columns.input_dims[rows] >= 0) & (columns.input_types[rows] >= 0)]
+    pairs, which = np.unique(
+        np.stack([columns.input_dims[known], columns.input_types[known]], axis=1), axis=0, return_inverse=True
+    )
+    texts = ((columns.strings[dims], columns.strings[types], "") for dims, types in pairs.tolist())
+    found = [_first_tensor(passed) for passed in parsed(texts)]
+    sized = zip(known.tolist(), which.ravel().tolist(), strict=True)
+    return {row: shape for row, index in sized if (shape := found[index]) is not None}
+
+
+def _first_tensor(passed: Arguments | None) -> tuple[str, int] | None:
+    """The first tensor of what was passed; ``None`` if there is none, or nothing in it.
+
+    >>> from profilerkit.analysis.device.formulas import arguments
+    >>> _first_tensor(arguments("[[321271], []]", '["float", ""]', ""))
+    ('Float', 1285084)
+    """
+    first = next((tensor for tensor in passed.tensors if tensor), None) if passed else None
+    if first is None or first.type is None or not first.elements:
+        return None
+    return first.type.name, first.elements * first.type.bytes

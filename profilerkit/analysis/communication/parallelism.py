@@ -11,7 +11,7 @@ from profilerkit.analysis.intervals import I64, Spans, index_at, intersect, unio
 from profilerkit.model.change import revise
 from profilerkit.model.communication import DistributedModel, Parallelism, ParallelName
 from profilerkit.rundir.documents import DdpRecord
-from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns
+from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns, TraceMeta
 
 
 class _Sign(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ def parallelism_of(
     if len(found) == 1 and found[0].size is None and found[0].name in ("data", "sharded data"):
         found = [revise(found[0], size=columns.meta.world_size)]
     return tuple(
-        _with_bubble(entry, log, groups, columns.meta.rank, exposed, window) if entry.name == "pipeline" else entry
+        _with_bubble(entry, log, columns.meta, exposed, window) if entry.name == "pipeline" and log else entry
         for entry in found
     )
 
@@ -111,27 +111,17 @@ def named_groups(groups: Sequence[ProcessGroup], log: CollectiveLog | None) -> t
     return tuple(group for group in found if group.size != 1 and dimension_of(group) is not None)
 
 
-def _with_bubble(
-    entry: Parallelism,
-    log: CollectiveLog | None,
-    groups: list[ProcessGroup],
-    rank: int | None,
-    exposed: Spans,
-    window: Spans,
-) -> Parallelism:
+def _with_bubble(entry: Parallelism, log: CollectiveLog, meta: TraceMeta, exposed: Spans, window: Spans) -> Parallelism:
     """The pipeline with its bubble: exposed point-to-point time, and what (p - 1) / (m + p - 1) expects of p stages.
 
     The number m of micro-batches is told by the receives per step: one each at the ends of the pipeline, two (one of
     each direction) between. Transfers that were issued together show no receive, and m is unknown.
     """
-    if log is None:
-        return entry
     rows = log.is_a("send_recv")
     inside = intersect(window, intersect(exposed, union(log.start[rows], log.end[rows])))
     measured = inside.total_ns / window.total_ns if window.total_ns else None
-    group = next((group for group in groups if _SIGNS[3].group.search(group.description)), None)
-    micro = _micro_batches(log, group, rank, window)
-    stages = entry.size
+    divides = [group for group in meta.groups if group.size > 1 and _SIGNS[3].group.search(group.description)]
+    micro, stages = _micro_batches(log, divides[0].ranks, meta.rank, window) if divides else None, entry.size
     return revise(
         entry,
         micro_batches=micro,
@@ -140,15 +130,14 @@ def _with_bubble(
     )
 
 
-def _micro_batches(log: CollectiveLog, group: ProcessGroup | None, rank: int | None, window: Spans) -> int | None:
-    if group is None or rank not in group.ranks or not len(window):
+def _micro_batches(log: CollectiveLog, ranks: Sequence[int], rank: int | None, window: Spans) -> int | None:
+    if rank not in ranks or not len(window):
         return None
     receives = np.array([text.lower().startswith("recv") for text in log.names], dtype=np.bool_)[log.title]
     step = index_at(window, log.start[receives])
     per_step: I64 = np.bincount(step[step >= 0], minlength=len(window))
     count = int(np.median(per_step))
-    between = rank not in (group.ranks[0], group.ranks[-1])
-    return (count // 2 if between else count) or None
+    return (count if rank in (ranks[0], ranks[-1]) else count // 2) or None
 
 
 def distributed_models(record: DdpRecord | None) -> tuple[DistributedModel, ...]:

@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from profilerkit.analysis.device.formulas import BY_NAME, Arguments, parsed
-from profilerkit.analysis.intervals import I64
 from profilerkit.errors import UsageError
-from profilerkit.trace.columns import CollectiveArgs, TraceColumns
 
 UNKNOWN = "unknown"
 SEND_RECV = "send_recv"
@@ -61,11 +57,6 @@ def built_in() -> Registry:
     )
 
 
-def kinds() -> tuple[str, ...]:
-    """Every collective the table knows, and ``unknown`` at the end; arrays hold positions in it."""
-    return (*(kind for kind, _ in built_in().kinds), UNKNOWN)
-
-
 def with_patterns(texts: Sequence[str]) -> Registry:
     """The table with the user's own: a regular expression, or ``all_reduce=expression`` to say which collective it is.
 
@@ -80,7 +71,7 @@ def with_patterns(texts: Sequence[str]) -> Registry:
 
 def _compiled(text: str) -> tuple[str, re.Pattern[str]]:
     kind, equals, expression = text.partition("=")
-    if not equals or kind not in kinds():
+    if not equals or kind not in (UNKNOWN, *dict(built_in().kinds)):
         kind, expression = UNKNOWN, text
     shown = repr(text if len(text) <= SEARCHED_CHARACTERS else f"{text[:SEARCHED_CHARACTERS]}…")
     try:
@@ -128,41 +119,6 @@ def _costly(expression: str) -> str:
 
 #: No tensor is larger; what says so is damaged.
 MOST_BYTES = 1 << 50
-
-
-def payload_bytes(args: CollectiveArgs) -> int | None:
-    """Bytes a collective moves: the larger of its sides; ``None`` when the metadata does not say.
-
-    All-gather counts its output, reduce-scatter its input, the others have two sides alike (nccl-tests' convention).
-    """
-    found = BY_NAME.get(args.dtype or "")
-    elements = max(args.in_elements or 0, args.out_elements or 0)
-    return min(found.bytes * elements, MOST_BYTES) if found and elements else None
-
-
-def shapes_of(columns: TraceColumns, rows: I64) -> dict[int, tuple[str, int]]:
-    """Row to the type and bytes of the first tensor of its operator, where its shapes can be understood."""
-    known = rows[(rows >= 0) & (columns.input_dims[rows] >= 0) & (columns.input_types[rows] >= 0)]
-    pairs, which = np.unique(
-        np.stack([columns.input_dims[known], columns.input_types[known]], axis=1), axis=0, return_inverse=True
-    )
-    texts = ((columns.strings[dims], columns.strings[types], "") for dims, types in pairs.tolist())
-    found = [_first_tensor(passed) for passed in parsed(texts)]
-    sized = zip(known.tolist(), which.ravel().tolist(), strict=True)
-    return {row: shape for row, index in sized if (shape := found[index]) is not None}
-
-
-def _first_tensor(passed: Arguments | None) -> tuple[str, int] | None:
-    """The first tensor of what was passed; ``None`` if there is none, or nothing in it.
-
-    >>> from profilerkit.analysis.device.formulas import arguments
-    >>> _first_tensor(arguments("[[321271], []]", '["float", ""]', ""))
-    ('Float', 1285084)
-    """
-    first = next((tensor for tensor in passed.tensors if tensor), None) if passed else None
-    if first is None or first.type is None or not first.elements:
-        return None
-    return first.type.name, first.elements * first.type.bytes
 
 
 def bus_factor(kind: str, group_size: int | None) -> float | None:

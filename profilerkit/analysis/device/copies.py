@@ -97,9 +97,8 @@ def _weights(columns: TraceColumns, launches: I64, kernels: I64, rows: I64) -> M
     """Which of the large copies ``rows`` to the device carry a model: many in a row, of sizes that no batch has."""
     calls = launches[kernels]
     launched = np.sort(columns.ts_ns[calls[calls >= 0]])
-    _, row, count = np.unique(
-        np.searchsorted(launched, columns.ts_ns[launches[rows]]), return_inverse=True, return_counts=True
-    )
+    before = np.searchsorted(launched, columns.ts_ns[launches[rows]])
+    _, row, count = np.unique(before, return_inverse=True, return_counts=True)
     if len(count) < _FEWEST_BATCHES:
         return np.zeros(len(rows), dtype=np.bool_)
     many = ((count >= _MANY_COPIES) & (count > _MORE_THAN_USUAL * np.median(count)))[row.ravel()]

@@ -15,7 +15,6 @@ from profilerkit.analysis.device.copies import (
     awaited_copies,
     busiest_streams,
     directions,
-    waiting_calls,
 )
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, device_rows
 from profilerkit.analysis.device.roofline import Roofline, covered_ns
@@ -241,11 +240,11 @@ def sync_facts(view: TraceView) -> SyncFacts:
     # Not cut between adjacent steps: a read-back stands at the end of one more often than not.
     idle = subtract(union(view.window.start, view.window.end), view.busy)
     blocking = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
-    blocking[waiting_calls(columns, launches)] = True
+    copies = awaited_copies(columns, launches)
+    blocking[launches[copies]] = True
     rows = np.flatnonzero(judged & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
     labels, times = np.unique(columns.name[rows], return_counts=True)
     order = np.argsort(-times)[:3]
-    copies = awaited_copies(columns, launches)
     awaited = intersect(copying, union(columns.ts_ns[copies], columns.end_ns[copies]))
     return SyncFacts(
         per_step=len(rows) / count,
@@ -347,9 +346,7 @@ def small_copies(view: TraceView) -> SmallCopyFacts:
     is_small = (columns.category[rows] == Category.MEMCPY) & known
     is_small[is_small] = directions(columns, rows[is_small]) != ELSEWHERE
     small, others = rows[is_small], rows[~is_small]
-    alone = subtract(
-        union(columns.ts_ns[small], columns.end_ns[small]), union(columns.ts_ns[others], columns.end_ns[others])
-    )
+    own, beside = (union(columns.ts_ns[chosen], columns.end_ns[chosen]) for chosen in (small, others))
     goes = directions(columns, small)
     drained = intersect(window, segments.only(leaf("sync.drain")))
     order = np.argsort(columns.end_ns[rows], kind="stable")
@@ -358,7 +355,7 @@ def small_copies(view: TraceView) -> SmallCopyFacts:
     return SmallCopyFacts(
         to_device=int((goes == TO_DEVICE).sum()) / count,
         to_host=int((goes == TO_HOST).sum()) / count,
-        exposed_ns=intersect(window, alone).total_ns / count,
+        exposed_ns=intersect(window, subtract(own, beside)).total_ns / count,
         drained_ns=int((drained.end - drained.start)[after].sum()) / count,
         operators=_operators(columns, launches, small),
     )

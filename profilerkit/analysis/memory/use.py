@@ -157,11 +157,6 @@ def allocator_use(samples: Sequence[Sample], log: StepLog) -> AllocatorUse | Non
     )
 
 
-def allocator_settings(environment: Mapping[str, str]) -> str:
-    """What the environment asks of the allocator, empty for nothing; the name without CUDA, of torch 2.9, wins."""
-    return environment.get("PYTORCH_ALLOC_CONF") or environment.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-
-
 def _largest(pairs: Sequence[tuple[int | None, int | None]]) -> int | None:
     """The largest number told, of the moment or of a peak."""
     return max((value for pair in pairs for value in pair if value is not None), default=None)
@@ -353,7 +348,9 @@ def memory_use_of(
     known: MemoryUse, record: RankRecord | None, log: StepLog | None, environment: Mapping[str, str] | None
 ) -> MemoryUse:
     """What a trace knows, with what a rank's samples and the run's environment tell."""
-    settings = None if environment is None else allocator_settings(environment)
+    settings = None
+    if environment is not None:  # the name without CUDA, of torch 2.9, wins
+        settings = environment.get("PYTORCH_ALLOC_CONF") or environment.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     if record is None or log is None:
         return revise(known, allocator_settings=settings, oom=record.oom if record else None)
     return revise(

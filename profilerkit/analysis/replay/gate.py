@@ -76,9 +76,8 @@ class ReplayFacts(msgspec.Struct, frozen=True, eq=False):
             worst = float(np.abs(self.step_errors).max())
             return f"the replay of steps {named}{more} is up to {worst:.0%} off".replace("%", " %")
         if abs(self.error) > LARGEST_ERROR:
-            return f"the replayed steps are {abs(self.error):.0%} {'longer' if self.error > 0 else 'shorter'}".replace(
-                "%", " %"
-            )
+            off = f"{abs(self.error):.0%}".replace("%", " %")
+            return f"the replayed steps are {off} {'longer' if self.error > 0 else 'shorter'}"
         return ""
 
     def refuses(self, fix_class: str) -> str:
@@ -128,10 +127,8 @@ def _slowed(seen: TraceView, contention: Contention | None) -> float | None:
         return lost * contention.beside_ns * len(seen.steps.steady) / max(seen.steps.steady.total_ns, 1)
     columns, rows = seen.columns, _collectives(seen)
     computes = seen.ran & (columns.category == Category.KERNEL) & ~seen.kinds.communication[columns.name]
-    beside = intersect(
-        union(columns.ts_ns[rows], columns.end_ns[rows]), union(columns.ts_ns[computes], columns.end_ns[computes])
-    )
-    return None if beside.total_ns > MOST_ELSEWHERE * _length_ns(seen) else 0.0
+    own, work = (union(columns.ts_ns[chosen], columns.end_ns[chosen]) for chosen in (rows, computes))
+    return None if intersect(own, work).total_ns > MOST_ELSEWHERE * _length_ns(seen) else 0.0
 
 
 def _collectives(seen: TraceView) -> I64:

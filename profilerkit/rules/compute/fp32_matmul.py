@@ -1,7 +1,7 @@
 """CP001: matrix math runs in 32 bits on a chip with faster units."""
 
 from profilerkit.analysis.device.roofline import MathFacts, WideMath, peak_ratio, target_type
-from profilerkit.analysis.whatif import faster_kernels, saving
+from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Fix, Saving, SettingChange
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, no_device, unsure
@@ -74,7 +74,7 @@ class Fp32Matmul(Rule, frozen=True):
         unpriced = [(kind.share - kind.priced_share, ratios[kind.type] or 1.0) for kind in found]
 
         def gained(power: float) -> float:
-            return sum(faster_kernels(share, ratio**power) for share, ratio in unpriced)
+            return sum(share * (1.0 - 1.0 / max(ratio**power, 1.0)) for share, ratio in unpriced)
 
         expected = priced - math.floor_share + gained(self.reached_power)
         bound = priced - math.fastest_share + gained(1.0)

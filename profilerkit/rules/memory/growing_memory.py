@@ -2,6 +2,7 @@
 
 from profilerkit.analysis.logs.history import file_and_line
 from profilerkit.analysis.memory.use import CopiedPages
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
 from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
@@ -154,18 +155,9 @@ def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ..
     def known(label: str, value: float | None, unit: str, source: Source = "derived") -> Evidence:
         return facts.evidence(label, value, unit, origin, source, n=None)
 
-    growth = facts.evidence(
-        f"{what}, growth per step",
-        row.bytes_per_step,
-        "bytes",
-        origin,
-        "derived",
-        n=row.n,
-        low=row.low_bytes_per_step,
-        high=row.high_bytes_per_step,
-        steps=(row.first_step, row.last_step),
-        behind=(_SAMPLED[row.of],) if row.of in _SAMPLED else (),
-    )
+    low, high, steps = row.low_bytes_per_step, row.high_bytes_per_step, (row.first_step, row.last_step)
+    label, behind = f"{what}, growth per step", (_SAMPLED[row.of],) if row.of in _SAMPLED else ()
+    growth = revise(known(label, row.bytes_per_step, "bytes"), n=row.n, low=low, high=high, steps=steps, behind=behind)
     # Two digits, as the headline has it.
     left = None if row.steps_to_full is None else float(f"{row.steps_to_full:.2g}")
     return (

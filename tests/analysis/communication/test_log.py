@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from profilerkit.analysis.communication import registry
-from profilerkit.analysis.communication.log import KINDS, Channel, collective_log
-from profilerkit.analysis.communication.registry import built_in, bus_factor, payload_bytes, with_patterns
+from profilerkit.analysis.communication.log import KINDS, Channel, collective_log, payload_bytes
+from profilerkit.analysis.communication.registry import built_in, bus_factor, with_patterns
 from profilerkit.analysis.communication.table import collective_table
 from profilerkit.analysis.device.formulas import arguments
 from profilerkit.analysis.intervals import EMPTY

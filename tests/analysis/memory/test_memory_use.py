@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.memory.use import AllocatorUse, allocator_settings, allocator_use, page_faults
+from profilerkit.analysis.memory.use import AllocatorUse, MemoryUse, allocator_use, memory_use_of, page_faults
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.rundir.sampled import AllocatorSample, HostSample, Sample
 from tests.recipes import AUTOGRAD, ELEMENTWISE, MAIN, MS, Log, Trace, training
@@ -166,10 +166,13 @@ def test_no_faults_take_no_time_each_and_unknown_ones_are_not_zero():
 
 
 def test_the_newer_name_of_the_settings_wins():
+    def settings(environment):
+        return memory_use_of(MemoryUse(), None, None, environment).allocator_settings
+
     both = {"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": "b:1"}
-    assert allocator_settings(both) == "a:1"
-    assert allocator_settings({"PYTORCH_CUDA_ALLOC_CONF": "b:1"}) == "b:1"
-    assert allocator_settings({}) == ""
+    assert settings(both) == "a:1"
+    assert settings({"PYTORCH_CUDA_ALLOC_CONF": "b:1"}) == "b:1"
+    assert settings({}) == ""
 
 
 def offloading(steps=6, *, up=4 * MIB, down=8 * MIB, memory="Pinned"):
