@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
-from profilerkit.analysis.device.kernels import KernelNames, device_rows, self_times, used_a_device
+from profilerkit.analysis.device.kernels import KernelNames, device_rows, used_a_device
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.host.activity import NO_ROWS, HostActivity, Queue, loading_rows
 from profilerkit.analysis.host.feeding import NOT_FED, Feeding, inferred_input, made_on_host
@@ -303,11 +303,6 @@ class TraceView(msgspec.Struct, frozen=True, dict=True):
     def rows(self) -> I64:
         """Rows that ran and are judged."""
         return np.flatnonzero(self.ran & self.judged)
-
-    @property
-    def time_ns(self) -> I64:
-        """Time of each of ``rows``; operators count without what is nested in them."""
-        return self.columns.dur_ns[self.rows] if self.on_gpu else self_times(self.columns, self.rows)
 
     @property
     def window(self) -> Spans:

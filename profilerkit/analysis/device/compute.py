@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from profilerkit.analysis.device.kernels import BANDWIDTH, COMMUNICATION, MATH, OTHER, SMALL_KERNEL_NS, KernelNames
+from profilerkit.analysis.device.kernels import BANDWIDTH, MATH, OTHER, SMALL_KERNEL_NS, KernelNames, self_times
 from profilerkit.analysis.device.operator_costs import DTYPES, F64, operator_costs
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, dense_peak, roofline
 from profilerkit.analysis.enclosing import call_sites, launching_operators
@@ -24,9 +24,11 @@ _TRIED = 8
 def largest(view: TraceView, limit: int = MOST_KERNELS) -> tuple[Kernel, ...]:
     """The kernels, or on a CPU-only run the operators, with the largest total time: at most ``limit`` names."""
     columns, kinds, roof, launches, rows = view.columns, view.kinds, view.roof, view.launches, view.rows
-    time_ns, steady_ns, steps = view.time_ns, view.steady_ns, view.count
+    steady_ns, steps = view.steady_ns, view.count
     if not len(rows):
         return ()
+    # Operators count without what is nested in them.
+    time_ns = columns.dur_ns[rows] if view.on_gpu else self_times(columns, rows)
     names = columns.name[rows]
     total = np.bincount(names, weights=time_ns, minlength=len(columns.strings))
     count = np.bincount(names, minlength=len(columns.strings))
@@ -39,7 +41,7 @@ def largest(view: TraceView, limit: int = MOST_KERNELS) -> tuple[Kernel, ...]:
         own = np.flatnonzero(names == name)
         kernel = Kernel(
             name=columns.strings[name],
-            kind=_kind(kinds, name),
+            kind=kinds.kind(name),
             count=int(count[name]),
             total_ns=int(total[name]),
             median_ns=int(np.median(time_ns[own])),
@@ -53,12 +55,6 @@ def largest(view: TraceView, limit: int = MOST_KERNELS) -> tuple[Kernel, ...]:
         calls = np.where(columns.category[chosen] == Category.CPU_OP, chosen, launches[chosen])
         longest[len(found) - 1, : len(calls)] = calls
     return _placed(columns, found, longest)
-
-
-def _kind(kinds: KernelNames, name: int) -> str:
-    if kinds.communication[name]:
-        return COMMUNICATION
-    return MATH if kinds.math[name] else BANDWIDTH if kinds.bandwidth[name] else OTHER
 
 
 def _against_the_roof(

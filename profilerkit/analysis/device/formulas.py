@@ -243,15 +243,9 @@ def _product_cost(passed: Arguments, first: int, a: Tensor, b: Tensor, out: int,
     """Both factors are read, the product of ``out`` elements written, and a full matrix that is added to it read."""
     item = a.item_bytes or 0
     written = max(item, 2)  # products of 8-bit factors are written in 16 bits
-    added = sum(
-        tensor.elements * (tensor.item_bytes or 0) for tensor in passed.tensors[:first] if tensor and tensor.elements
-    )
-    return Cost(
-        family="matmul",
-        bytes=a.elements * item + b.elements * (b.item_bytes or 0) + out * written + added,
-        flops=round(2 * out * (a.shape[-1] if depth is None else depth)),
-        dtype=a.dtype,
-    )
+    added = sum(tensor.elements * (tensor.item_bytes or 0) for tensor in passed.tensors[:first] if tensor)
+    moved = a.elements * item + b.elements * (b.item_bytes or 0) + out * written + added
+    return Cost("matmul", moved, round(2 * out * (a.shape[-1] if depth is None else depth)), a.dtype)
 
 
 #: Products of two matrices, or of as many pairs, to the position of the first factor.
@@ -291,17 +285,13 @@ def _attention(passed: Arguments, query: int, causal: int, heads: int) -> Cost |
     pairs = q.shape[0] * q.shape[heads] * q.shape[positions] * k.shape[positions]
     # With fewer queries than keys (a cache) a causal mask hides little: only the square part is halved.
     hidden = min(q.shape[positions], k.shape[positions]) / max(k.shape[positions], 1) / 2 if is_causal else 0.0
-    flops = 2 * pairs * (q.shape[3] + v.shape[3]) * (1 - hidden)
+    products = 2 * pairs * (q.shape[3] + v.shape[3]) * (1 - hidden)
     out = q.elements // max(q.shape[3], 1) * v.shape[3]
     read = q.elements + k.elements + v.elements
     # Backward reads the output and its gradient too and writes three gradients.
     moved = (2 * read + 2 * out) if is_backward else read + out
-    return Cost(
-        family="attention",
-        bytes=moved * (q.item_bytes or 0),
-        flops=round(flops * (_BACKWARD if is_backward else 1)),
-        dtype=q.dtype,
-    )
+    flops = round(products * (_BACKWARD if is_backward else 1))
+    return Cost("attention", moved * (q.item_bytes or 0), flops, q.dtype)
 
 
 ATTENTION: dict[str, Model] = {
@@ -444,9 +434,4 @@ def _weight_gradient(passed: Arguments, seen: Seen) -> Cost | None:
 
 def _convolution_cost(source: Tensor, weight: Shape, reached: int, moved: int) -> Cost:
     """``reached`` elements each take a product with a filter's worth of weights."""
-    return Cost(
-        family="convolution",
-        bytes=moved * (source.item_bytes or 0),
-        flops=2 * reached * prod(weight[1:]),
-        dtype=source.dtype,
-    )
+    return Cost("convolution", moved * (source.item_bytes or 0), 2 * reached * prod(weight[1:]), source.dtype)

@@ -253,6 +253,12 @@ class KernelNames(msgspec.Struct, frozen=True):
             math_type=math_type,
         )
 
+    def kind(self, name: int) -> str:
+        """What kernels of a name are: ``comm``, ``math``, ``membw`` or ``other``."""
+        if self.communication[name]:
+            return COMMUNICATION
+        return MATH if self.math[name] else BANDWIDTH if self.bandwidth[name] else OTHER
+
 
 def self_times(columns: TraceColumns, rows: I64) -> I64:
     """Time of each row in ``rows`` that no row nested in it on the same thread takes, ``(n_rows,)`` int64 ns."""
