@@ -7,9 +7,8 @@ import numpy as np
 
 from profilerkit.analysis.communication.details import collective_work_of
 from profilerkit.analysis.communication.log import CollectiveLog, collective_log
-from profilerkit.analysis.communication.parallelism import parallelism_of
 from profilerkit.analysis.communication.registry import Registry, built_in
-from profilerkit.analysis.communication.table import EXPOSED, CollectiveWork, CommFacts, comm_facts
+from profilerkit.analysis.communication.table import EXPOSED, CollectiveWork, CommFacts, comm_facts, parallelism_of
 from profilerkit.analysis.device.compute import compute_facts, compute_leaves, largest
 from profilerkit.analysis.device.copies import CopyFacts
 from profilerkit.analysis.device.device_facts import (

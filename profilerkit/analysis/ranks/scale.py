@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.communication.parallelism import dimension_of, named_groups
+from profilerkit.analysis.communication.table import dimension_of, named_groups
 from profilerkit.analysis.intervals import I64, Spans
 from profilerkit.analysis.parts import leaf_times
 from profilerkit.analysis.ranks.alignment import RankLog

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.communication.parallelism import _micro_batches
+from profilerkit.analysis.communication.table import _micro_batches
 from profilerkit.analysis.intervals import Spans
 from profilerkit.analysis.ranks.job import compare
 from tests.analysis.communication.test_waiting import ranks_of
