@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
+from profilerkit.analysis.device.copies import awaited_copies, copy_leaves, hold_the_host, leads_of, leads_to_copies
 from profilerkit.analysis.device.kernels import KernelNames, device_rows, used_a_device
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.host.activity import NO_ROWS, HostActivity, Queue, loading_rows
@@ -187,7 +187,9 @@ def _on_device(
     moved = moved[hold_the_host(columns, launches, moved)]
     copied = np.full(len(columns), -1, dtype=np.int64)
     copied[launches[moved]] = copies[moved]
-    issues, blocks = launches[kernels][launches[kernels] >= 0], waiting_calls(columns, launches)
+    issues = launches[kernels][launches[kernels] >= 0]
+    # Calls that returned only when their copy to the host was done.
+    blocks = np.unique(launches[awaited_copies(columns, launches)])
     waits = np.r_[blocks, np.flatnonzero((columns.category == Category.RUNTIME) & names.sync_call[columns.name])]
     lead_in = EMPTY
     if between is not None:
@@ -212,7 +214,6 @@ def _on_device(
 
 
 def _cut(segments: Segments, window: Spans) -> Segments:
-    """The segments, cut where steps meet."""
     cut = paint(window, [segments])
     return _only(cut, cut.label >= 0)
 

@@ -149,11 +149,6 @@ def busiest_streams(columns: TraceColumns, kernels: I64) -> I64:
     return busiest
 
 
-def waiting_calls(columns: TraceColumns, launches: I64) -> I64:
-    """Rows of the runtime calls that returned only when their copy to the host was done."""
-    return np.unique(launches[awaited_copies(columns, launches)])
-
-
 def awaited_copies(columns: TraceColumns, launches: I64) -> I64:
     """Rows of the copies to the host whose call returned only when they were done.
 

@@ -17,7 +17,7 @@ from profilerkit.analysis.device.copies import (
     directions,
 )
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, device_rows
-from profilerkit.analysis.device.roofline import Roofline, covered_ns
+from profilerkit.analysis.device.roofline import covered_ns
 from profilerkit.analysis.enclosing import launching_operators
 from profilerkit.analysis.host.activity import captures, loading_rows
 from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
@@ -39,7 +39,6 @@ class DeviceFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         name: ``None`` when the trace does not say.
-        busy_ratio: time in which any event ran.
         queue_empty_ratio: share of kernels that started with nothing queued ahead of them; ``None`` without launches.
         between_ratio: share of the idle Python time that lies in short gaps between operators, not in longer stretches.
         late_launch_ratio: share of the launch latency that lies in gaps longer than 1 ms, which no launch takes.
@@ -157,24 +156,21 @@ def chain_facts(view: TraceView, optimizer: I64) -> ChainFacts:
     long = length >= SHORTEST_CHAIN
     inside = long[run] & counts
     time = np.bincount(run, weights=columns.dur_ns[kernels])
+    # Compulsory traffic over what the memory moves at its peak in that time.
+    chained = kernels[inside][np.isin(kernels[inside], roof.rows)]
+    moved, chained_ns = roof.bytes[np.searchsorted(roof.rows, chained)], columns.dur_ns[chained]
+    known = np.isfinite(moved)
+    known_ns, memory_ratio = int(chained_ns[known].sum()), None
+    if roof.spec is not None and len(chained) and 2 * known_ns >= int(columns.dur_ns[kernels[inside]].sum()):
+        memory_ratio = float(moved[known].sum()) / (float(known_ns) * roof.spec.hbm_gb_per_s)
     example = kernels[(run == int(np.argmax(time * long))) & counts][:5] if long.any() else kernels[:0]
     return ChainFacts(
         share=covered_ns(columns, kernels[inside]) / max(window.total_ns, 1),
         chains_per_step=int(long.sum()) / max(len(window), 1),
         mean_length=float(np.average(length[long], weights=time[long])) if long.any() else 0.0,
         example=tuple(columns.strings[name] for name in columns.name[example]),
-        memory_ratio=_memory_ratio(columns, roof, kernels[inside]),
+        memory_ratio=memory_ratio,
     )
-
-
-def _memory_ratio(columns: TraceColumns, roof: Roofline, kernels: I64) -> float | None:
-    """Compulsory traffic of ``kernels`` over what the memory moves at its peak in their time."""
-    moved = roof.bytes[np.searchsorted(roof.rows, kernels[np.isin(kernels, roof.rows)])]
-    time = columns.dur_ns[kernels[np.isin(kernels, roof.rows)]]
-    known = np.isfinite(moved)
-    if roof.spec is None or not len(time) or 2 * int(time[known].sum()) < int(columns.dur_ns[kernels].sum()):
-        return None
-    return float(moved[known].sum()) / (float(time[known].sum()) * roof.spec.hbm_gb_per_s)
 
 
 #: A pause between kernels that other tools take for the end of an iteration where nothing marks one (nsys-ai 0.3).
@@ -352,21 +348,16 @@ def small_copies(view: TraceView) -> SmallCopyFacts:
     order = np.argsort(columns.end_ns[rows], kind="stable")
     last = np.searchsorted(columns.end_ns[rows][order], drained.start, side="right") - 1
     after = (last >= 0) & is_small[order][np.maximum(last, 0)] if len(rows) else np.zeros(len(drained), dtype=bool)
+    found = launching_operators(columns, launches, small)
+    names, counts = np.unique(columns.name[found[found >= 0]], return_counts=True)
+    most = np.argsort(-counts, kind="stable")[:_MOST_NAMED].tolist()
     return SmallCopyFacts(
         to_device=int((goes == TO_DEVICE).sum()) / count,
         to_host=int((goes == TO_HOST).sum()) / count,
         exposed_ns=intersect(window, subtract(own, beside)).total_ns / count,
         drained_ns=int((drained.end - drained.start)[after].sum()) / count,
-        operators=_operators(columns, launches, small),
+        operators=tuple((columns.strings[names[place]], int(counts[place])) for place in most),
     )
-
-
-def _operators(columns: TraceColumns, launches: I64, rows: I64) -> tuple[tuple[str, int], ...]:
-    """The operators that launched most of ``rows``."""
-    found = launching_operators(columns, launches, rows)
-    names, counts = np.unique(columns.name[found[found >= 0]], return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:_MOST_NAMED]
-    return tuple((columns.strings[names[place]], int(counts[place])) for place in order.tolist())
 
 
 Direction = Literal["to device", "to host"]
@@ -382,7 +373,10 @@ def host_copies(view: TraceView) -> tuple[HostCopy, ...]:
     rows = rows[columns.is_a(Category.MEMCPY, Category.MEMSET)[rows]]
     goes = directions(columns, rows)
     rows, goes = rows[goes > ELSEWHERE], goes[goes > ELSEWHERE]
-    memories = {index: _host_memory(columns.strings[index]) for index in np.unique(columns.name[rows]).tolist()}
+    memories: dict[int, HostMemory | None] = {}
+    for index in np.unique(columns.name[rows]).tolist():
+        text = columns.strings[index].lower()
+        memories[index] = "pageable" if "pageable" in text else "pinned" if "pinned" in text else None
     found = []
     for (label, direction), memory in product(_DIRECTIONS, dict.fromkeys(memories.values())):
         names = [index for index, own in memories.items() if own == memory]
@@ -405,13 +399,3 @@ def host_copies(view: TraceView) -> tuple[HostCopy, ...]:
             )
         )
     return tuple(sorted(found, key=lambda copy: -copy.time_ns))
-
-
-def _host_memory(name: str) -> HostMemory | None:
-    """The host's side by a copy's name, ``None`` where it does not say.
-
-    >>> _host_memory("Memcpy HtoD (Pageable -> Device)"), _host_memory("CopyDeviceToHost")
-    ('pageable', None)
-    """
-    text = name.lower()
-    return "pageable" if "pageable" in text else "pinned" if "pinned" in text else None

@@ -97,17 +97,8 @@ _MOST_SHAPES = 16
 _Kind = tuple[int, int, int]
 
 
-class _Calls(msgspec.Struct):
-    """Distinct calls over tensors of one kind; products that make the scores, or take them, and the others."""
-
-    made: set[int] = msgspec.field(default_factory=set)
-    taken: set[int] = msgspec.field(default_factory=set)
-    others: set[int] = msgspec.field(default_factory=set)
-
-    @property
-    def all(self) -> set[int]:
-        """Every one of them."""
-        return self.made | self.taken | self.others
+#: Distinct calls over tensors of one kind: products that make the scores, products that take them, and the others.
+_Calls = tuple[set[int], set[int], set[int]]
 
 
 def scores(work: Judged) -> tuple[Scores, ...]:
@@ -119,15 +110,15 @@ def scores(work: Judged) -> tuple[Scores, ...]:
     for _, name, passed in told:
         first = passed.tensors[0] if name in _SOFTMAX and passed.tensors else None
         if first is not None and len(first.shape) >= 3 and first.elements:
-            found[_kind(first.shape)] = _Calls()
+            found[_kind(first.shape)] = (set(), set(), set())
     if not found:
         return ()
     for index, name, passed in told:
         _assign(found, index, name, passed)
     spent_ns = np.bincount(member, weights=work.dur_ns[chosen])
-    whole = {kind: own for kind, own in found.items() if own.made and own.taken}
+    whole = {kind: own for kind, own in found.items() if own[0] and own[1]}
     # A pass over all kernels for each kind: only for those that are told.
-    told_kinds = sorted(whole, key=lambda kind: -float(spent_ns[list(whole[kind].all)].sum()))[:_MOST_SHAPES]
+    told_kinds = sorted(whole, key=lambda kind: -float(spent_ns[list(set().union(*whole[kind]))].sum()))[:_MOST_SHAPES]
     rows = [_scores(work, chosen, member, kind, whole[kind]) for kind in told_kinds]
     return tuple(sorted(rows, key=lambda row: -row.share))
 
@@ -143,26 +134,26 @@ def _assign(found: dict[_Kind, _Calls], index: int, name: str, passed: Arguments
     tensors = [tensor.shape for tensor in passed.tensors if tensor and len(tensor.shape) >= 2]
     if product is None:
         for kind in {_kind(shape) for shape in tensors} & found.keys():
-            found[kind].others.add(index)
+            found[kind][2].add(index)
         return
     # The factors are the last two tensors; what is added to a product stands before them.
     pairs = prod(tensors[-1][:-2])
     made = (pairs, product[0], product[1])
     if made in found:
-        found[made].made.add(index)
+        found[made][0].add(index)
         return
     for shape in tensors[-2:]:
         # Backward takes them transposed too. A call counts with one kind only.
         either = ((pairs, shape[-2], shape[-1]), (pairs, shape[-1], shape[-2]))
         taken = next((kind for kind in either if kind in found), None)
         if taken is not None:
-            found[taken].taken.add(index)
+            found[taken][1].add(index)
             return
 
 
 def _scores(work: Judged, chosen: Bools, member: I64, kind: _Kind, own: _Calls) -> Scores:
-    multiplies = work.of_calls(chosen, member, own.made | own.taken)
-    between = work.of_calls(chosen, member, own.others)
+    multiplies = work.of_calls(chosen, member, own[0] | own[1])
+    between = work.of_calls(chosen, member, own[2])
     computing = multiplies & work.kinds.math[work.name]
     flops = work.roof.flops[work.at]
     peak = peak_flops_per_ns(work.roof.dtype[work.at], work.kinds.math_type[work.name], work.roof.spec)

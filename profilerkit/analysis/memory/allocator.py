@@ -309,7 +309,6 @@ def with_samples(
 
 
 def _windows(records: bytes) -> list[tuple[int, int]]:
-    """Start and end of every trace window, in order."""
     events = np.frombuffer(records, dtype=EVENT_DTYPE)
     found = events[events["kind"] == EventKind.WINDOW]
     return sorted(zip(found["start"].tolist(), (found["start"] + found["dur"]).tolist(), strict=True))
@@ -377,7 +376,6 @@ def _process(samples: Sequence[Sample], *, with_files: bool = True) -> _Sampled:
 
 
 def _worker(samples: Sequence[Sample], process: _Sampled, workers: Collection[int]) -> _Sampled:
-    """Memory of a worker, whose headroom it shares with the others."""
     pairs = [(t_ns, pages.anonymous_bytes) for t_ns, pages in counted_pages(samples, workers)]
     count = max((len(sample.host.workers) for sample in samples if sample.host), default=1)
     left = process.headroom // max(count, 1) if process.headroom is not None else None

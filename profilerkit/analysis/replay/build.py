@@ -427,7 +427,6 @@ def _least_ns(roof: Roofline, device: Device) -> F64:
 
 
 def _fp32(seen: TraceView, device: Device) -> Bools:
-    """Matrix kernels that a lower precision makes faster."""
     at, known = _places(seen.roof, device)
     if not len(seen.roof.rows):
         return known

@@ -132,7 +132,6 @@ def _slowed(seen: TraceView, contention: Contention | None) -> float | None:
 
 
 def _collectives(seen: TraceView) -> I64:
-    """Rows of the judged device's kernels that communicate."""
     columns = seen.columns
     return np.flatnonzero(seen.ran & seen.kinds.communication[columns.name] & (columns.category == Category.KERNEL))
 

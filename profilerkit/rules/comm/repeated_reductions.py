@@ -49,7 +49,9 @@ class RepeatedReductions(Rule, frozen=True):
         found = collective_work.accumulation
         if found is None:
             return Passed(f"the {collective_work.passes} backward passes of a step do not reduce the same gradients")
-        copied, waited = _copied(facts, found), _waited(facts)
+        work, waited, copied = collective_work.reducer, _waited(facts), 0.0
+        if work is not None:  # gradients of all passes but the last are copied into DDP's buckets and back
+            copied = share_of_step(facts, (work.fill_ns + work.copy_ns) * (found.passes - 1) / found.passes)
         expected = exposed_time(facts, found.early_exposed_ns) + copied + waited * (1.0 - found.passes**-0.5)
         bound = max(min(exposed(facts), share_of_step(facts, found.early_ns)) + copied + waited, expected)
         if not self.worth_saying(facts, expected):
@@ -96,14 +98,6 @@ def _saving(facts: Facts, found: Accumulation, expected: float, bound: float) ->
     # expected, as the model just fits a cache.
     slowed = (1.0 - 1.0 / found.passes) * facts.share("compute.")
     return revise(half_sure(value), high=min(value.high + slowed, 1.0))
-
-
-def _copied(facts: Facts, found: Accumulation) -> float:
-    """Share of the step in which gradients of all passes but the last are copied into DDP's buckets and back."""
-    work = facts.collective_work.reducer if facts.collective_work is not None else None
-    if work is None:
-        return 0.0
-    return share_of_step(facts, (work.fill_ns + work.copy_ns) * (found.passes - 1) / found.passes)
 
 
 def _waited(facts: Facts) -> float:

@@ -5,14 +5,17 @@ from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed
 from profilerkit.rules.comm.transfers import evidence
 from profilerkit.units import format_ratio
 
-_FIX: dict[str, Fix] = {
-    "DataParallel": Fix(
-        text="DataParallel → DistributedDataParallel, one process per device: no copies of the model, no gathering.",
-        code="torchrun --nproc-per-node=gpu train.py  # with DistributedDataParallel(model)",
+#: What each engine does, and what helps.
+_ENGINES = {
+    "DataParallel": (
+        "One process copies the model to all devices and gathers their results in each step.",
+        "DataParallel → DistributedDataParallel, one process per device: no copies of the model, no gathering.",
+        "torchrun --nproc-per-node=gpu train.py  # with DistributedDataParallel(model)",
     ),
-    "gloo": Fix(
-        text="Back-end gloo → nccl: gradients go from device to device and not through the host.",
-        code='torch.distributed.init_process_group("nccl")',
+    "gloo": (
+        "Each gradient goes to the host, through gloo, and back, while the device waits.",
+        "Back-end gloo → nccl: gradients go from device to device and not through the host.",
+        'torch.distributed.init_process_group("nccl")',
     ),
 }
 
@@ -58,21 +61,18 @@ class WrongEngine(Rule, frozen=True):
         expected = self.saved_ratio * bound
         if not self.worth_saying(facts, expected):
             return Passed(f"{engine.name} exposes {format_ratio(bound)} of the step")
-        what = {
-            "DataParallel": "One process copies the model to all devices and gathers their results in each step.",
-            "gloo": "Each gradient goes to the host, through gloo, and back, while the device waits.",
-        }[engine.name]
+        why, fix, code = _ENGINES[engine.name]
         return fired(
             facts,
             bound="comm-bound",
             title=f"{engine.name} keeps the device from computing for {spent(facts, bound)}",
-            why=what,
+            why=why,
             evidence=(
                 evidence(facts, "Transfers beside which nothing computes", engine.exposed_ns, "ns", engine.name),
             ),
             at_most="high",
             detail="engine",
             saving=saving(expected, bound),
-            fix=_FIX[engine.name],
+            fix=Fix(text=fix, code=code),
             confirm=f"Record again: {engine.name} must be gone from the trace, and the step must be shorter.",
         )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from profilerkit.analysis.device.shape_losses import Grid
-from profilerkit.model.finding import Confidence, Evidence, Fix, Saving
+from profilerkit.model.finding import Evidence, Fix, Saving
 from profilerkit.rules.api import Facts, MissingData, Passed, Result, Rule, at_most, fired, no_device
 from profilerkit.rules.compute.kernel_share import kernel_share
 from profilerkit.units import format_ratio
@@ -61,8 +61,11 @@ class UnderfilledGrid(Rule, frozen=True):
 def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) -> Result:
     worst = max(found, key=lambda grid: grid.idle_share)
     by_shape = facts.compute is not None and (facts.compute.by_shape_ratio or 0.0) > 0.5
-    sure: Confidence = "medium" if by_shape else "low"
     rounds = max(math.ceil(worst.blocks_per_sm), 1)
+    full = f"{worst.blocks_per_sm:.2f} → {rounds} blocks for each multiprocessor"
+    if facts.kernel_losses is not None and (multiprocessors := facts.kernel_losses.multiprocessors):
+        now = round(worst.blocks_per_sm * multiprocessors)
+        full = f"{now} → {rounds * multiprocessors} blocks on {multiprocessors} multiprocessors"
     n, blocks = round(sum(grid.per_step for grid in found) * facts.steps.steady), "launch geometry in the trace"
     return fired(
         facts,
@@ -74,21 +77,12 @@ def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) 
             kernel_share("Kernels with badly filled grids", share, worst.kernel, n),
             Evidence("Blocks for each multiprocessor, worst kernel", worst.blocks_per_sm, "blocks", "measured", blocks),
         ),
-        at_most=sure,
+        at_most="medium" if by_shape else "low",
         detail="grid",
         saving=saving,
-        fix=Fix(text=_fix(worst, rounds, facts.kernel_losses.multiprocessors if facts.kernel_losses else None)),
+        fix=Fix(
+            text=f"Fill the grid, {full}: merge products that follow each other, or change the batch or hidden size by "
+            f"up to {rounds / worst.blocks_per_sm:.2f} ×."
+        ),
         confirm="Blocks for each multiprocessor must come close to a whole number, and the kernel must not get longer.",
-    )
-
-
-def _fix(worst: Grid, rounds: int, multiprocessors: int | None) -> str:
-    full = f"{worst.blocks_per_sm:.2f} → {rounds} blocks for each multiprocessor"
-    if multiprocessors:
-        blocks = round(worst.blocks_per_sm * multiprocessors)
-        full = f"{blocks} → {rounds * multiprocessors} blocks on {multiprocessors} multiprocessors"
-    more = rounds / worst.blocks_per_sm
-    return (
-        f"Fill the grid, {full}: merge products that follow each other, or change the batch or hidden size by up to "
-        f"{more:.2f} ×."
     )
