@@ -14,7 +14,7 @@ from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, covered
 from profilerkit.analysis.memory.use import counted_pages
 from profilerkit.analysis.partition import TraceView
-from profilerkit.analysis.stats import Numbers, Slope, median, theil_sen
+from profilerkit.analysis.stats import Numbers, median, theil_sen
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.series import shown_rows
@@ -77,33 +77,6 @@ FEWEST_POINTS = 8
 KEPT_GAIN = 0.5
 #: And when the middle third gains at least this ratio of the last: a single jump is an event, not growth.
 EARLY_GAIN = 0.25
-
-
-class Growth(msgspec.Struct, frozen=True):
-    """A robust slope, the number of points it rests on, and whether it is significant and persistent."""
-
-    slope: Slope
-    n: int
-    grows: bool
-
-
-def growth(x: Numbers, y: Numbers) -> Growth | None:
-    """How fast ``y`` grows along ``x`` (ascending); ``None`` below ``FEWEST_POINTS`` points.
-
-    >>> import numpy as np
-    >>> growth(np.arange(12), 100 + 5 * np.arange(12)).grows
-    True
-    >>> growth(np.arange(12), np.minimum(100 + 50 * np.arange(12), 300)).grows
-    False
-    """
-    slope = theil_sen(x, y) if len(x) >= FEWEST_POINTS else None
-    if slope is None:
-        return None
-    cuts = [len(y) * third // 3 for third in range(4)]
-    first, middle, last = (median(y[low:high]) for low, high in pairwise(cuts))
-    early, late = middle - first, last - middle
-    persists = min(early, late) > 0 and late >= KEPT_GAIN * early and early >= EARLY_GAIN * late
-    return Growth(slope, len(x), slope.low > 0 and persists)
 
 
 _HOST = 0  # torch's DeviceType of the host; every other one that writes instants is a device
@@ -216,24 +189,38 @@ def _growth(series: _Series, steps: TraceSteps, memory: Memory) -> tuple[MemoryG
 
 
 def told_growth(of: Tracked, step: Numbers, used: I64, headroom: int | None, step_ns: float) -> MemoryGrowth | None:
-    """Growth along the steps ``step``, with the time to a full memory where it lasts; ``None`` with too few points."""
-    found = growth(step, used)
-    if found is None:
+    """Growth along the steps ``step``, with the time to a full memory where it lasts.
+
+    ``None`` below ``FEWEST_POINTS`` points.
+
+    >>> import numpy as np
+    >>> steps = np.arange(12)
+    >>> told_growth("allocated", steps, 100 + 5 * steps, None, 1.0).grows
+    True
+    >>> told_growth("allocated", steps, np.minimum(100 + 50 * steps, 300), None, 1.0).grows
+    False
+    """
+    slope = theil_sen(step, used) if len(step) >= FEWEST_POINTS else None
+    if slope is None:
         return None
+    cuts = [len(used) * third // 3 for third in range(4)]
+    first, middle, last = (median(used[low:high]) for low, high in pairwise(cuts))
+    early, late = middle - first, last - middle
+    persists = min(early, late) > 0 and late >= KEPT_GAIN * early and early >= EARLY_GAIN * late
     row = MemoryGrowth(
         of=of,
-        bytes_per_step=found.slope.value,
-        low_bytes_per_step=found.slope.low,
-        high_bytes_per_step=found.slope.high,
-        n=found.n,
+        bytes_per_step=slope.value,
+        low_bytes_per_step=slope.low,
+        high_bytes_per_step=slope.high,
+        n=len(step),
         first_step=int(step[0]),
         last_step=int(step[-1]),
-        grows=found.grows,
+        grows=slope.low > 0 and persists,
         headroom_bytes=headroom,
     )
     if headroom is None or not row.lasts or row.n < FEWEST_TO_EXTEND:
         return row
-    left = headroom / found.slope.value
+    left = headroom / slope.value
     return revise(row, steps_to_full=left, ns_to_full=round(left * step_ns))
 
 

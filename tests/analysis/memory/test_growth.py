@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profilerkit.analysis.memory import allocator as module
-from profilerkit.analysis.memory.allocator import FEWEST_POINTS, growth
+from profilerkit.analysis.memory.allocator import FEWEST_POINTS, told_growth
 from profilerkit.analysis.stats import MOST_POINTS, theil_sen
 
 DRAWS = 1_000
 
 
 def grows(y):
-    found = growth(np.arange(len(y)), np.asarray(y))
+    found = told_growth("allocated", np.arange(len(y)), np.asarray(y), None, 1.0)
     return found is not None and found.grows
 
 
