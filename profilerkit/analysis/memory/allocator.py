@@ -83,16 +83,6 @@ _HOST = 0  # torch's DeviceType of the host; every other one that writes instant
 _GIVES_BACK = re.compile(r"Free|Release|Unmap")
 
 
-class _Series(msgspec.Struct, frozen=True):
-    """Instants of one memory in order of time; all ``(n,)``, -1 where a total is not known."""
-
-    rows: I64  # of the instants
-    ts_ns: I64
-    allocated: I64
-    reserved: I64
-    step: I64  # position of the step each instant lies in, -1 for none
-
-
 def memory_of(view: TraceView) -> Memory:
     """What the memory did in the steady window; ``None`` where the trace has no instants or they lack totals.
 
@@ -102,26 +92,29 @@ def memory_of(view: TraceView) -> Memory:
     device = _told_device(columns.memory, device)
     capacity = next((entry.memory_bytes for entry in columns.meta.devices if entry.id == device), None)
     blank = revise(_calls(columns, names, steps), capacity_bytes=capacity)
-    series = _series(columns.memory, steps, device)
-    inside = (series.step >= 0) & steps.judged[series.step] & (series.allocated > 0)
+    # The instants in order of time, -1 where a total is not known, and the step that each lies in.
+    rows = np.flatnonzero(judged_instants(columns.memory, device))
+    rows = rows[np.argsort(columns.memory.ts_ns[rows], kind="stable")]
+    allocated, all_reserved = columns.memory.allocated[rows], columns.memory.reserved[rows]
+    step = in_step(columns.memory.ts_ns[rows], steps.by_host.start, steps.by_host.end)
+    inside = (step >= 0) & steps.judged[step] & (allocated > 0)
     if not inside.any():
         return blank
-    on_host = columns.memory.device_type[series.rows[0]] == _HOST
-    peak = int(np.flatnonzero(inside)[series.allocated[inside].argmax()])
-    reserved = int(series.reserved[peak])
-    alive, before = alive_at(columns, series.rows[: peak + 1], int(series.allocated[peak]))
+    peak = int(np.flatnonzero(inside)[allocated[inside].argmax()])
+    most, reserved = int(allocated[peak]), int(all_reserved[peak])
+    alive, before = alive_at(columns, rows[: peak + 1], most)
     found = revise(
         blank,
-        place="host" if on_host else "device",
-        peak_allocated_bytes=int(series.allocated[peak]),
-        peak_reserved_bytes=int(series.reserved[inside].max()) if reserved > 0 else None,
-        fragmentation_ratio=max(1.0 - int(series.allocated[peak]) / reserved, 0.0) if reserved > 0 else None,
+        place="host" if columns.memory.device_type[rows[0]] == _HOST else "device",
+        peak_allocated_bytes=most,
+        peak_reserved_bytes=int(all_reserved[inside].max()) if reserved > 0 else None,
+        fragmentation_ratio=max(1.0 - most / reserved, 0.0) if reserved > 0 else None,
         alive=alive,
         alive_before_bytes=before,
-        rows=_rows(steps.index, series.step, series.allocated, series.reserved),
+        rows=_rows(steps.index, step, allocated, all_reserved),
         rows_of="allocated",
     )
-    return revise(found, growth=_growth(series, steps, found))
+    return revise(found, growth=_growth(step, allocated, steps, found))
 
 
 def _told_device(instants: MemoryInstants, judged: int) -> int:
@@ -139,20 +132,6 @@ def judged_instants(instants: MemoryInstants, judged: int) -> Bools:
     on_device: Bools = instants.device_type != _HOST
     mine = on_device & ((instants.device == device) | (instants.device < 0))
     return mine if mine.any() else ~on_device
-
-
-def _series(instants: MemoryInstants, steps: TraceSteps, device: int) -> _Series:
-    """The instants of ``device`` and those that name none; of the host where no device has any."""
-    rows = np.flatnonzero(judged_instants(instants, device))
-    rows = rows[np.argsort(instants.ts_ns[rows], kind="stable")]
-    ts_ns = instants.ts_ns[rows]
-    return _Series(
-        rows=rows,
-        ts_ns=ts_ns,
-        allocated=instants.allocated[rows],
-        reserved=instants.reserved[rows],
-        step=in_step(ts_ns, steps.by_host.start, steps.by_host.end),
-    )
 
 
 def _extremes(step: I64, values: I64, count: int, *, largest: bool = True) -> I64:
@@ -176,9 +155,9 @@ def _rows(index: I64, step: I64, used: I64, reserved: I64 | None = None) -> tupl
     )
 
 
-def _growth(series: _Series, steps: TraceSteps, memory: Memory) -> tuple[MemoryGrowth, ...]:
+def _growth(step: I64, allocated: I64, steps: TraceSteps, memory: Memory) -> tuple[MemoryGrowth, ...]:
     """Growth of the least memory of the steady steps: what is alive at their quietest instant stays alive."""
-    least = _extremes(series.step, series.allocated, len(steps.index), largest=False)
+    least = _extremes(step, allocated, len(steps.index), largest=False)
     keep = (least > 0) & steps.judged
     peak = memory.peak_reserved_bytes or memory.peak_allocated_bytes
     known = memory.place == "device" and memory.capacity_bytes is not None and peak is not None

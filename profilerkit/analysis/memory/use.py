@@ -245,11 +245,11 @@ def zeroed_gradients(view: TraceView) -> ZeroedGradients | None:
     With torch 2.13 dropped gradients leave a call without operators, and backward keeps the first gradient of each
     parameter instead of adding it: both kinds of operators are gone.
     """
-    columns, launches, steps, busy, device = view.columns, view.launches, view.steps, view.busy, view.device_rows
-    line, window = ThreadLine.of(columns), steps.steady
+    columns, window = view.columns, view.steps.steady
+    line = ThreadLine.of(columns)
     if line is None or not len(window):
         return None
-    inside = covered(steps.by_host.steady, columns.ts_ns)
+    inside = covered(view.steps.by_host.steady, columns.ts_ns)
 
     def judged(pattern: re.Pattern[str], *categories: Category) -> I64:
         return np.flatnonzero(inside & named(columns, pattern) & columns.is_a(*categories))
@@ -261,8 +261,8 @@ def zeroed_gradients(view: TraceView) -> ZeroedGradients | None:
     adds = _within(columns, line, judged(_ADDS, Category.CPU_OP), judged(_ACCUMULATES, Category.CPU_OP))
     length = max(window.total_ns, 1)
     each = not named(columns, _FILLS_MANY)[fills].any()
-    filling = _work(columns, line, launches, device, fills, window, busy)
-    adding = subtract(_work(columns, line, launches, device, adds, window, busy), filling)
+    filling = _work(view, line, fills)
+    adding = subtract(_work(view, line, adds), filling)
     return ZeroedGradients(
         per_step=len(fills) / len(window),
         share=filling.total_ns / length,
@@ -283,25 +283,18 @@ def _within(columns: TraceColumns, line: ThreadLine, rows: I64, around: I64) -> 
     return rows[~nested]
 
 
-def _work(
-    columns: TraceColumns,
-    line: ThreadLine,
-    launches: I64,
-    device: Mask | None,
-    operators: I64,
-    window: Spans,
-    busy: Spans,
-) -> Spans:
+def _work(view: TraceView, line: ThreadLine, operators: I64) -> Spans:
     """When the operators run; with a device, when what they launched runs, or nothing while they are issued."""
     if not len(operators):
         return EMPTY
+    columns, launches, window = view.columns, view.launches, view.steps.steady
     issuing = intersect(union(columns.ts_ns[operators], columns.end_ns[operators]), window)
-    if device is None:
+    if view.device_rows is None:
         return issuing
-    rows = np.flatnonzero(device & (launches >= 0))
+    rows = np.flatnonzero(view.device_rows & (launches >= 0))
     call = launches[rows]
     mine = rows[covered(line.spans(columns, operators), line.place(columns.thread[call], columns.ts_ns[call]))]
-    ran, idle = union(columns.ts_ns[mine], columns.end_ns[mine]), subtract(issuing, busy)
+    ran, idle = union(columns.ts_ns[mine], columns.end_ns[mine]), subtract(issuing, view.busy)
     return intersect(union(np.r_[ran.start, idle.start], np.r_[ran.end, idle.end]), window)
 
 

@@ -71,15 +71,10 @@ class Issue:
         self.anchor: list[int] = device.anchor.tolist()
         self.end: list[int] = device.end.tolist()
         self.stream: list[int] = device.stream.tolist()
-        count = max(self.stream, default=-1) + 1
-        self._own: list[list[int]] = [[] for _ in range(count)]
+        self.streams = range(max(self.stream, default=-1) + 1)
+        self._own: list[list[int]] = [[] for _ in self.streams]
         for event, stream in enumerate(self.stream):
             self._own[stream].append(event)
-
-    @property
-    def streams(self) -> range:
-        """All of them."""
-        return range(len(self._own))
 
     def by(self, moment: int) -> int:
         """How many events had been issued."""
@@ -130,18 +125,16 @@ def stream_waits(columns: TraceColumns, device: Device, issue: Issue, scope: Sco
     return pairs
 
 
-def joins_of(
-    columns: TraceColumns, names: HostNames, device: Device, issue: Issue, scope: Scope, quiet: Spans
-) -> Joins:
+def joins_of(seen: TraceView, device: Device, issue: Issue, scope: Scope, quiet: Spans) -> Joins:
     """Every call in which the host waits for the device, or would if it were quicker; and waits that no call shows.
 
     What a call takes beside waiting is the same whether it waits or not. Work that was issued too late is not meant;
     who waited for an event before need not wait for it again.
     """
     calls = [
-        *_copies(columns, device, scope),
-        *_syncs(columns, names, device, issue, scope),
-        *_queue(columns, device),
+        *_copies(seen.columns, device, scope),
+        *_syncs(seen.columns, seen.names, device, issue, scope),
+        *_queue(seen.columns, device),
         *_unseen(issue, quiet),
         *_end(device, issue, scope),
     ]
@@ -315,7 +308,7 @@ def build(seen: TraceView) -> Built | None:
     issue = Issue(device)
     edges = edges_of(device, stream_waits(columns, device, issue, scope))
     main = seen.host.did(scope.edge[:1], scope.edge[-1:], seen.host.main)
-    joins = joins_of(columns, seen.names, device, issue, scope, main.only(leaf("over.python")))
+    joins = joins_of(seen, device, issue, scope, main.only(leaf("over.python")))
     fetches = fetches_of(columns, seen.names, seen.host, scope)
     points = np.unique(np.concatenate([device.anchor, joins.at, fetches.end, scope.edge]))
     piece_point, piece_leaf, piece_ns = _pieces(seen, device, joins, fetches, points, main)

@@ -57,14 +57,12 @@ class PipelineBubble(Rule, frozen=True):
         schedule = found.schedule_share or 0.0
         unequal = bubble >= self.unequal_ratio * schedule
         first = "Move layers until all stages take equally long; then m" if unequal else "M"
+        stages = f"{found.size} stages with {found.micro_batches} micro-batches explain {format_ratio(schedule)}"
         return fired(
             facts,
             bound="comm-bound",
             title=f"Pipeline stages idle {spent(facts, bubble)}",
-            why=(
-                f"{found.size} stages with {found.micro_batches} micro-batches explain {format_ratio(schedule)} of "
-                f"idle time in the step; {format_ratio(bubble)} was measured."
-            )
+            why=f"{stages} of idle time in the step; {format_ratio(bubble)} was measured."
             + (" The rest is stages of unequal length." if unequal else ""),
             evidence=(
                 evidence(facts, "Exposed point-to-point time, share of the step", bubble, "ratio", "send and receive"),

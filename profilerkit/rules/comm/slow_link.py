@@ -3,7 +3,7 @@
 from profilerkit.analysis.communication.table import Traffic
 from profilerkit.analysis.communication.whatif import exposed, less, rows
 from profilerkit.analysis.job_facts import ONE_SWITCH
-from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
+from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, Source, fired
 from profilerkit.rules.comm.exposed_collectives import to_divide
 from profilerkit.rules.comm.transfers import evidence, kinds, surest, transfer_saving, untold
 from profilerkit.units import format_decimal, format_ratio
@@ -72,6 +72,7 @@ class SlowLink(Rule, frozen=True):
         expected = min(sum(found[0] for found in savings), bound)
         if not self.worth_saying(facts, expected):
             return Passed("large collectives are slower than the link, but overlapped, or take little of the step")
+        guess: Source = "estimated"
         slow_ns = sum(row.transfer_ns for row in slow)
         rate = sum((row.bus_bytes_per_s or 0.0) * row.transfer_ns for row in slow) / slow_ns if slow_ns else 0.0
         return fired(
@@ -84,12 +85,8 @@ class SlowLink(Rule, frozen=True):
             evidence=(
                 evidence(facts, "Bus bandwidth of large collectives", rate, "bytes_per_s", kinds(slow)),
                 evidence(facts, "Reached share of what the link carries", rate / reference, "ratio", "the two rates"),
-                evidence(
-                    facts, "What the link normally carries", reference, "bytes_per_s", "device table", "estimated"
-                ),
-                evidence(
-                    facts, "Share of the link's peak", self.normal_ratio, "ratio", "option normal_ratio", "estimated"
-                ),
+                evidence(facts, "What the link normally carries", reference, "bytes_per_s", "device table", guess),
+                evidence(facts, "Share of the link's peak", self.normal_ratio, "ratio", "option normal_ratio", guess),
             ),
             at_most=surest(facts, "medium"),
             detail="bandwidth",

@@ -59,9 +59,8 @@ class UnfusedAttention(Rule, frozen=True):
                 return Passed(f"softmax, masks and copies of attention take {format_ratio(between)} of the step")
             return _finding(facts, found, None)
         if len(peaks) < len(found):
-            return MissingData(
-                "what the products of attention take at least is not known", "name a known device with --device"
-            )
+            why = "what the products of attention take at least is not known"
+            return MissingData(why, "name a known device with --device")
         least = sum(peaks)
         expected = share - least / self.reached_ratio
         if not self.worth_saying(facts, expected):

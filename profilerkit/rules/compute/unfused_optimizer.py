@@ -70,9 +70,8 @@ class UnfusedOptimizer(Rule, frozen=True):
         expected = found.share - least
         if not self.worth_saying(facts, expected):
             if blind:
-                return MissingData(
-                    "how many bytes the optimizer must move is not known", "torch.profiler: record_shapes=True"
-                )
+                why = "how many bytes the optimizer must move is not known"
+                return MissingData(why, "torch.profiler: record_shapes=True")
             what = f", {format_ratio(least)} of it for bytes that it must move"
             return Passed(f"the optimizer takes {format_ratio(found.share)} of the step{what}")
         priced = saving(expected, found.share) if blind or found.least_share is not None else None

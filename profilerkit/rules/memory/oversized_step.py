@@ -10,6 +10,8 @@ from profilerkit.units import format_bytes, format_ratio
 
 #: Lines that hold less of the activations do not tell how many layers there are (a choice).
 _TOLD = 0.05
+#: How sure a claim is, its title, why it holds, sizes that show it, and what helps.
+_Claim = tuple[Confidence, str, str, dict[str, int | None], Fix]
 #: Pieces that the loss is computed in: an eighth of the scores is no longer the largest request (a choice).
 _PIECES = 8
 _CHUNKED = """\
@@ -67,19 +69,16 @@ class OversizedStep(Rule, frozen=True):
         failed = one.failed[-1] if one.failed else None
         if failed is None and facts.logs is not None and not facts.logs.alone:
             return Passed("no request failed in the snapshot of these steps")
-        found = [
-            *self._loss(facts, one, failed),
-            *self._activations(facts, one, failed),
-            *self._optimizer(facts, one, failed),
-            *(_failure(facts, one, failed) if failed is not None else ()),
-        ]
-        if found:
-            return Fired(tuple(found))
+        claims = [*self._loss(one, failed), *self._activations(one, failed)]
+        if failed is not None:
+            claims += [*self._optimizer(one, failed), *_failure(one, failed)]
+        if claims:
+            return Fired(tuple(_finding(facts, one, failed, *claim) for claim in claims))
         spared = max(one.loss.bytes if one.loss else 0, one.held("activations"))
         ratio = format_ratio(spared / max(one.peak_bytes or one.in_use_bytes, 1))
         return Passed(f"no request failed, and no more than {ratio} of the peak can be spared")
 
-    def _loss(self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None) -> Iterator[Finding]:
+    def _loss(self, one: MemorySnapshot, failed: FailedRequest | None) -> Iterator[_Claim]:
         """Yield the scores of all classes at every position, and what the loss makes of them."""
         asked = failed.requested_bytes if failed is not None and failed.is_of_loss else 0
         held = one.loss.bytes if one.loss is not None else 0
@@ -89,10 +88,8 @@ class OversizedStep(Rule, frozen=True):
         left = format_bytes((asked + held) / _PIECES)
         room, used = (failed.room_bytes, failed.in_use_bytes) if failed is not None else (None, None)
         fits = asked and None not in (room, used) and asked / _PIECES <= (room or 0) - (used or 0)
-        yield _finding(
-            facts,
-            one,
-            failed,
+        yield (
+            "medium",
             f"The loss over the classes takes {format_bytes(asked + held)} at {file_and_line(line)}",
             "The scores of every class at every position, and what the loss makes of them, are there all at once.",
             {"Blocks of the loss at the peak": held, "Its request that failed": asked},
@@ -103,7 +100,7 @@ class OversizedStep(Rule, frozen=True):
             ),
         )
 
-    def _activations(self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None) -> Iterator[Finding]:
+    def _activations(self, one: MemorySnapshot, failed: FailedRequest | None) -> Iterator[_Claim]:
         """Yield what the forward pass keeps for the backward pass, apart from the loss."""
         held = one.held("activations")
         if one.loss is not None and one.loss.kind == "activations":
@@ -117,10 +114,8 @@ class OversizedStep(Rule, frozen=True):
         text = "Make the activations of each block again in the backward pass, for up to a third more computation"
         if layers > 1:
             text += f": {format_bytes(held)} → about {format_bytes(held / layers)} and the input of each block"
-        yield _finding(
-            facts,
-            one,
-            failed,
+        yield (
+            "medium",
             f"Activations hold {format_bytes(held)} of {format_bytes(_needed(one, failed))}, most of it for "
             f"{file_and_line(most.line)}",
             "They stay from the forward pass until the backward pass needs them"
@@ -129,14 +124,12 @@ class OversizedStep(Rule, frozen=True):
             Fix(text=f"{text}.", code=_CHECKPOINT),
         )
 
-    def _optimizer(self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None) -> Iterator[Finding]:
+    def _optimizer(self, one: MemorySnapshot, failed: FailedRequest) -> Iterator[_Claim]:
         held = one.held("optimizer state")
-        if failed is None or held < self.optimizer_ratio * _needed(one, failed):
+        if held < self.optimizer_ratio * _needed(one, failed):
             return
-        yield _finding(
-            facts,
-            one,
-            failed,
+        yield (
+            "medium",
             f"The optimizer holds {format_bytes(held)} of {format_bytes(_needed(one, failed))}",
             "Its state is as large in every step, whatever the batch.",
             {"State of the optimizer at the peak": held},
@@ -148,17 +141,15 @@ class OversizedStep(Rule, frozen=True):
         )
 
 
-def _failure(facts: Facts, one: MemorySnapshot, failed: FailedRequest) -> Iterator[Finding]:
+def _failure(one: MemorySnapshot, failed: FailedRequest) -> Iterator[_Claim]:
     """Yield the request itself, with the batch that fits as the last resort."""
     asked, ratio = failed.requested_bytes, _fitting(one, failed)
     text = "Make the batch smaller, or the sequence shorter, and accumulate gradients over several"
     if ratio is not None:
         text += f": at most {format_ratio(ratio)} of this one fits, estimated"
     free = f" with {format_bytes(failed.free_bytes)} free" if failed.free_bytes is not None else ""
-    yield _finding(
-        facts,
-        one,
-        failed,
+    yield (
+        "high",
         f"A request of {format_bytes(asked)} failed{free} at {file_and_line(own_line(failed.frames))}",
         "PyTorch had freed all unused segments, and asked the device again."
         + (" More requests failed before it." if len(one.failed) > 1 else ""),
@@ -169,7 +160,6 @@ def _failure(facts: Facts, one: MemorySnapshot, failed: FailedRequest) -> Iterat
             "Largest free block when the snapshot was taken": one.largest_free_bytes,
         },
         Fix(text=f"{text}."),
-        sure="high",
     )
 
 
@@ -196,12 +186,11 @@ def _finding(
     facts: Facts,
     one: MemorySnapshot,
     failed: FailedRequest | None,
+    sure: Confidence,
     title: str,
     why: str,
     sizes: dict[str, int | None],
     fix: Fix,
-    *,
-    sure: Confidence = "medium",
 ) -> Finding:
     """Return the finding; of its sizes those that are known and not zero are evidence, and the peak."""
     of = f" ({one.origin})" if facts.logs is not None and len(facts.logs.own) > 1 else ""
