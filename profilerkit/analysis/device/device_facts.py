@@ -360,11 +360,7 @@ def small_copies(view: TraceView) -> SmallCopyFacts:
     )
 
 
-Direction = Literal["to device", "to host"]
-HostMemory = Literal["pageable", "pinned"]
-
-
-_DIRECTIONS: tuple[tuple[int, Direction], ...] = ((TO_DEVICE, "to device"), (TO_HOST, "to host"))
+_DIRECTIONS: tuple[tuple[int, Literal["to device", "to host"]], ...] = ((TO_DEVICE, "to device"), (TO_HOST, "to host"))
 
 
 def host_copies(view: TraceView) -> tuple[HostCopy, ...]:
@@ -373,7 +369,7 @@ def host_copies(view: TraceView) -> tuple[HostCopy, ...]:
     rows = rows[columns.is_a(Category.MEMCPY, Category.MEMSET)[rows]]
     goes = directions(columns, rows)
     rows, goes = rows[goes > ELSEWHERE], goes[goes > ELSEWHERE]
-    memories: dict[int, HostMemory | None] = {}
+    memories: dict[int, Literal["pageable", "pinned"] | None] = {}
     for index in np.unique(columns.name[rows]).tolist():
         text = columns.strings[index].lower()
         memories[index] = "pageable" if "pageable" in text else "pinned" if "pinned" in text else None

@@ -163,10 +163,8 @@ def _unable(facts: Facts) -> Result | None:
     if len(facts.ranks) == 1:
         return MissingData("one rank's trace does not show who comes last", "analyze the traces of all ranks together")
     if not found.matched and found.flight is not None and not facts.trace_read:
-        return MissingData(
-            "the flight recorders do not show when the ranks arrived",
-            "TORCH_NCCL_ENABLE_TIMING=1, or profilerkit.profile(..., deep=True)",
-        )
+        record = "TORCH_NCCL_ENABLE_TIMING=1, or profilerkit.profile(..., deep=True)"
+        return MissingData("the flight recorders do not show when the ranks arrived", record)
     if not found.matched:
         record = "record the same steps on every rank, at least 3"
         return MissingData("no collective could be matched across the ranks", record)

@@ -44,10 +44,8 @@ class PipelineBubble(Rule, frozen=True):
                 return MissingData("a pipeline only shows in a trace", "profilerkit.profile(..., deep=True)")
             return NotApplicable("no pipeline was seen")
         if found.bubble_share is None or not (found.schedule_share and found.size and found.micro_batches):
-            return MissingData(
-                "the stages, micro-batches or transfers of the pipeline do not show",
-                "record a run whose stages send and receive one by one, on every rank",
-            )
+            record = "record a run whose stages send and receive one by one, on every rank"
+            return MissingData("the stages, micro-batches or transfers of the pipeline do not show", record)
         more = self.more_micro_batches * found.micro_batches
         left = (found.size - 1) / (more + found.size - 1)
         bubble = min(found.bubble_share, 1.0)

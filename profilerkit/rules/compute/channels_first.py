@@ -52,6 +52,7 @@ class ChannelsFirst(Rule, frozen=True):
         order, name = ("NCDHW", "channels_last_3d") if found.is_3d else ("NCHW", "channels_last")
         other = " 3-D convolutions take channels_last_3d." if found.is_3d is None else ""
         origin, steps = "math kernels of convolution operators", facts.steps.steady
+        n = round(found.per_step * steps)
         return fired(
             facts,
             bound="compute-bound",
@@ -59,9 +60,7 @@ class ChannelsFirst(Rule, frozen=True):
             why="The matrix units want the channels last, and the tensors have them second: each convolution converts "
             "what it reads, and often what it writes.",
             evidence=(
-                kernel_share(
-                    "Conversion kernels", share, found.example or "kernel names", round(found.per_step * steps)
-                ),
+                kernel_share("Conversion kernels", share, found.example or "kernel names", n),
                 kernel_share("Convolutions", found.convolution_share, origin, steps),
             ),
             at_most="medium",

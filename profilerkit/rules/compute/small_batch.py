@@ -77,6 +77,7 @@ class SmallBatch(Rule, frozen=True):
             return unsure("a larger batch gains little per sample", gained)
         size = facts.loader.batch_size if facts.loader else None
         batch = f"batch_size {size} → {size * times}" if size else f"Batch × {times}"
+        label = "Peak of the device's memory"
         sharded = " With sharding, shard less in exchange." if (facts.world_size or 1) > 1 else ""
         finding = finding_for(
             facts,
@@ -88,9 +89,7 @@ class SmallBatch(Rule, frozen=True):
                 facts.share_evidence("Small kernels and host work", *_IDLE),
                 facts.share_evidence("Small kernels", "compute.small"),
                 facts.share_evidence("Host's own work", "over."),
-                facts.evidence(
-                    "Peak of the device's memory", peak / capacity, "ratio", f"of {format_bytes(capacity)}", n=None
-                ),
+                facts.evidence(label, peak / capacity, "ratio", f"of {format_bytes(capacity)}", n=None),
             ),
             at_most="medium",
             detail="batch",

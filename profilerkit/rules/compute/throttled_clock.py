@@ -63,6 +63,7 @@ class ThrottledClock(Rule, frozen=True):
         cause, what = _cause(found, limited)
         clock = f"{found.clock_mhz:.0f} MHz" if normal is None else f"{found.clock_mhz:.0f} → {normal:.0f} MHz"
         ratio = found.capped_ratio if limited else found.slowed_ratio
+        held_down = "Time at work with the clock held down"
         whose = "the device's" if found.device is None else f"{found.device}'s"
         return fired(
             facts,
@@ -72,9 +73,7 @@ class ThrottledClock(Rule, frozen=True):
             + (f", not at {normal:.0f} MHz." if normal else ".")
             + (" At full load the default limit may hold them down too." if limited == "lowered" else ""),
             evidence=(
-                facts.evidence(
-                    "Time at work with the clock held down", ratio, "ratio", "NVML, reasons for the clock", n=found.n
-                ),
+                facts.evidence(held_down, ratio, "ratio", "NVML, reasons for the clock", n=found.n),
                 facts.evidence("Clock at work", found.clock_mhz, "MHz", "NVML", n=found.n, behind=("gpu.sm_clock",)),
             ),
             at_most="high",

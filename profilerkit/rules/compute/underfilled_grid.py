@@ -43,10 +43,8 @@ class UnderfilledGrid(Rule, frozen=True):
             return no_device(facts, "no device events: there are no grids")
         grids = facts.kernel_losses.grids
         if grids is None:
-            return MissingData(
-                "the trace does not say how many blocks a kernel has",
-                "traces of NVIDIA devices do: keep `blocks per SM` in the file",
-            )
+            hint = "traces of NVIDIA devices do: keep `blocks per SM` in the file"
+            return MissingData("the trace does not say how many blocks a kernel has", hint)
         found = [grid for grid in grids if grid.idle_share >= self.idle_ratio * grid.share]
         share = sum(grid.share for grid in found)
         if share < self.smallest_share:

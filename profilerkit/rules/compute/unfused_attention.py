@@ -73,6 +73,7 @@ def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Res
     largest = max(found, key=lambda row: row.share)
     share = min(sum(row.share for row in found), 1.0)
     size, steps = f"{largest.queries} × {largest.keys}", facts.steps.steady
+    origin = f"operators over tensors of {largest.matrices} × {size}"
     between = min(sum(row.pointwise_share for row in found), 1.0)
     peak = sum(row.peak_share or 0.0 for row in found) if facts.spec else None
     of_peak, source = "Arithmetic of the products at the dense peak", facts.spec.source if facts.spec else ""
@@ -84,9 +85,7 @@ def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Res
         "neighbours, and read by the next product.",
         evidence=(
             Evidence("Matrices of scores", largest.matrices, "count", "measured", f"operators over tensors of {size}"),
-            kernel_share(
-                "Kernels over score matrices", share, f"operators over tensors of {largest.matrices} × {size}", steps
-            ),
+            kernel_share("Kernels over score matrices", share, origin, steps),
             kernel_share("Softmax, masks and copies", between, "operators between the products", steps),
             Evidence(of_peak, peak, "ratio", "derived", source),
         ),

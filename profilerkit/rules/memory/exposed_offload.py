@@ -66,7 +66,7 @@ class ExposedOffload(Rule, frozen=True):
             return Passed(f"offload copies cost {format_ratio(share)}, and the link allows hardly less")
         time = format_ns(facts.time_ns("mem.offload"))
         both = offload.to_device_bytes + offload.to_host_bytes
-        room = room_of(facts)
+        room, origin = room_of(facts), "bytes of the copies"
         steps = []
         if room is not None and room.ratio < self.roomy_ratio:
             needed = f"{format_ratio(room.ratio)} of {format_bytes(room.capacity_bytes)}"
@@ -81,10 +81,8 @@ class ExposedOffload(Rule, frozen=True):
             why=f"{format_bytes(both)} per step go to the host and back while nothing is computed.",
             evidence=(
                 facts.share_evidence("Offload copies with nothing beside them, share of the step", "mem.offload"),
-                *(
-                    facts.evidence(f"Offloaded bytes {way}, per step", value, "bytes", "bytes of the copies")
-                    for way, value in (("to the host", offload.to_host_bytes), ("back", offload.to_device_bytes))
-                ),
+                facts.evidence("Offloaded bytes to the host, per step", offload.to_host_bytes, "bytes", origin),
+                facts.evidence("Offloaded bytes back, per step", offload.to_device_bytes, "bytes", origin),
             ),
             at_most="medium" if facts.spec is not None else "low",
             detail="capacity",
