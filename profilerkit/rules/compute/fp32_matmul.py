@@ -74,7 +74,7 @@ class Fp32Matmul(Rule, frozen=True):
         unpriced = [(kind.share - kind.priced_share, ratios[kind.type] or 1.0) for kind in found]
 
         def gained(power: float) -> float:
-            return sum(share * (1.0 - 1.0 / max(ratio**power, 1.0)) for share, ratio in unpriced)
+            return sum(share * (1.0 - 1.0 / max(float(ratio**power), 1.0)) for share, ratio in unpriced)
 
         expected = priced - math.floor_share + gained(self.reached_power)
         bound = priced - math.fastest_share + gained(1.0)
