@@ -140,13 +140,13 @@ def joins_of(seen: TraceView, device: Device, issue: Issue, scope: Scope, quiet:
     ]
     starts, ends, anchor, queue = device.start.tolist(), issue.end, issue.anchor, int(Wait.QUEUE)
     out: list[tuple[int, int, int, int, int]] = []
-    seen: set[int] = set()
+    waited_for: set[int] = set()
     for begun_ns, at_ns, asked, kind_of in sorted(calls, key=attrgetter("at")):
         targets = [target for target in asked if target >= 0 and anchor[target] < at_ns]
         moments = starts if kind_of == queue else ends
         if kind_of != queue:
-            targets = [target for target in targets if target not in seen]
-            seen.update(targets)
+            targets = [target for target in targets if target not in waited_for]
+            waited_for.update(targets)
         latest = min(max([begun_ns, *(moments[target] for target in targets)]), at_ns)
         out.extend((at_ns, begun_ns, target, kind_of, latest) for target in targets)
     return Joins(*np.array(out, dtype=np.int64).reshape(-1, 5).T)
