@@ -115,7 +115,7 @@ def test_receives_after_the_judged_steps_are_no_micro_batches():
         trace.collective(after + 10 * index, after + 10 * index + 5, elements=8, **{"Collective name": "recv"})
     log, window = trace.facts().collectives, trace.facts().window
     group = trace.facts().meta.groups[0]
-    assert _micro_batches(log, group, 0, Spans(window.start[-1:], window.end[-1:])) == 4
+    assert _micro_batches(log, group.ranks, 0, Spans(window.start[-1:], window.end[-1:])) == 4
 
 
 def test_waiting_between_stages_is_not_booked_on_anybody():
