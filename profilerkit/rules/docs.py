@@ -80,7 +80,8 @@ def render_text(rule: Rule, width: int = 80) -> str:
     settings = thresholds(rule)
     if settings:
         lines += ["Settings", *(f"  {name} = {value}" for name, value in settings.items())]
-        lines += ["", *textwrap.wrap(f"To change a setting, write it in pyproject.toml below {table_of(rule)}.", width)]
+        table = f"[tool.profilerkit.rules.{rule.code}]"
+        lines += ["", *textwrap.wrap(f"To change a setting, write it in pyproject.toml below {table}.", width)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -96,11 +97,6 @@ def _paragraphs(text: str, width: int) -> list[str]:
         own = paragraph.splitlines()
         lines += [*(own if max(map(len, own)) <= width else _wrapped(" ".join(paragraph.split()), width)), ""]
     return lines
-
-
-def table_of(rule: Rule) -> str:
-    """Return the table of ``pyproject.toml`` that holds the rule's settings."""
-    return f"[tool.profilerkit.rules.{rule.code}]"
 
 
 def render_markdown(rules: Sequence[Rule]) -> str:

@@ -62,10 +62,6 @@ def _kept(facts: Facts, finding: Finding, parts: tuple[str, ...]) -> float | Non
     return max(1.0 - finding.saving.expected / share, 0.0) if finding.saving and share else None
 
 
-def _pinned(facts: Facts, finding: Finding) -> Change | None:
-    return PinnedCopies(PageableCopy().pinned_bytes_per_ns(facts))
-
-
 def _copied_aside(facts: Facts, finding: Finding) -> Change | None:
     """Copies that nothing waits for, where there is computation to hide all of them behind."""
     hidden = finding.saving is not None and facts.share(*COMPUTING) >= finding.saving.most
@@ -104,27 +100,19 @@ def _shorter_phase(facts: Facts, finding: Finding) -> Change | None:
     return Phases((part,), kept) if part and kept is not None else None
 
 
-def _allocator(facts: Facts, finding: Finding) -> Change | None:
-    return Allocator()
-
-
-def _syncs(facts: Facts, finding: Finding) -> Change | None:
-    return Syncs()
-
-
 #: What the fix of a rule does to the steps. Rules that are not here keep their bound or formula, as IN011 does: a
 #: traced window holds the openings of one epoch or of none, and nothing runs beside them that could be in the way.
 _FIXES: dict[str, Callable[[Facts, Finding], Change | None]] = {
     **dict.fromkeys(("IN001", "IN002", "IN003", "IN004", "IN006", "IN007", "IN008"), _fewer_waits),
     **dict.fromkeys(("IN013", "IN014"), _fewer_waits),
-    "IN009": _pinned,
+    "IN009": lambda facts, _: PinnedCopies(PageableCopy().pinned_bytes_per_ns(facts)),
     "IN010": _copied_aside,
-    "ME001": _allocator,
+    "ME001": lambda *_: Allocator(),
     **dict.fromkeys(("CO001", "CO002"), _fewer_collectives_exposed),
     "CP001": _faster("fp32"),
     "CP004": _faster("chained"),
     **dict.fromkeys(("OV001", "OV005"), _quicker_host),
-    **dict.fromkeys(("OV002", "OV003"), _syncs),
+    **dict.fromkeys(("OV002", "OV003"), lambda *_: Syncs()),
     # The other stops of RU002 have no part that is theirs alone: they keep their formula.
     **dict.fromkeys(("OV006", "RU001", "RU002"), _shorter_phase),
 }

@@ -27,7 +27,7 @@ from profilerkit.model.finding import (
 from profilerkit.model.step import WHOLE_TRACE, as_judged
 from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed, Rule
 from profilerkit.rules.calibrated import calibrated, without_recording
-from profilerkit.rules.docs import page_of
+from profilerkit.rules.docs import page_of, thresholds
 from profilerkit.rules.replayed import with_replay
 
 logger = logging.getLogger(__name__)
@@ -144,12 +144,11 @@ def _replayed(facts: Facts, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     except Exception as error:
         # Of the same guard: the replay is of all rules at once, and none of them may be lost with it.
         logger.debug("the replay failed", exc_info=True)
-        said = f"The replay of the fix failed ({type(error).__name__}: {error})."
-        return [revise(entry, findings=tuple(_with_reason(f, said) for f in entry.findings)) for entry in outcomes]
-
-
-def _with_reason(finding: Finding, said: str) -> Finding:
-    return finding if finding.saving is None else revise(finding, why=f"{finding.why} {said}")
+        said = f" The replay of the fix failed ({type(error).__name__}: {error})."
+        return [
+            revise(entry, findings=tuple(revise(f, why=f.why + said) if f.saving else f for f in entry.findings))
+            for entry in outcomes
+        ]
 
 
 def _set_aside(outcome: Outcome, suppression: Suppression | None) -> Outcome:
@@ -203,10 +202,9 @@ def _checked(outcome: Outcome) -> Outcome:
             raise TypeError(f"a rule that fired must hold findings, not {finding!r}")
     require_writable(outcome)
     for finding in outcome.findings:
-        if finding.saving is not None:
-            _in_order(finding.title, finding.saving, most=1.0)
-        if finding.throughput is not None:
-            _in_order(finding.title, finding.throughput, most=math.inf)
+        for gain, most in ((finding.saving, 1.0), (finding.throughput, math.inf)):
+            if gain is not None:
+                _in_order(finding.title, gain, most)
     return outcome
 
 
@@ -239,8 +237,12 @@ def with_options(
         }
         changes.setdefault(rule.code, {}).update(checked)
     tuned = tuple(revise(rule, **changes[rule.code]) if rule.code in changes else rule for rule in rules)
-    said = [_said(before, after) for before, after in zip(rules, tuned, strict=True)]
-    return tuned, tuple(sentence for sentence in said if sentence)
+    said = []
+    for before, after in zip(rules, tuned, strict=True):
+        pairs = [(name, old, getattr(after, name)) for name, old in thresholds(before).items()]
+        if changed := [f"{name} {old} → {new}" for name, old, new in pairs if old != new]:
+            said.append(f"{before.code} was judged with other options than its own: {', '.join(changed)}.")
+    return tuned, tuple(said)
 
 
 def in_force(
@@ -266,7 +268,7 @@ def _find(wanted: str, rules: Sequence[Rule]) -> Rule:
 
 def _checked_options(rule: Rule, name: str, value: Any, where: str) -> Any:
     """Return the value in the type of the option's default; a whole number may stand for one with a fraction."""
-    known = {option: getattr(rule, option) for option in rule.__struct_fields__}
+    known = thresholds(rule)
     if name not in known:
         hint = did_you_mean(name, list(known)) or (f"its options: {', '.join(known)}" if known else "it has no options")
         raise ConfigError(f"{rule.code} has no option {name!r}", cause=f"it is in {where}", hint=hint)
@@ -309,9 +311,3 @@ def _in_range(rule: Rule, name: str, value: Any, where: str) -> Any:
 
 def _written(name: str, default: Any) -> str:
     return f"write {name.replace('_', '-')} = {json.dumps(default)}"
-
-
-def _said(before: Rule, after: Rule) -> str:
-    pairs = [(name, getattr(before, name), getattr(after, name)) for name in before.__struct_fields__]
-    changed = [f"{name} {old} → {new}" for name, old, new in pairs if old != new]
-    return f"{before.code} was judged with other options than its own: {', '.join(changed)}." if changed else ""

@@ -1,7 +1,9 @@
 """IN012: the first epoch waits for data that later epochs find in memory."""
 
+from functools import partial
+
 from profilerkit.analysis.workers.loading import EpochFacts
-from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, record_longer, rows
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, record_longer
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -59,7 +61,7 @@ class ColdEpoch(Rule, frozen=True):
     def _finding(self, facts: Facts, epochs: EpochFacts, first_ns: float, later_ns: float) -> Result:
         first, later = epochs.first_stored_ratio, epochs.later_stored_ratio
         cached = first is not None and later is not None and first - later >= self.stored_fall
-
+        row = partial(facts.evidence, n=epochs.count)
         return fired(
             facts,
             bound=None,
@@ -68,20 +70,10 @@ class ColdEpoch(Rule, frozen=True):
             if cached
             else "Something is done once in the first epoch; the recording does not show that it is the file cache.",
             evidence=(
-                *rows(
-                    facts,
-                    "step timers",
-                    ("Usual fetch, first epoch", first_ns, "ns"),
-                    ("Usual fetch, later epochs", later_ns, "ns"),
-                    n=epochs.count,
-                ),
-                *rows(
-                    facts,
-                    "counters of the worker processes",
-                    ("Read from storage, first epoch", first, "ratio"),
-                    ("Read from storage, later epochs", later, "ratio"),
-                    n=epochs.count,
-                ),
+                row("Usual fetch, first epoch", first_ns, "ns", "step timers"),
+                row("Usual fetch, later epochs", later_ns, "ns", "step timers"),
+                row("Read from storage, first epoch", first, "ratio", "counters of the worker processes"),
+                row("Read from storage, later epochs", later, "ratio", "counters of the worker processes"),
             ),
             at_most="high" if cached else "low",
             confirm="Judge the run by its later epochs. For a run of one or two epochs copy the data to local storage "

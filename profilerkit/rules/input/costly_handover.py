@@ -56,16 +56,18 @@ class CostlyHandover(Rule, frozen=True):
         on_the_way = on_its_way(workers, facts.input.cpu_ratio if facts.input else None)
         if share < self.smallest_share and on_the_way < self.on_its_way_share:
             return Passed(f"collate and hand-over are {format_ratio(share)} of a batch")
-        joining, copying = workers.time_ns("collate"), _copying_ns(facts, workers)
-        is_piecewise = 0 < _PIECEWISE_TIMES * copying < joining and _joins(workers, on_the_way)
-        removed = joining - copying if is_piecewise else CHEAPER_TRANSFORM * workers.time_ns("collate", "handover")
+        time_ns, joining = workers.time_ns("collate", "handover"), workers.time_ns("collate")
+        joins = joining > workers.time_ns("handover") and on_the_way < self.on_its_way_share
+        items, copying = facts.loading.items if facts.loading is not None else None, 0.0
+        if items and workers.batch_bytes:  # in one call
+            copying = workers.batch_bytes / _COPIED_BYTES_PER_NS + items * _STACKED_NS
+        is_piecewise = joins and 0 < _PIECEWISE_TIMES * copying < joining
+        removed = joining - copying if is_piecewise else CHEAPER_TRANSFORM * time_ns
         expected = cheaper_batch(facts, removed, removed) if share >= self.smallest_share else 0.0
         if on_the_way >= self.on_its_way_share:
             expected = max(expected, CHEAPER_TRANSFORM * on_the_way * facts.share(*WAITS))
         if not self.worth_saying(facts, expected):
             return Passed(f"collate and hand-over are {format_ratio(share)} of a batch; the step hardly waits for it")
-        time_ns = workers.time_ns("collate", "handover")
-        joins = _joins(workers, on_the_way)
         line = facts.lines.get("collate") if joins else None
         value = saving(expected, facts.share(*WAITS))
         text = _JOIN.format(in_line(line)) if joins else _SEND
@@ -95,20 +97,6 @@ class CostlyHandover(Rule, frozen=True):
             if joins
             else "A batch of half the bytes must take about half the time.",
         )
-
-
-def _copying_ns(facts: Facts, workers: Workers) -> float:
-    """Return what joining a batch in one call takes; 0 where its samples or bytes are not known."""
-    items = facts.loading.items if facts.loading is not None else None
-    if not items or not workers.batch_bytes:
-        return 0.0
-    return workers.batch_bytes / _COPIED_BYTES_PER_NS + items * _STACKED_NS
-
-
-def _joins(workers: Workers, on_the_way: float) -> bool:
-    """Return whether joining, not the hand-over, is most of it."""
-    joining, moving = workers.time_ns("collate"), workers.time_ns("handover")
-    return joining > moving and on_the_way < CostlyHandover().on_its_way_share
 
 
 _JOIN = (

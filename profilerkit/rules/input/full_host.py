@@ -43,43 +43,38 @@ class FullHost(Rule, frozen=True):
         if reason is None:
             return Passed("the workers' batches find a core")
         cores = facts.usable_cores
-        own = cores is not None and workers.cpu_cores is not None and workers.cpu_cores >= CORES_IN_USE * cores
+        is_own = cores is not None and workers.cpu_cores is not None and workers.cpu_cores >= CORES_IN_USE * cores
         cpu = CHEAPER_TRANSFORM * workers.cpu_ns
         queued = workers.time_ns("core")
-        expected = cheaper_batch(facts, queued) if queued and not own else cheaper_batch(facts, cpu, cpu)
+        expected = cheaper_batch(facts, queued) if queued and not is_own else cheaper_batch(facts, cpu, cpu)
         if not self.worth_saying(facts, expected):
             return Passed(f"{reason}, and the step hardly waits for it")
-        is_own = own
+        line, now = facts.lines.get("workers"), workers_now(facts) or workers.count
+        fix = "Give the job more cores or a higher CPU quota."
+        confirm = "On an idle host the same loader must be faster."
+        if is_own:
+            fix = f"Halve what a batch computes{in_line(line)}: decode and resize ahead, a cheaper codec, or transform"
+            fix += " on the device."
+            confirm = "With half of the transform left out the step must get shorter; with more workers it must not."
         known = all(stage.run_queue_ns is not None for stage in workers.stages)
         return fired(
             facts,
             bound="input-bound",
             title=f"More workers will not help, the CPU is full: {reason}",
             why="Making a batch needs a core, and there is none free: more workers would share the same cores."
-            f"{told_line(facts.lines.get('workers'), 'the time of workers')}",
+            f"{told_line(line, 'the time of workers')}",
             evidence=(
                 facts.share_evidence("Input wait, share of the step", *WAITS),
                 measured(facts, workers, "CPU time of a batch", workers.cpu_ns, "ns"),
                 measured(facts, workers, "Waiting for a core, per batch", workers.time_ns("core"), "ns"),
                 measured(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
                 cores_evidence(facts),
-                *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
-                measured(facts, workers, "num_workers", workers_now(facts) or workers.count, "count"),
+                *line_evidence(facts, "Workers' time", line),
+                measured(facts, workers, "num_workers", now, "count"),
             ),
             at_most="high" if known else "medium",
             detail="prep" if is_own else "wait",
             saving=saving(expected, facts.share(*WAITS)),
-            fix=Fix(text=_fix(facts, workers, is_own=is_own)),
-            confirm="With half of the transform left out the step must get shorter; with more workers it must not."
-            if is_own
-            else "On an idle host the same loader must be faster.",
+            fix=Fix(text=f"{fix} Keep num_workers {now}: more would compete for the same cores."),
+            confirm=confirm,
         )
-
-
-def _fix(facts: Facts, workers: Workers, *, is_own: bool) -> str:
-    now, line = workers_now(facts) or workers.count, facts.lines.get("workers")
-    stay = f"Keep num_workers {now}: more would compete for the same cores."
-    if is_own:
-        how = "decode and resize ahead, a cheaper codec, or transform on the device."
-        return f"Halve what a batch computes{in_line(line)}: {how} {stay}"
-    return f"Give the job more cores or a higher CPU quota. {stay}"

@@ -1,11 +1,13 @@
 """IN013: samples that cost next to nothing are fetched one by one in Python."""
 
+from functools import partial
+
 import msgspec
 
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.whatif import batches_per_step, cheaper_batch, workers_now
-from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.api import WAITS, Facts, Fired, MissingData, Passed, Result, Rule, finding_for, saving
+from profilerkit.model.finding import Fix, Saving
+from profilerkit.rules.api import WAITS, Facts, Fired, MissingData, Passed, Result, Rule, fired, saving
 from profilerkit.rules.evidence import code_line, line_evidence, line_text, told_line
 from profilerkit.rules.input.loader import ORIGIN, SMALLEST_WAIT
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
@@ -68,17 +70,19 @@ class ItemwiseSamples(Rule, frozen=True):
         if size is not None and size > self.most_bytes:
             return Passed(f"a sample has {format_bytes(round(size))}: it costs more than its Python")
         made = next((one for one in facts.host.held or () if one.place == "fetch"), None)
-        if made is not None and not batch.by_workers and made.share > share / 2:
+        if made is not None and facts.workers is None and made.share > share / 2:
             return Passed(f"samples compute {format_ratio(made.share)} of the step, most of it in {made.operator}")
-        line = _line(facts, batch)
+        line = facts.lines.get("input" if facts.workers is None else "fetch")
         if line is not None and self._is_own_work(line, each_ns):
-            return Passed(
-                f"{format_ratio(line.share)} of the fetching is spent in {line_text(line)}: it is no overhead"
-            )
-        expected = self._expected(facts, batch)
+            held = format_ratio(line.share)
+            return Passed(f"{held} of the fetching is spent in {line_text(line)}: it is no overhead")
+        removed = self.batched_ratio * batch.cpu_ns
+        # What the device hides of a batch is its first part: less work takes the exposed end of it away.
+        exposed = min(removed * batches_per_step(facts) / (facts.mean_step_ns or 1.0), share)
+        expected = exposed if facts.workers is None else cheaper_batch(facts, removed, removed)
         if not self.worth_saying(facts, expected):
             return Passed(f"samples of {format_ns(each_ns)} cost the step {format_ratio(expected)}")
-        return Fired((_finding(facts, batch, each_ns, size, expected),))
+        return _finding(facts, batch, line, each_ns, size, saving(expected, share))
 
     def _is_own_work(self, line: HotLine, each_ns: float) -> bool:
         """Whether most of the fetching is the data set's own work, which one call for all samples does not save."""
@@ -87,13 +91,6 @@ class ItemwiseSamples(Rule, frozen=True):
         place = code_line(line.frames[-1])
         indexes = len(line.frames) == 1 and place is not None and place.function == "__getitem__"
         return len(line.frames) > 1 or (indexes and line.share * each_ns >= self.own_ns)
-
-    def _expected(self, facts: Facts, batch: "_Batch") -> float:
-        removed = self.batched_ratio * batch.cpu_ns
-        if batch.by_workers:
-            return cheaper_batch(facts, removed, removed)
-        # What the device hides of a batch is its first part: less work takes the exposed end of it away.
-        return min(removed * batch.per_step / (facts.mean_step_ns or 1.0), facts.share(*WAITS))
 
 
 class _Batch(msgspec.Struct, frozen=True):
@@ -107,8 +104,6 @@ class _Batch(msgspec.Struct, frozen=True):
     cpu_ns: float
     running_ns: float
     bytes: int | None
-    per_step: float
-    by_workers: bool
 
 
 def _batch(facts: Facts) -> _Batch | MissingData:
@@ -119,15 +114,7 @@ def _batch(facts: Facts) -> _Batch | MissingData:
         if items is None:
             return MissingData("how many samples a batch has was not recorded", "wrap a torch DataLoader")
         running_ns = workers.cpu_ns + workers.time_ns("core")
-        return _Batch(
-            samples=items,
-            time_ns=workers.producer_ns,
-            cpu_ns=workers.cpu_ns,
-            running_ns=running_ns,
-            bytes=workers.batch_bytes,
-            per_step=workers.batches_per_step,
-            by_workers=True,
-        )
+        return _Batch(items, workers.producer_ns, workers.cpu_ns, running_ns, workers.batch_bytes)
     samples = facts.loader.batch_size if facts.loader is not None else None
     ratio = facts.input.cpu_ratio if facts.input is not None else None
     if workers_now(facts) != 0 or samples is None or ratio is None or facts.input is None:
@@ -135,40 +122,21 @@ def _batch(facts: Facts) -> _Batch | MissingData:
             "what a sample costs was not recorded",
             "run the loop under profilerkit.profile(...): it times the batches of torch's DataLoader",
         )
-    per_step = batches_per_step(facts)
     # What the step waits is only what the device does not hide of it.
     held_ns = (facts.input.held_ratio or 0.0) * (facts.mean_step_ns or 0.0)
-    time_ns = max(held_ns, facts.time_ns(*WAITS)) / per_step
-    return _Batch(
-        samples=float(samples),
-        time_ns=time_ns,
-        cpu_ns=ratio * time_ns,
-        running_ns=min(ratio + (facts.input.queue_ratio or 0.0), 1.0) * time_ns,
-        bytes=None,
-        per_step=per_step,
-        by_workers=False,
-    )
+    time_ns = max(held_ns, facts.time_ns(*WAITS)) / batches_per_step(facts)
+    running_ratio = min(ratio + (facts.input.queue_ratio or 0.0), 1.0)
+    return _Batch(float(samples), time_ns, ratio * time_ns, running_ratio * time_ns, None)
 
 
-def _line(facts: Facts, batch: _Batch) -> HotLine | None:
-    return facts.lines.get("fetch" if batch.by_workers else "input")
-
-
-def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, expected: float) -> Finding:
-    line = _line(facts, batch)
-    origin = ORIGIN if batch.by_workers else "step timers"
-
-    def evidence(label: str, value: float | None, unit: str) -> Evidence:
-        return facts.evidence(
-            label,
-            value,
-            unit,
-            origin,
-            n=facts.workers.batches if facts.workers is not None else facts.input.fetches if facts.input else None,
-            steps=facts.judged_steps,
-        )
-
-    return finding_for(
+def _finding(
+    facts: Facts, batch: _Batch, line: HotLine | None, each_ns: float, size: float | None, saved: Saving
+) -> Fired:
+    origin, n = "step timers", facts.input.fetches if facts.input else None
+    if facts.workers is not None:
+        origin, n = ORIGIN, facts.workers.batches
+    evidence = partial(facts.evidence, origin=origin, n=n, steps=facts.judged_steps)
+    return fired(
         facts,
         bound="input-bound",
         title=f"{format_count(round(batch.samples))} samples of {format_ns(each_ns)} each are fetched one by one",
@@ -185,7 +153,7 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
         ),
         at_most="medium",
         detail="prep",
-        saving=saving(expected, facts.share(*WAITS)),
+        saving=saved,
         fix=Fix(
             text=f"Fetch all {format_count(round(batch.samples))} samples of a batch in one call.",
             code="def __getitems__(self, indices):  # of the data set; collate_fn=lambda batch: batch\n"

@@ -1,8 +1,10 @@
 """IN011: every epoch starts its worker processes again."""
 
+from functools import partial
+
 from profilerkit.analysis.whatif import at_most, saving, workers_now
 from profilerkit.analysis.workers.loading import EpochFacts
-from profilerkit.model.finding import Evidence, Finding, Fix, SettingChange
+from profilerkit.model.finding import Finding, Fix, SettingChange
 from profilerkit.rules.api import (
     SMALLEST_SAVING,
     Facts,
@@ -76,26 +78,17 @@ class RestartedWorkers(Rule, frozen=True):
 def _finding(facts: Facts, epochs: EpochFacts, lost_ns: float, expected: float, bound: float) -> Finding:
     seen = epochs.restart_ns is not None
     steps = format_count(round(epochs.steps or 0))
-
-    def evidence(label: str, value: float, unit: str) -> Evidence:
-        return facts.evidence(
-            label,
-            value,
-            unit,
-            "step timers and the workers' records" if seen else "step timers",
-            "measured" if unit == "count" or seen else "derived",
-            n=epochs.count,
-        )
-
+    origin = "step timers and the workers' records" if seen else "step timers"
+    row = partial(facts.evidence, origin=origin, source="measured" if seen else "derived", n=epochs.count)
     return finding_for(
         facts,
         bound="input-bound",
         title=f"New workers in every epoch cost {format_ns(lost_ns)} per {steps} steps",
         why="Between two epochs all workers end and new ones start; training waits for the first batch.",
         evidence=(
-            evidence("Starting, opening and stopping workers, per epoch", lost_ns, "ns"),
-            evidence("Between two epochs, beyond a usual fetch", epochs.boundary_ns or 0.0, "ns"),
-            evidence("Steps in an epoch", epochs.steps or 0.0, "count"),
+            row("Starting, opening and stopping workers, per epoch", lost_ns, "ns"),
+            row("Between two epochs, beyond a usual fetch", epochs.boundary_ns or 0.0, "ns"),
+            row("Steps in an epoch", epochs.steps or 0.0, "count", source="measured"),
         ),
         at_most="high" if seen and epochs.renewed else "medium" if seen else "low",
         detail="wait",

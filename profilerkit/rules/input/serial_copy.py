@@ -1,5 +1,7 @@
 """IN010: the device waits for the copies of its batches, which need not be pinned any more."""
 
+from functools import partial
+
 from profilerkit.rules.api import WAITS, Facts, Fix, Passed, Result, Rule, fired, no_device, saving, spent
 from profilerkit.units import format_ratio
 
@@ -48,7 +50,9 @@ class SerialCopy(Rule, frozen=True):
             return Passed("no batch is copied, or all are from pageable memory")
         step = facts.mean_step_ns or 1.0
         exposed = min(copies.exposed_ns / step, 1.0)
-        bound = exposed * _awaited_ratio(facts)
+        bound, share = exposed, facts.share("input.h2d")
+        if facts.alone and share:  # what a kernel already issued waits for, or the loop waits with
+            bound *= min((facts.alone_share("input.h2d") + facts.hidden_share(*WAITS)) / share, 1.0)
         if bound < self.smallest_share:
             return Passed(f"the device waits {format_ratio(bound)} of the step for batch copies")
         room = max(facts.share("compute.", "mem.recompute") - max(copies.time_ns / step - exposed, 0.0), 0.0)
@@ -56,12 +60,8 @@ class SerialCopy(Rule, frozen=True):
         if not self.worth_saying(facts, expected):
             return Passed(f"only {format_ratio(expected)} of the step can overlap the copies")
         in_line = copies.in_line_ratio >= _IN_LINE
-        values = (
-            ("Device does nothing but copy, share of the step", exposed, "ratio", "arithmetic on its streams"),
-            ("Bytes copied per step", copies.bytes_per_step, "bytes", "copies to the device"),
-            ("Their time per step", copies.time_ns, "ns", "copies to the device"),
-            ("Copy time on the stream that computes", copies.in_line_ratio, "ratio", "copies to the device"),
-        )
+        row = partial(facts.evidence, origin="copies to the device", behind=("input.h2d",))
+        alone = "Device does nothing but copy, share of the step"
         return fired(
             facts,
             bound="input-bound",
@@ -71,9 +71,11 @@ class SerialCopy(Rule, frozen=True):
             else (
                 "The copies have their own stream, but start when their batch is needed: no kernel is left to overlap."
             ),
-            evidence=tuple(
-                facts.evidence(label, value, unit, origin, behind=("input.h2d",))
-                for label, value, unit, origin in values
+            evidence=(
+                row(alone, exposed, "ratio", origin="arithmetic on its streams"),
+                row("Bytes copied per step", copies.bytes_per_step, "bytes"),
+                row("Their time per step", copies.time_ns, "ns"),
+                row("Copy time on the stream that computes", copies.in_line_ratio, "ratio"),
             ),
             at_most="high" if in_line else "medium",
             detail="h2d",
@@ -81,14 +83,6 @@ class SerialCopy(Rule, frozen=True):
             fix=_fix(in_line=in_line, too_long=room < bound),
             confirm="In the next trace the copies must run beside kernels of the step before.",
         )
-
-
-def _awaited_ratio(facts: Facts) -> float:
-    """Return the part of the exposed copies that a kernel already issued waits for, or the loop waits with."""
-    share = facts.share("input.h2d")
-    if not facts.alone or not share:
-        return 1.0
-    return min((facts.alone_share("input.h2d") + facts.hidden_share(*WAITS)) / share, 1.0)
 
 
 def _fix(*, in_line: bool, too_long: bool) -> Fix:

@@ -1,10 +1,12 @@
 """IN001: the step waits for the data loader."""
 
+from functools import partial
+
 from profilerkit.analysis.host.names import is_feeding_phase
 from profilerkit.analysis.whatif import LoaderFix, hidden_share, loader_fix, made_in_line, waited_share, workers_now
 from profilerkit.analysis.workers.capacity import opening_share
 from profilerkit.model.finding import Confidence, Evidence, Fix
-from profilerkit.rules.api import WAITS, Facts, MissingData, Passed, Result, Rule, fired, saving, unsure
+from profilerkit.rules.api import WAITS, Facts, MissingData, Passed, Result, Rule, fired, revise, saving, unsure
 from profilerkit.rules.evidence import PLACE, code_line, frame_text, in_line, line_evidence, placed, told_line
 from profilerkit.rules.input.costly_handover import CostlyHandover
 from profilerkit.rules.input.costly_samples import CostlySamples
@@ -104,7 +106,6 @@ def _not_for_data(facts: Facts, share: float) -> str:
 
 def _surest(facts: Facts) -> Confidence:
     assert facts.input is not None
-    assert facts.input is not None
     if facts.input.gap == "before the copy" and not facts.input.frames and _most(facts) == "input.wait":
         return "low"
     seen = facts.workers is not None or not workers_now(facts)
@@ -158,17 +159,9 @@ def _cheaper_fix(facts: Facts) -> Fix:
     return Fix(text=text)
 
 
-def _rhythm(facts: Facts) -> str:
-    """Say that the waits come in the rhythm of workers, as a sentence after a space; empty where they do not."""
-    slow = facts.steps.slow
-    if slow is None or slow.period is None or slow.part not in WAITS:
-        return ""
-    return f" It waits every {slow.period} steps: so do batches come from {slow.period} workers that all are late."
-
-
 def _why(facts: Facts) -> str:
     assert facts.input is not None
-    most = _most(facts)
+    most, slow = _most(facts), facts.steps.slow
     if facts.input.frames:
         held = format_ratio(facts.input.frames_ratio or 0.0)
         return f"{held} of the wait is spent in {_holder(facts.input.frames)}."
@@ -179,10 +172,14 @@ def _why(facts: Facts) -> str:
     if most == "input.ipc":
         return "Most of the wait joins samples to a batch or takes it over from another process."
     if facts.input.gap == "between steps":
-        return (
-            "The device waits between the range of a step and the next one, where a loop gets its batch; "
-            f"nothing recorded names it.{_rhythm(facts)}"
+        told = (
+            "The device waits between the range of a step and the next one, where a loop gets its batch; nothing "
+            "recorded names it."
         )
+        if slow is None or slow.period is None or slow.part not in WAITS:
+            return told
+        late = f"so do batches come from {slow.period} workers that all are late"
+        return f"{told} It waits every {slow.period} steps: {late}."
     if facts.input.gap == "before the copy":
         return (
             "The device waits from the start of the step for its first work, the copy of a batch. Nothing recorded "
@@ -239,52 +236,23 @@ def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
 
 def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
     assert facts.input is not None
-    found, waits = facts.input, facts.present(*WAITS)
+    found, waits, hidden = facts.input, facts.present(*WAITS), facts.hidden_share(*WAITS)
+    per_fetch = partial(facts.evidence, n=found.fetches)
+    step = per_fetch("Input wait per step", wait, "ns", found.origin, found.source, behind=waits)
+    in_loader = found.held_ratio if facts.mode == "gpu" else None
+    held = "Time in the loader, overlapped or not, share of the step"
+    # What a faster input shows only once transfers are hidden as well.
+    further = "Further wait overlapped with communication and copies, share of the step"
+    overlapped = facts.evidence(further, hidden, "ratio", "launch, transfer and kernel times", "derived")
+    cpu = "CPU time of the loading thread during the wait"
+    queue = "Time of the wait in which the loading thread was ready and got no processor"
     return (
-        facts.evidence(
-            "Input wait per step",
-            wait,
-            "ns",
-            found.origin,
-            found.source,
-            n=found.fetches,
-            steps=facts.judged_steps,
-            range_ns=found.longest_ns,
-            behind=waits,
-        ),
+        revise(step, steps=facts.judged_steps, range_ns=found.longest_ns),
         facts.share_evidence("Input wait, share of the step", *WAITS),
-        facts.evidence(
-            "Time in the loader, overlapped or not, share of the step",
-            found.held_ratio if facts.mode == "gpu" else None,
-            "ratio",
-            found.origin,
-            "derived" if found.gap else "measured",
-            n=found.fetches,
-        ),
+        per_fetch(held, in_loader, "ratio", found.origin, "derived" if found.gap else "measured"),
         *frames_evidence(facts),
         *line_evidence(facts, "Workers' time", facts.lines.get("workers")),
-        facts.evidence(
-            # What a faster input shows only once transfers are hidden as well.
-            "Further wait overlapped with communication and copies, share of the step",
-            hidden if (hidden := facts.hidden_share(*WAITS)) >= SMALLEST_HIDDEN else None,
-            "ratio",
-            "launch, transfer and kernel times",
-            "derived",
-        ),
-        facts.evidence(
-            "CPU time of the loading thread during the wait",
-            found.cpu_ratio,
-            "ratio",
-            "thread CPU clock",
-            n=found.fetches,
-            behind=waits,
-        ),
-        facts.evidence(
-            "Time of the wait in which the loading thread was ready and got no processor",
-            found.queue_ratio,
-            "ratio",
-            "the kernel's scheduler statistics",
-            n=found.fetches,
-            behind=waits,
-        ),
+        *([overlapped] if hidden >= SMALLEST_HIDDEN else []),
+        per_fetch(cpu, found.cpu_ratio, "ratio", "thread CPU clock", behind=waits),
+        per_fetch(queue, found.queue_ratio, "ratio", "the kernel's scheduler statistics", behind=waits),
     )

@@ -1,9 +1,11 @@
 """IN015: batches hold padding, or are fetched and dropped."""
 
+from functools import partial
+
 from profilerkit.analysis.events import SkippedBatches
 from profilerkit.analysis.workers.loading import PaddingFacts
-from profilerkit.model.finding import Finding, Fix, Saving
-from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, at_most, finding_for, rows, saving
+from profilerkit.model.finding import Finding, Fix
+from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, at_most, finding_for, saving
 from profilerkit.units import format_count, format_long_ns, format_ratio
 
 _TO_THE_LONGEST = Fix(
@@ -81,28 +83,28 @@ class UnneededBatches(Rule, frozen=True):
         # On a processor the host's own work may be that of each token, as in a recurrent loop.
         touched = computes + (facts.share("over.dispatch", "over.python") if facts.mode == "cpu" else 0.0)
         bound = touched * (1.0 - (1.0 - padding.padded_ratio) ** 2)
+        bound = max(bound, expected)
+        # A bound where nothing tells the optimizer from what grows with the batch's length.
+        value = at_most(bound, expected) if optimizer is None else saving(expected, bound)
         is_fixed_length = padding.beyond_ratio >= self.beyond_share * padding.padded_ratio
-        return [
-            finding_for(
-                facts,
-                bound="compute-bound" if computes else None,
-                detail="padding",
-                title=f"{format_ratio(padding.padded_ratio)} of the tokens in a batch are padding",
-                why=f"The model computes padding like any token; {format_ratio(padding.beyond_ratio)} of all tokens "
-                "are beyond the longest sequence of their batch.",
-                evidence=rows(
-                    facts,
-                    "looks at batches",
-                    ("Padding, of the tokens", padding.padded_ratio, "ratio"),
-                    ("Beyond the longest sequence, of the tokens", padding.beyond_ratio, "ratio"),
-                    n=padding.looks,
-                ),
-                at_most="medium",
-                saving=_saving(expected, max(bound, expected), is_split=optimizer is not None) if computes else None,
-                fix=_TO_THE_LONGEST if is_fixed_length else _BY_LENGTH,
-                confirm="Tokens per second stay the same, and steps get shorter.",
-            )
-        ]
+        row, beyond = partial(facts.evidence, origin="looks at batches", n=padding.looks), padding.beyond_ratio
+        found = finding_for(
+            facts,
+            bound="compute-bound" if computes else None,
+            detail="padding",
+            title=f"{format_ratio(padding.padded_ratio)} of the tokens in a batch are padding",
+            why=f"The model computes padding like any token; {format_ratio(beyond)} of all tokens are beyond the "
+            "longest sequence of their batch.",
+            evidence=(
+                row("Padding, of the tokens", padding.padded_ratio, "ratio"),
+                row("Beyond the longest sequence, of the tokens", beyond, "ratio"),
+            ),
+            at_most="medium",
+            saving=value if computes else None,
+            fix=_TO_THE_LONGEST if is_fixed_length else _BY_LENGTH,
+            confirm="Tokens per second stay the same, and steps get shorter.",
+        )
+        return [found]
 
 
 def _optimizer_share(facts: Facts) -> float | None:
@@ -113,24 +115,16 @@ def _optimizer_share(facts: Facts) -> float | None:
     return next((one.share for one in facts.host.held if one.place == "optimizer"), 0.0)
 
 
-def _saving(expected: float, bound: float, *, is_split: bool) -> Saving:
-    """Return a saving of what grows with the batch's length; a bound where nothing tells the optimizer from it."""
-    return saving(expected, bound) if is_split else at_most(bound, expected)
-
-
 def _dropped(facts: Facts, skipped: SkippedBatches) -> Finding:
-    count = format_count(skipped.count)
+    count, row = format_count(skipped.count), partial(facts.evidence, origin="step timers", n=None)
     return finding_for(
         facts,
         bound=None,
         title=f"{count} batches were fetched and dropped before training began: {format_long_ns(skipped.time_ns)}",
         why="Each batch was loaded in full, and no backward pass followed. A loop that resumes a run does so.",
-        evidence=rows(
-            facts,
-            "step timers",
-            ("Batches dropped", skipped.count, "count"),
-            ("Time from the first to the last of them", skipped.time_ns, "ns"),
-            n=None,
+        evidence=(
+            row("Batches dropped", skipped.count, "count"),
+            row("Time from the first to the last of them", skipped.time_ns, "ns"),
         ),
         at_most="medium",
         fix=_START_THERE,

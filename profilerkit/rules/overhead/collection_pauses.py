@@ -1,5 +1,7 @@
 """OV004: Python's garbage collector stops the step."""
 
+from functools import partial
+
 from profilerkit.rules.api import (
     Facts,
     Fix,
@@ -9,7 +11,6 @@ from profilerkit.rules.api import (
     Rule,
     SettingChange,
     fired,
-    rows,
     saving,
     spent,
     unsure,
@@ -66,26 +67,21 @@ class CollectionPauses(Rule, frozen=True):
         if times is not None and times < self.fewest_collections:
             return Passed(f"too few garbage collections for a rate: {times} in {facts.steps.steady} steps")
         several = " The other ranks wait meanwhile, and pause at other steps." if (facts.world_size or 1) > 1 else ""
+        evidence = [facts.share_evidence("Garbage collection, share of the step", "over.gc")]
+        if seen is not None:
+            row = partial(facts.evidence, origin="gc.callbacks")
+            evidence += [
+                row("Collections of 50 µs or more, per step", seen.per_step, "count"),
+                row("One collection, mean", seen.pause_ns, "ns"),
+                row("Longest collection", seen.longest_ns, "ns"),
+                row("Collections of the oldest generation", seen.full, "count"),
+            ]
         return fired(
             facts,
             bound="overhead-bound",
             title=f"Garbage collection takes {spent(facts, share)}",
             why=f"No Python runs while the collector looks through the objects, so no work is issued.{several}",
-            evidence=(
-                facts.share_evidence("Garbage collection, share of the step", "over.gc"),
-                *(
-                    rows(
-                        facts,
-                        "gc.callbacks",
-                        ("Collections of 50 µs or more, per step", seen.per_step, "count"),
-                        ("One collection, mean", seen.pause_ns, "ns"),
-                        ("Longest collection", seen.longest_ns, "ns"),
-                        ("Collections of the oldest generation", seen.full, "count"),
-                    )
-                    if seen is not None
-                    else ()
-                ),
-            ),
+            evidence=tuple(evidence),
             at_most="high" if seen is not None else "medium",
             detail="gc",
             saving=saving(share, share),

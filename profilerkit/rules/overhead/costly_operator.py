@@ -1,11 +1,11 @@
 """OV010: hooks, reads of values, or one operator without matrix products hold much of a step."""
 
 import re
+from functools import partial
 
 from profilerkit.analysis.host.operators import HeldFacts
 from profilerkit.model.run import STEP_TIMERS
 from profilerkit.rules.api import (
-    Evidence,
     Facts,
     Finding,
     Fired,
@@ -138,22 +138,17 @@ class CostlyOperator(Rule, frozen=True):
         where = "in these reads" if one.place == "read" else where
         most = f": {one.operator}{line}" if is_avoidable else line
         why = f"{one.operator}: {calls} {where}, {format_ratio(one.operator_share)} of the step."
+        row = partial(facts.evidence, origin="operators of the traced steps", source="derived", n=None)
+        called = facts.evidence(f"{one.operator}, calls per step", one.per_step, "count", "the traced steps", n=None)
         return finding_for(
             facts,
             bound="overhead-bound" if is_avoidable else None,
             title=f"{what} {takes} {spent(facts, one.share)}{most}",
             why=why,
             evidence=(
-                _share(facts, f"{what}, share of the step", one.share),
-                *((_share(facts, f"Share of the step in {one.operator}", one.operator_share),) if is_avoidable else ()),
-                facts.evidence(
-                    f"{one.operator}, calls per step",
-                    one.per_step,
-                    "count",
-                    "the traced steps",
-                    n=None,
-                    line=code_line(one.line),
-                ),
+                row(f"{what}, share of the step", one.share, "ratio"),
+                *((row(f"Share of the step in {one.operator}", one.operator_share, "ratio"),) if is_avoidable else ()),
+                revise(called, line=code_line(one.line)),
             ),
             at_most="medium",
             detail=one.place if is_avoidable else "",
@@ -179,7 +174,3 @@ def _share_of_step(facts: Facts, one: HeldFacts) -> float:
 
 def _instead(operator: str) -> str | None:
     return next((fix for pattern, fix in _INSTEAD if pattern.search(operator)), None)
-
-
-def _share(facts: Facts, label: str, value: float) -> Evidence:
-    return facts.evidence(label, value, "ratio", "operators of the traced steps", "derived", n=None)

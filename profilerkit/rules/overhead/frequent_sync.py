@@ -68,6 +68,13 @@ class FrequentSync(Rule, frozen=True):
             )
         copies = copying > lost / 2
         calls = ", ".join(f"{count} × {name}" for name, count in syncs.culprits)
+        idle = facts.share_evidence("Idle after them, share of the step", "sync.drain")
+        blocked = facts.share_evidence("Host blocked in them, share of the step", "sync.drain")
+        confirm = "The idle time after blocking calls must fall."
+        if copies:
+            confirm = "The time of copies to the host must fall."
+        elif often:
+            confirm = "Blocking calls per step must fall below three."
         return fired(
             facts,
             bound="overhead-bound",
@@ -75,25 +82,15 @@ class FrequentSync(Rule, frozen=True):
             why=_COPYING if copies else _DRAINED,
             evidence=(
                 facts.evidence("Blocking calls per step", syncs.per_step, "count", calls),
-                revise(
-                    facts.share_evidence("Idle after them, share of the step", "sync.drain"),
-                    value=lost - copying,
-                    source="derived",
-                ),
-                revise(
-                    facts.share_evidence("Host blocked in them, share of the step", "sync.drain"),
-                    value=min(syncs.blocked_ns / step, 1.0),
-                    source="measured",
-                    origin=calls,
-                    behind=(),
-                ),
+                revise(idle, value=lost - copying, source="derived"),
+                revise(blocked, value=min(syncs.blocked_ns / step, 1.0), source="measured", origin=calls, behind=()),
                 *((facts.share_evidence("Copying to the host, share of the step", "sync.d2h"),) if copying else ()),
             ),
             at_most="medium",
             detail="sync",
             saving=revise(saving(expected, expected), bound=bound),
             fix=_FEWER_COPIES if copies else _FEWER_SYNCS,
-            confirm=_confirm(often=often, copies=copies),
+            confirm=confirm,
         )
 
 
@@ -103,11 +100,3 @@ def _title(facts: Facts, lost_ns: float, *, often: bool, copies: bool) -> str:
     if often and facts.syncs is not None:
         return f"Host syncs drain the queue {facts.syncs.per_step:,.0f} times in {each(facts)}"
     return f"A host sync drains the queue for {format_ns(lost_ns)} of {each(facts)}"
-
-
-def _confirm(*, often: bool, copies: bool) -> str:
-    if copies:
-        return "The time of copies to the host must fall."
-    return (
-        "Blocking calls per step must fall below three." if often else "The idle time after blocking calls must fall."
-    )

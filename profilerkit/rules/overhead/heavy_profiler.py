@@ -1,6 +1,8 @@
 """OV007: the profiler changes what it measures."""
 
-from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired, revise
+from functools import partial
+
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, each, fired
 from profilerkit.rules.calibrated import recording_share, slowed_by
 from profilerkit.units import format_ns, format_ratio
 
@@ -46,7 +48,10 @@ class HeavyProfiler(Rule, frozen=True):
         elif own > self.own_share:
             title = f"The profiler's own work takes {format_ratio(own)} of the traced steps"
         elif options:
-            title = f"Recorded with {options}, which slows the host by {_slowed_by(facts)}"
+            found, amount = facts.host.recording, "an unknown amount"
+            if found is not None and found.events:
+                amount = f"{format_ns(found.waited_ns + found.hidden_ns)} of {each(facts)} or more"
+            title = f"Recorded with {options}, which slows the host by {amount}"
         elif ratio is None:
             return MissingData(
                 "how long a step takes without the profiler is not known",
@@ -71,29 +76,18 @@ class HeavyProfiler(Rule, frozen=True):
         )
 
 
-def _slowed_by(facts: Facts) -> str:
-    found = facts.host.recording
-    if found is None or not found.events:
-        return "an unknown amount"
-    return f"{format_ns(found.waited_ns + found.hidden_ns)} of {each(facts)} or more"
-
-
 def _recorded(facts: Facts) -> tuple[Evidence, ...]:
     """Return how many events were recorded of the host and what that takes, where nothing else tells."""
     found = facts.host.recording
     if found is None or not found.events or not slowed_by(facts):
         return ()
-    events = facts.evidence(
-        "Operators, Python calls and allocations recorded, per step",
-        round(found.events),
-        "count",
-        "events of the threads that train",
+    whole_ns, waits_ns = found.waited_ns + found.hidden_ns, recording_share(facts) * (facts.mean_step_ns or 0.0)
+    row = partial(facts.evidence, origin="events of the threads that train")
+    return (
+        row("Operators, Python calls and allocations recorded, per step", round(found.events), "count"),
+        row("Recording them, at least", whole_ns, "ns", source="estimated"),
+        row("Recording while the device waits, at least", waits_ns, "ns", source="estimated"),
     )
-    whole = revise(
-        events, label="Recording them, at least", value=found.waited_ns + found.hidden_ns, unit="ns", source="estimated"
-    )
-    waits_ns = recording_share(facts) * (facts.mean_step_ns or 0.0)
-    return events, whole, revise(whole, label="Recording while the device waits, at least", value=waits_ns)
 
 
 def _rival(facts: Facts) -> Result:

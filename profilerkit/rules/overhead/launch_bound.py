@@ -6,7 +6,7 @@ from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.whatif import saving, slowed
-from profilerkit.model.finding import Confidence, Evidence, Fix, Saving, SettingChange
+from profilerkit.model.finding import Evidence, Fix, Saving, SettingChange
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise, unsure
 from profilerkit.rules.evidence import line_evidence, line_text
 from profilerkit.rules.parts import issuing_share
@@ -95,24 +95,28 @@ class LaunchBound(Rule, frozen=True):
             return unsure(f"issuing work costs {format_ratio(issuing)} of the step", value.expected)
         if on_device and facts.trust.inflation_ratio is None:
             value = slowed(value, self.unmeasured_inflation_ratio)
-        detail = "contention" if self._is_held_up(facts) else "launch"
+        # Launches that took longer than 1 ms hold most of the issuing time.
+        late = (facts.device.late_launch_ratio or 0.0) * facts.share("over.launch") if facts.device else 0.0
+        detail = "contention" if late and late >= self.late_launch_ratio * issuing else "launch"
         time = format_ns(issuing * (facts.mean_step_ns or 0.0))
         step = each(facts)
         known = facts.trust.inflation_ratio is not None
-        sure = known and detail == "launch" and facts.mode == "gpu"
-        at_most: Confidence = "high" if sure else "medium"
         if detail == "contention":
             title = f"Kernels wait {time} in {step} between their launch and their start"
             why = "They were launched in time and the device was idle: another process holds it, or its driver does."
             fix = Fix(text="Look for other processes on this device with nvidia-smi; they take turns of milliseconds.")
-        elif facts.mode != "gpu":
+        elif not on_device:
             title = f"Calling small operators takes {time} of {step}"
             small = f"Operators below {format_ns(SMALL_KERNEL_NS)}, and the gaps between them,"
             why = f"{small} are the price of each call, not of arithmetic."
             fix = _fewer_operators(facts)
         else:
             title = f"The device idles {time} in {step} while the host issues work"
-            why = _queue_words(facts)
+            empty = facts.device.queue_empty_ratio if facts.device else None
+            why = "The queue runs empty: kernels end before the next ones have been launched."
+            if empty is not None:
+                told = f"{format_ratio(empty)} of the kernels are launched after all work before has ended."
+                why = f"The queue runs empty: {told}"
             fix = _one_graph(facts, step)
         return fired(
             facts,
@@ -120,7 +124,7 @@ class LaunchBound(Rule, frozen=True):
             title=title,
             why=why,
             evidence=_evidence(facts, issuing),
-            at_most=at_most,
+            at_most="high" if known and detail == "launch" and on_device else "medium",
             detail=detail,
             saving=value,
             fix=fix,
@@ -140,13 +144,6 @@ class LaunchBound(Rule, frozen=True):
         part = self.host_minor_ratio + (self.host_main_ratio - self.host_minor_ratio) * way
         value = saving(part * issuing, issuing)
         return revise(value, low=self.host_low_ratio * max(2.0 * way - 1.0, 0.0) * value.low)
-
-    def _is_held_up(self, facts: Facts) -> bool:
-        """Return whether most of the issuing time lies in launches that took longer than 1 ms."""
-        if facts.device is None or not facts.device.late_launch_ratio:
-            return False
-        late = facts.device.late_launch_ratio * facts.share("over.launch")
-        return late >= self.late_launch_ratio * issuing_share(facts)
 
 
 def _calling(facts: Facts) -> HotLine | None:
@@ -182,26 +179,15 @@ def _one_graph(facts: Facts, step: str) -> Fix:
     )
 
 
-def _queue_words(facts: Facts) -> str:
-    ratio = facts.device.queue_empty_ratio if facts.device else None
-    if ratio is None:
-        return "The queue runs empty: kernels end before the next ones have been launched."
-    return f"The queue runs empty: {format_ratio(ratio)} of the kernels are launched after all work before has ended."
-
-
 def _evidence(facts: Facts, issuing: float) -> tuple[Evidence, ...]:
     whole = facts.share_evidence("Issuing work, share of the step", "over.dispatch", "over.launch", "over.python")
-    entries = [revise(whole, value=issuing)]
     python = facts.share_evidence(f"Idle while Python runs, up to {format_ns(QUIET_NS)} at a time", "over.python")
-    entries += [
-        entry
-        for entry in (
-            facts.share_evidence("Idle while operators are dispatched", "over.dispatch"),
-            revise(python, value=issuing - facts.share("over.dispatch", "over.launch")),
-            facts.share_evidence("Launch latency", "over.launch"),
-        )
-        if entry.value
-    ]
+    divided = (
+        facts.share_evidence("Idle while operators are dispatched", "over.dispatch"),
+        revise(python, value=issuing - facts.share("over.dispatch", "over.launch")),
+        facts.share_evidence("Launch latency", "over.launch"),
+    )
+    entries = (revise(whole, value=issuing), *(entry for entry in divided if entry.value))
     if facts.mode == "gpu":
         return (*entries, *_by_phase(facts), *_of_kernels(facts))
     small = Evidence("Small operators are shorter than", SMALL_KERNEL_NS, "ns", "estimated", "definition of this tool")
@@ -209,36 +195,19 @@ def _evidence(facts: Facts, issuing: float) -> tuple[Evidence, ...]:
 
 
 def _by_phase(facts: Facts) -> Iterator[Evidence]:
-    step = facts.mean_step_ns or 1.0
+    step, origin = facts.mean_step_ns or 1.0, "ranges that torch or the program marks"
     for phase in facts.host.phases:
         if phase.idle_ns >= NOTED_PHASE * step:
-            yield facts.evidence(
-                f"Waiting for the host in {PHASE_WORDS[phase.name]}",
-                phase.idle_ns / step,
-                "ratio",
-                "ranges that torch or the program marks",
-                "derived",
-            )
+            label = f"Waiting for the host in {PHASE_WORDS[phase.name]}"
+            yield facts.evidence(label, phase.idle_ns / step, "ratio", origin, "derived")
 
 
 def _of_kernels(facts: Facts) -> Iterator[Evidence]:
     device = facts.device
     if device is None:
         return
-    median = facts.evidence(
-        "Median kernel",
-        device.median_kernel_ns,
-        "ns",
-        "kernel events",
-        n=round(device.kernels_per_step * facts.steps.steady),
-    )
+    n = round(device.kernels_per_step * facts.steps.steady)
     if (empty := device.queue_empty_ratio) is not None:
-        yield revise(
-            median,
-            label="Kernels that found the queue empty",
-            value=empty,
-            unit="ratio",
-            source="derived",
-            origin="launch and kernel times",
-        )
-    yield median
+        label = "Kernels that found the queue empty"
+        yield facts.evidence(label, empty, "ratio", "launch and kernel times", "derived", n=n)
+    yield facts.evidence("Median kernel", device.median_kernel_ns, "ns", "kernel events", n=n)

@@ -1,6 +1,7 @@
 """OV008: more threads than cores compute, and the training thread waits for one."""
 
 import math
+from functools import partial
 
 from profilerkit.analysis.whatif import at_most
 from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
@@ -70,7 +71,7 @@ class OversubscribedCores(Rule, frozen=True):
         if not self.worth_saying(facts, value.expected):
             lost = format_ratio(value.expected)
             return Passed(f"the training thread waits for a core, and the step loses {lost} by it")
-        proposed = max(math.floor(cores), 1)
+        proposed, row = max(math.floor(cores), 1), partial(facts.evidence, unit="count", n=None)
         return fired(
             facts,
             bound="overhead-bound",
@@ -79,14 +80,9 @@ class OversubscribedCores(Rule, frozen=True):
             "waits for the last of them.",
             evidence=(
                 queued,
-                *(
-                    facts.evidence(label, value, "count", origin, n=None)
-                    for label, value, origin in (
-                        ("Intra-op threads", threads, "torch.get_num_threads"),
-                        ("Cores that its processes use", used, "CPU time of the process and its workers"),
-                        ("Usable cores of this rank", cores, "affinity and quota, divided among ranks"),
-                    )
-                ),
+                row("Intra-op threads", threads, origin="torch.get_num_threads"),
+                row("Cores that its processes use", used, origin="CPU time of the process and its workers"),
+                row("Usable cores of this rank", cores, origin="affinity and quota, divided among ranks"),
             ),
             at_most="medium",
             detail="contention",

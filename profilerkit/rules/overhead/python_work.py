@@ -1,6 +1,7 @@
 """OV005: the user's own Python keeps the device waiting."""
 
 import re
+from functools import partial
 
 from profilerkit.analysis.host.host_facts import PythonFacts
 from profilerkit.analysis.trust import SHOW_FETCHES, SHOW_STACKS, fitting
@@ -135,20 +136,17 @@ def _finding(facts: Facts, value: Saving) -> Result:
 
 
 def _stretches(facts: Facts, python: PythonFacts) -> tuple[Evidence, ...]:
-    def evidence(label: str, value: float, unit: str, origin: str, range_ns: tuple[int, int] | None) -> Evidence:
-        return facts.evidence(label, value, unit, origin, "derived", n=None, range_ns=range_ns)
-
-    longest = python.longest_ns[1] - python.longest_ns[0]
-    out = [
-        evidence("Stretches longer than 1 ms, per step", python.per_step, "count", "the traced steps", None),
-        evidence("Longest of them", longest, "ns", "the traced steps", python.longest_ns),
-    ]
-    if python.frames and python.frames_ratio is not None:
-        calls = " → ".join(frame_text(frame) for frame in python.frames)
-        sampled = facts.lines.get("python")
-        if sampled is not None and sampled.frames == python.frames:
-            return (*out, *line_evidence(facts, "Longer stretches, by samples,", sampled))
-        frame = placed(python.frames)
-        made = evidence(f"Longer stretches in {frame_text(frame)}", python.frames_ratio, "ratio", calls, None)
-        out.append(revise(made, line=code_line(frame)))
-    return tuple(out)
+    row = partial(facts.evidence, source="derived", n=None)
+    start, end = python.longest_ns
+    out = (
+        row("Stretches longer than 1 ms, per step", python.per_step, "count", "the traced steps"),
+        row("Longest of them", end - start, "ns", "the traced steps", range_ns=python.longest_ns),
+    )
+    if not python.frames or python.frames_ratio is None:
+        return out
+    sampled = facts.lines.get("python")
+    if sampled is not None and sampled.frames == python.frames:
+        return (*out, *line_evidence(facts, "Longer stretches, by samples,", sampled))
+    frame, calls = placed(python.frames), " → ".join(frame_text(frame) for frame in python.frames)
+    label = f"Longer stretches in {frame_text(frame)}"
+    return (*out, row(label, python.frames_ratio, "ratio", calls, line=code_line(frame)))

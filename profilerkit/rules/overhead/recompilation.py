@@ -1,6 +1,7 @@
 """OV006: the compiled model is compiled again while it trains."""
 
 import re
+from functools import partial
 from typing import NamedTuple
 
 from profilerkit.analysis.host.host_facts import CompileFacts
@@ -16,7 +17,6 @@ from profilerkit.rules.api import (
     Rule,
     finding_for,
     revise,
-    rows,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -109,7 +109,8 @@ class Recompilation(Rule, frozen=True):
 
 def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
     timed = compiles.source == "measured"
-
+    origin = "torch.compile's callbacks" if timed else "events of torch.compile"
+    row = partial(facts.evidence, origin=origin, source=compiles.source, n=compiles.of)
     again = f" Compiled again: {', '.join(compiles.recompiled)}." if compiles.recompiled else ""
     why, fix = _by_guard(compiles.guards[0]) if compiles.guards else ("", _SIZES)
     lost_ns = compiles.share * (facts.mean_step_ns or 0.0) * compiles.of / max(compiles.steps, 1)
@@ -118,15 +119,11 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
         bound="overhead-bound",
         title=f"{compiles.steps} of {compiles.of} settled steps compile, for {format_ns(lost_ns)} each",
         why=f"A compilation for each new shape or value stops the loop until it is done.{again}{why}",
-        evidence=rows(
-            facts,
-            "torch.compile's callbacks" if timed else "events of torch.compile",
-            ("Compiling, share of the settled steps", compiles.share, "ratio"),
-            ("Steps that compile", compiles.steps, "count"),
-            ("Compiled regions", compiles.regions, "count"),
-            ("Compiling in each step that compiles", lost_ns, "ns"),
-            source=compiles.source,
-            n=compiles.of,
+        evidence=(
+            row("Compiling, share of the settled steps", compiles.share, "ratio"),
+            row("Steps that compile", compiles.steps, "count"),
+            row("Compiled regions", compiles.regions, "count"),
+            row("Compiling in each step that compiles", lost_ns, "ns"),
         ),
         at_most="high" if timed else "medium",
         detail="compile",

@@ -120,12 +120,13 @@ class GrowingSteps(Rule, frozen=True):
         line = facts.lines.get("growing")
         fix = _fix(facts, found)
         later = format_ns(2.0 * found.last_ns - found.first_ns)
+        memory = " Memory grows with it." if _memory_grows(facts) else ""
         return fired(
             facts,
             bound=_bound(facts, found),
             detail="growing",
             title=f"Steps get longer{in_line(line)}: {_lengths(found)}",
-            why=f"{_where(facts, found)}{_memory(facts)}{told_line(line, 'the last third')}"
+            why=f"{_where(facts, found)}{memory}{told_line(line, 'the last third')}"
             f" After as many steps again, a step takes {later} at this rate.",
             evidence=(*_evidence(facts, found), *line_evidence(facts, "Time of the last third", line)),
             at_most="low" if max(facts.taken, found.crowding) >= BUSY else "medium",
@@ -185,10 +186,6 @@ def _fix(facts: Facts, found: StepGrowth) -> Fix:
     return _KEPT if kept else place.fix
 
 
-def _memory(facts: Facts) -> str:
-    return " Memory grows with it." if _memory_grows(facts) else ""
-
-
 def _of_program(facts: Facts, found: StepGrowth) -> float:
     """By how much the last steps take longer than the first ones as far as that is not the machine's doing.
 
@@ -208,15 +205,12 @@ def _memory_grows(facts: Facts) -> bool:
 
 
 def _evidence(facts: Facts, found: StepGrowth) -> tuple[Evidence, ...]:
-    def row(label: str, value: float) -> Evidence:
-        return facts.evidence(
-            label, value, "ns", "length of the steps", "derived", steps=found.steps, behind=(STEP_LENGTHS,)
-        )
-
     slope = found.slope
+    row = facts.evidence("Growth from step to step", slope.value, "ns", "length of the steps", "derived")
+    row = revise(row, steps=found.steps, behind=(STEP_LENGTHS,))
     first, last = ("of the first tenth", "of the last tenth") if found.jump is None else ("before", "after")
     return (
-        revise(row("Growth from step to step", slope.value), low=slope.low, high=slope.high),
-        row(f"Typical step {first}", found.first_ns),
-        row(f"Typical step {last}", found.last_ns),
+        revise(row, low=slope.low, high=slope.high),
+        revise(row, label=f"Typical step {first}", value=found.first_ns),
+        revise(row, label=f"Typical step {last}", value=found.last_ns),
     )

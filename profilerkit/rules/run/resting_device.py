@@ -1,7 +1,7 @@
 """RU008: a sampled device is idle for seconds at a time, or never fully busy."""
 
 from profilerkit.analysis.logs.history import Rests
-from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
+from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired, revise
 from profilerkit.units import format_count, format_long_ns, format_ratio
 
 _CODE = "profilerkit run -- train.py"
@@ -49,8 +49,9 @@ class RestingDevice(Rule, frozen=True):
 
 
 def _finding(facts: Facts, one: Rests) -> Result:
-    title = f"{one.label[:1].upper()}{one.label[1:]} is idle {format_ratio(one.idle_ratio)} of the time{_pattern(one)}"
-    origin = "the log, from its first work to its last"
+    idle, origin = format_ratio(one.idle_ratio), "the log, from its first work to its last"
+    pattern, why = _pattern(one)
+    whole = Evidence(f"Idle time of {one.label}", one.idle_ratio, "ratio", "measured", origin, n=one.n)
     more = [
         Evidence(label, value, unit, "derived", origin, n=one.n)
         for label, value, unit in (
@@ -63,44 +64,26 @@ def _finding(facts: Facts, one: Rests) -> Result:
     return fired(
         facts,
         bound=None,
-        title=title,
-        why=_why(one),
-        evidence=(
-            Evidence(
-                f"Idle time of {one.label}",
-                one.idle_ratio,
-                "ratio",
-                "measured",
-                origin,
-                n=one.n,
-                behind=("gpu.utilization",),
-            ),
-            *more,
-        ),
+        title=f"{one.label[:1].upper()}{one.label[1:]} is idle {idle} of the time{pattern}",
+        why=why,
+        evidence=(revise(whole, behind=("gpu.utilization",)), *more),
         at_most="high",
         fix=Fix(text="Record the run: its steps show waits for data, checkpoints, evaluation and Python.", code=_CODE),
         confirm="The same log of the next run must show fewer or shorter stretches at rest.",
     )
 
 
-def _pattern(one: Rests) -> str:
-    """Return how the idle time is spread, after the share."""
+def _pattern(one: Rests) -> tuple[str, str]:
+    """Return how the idle time is spread, after the share, and what that means."""
     if one.period is not None:
-        return f": for {_words(one, one.length)} every {_words(one, one.period)}"
+        why = "What comes at such intervals is a checkpoint, an evaluation, or the end of an epoch"
+        return f": for {_words(one, one.length)} every {_words(one, one.period)}", f"{why}: the run waits for it."
     if one.resting_ratio >= one.idle_ratio / 2:
         stretches = "in one stretch" if one.count == 1 else f"in {format_count(one.count)} stretches"
-        return f", most of it {stretches} of about {_words(one, one.length)}"
-    return ", in waits shorter than a sample"
-
-
-def _why(one: Rests) -> str:
-    if one.period is not None:
-        return (
-            "What comes at such intervals is a checkpoint, an evaluation, or the end of an epoch: the run waits for it."
-        )
-    if one.resting_ratio >= one.idle_ratio / 2:
-        return "The device does nothing for so long only while the host does something else, or waits."
-    return "The device is at work in nearly every sample and never fully busy: it waits within the steps."
+        why = "The device does nothing for so long only while the host does something else, or waits."
+        return f", most of it {stretches} of about {_words(one, one.length)}", why
+    why = "The device is at work in nearly every sample and never fully busy: it waits within the steps."
+    return ", in waits shorter than a sample", why
 
 
 def _length(one: Rests, samples: int | None) -> tuple[float | None, str]:

@@ -1,5 +1,7 @@
 """RU006: another process uses the same GPU."""
 
+from functools import partial
+
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired
 from profilerkit.units import format_bytes
 
@@ -45,23 +47,15 @@ class SharedDevice(Rule, frozen=True):
 def _listed(facts: Facts, strangers: int) -> Result:
     held = facts.surroundings.strangers_bytes
     processes = "1 other process uses" if strangers == 1 else f"{strangers} other processes use"
-    count = facts.evidence(
-        "Other processes on the device, most at once",
-        strangers,
-        "count",
-        "NVML",
-        n=None,
-        behind=("gpu.other_processes",),
-    )
-    memory = facts.evidence(
-        "Device memory of other processes", held, "bytes", "NVML", n=None, behind=("gpu.other_processes_memory",)
-    )
+    row = partial(facts.evidence, origin="NVML", n=None)
+    count = row("Other processes on the device, most at once", strangers, "count", behind=("gpu.other_processes",))
+    memory = row("Device memory of other processes", held, "bytes", behind=("gpu.other_processes_memory",))
     return fired(
         facts,
         bound=None,
         title=f"{processes} the same device{f' and {format_bytes(held)} of its memory' if held else ''}",
         why="Kernels of theirs take turns with the run's. NVML does not show whether they run any.",
-        evidence=(count, memory) if held else (count,),
+        evidence=(count, memory),
         at_most="high",
         fix=Fix(text="Shared device → a device that nobody else uses, or a MIG slice of its own."),
         confirm="NVML must list no other process.",

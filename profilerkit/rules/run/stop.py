@@ -1,6 +1,7 @@
 """What training stops for, whichever recording tells it: of the whole run, else of the judged steps."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from profilerkit.analysis.host.lines import HotLine, phase_place
 from profilerkit.analysis.steps.pauses import Pause
 from profilerkit.analysis.steps.series import Stall
-from profilerkit.rules.api import STEP_LENGTHS, Evidence, Facts, Source
+from profilerkit.rules.api import STEP_LENGTHS, Evidence, Facts, Source, revise
 from profilerkit.rules.evidence import line_evidence
 from profilerkit.units import format_about, format_ratio
 
@@ -121,34 +122,14 @@ class Stop(msgspec.Struct, frozen=True):
     def evidence(self, facts: Facts, label: str) -> tuple[Evidence, ...]:
         """One occurrence, all of them together, and how far apart they are."""
         over, steps = self.spread_over
+        apart = None if self.steps_apart is None else float(f"{self.steps_apart:.2g}")
+        origin, row = _ORIGINS[self.known_by], partial(facts.evidence, source=self.source)
+        each = row(f"{label}, time per occurrence", self.each_ns, "ns", origin, n=self.count)
+        share = row(f"{label}, share of {over}", self.share, "ratio", "step timers", n=steps)
         return (
-            facts.evidence(
-                f"{label}, time per occurrence",
-                self.each_ns,
-                "ns",
-                _ORIGINS[self.known_by],
-                self.source,
-                n=self.count,
-                steps=self.steps,
-                behind=self._behind,
-            ),
-            facts.evidence(
-                f"{label}, share of {over}",
-                self.share,
-                "ratio",
-                "step timers",
-                self.source,
-                n=steps,
-                behind=self._behind,
-            ),
-            facts.evidence(
-                f"{label}, steps from one to the next",
-                None if self.steps_apart is None else float(f"{self.steps_apart:.2g}"),
-                "count",
-                _ORIGINS[self.known_by],
-                self.source,
-                n=self.count,
-            ),
+            revise(each, steps=self.steps, behind=self._behind),
+            revise(share, behind=self._behind),
+            row(f"{label}, steps from one to the next", apart, "count", origin, n=self.count),
             *line_evidence(facts, f"{label}, share", self.line),
         )
 

@@ -2,7 +2,7 @@
 
 from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Confidence, Finding, Fix
+from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.step import PARTS, within
 from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.rules.evidence import in_line, line_text, told_line
@@ -96,24 +96,19 @@ class TrainingPause(Rule, frozen=True):
                 ),
                 confirm="The long steps must get shorter, with as many samples in a rollout.",
             )
-        kind = stop.kind
-        text = _short(kind)
+        text = _short(stop.kind)
         label = text[:1].upper() + text[1:]
         if stop.kind == "unnamed":
             label = "Something unnamed" if stop.line is None else line_text(stop.line)
-        ratio = (
-            self.batched_ratio
-            if _reads_small_batches(stop, _EMPTY_BATCH_NS / (1.0 - facts.taken))
-            else self.rarer_ratio
-        )
-        surest: Confidence = "high" if stop.source == "measured" else "medium"
+        is_empty = _reads_small_batches(stop, _EMPTY_BATCH_NS / (1.0 - facts.taken))
+        ratio = self.batched_ratio if is_empty else self.rarer_ratio
         return finding_for(
             facts,
             bound="overhead-bound",
             title=f"{label} stops training for {format_ns(stop.each_ns)} {stop.how_often}",
             why=f"{stop.spread(facts)}{told_line(stop.line, 'one')}{_grown(stop)}",
             evidence=stop.evidence(facts, label),
-            at_most=surest,
+            at_most="high" if stop.source == "measured" else "medium",
             detail=stop.kind if stop.kind == "evaluation" else "python",
             saving=saving(ratio * stop.lost(facts), stop.lost(facts)),
             fix=_fix(stop, may_be_rollout=facts.input is None and (stop.line is None or "model" in facts.lines)),
@@ -129,7 +124,8 @@ def _fix(stop: Stop, *, may_be_rollout: bool) -> Fix:
         case "evaluation":
             told = "" if stop.known_by == "name" or stop.records_graphs else _NOT_NAMED
             where = f" Or make it cheaper{in_line(stop.line)}." if stop.line is not None else ""
-            return Fix(text=f"{_cheaper(stop)}Evaluate {rarer}, or on another device.{where}{told}", code=_code(stop))
+            code = "model.eval()\nwith torch.no_grad():\n    ..." if stop.records_graphs else ""
+            return Fix(text=f"{_cheaper(stop)}Evaluate {rarer}, or on another device.{where}{told}", code=code)
         case "logging":
             return Fix(text=f"Log {rarer}, or from a background thread{in_line(stop.line)}.")
         case "unnamed":
@@ -156,10 +152,6 @@ def _cheaper(stop: Stop) -> str:
 def _reads_small_batches(stop: Stop, below_ns: float = _SHORT_BATCH_NS) -> bool:
     many = stop.batches is not None and stop.batches >= _MANY_BATCHES
     return many and stop.each_ns < (stop.batches or 0.0) * below_ns
-
-
-def _code(stop: Stop) -> str:
-    return "model.eval()\nwith torch.no_grad():\n    ..." if stop.records_graphs else ""
 
 
 def _grown(stop: Stop) -> str:

@@ -1,8 +1,10 @@
 """RU004: some steps are much longer than the others."""
 
+from functools import partial
+
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
-from profilerkit.model.finding import STEP_LENGTHS, Evidence, Saving
+from profilerkit.model.finding import STEP_LENGTHS, Evidence
 from profilerkit.model.step import PARTS, SlowSteps, StepTimes, within
 from profilerkit.rules.api import (
     SMALLEST_SAVING,
@@ -73,6 +75,8 @@ class UnevenSteps(Rule, frozen=True):
             cause = f"{format_ratio(slow.coverage)} of that is in one part: {within(PARTS[slow.part][1])}."
         if slow.count == 1:
             cause += f" One step of {facts.steps.steady} does not show how often it comes."
+        expected = bound * (slow.coverage or 0.0)
+        is_single = slow.count == 1 and facts.steps.steady < STEPS_FOR_HIGH
         return fired(
             facts,
             bound=None,
@@ -80,32 +84,22 @@ class UnevenSteps(Rule, frozen=True):
             why=f"{cause} The mean step is {format_ns(times.mean)}, the median {format_ns(times.median)}.",
             evidence=_evidence(facts, times, slow),
             at_most="medium",
-            saving=self._saving(facts, slow, bound),
+            saving=saving(expected, bound) if expected >= SMALLEST_SAVING and not is_single else None,
             confirm="The slow steps must be gone from the per-step figure.",
         )
-
-    def _saving(self, facts: Facts, slow: SlowSteps, bound: float) -> Saving | None:
-        if slow.count == 1 and facts.steps.steady < STEPS_FOR_HIGH:
-            return None
-        expected = bound * (slow.coverage or 0.0)
-        return saving(expected, bound) if expected >= SMALLEST_SAVING else None
 
 
 def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence, ...]:
     """Of the slow steps, then of all."""
-
-    def row(label: str, value: float | None, unit: str, n: int | None = None) -> Evidence:
-        return facts.evidence(label, value, unit, "length of the steps", "derived", n=n, behind=(STEP_LENGTHS,))
-
-    steady = facts.steps.steady
-    excess = row("Time of a slow step beyond the others, mean", slow.excess_ns, "ns", slow.count)
+    row = partial(facts.evidence, origin="length of the steps", source="derived", behind=(STEP_LENGTHS,))
+    excess = row("Time of a slow step beyond the others, mean", slow.excess_ns, "ns", n=slow.count)
     return (
         revise(excess, steps=(slow.first, slow.last)),
-        row("Steps from one to the next", slow.period or None, "count", slow.count),
-        row("Share of that time in one part", slow.coverage, "ratio"),
-        row("Coefficient of variation of the steps", times.cv_ratio or 0.0, "ratio", steady),
-        row("Step time, mean", times.mean, "ns", steady),
-        row("Step time, median", times.median, "ns", steady),
+        row("Steps from one to the next", slow.period or None, "count", n=slow.count),
+        row("Share of that time in one part", slow.coverage, "ratio", n=None),
+        row("Coefficient of variation of the steps", times.cv_ratio or 0.0, "ratio"),
+        row("Step time, mean", times.mean, "ns"),
+        row("Step time, median", times.median, "ns"),
     )
 
 

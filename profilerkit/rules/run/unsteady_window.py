@@ -52,34 +52,20 @@ class UnsteadyWindow(Rule, frozen=True):
     def _cold(self, facts: Facts) -> list[Finding]:
         if facts.cold is None or facts.cold.share < self.cold_share:
             return []
-        return [
-            finding_for(
-                facts,
-                bound=None,
-                title=f"First-use work takes {format_ratio(facts.cold.share)} of the window",
-                why="Modules are loaded, memory is set up and graphs are captured once; later steps do without.",
-                evidence=(
-                    Evidence(
-                        "First-use work, share of the window",
-                        facts.cold.share,
-                        "ratio",
-                        "derived",
-                        "the calls below, and others like them",
-                    ),
-                    *(
-                        Evidence(
-                            name,
-                            duration,
-                            "ns",
-                            "measured",
-                            "slow launches, which load modules lazily" if "Launch" in name else "slow runtime calls",
-                        )
-                        for name, duration in facts.cold.calls
-                    ),
-                ),
-                at_most="high",
-            )
-        ]
+        share, origin = facts.cold.share, "the calls below, and others like them"
+        evidence = [Evidence("First-use work, share of the window", share, "ratio", "derived", origin)]
+        for name, duration in facts.cold.calls:
+            origin = "slow launches, which load modules lazily" if "Launch" in name else "slow runtime calls"
+            evidence.append(Evidence(name, duration, "ns", "measured", origin))
+        found = finding_for(
+            facts,
+            bound=None,
+            title=f"First-use work takes {format_ratio(share)} of the window",
+            why="Modules are loaded, memory is set up and graphs are captured once; later steps do without.",
+            evidence=tuple(evidence),
+            at_most="high",
+        )
+        return [found]
 
     def _short(self, facts: Facts) -> list[Finding]:
         if facts.steps.steady >= self.fewest_steps:
@@ -90,16 +76,7 @@ class UnsteadyWindow(Rule, frozen=True):
             title = "Nothing marks a step in the recording"
         elif count > steady:
             title = f"Only {steady} of {count} recorded steps {'are' if steady != 1 else 'is'} steady"
-        return [
-            finding_for(
-                facts,
-                bound=None,
-                title=title,
-                why=f"{used_steps(facts)}. Confidence is capped below {self.fewest_steps} steps, because one odd step "
-                "moves every share.",
-                evidence=(
-                    Evidence("Steady steps", steady, "count", "measured", facts.steps.found_by, behind=(STEP_LENGTHS,)),
-                ),
-                at_most="high",
-            )
-        ]
+        row = Evidence("Steady steps", steady, "count", "measured", facts.steps.found_by, behind=(STEP_LENGTHS,))
+        why = f"Confidence is capped below {self.fewest_steps} steps, because one odd step moves every share."
+        why = f"{used_steps(facts)}. {why}"
+        return [finding_for(facts, bound=None, title=title, why=why, evidence=(row,), at_most="high")]
