@@ -6,7 +6,7 @@ from typing import Literal
 from profilerkit.analysis.parts import NAMED_PAUSES
 from profilerkit.model.change import revise
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Source, in_order
-from profilerkit.model.ledger import Cost, CostSource, FixValue, Ledger, LedgerEntry, LostTime
+from profilerkit.model.ledger import Cost, FixValue, Ledger, LostTime
 from profilerkit.model.report import Report
 from profilerkit.model.step import Part, taken_share
 
@@ -101,28 +101,22 @@ def _inside(report: Report, in_steps: Sequence[float], factor: float, booked: Se
             hours[part.part] = hours.get(part.part, 0.0) + part.share * time_ns * factor / _NS_PER_HOUR
             sources.setdefault(part.part, ["estimated" if factor > 1 else "derived"]).append(part.source)
     return tuple(
-        LostTime(cause=cause, inside=True, hours=value, share=0.0, source=_weakest(sources[cause]))
+        LostTime(
+            cause=cause, inside=True, hours=value, share=0.0, source=max(sources[cause], key=SOURCES_BY_STRENGTH.index)
+        )
         for cause, value in hours.items()
     )
 
 
-def _weakest(sources: Sequence[Source]) -> Source:
-    return max(sources, key=SOURCES_BY_STRENGTH.index)
-
-
 def _outside(ledger: Ledger, ranks: int) -> tuple[LostTime, ...]:
     """Return what the run spent outside of its steps; the told rank stands for all."""
-
-    def source(entry: LedgerEntry) -> CostSource:
-        return entry.source if ranks == 1 else "estimated"
-
     return tuple(
         LostTime(
             cause=entry.entry,
             inside=False,
             hours=entry.share * _wall_ns(ledger) * ranks / _NS_PER_HOUR,
             share=0.0,
-            source=source(entry),
+            source=entry.source if ranks == 1 else "estimated",
         )
         for entry in ledger.entries
         if entry.stage != "steps" and entry.entry not in _USEFUL

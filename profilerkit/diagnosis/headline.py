@@ -229,16 +229,13 @@ def _without_saving(facts: Facts, outcomes: Sequence[Outcome]) -> str:
     aside = "Suppressed findings aside, " if most_suppressed(outcomes) >= CONTENDER_SAVING else ""
     known = [entry for entry in best_per_bound(outcomes).values() if entry.finding.fix is not None]
     most = max((entry.expected for entry in known), default=0.0)
+    lacks_data = any(row.rule == Fp32Matmul.code and row.status == "missing_data" for row in outcomes)
     if most >= CONTENDER_SAVING:
         said = f"the best fix is expected to save {format_ratio(most)} of {judged(facts)}."
     elif any(finding.saving is None and finding.fix and finding.bound for row in outcomes for finding in row.findings):
         said = "the fixes named here could not be priced."
-    elif facts.math is not None and facts.math.wide_share >= _MOST and _lacks_data(outcomes, Fp32Matmul.code):
+    elif facts.math is not None and facts.math.wide_share >= _MOST and lacks_data:
         said = "the saving of a lower precision is not known."
     else:
         said = f"no fix that is known here reaches 5 % of {judged(facts)}."
     return f"{aside}{said}" if aside else f"{said[0].upper()}{said[1:]}"
-
-
-def _lacks_data(outcomes: Sequence[Outcome], rule: str) -> bool:
-    return any(outcome.rule == rule and outcome.status == "missing_data" for outcome in outcomes)

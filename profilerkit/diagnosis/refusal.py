@@ -130,7 +130,7 @@ def _too_little(facts: Facts) -> Verdict | None:
     if facts.mode == "cpu" and facts.trace_read and not facts.share("compute.", "over.", "comm.", "input.", "mem."):
         said = "No operator and no kernel was recorded"
     elif facts.steps.found_by == WHOLE_TRACE and count < FEWEST_EVENTS:
-        said = f"Only {count} device event{'s' if count > 1 else ''} {'were' if count > 1 else 'was'} recorded"
+        said = f"Only {count} device events were recorded" if count > 1 else "Only 1 device event was recorded"
         said = said if count else "No device event was recorded"
     else:
         return None
@@ -214,36 +214,19 @@ def what_to_record(facts: Facts) -> tuple[str, str]:
 
 def unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
     """The bound that ``part`` is of, which takes ``share`` of the step and of which no rule says what it could save."""
-    bound = FAMILY_BOUND.get(family_of(part))
-    if bound is None:
-        return inconclusive(_unpriced(facts, part, share), _look_at(facts, part))
-    if part == "comm.skew":
-        return likely(
-            facts,
-            bound,
-            f"Ranks wait {format_ratio(share)} of {judged(facts)} for each other, none provably late",
-            "Record 10 steps of every rank, and look for work that differs by step and rank.",
-        )
-    if part.startswith("comm."):
-        first = to_divide(facts)
-        return likely(
-            facts,
-            bound,
-            f"{whose(facts)}{format_ratio(share)} of {judged(facts)} is communication that nothing could overlap",
-            f"{first}: waiting for a late rank and transfer look the same here."
-            if first
-            else "Compare the bus bandwidth with the link's: the transfers may be slow.",
-        )
-    return likely(facts, bound, _unpriced(facts, part, share), _look_at(facts, part))
-
-
-def _unpriced(facts: Facts, part: str, share: float) -> str:
-    return f"{whose(facts)}{PARTS[part][1]}: {format_ratio(share)} of {judged(facts)}"
-
-
-def _look_at(facts: Facts, part: str) -> str:
+    bound, taken = FAMILY_BOUND.get(family_of(part)), f"{format_ratio(share)} of {judged(facts)}"
     time = f"{format_ns(facts.time_ns(part))} of {each(facts, format_ns(facts.mean_step_ns or 0.0))}"
-    return f"No fix for it is known here: look by hand at these {time}."
+    said = f"{whose(facts)}{PARTS[part][1]}: {taken}"
+    settled_by = f"No fix for it is known here: look by hand at these {time}."
+    if part == "comm.skew":
+        said = f"Ranks wait {taken} for each other, none provably late"
+        settled_by = "Record 10 steps of every rank, and look for work that differs by step and rank."
+    elif part.startswith("comm."):
+        said = f"{whose(facts)}{taken} is communication that nothing could overlap"
+        settled_by = "Compare the bus bandwidth with the link's: the transfers may be slow."
+        if first := to_divide(facts):
+            settled_by = f"{first}: waiting for a late rank and transfer look the same here."
+    return inconclusive(said, settled_by) if bound is None else likely(facts, bound, said, settled_by)
 
 
 def unexplained_share(facts: Facts) -> float:
@@ -317,9 +300,7 @@ def _likely(bound: Bound, sure: Confidence, headline: str, refuted_by: str) -> V
 
 
 def _devices(logs: LogFacts) -> str:
-    """Return what the samplers saw of the devices; empty without any."""
-    if not sum(logs.devices):
-        return ""
+    """Return what the samplers saw of the devices."""
     who, verb = _who(logs.devices)
     if use := logs.of_devices("gpu.utilization"):
         if 0 < (used := len(logs.rests)) < len(use):
@@ -355,8 +336,6 @@ def _mean(series: Sequence[Series]) -> float:
 
 
 def _memory(snapshots: Sequence[MemorySnapshot]) -> str:
-    if not snapshots:
-        return ""
     largest = max(snapshots, key=lambda one: one.peak_bytes or one.in_use_bytes)
     total = largest.in_use_bytes if largest.peak_bytes is None else largest.peak_bytes
     line = next((row for row in largest.live if row.line is not None), None)
@@ -369,12 +348,9 @@ def _memory(snapshots: Sequence[MemorySnapshot]) -> str:
 
 def verdict_on_dumps(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     """No bound: dumps hold when collectives were issued, and nothing of what the time between them went into."""
-    fired = next((finding.title for _, finding in in_order(outcomes)), None)
-    return (
-        inconclusive(fired, _WHY, RECORD)
-        if fired is not None
-        else inconclusive(_seen(facts), f"{_STEPS} of every rank.", RECORD)
-    )
+    if (fired := next((finding.title for _, finding in in_order(outcomes)), None)) is not None:
+        return inconclusive(fired, _WHY, RECORD)
+    return inconclusive(_seen(facts), f"{_STEPS} of every rank.", RECORD)
 
 
 def _seen(facts: Facts) -> str:

@@ -202,7 +202,9 @@ def _fixes(chosen: Sequence[Priced], together: Joint, now_ns: float) -> tuple[Af
         more = min(saved + scales[place] * gain, bound) if steps else 0.0
         saved = max(saved, _expected(chosen[place]), more)
         steps.append(saved)
-    fair = _fair(chosen, together, saved)
+    # What is saved in the run's steps, divided as the traced steps divide it where that is known.
+    weights = [max(entry.scale * value, 0.0) for entry, value in zip(chosen, together.fair or (), strict=False)]
+    whole = sum(weights)
     return tuple(
         AfterFix(
             rule=chosen[place].rule,
@@ -210,17 +212,10 @@ def _fixes(chosen: Sequence[Priced], together: Joint, now_ns: float) -> tuple[Af
             step_ns=now_ns * (1.0 - after),
             saving=after,
             alone=_expected(chosen[place]),
-            fair=None if fair is None else fair[place],
+            fair=saved * weights[place] / whole if whole else None,
         )
         for place, after in zip(together.order, steps, strict=True)
     )
-
-
-def _fair(chosen: Sequence[Priced], together: Joint, saved: float) -> tuple[float, ...] | None:
-    """What is saved in the run's steps, divided as the traced steps divide it; ``None`` where these save nothing."""
-    weights = [max(entry.scale * value, 0.0) for entry, value in zip(chosen, together.fair, strict=True)]
-    whole = sum(weights)
-    return tuple(saved * weight / whole for weight in weights) if whole else None
 
 
 def _told(replay: ReplayFacts) -> Replay:
@@ -271,11 +266,8 @@ def best_per_bound(outcomes: Sequence[Outcome], *, suppressed: bool = False) -> 
             if finding.bound is None or finding.saving is None:
                 continue
             known = best.get(finding.bound)
-            better = known is None or (finding.saving.expected, finding.fix is not None) > (
-                known.expected,
-                known.finding.fix is not None,
-            )
-            if better:
+            worth = (finding.saving.expected, finding.fix is not None)
+            if known is None or worth > (known.expected, known.finding.fix is not None):
                 aside = outcome if outcome.suppressed else None
                 best[finding.bound] = Best(finding.bound, outcome.rule, finding, finding.saving, aside)
     return best
@@ -290,10 +282,11 @@ def joined(facts: Facts, outcomes: Sequence[Outcome], best: dict[Bound, Best]) -
 
 
 def _joined(facts: Facts, outcomes: Sequence[Outcome], best: Best) -> Best:
-    own = [
-        revise(row, findings=tuple(f for f in row.findings if f.bound == best.bound and _is_replayed(f)))
-        for row in outcomes
-    ]
+    own = []
+    for row in outcomes:
+        mine = [finding for finding in row.findings if finding.bound == best.bound]
+        replayed = tuple(finding for finding in mine if finding.saving and finding.saving.method == "replay")
+        own.append(revise(row, findings=replayed))
     if sum(bool(row.findings) for row in own) < 2:
         return best
     together = waterfall(facts, own)
@@ -312,20 +305,12 @@ def _joined(facts: Facts, outcomes: Sequence[Outcome], best: Best) -> Best:
     return revise(best, saving=saving, fixes=len(together.fixes))
 
 
-def _is_replayed(finding: Finding) -> bool:
-    return finding.saving is not None and finding.saving.method == "replay"
-
-
 def best_fix(outcomes: Sequence[Outcome], best: Best) -> Saving:
     """What the best fix for a bound saves: where its best finding leaves the fix to other rules, the best of theirs."""
     if best.finding.fix is not None or best.fixes > 1:
         return best.saving
-    fixed = [
-        finding.saving
-        for outcome in outcomes
-        for finding in outcome.findings
-        if finding.bound == best.bound and finding.saving is not None and finding.fix is not None
-    ]
+    found = [finding for outcome in outcomes for finding in outcome.findings if finding.bound == best.bound]
+    fixed = [finding.saving for finding in found if finding.saving is not None and finding.fix is not None]
     return max(fixed, key=lambda saving: saving.expected, default=best.saving)
 
 

@@ -62,14 +62,27 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     What was suppressed bounds the run all the same: set aside are its saving and its fix, not the fact. Where much of
     the step is unexplained, the bound that is named is likely, and no more.
     """
-    if facts.logs is not None and facts.logs.alone:
-        return _with_scope(facts, outcomes, verdict_on_logs(facts.logs, facts, outcomes), {})
-    if facts.by_dumps:
-        return _with_scope(facts, outcomes, verdict_on_dumps(facts, outcomes), {})
-    refused = refusal(facts)
-    if refused is not None:
-        return _with_scope(facts, outcomes, refused, {})
-    best = joined(facts, outcomes, best_per_bound(outcomes))
+    logs = facts.logs if facts.logs is not None and facts.logs.alone else None
+    refused = verdict_on_dumps(facts, outcomes) if facts.by_dumps else refusal(facts) if logs is None else None
+    if logs is not None:
+        refused = verdict_on_logs(logs, facts, outcomes)
+    best = {} if refused is not None else joined(facts, outcomes, best_per_bound(outcomes))
+    verdict = refused if refused is not None else _found(facts, outcomes, best)
+    rank = None if verdict.bound == "comm-bound" else late_rank(facts)
+    others = [bound for bound in BOUND_FAMILY if bound != verdict.bound and bound not in verdict.contenders]
+    if verdict.bound == "inconclusive" or logs is not None:
+        others = []
+    return revise(
+        verdict,
+        rank=rank,
+        confidence="low" if rank is not None and is_likely(facts) else verdict.confidence,
+        ruled_out=tuple(ruled_out(facts, outcomes, bound, best.get(bound)) for bound in others),
+        consequence=consequence(facts, outcomes, verdict, best.get(verdict.bound)),
+    )
+
+
+def _found(facts: Facts, outcomes: Sequence[Outcome], best: dict[Bound, Best]) -> Verdict:
+    """Return the verdict of a recording that can settle one; ``best`` is of the findings that were not set aside."""
     with_aside = best_per_bound(outcomes, suppressed=True)
     more = {bound: entry for bound, entry in best.items() if entry.expected >= with_aside[bound].expected}
     known = _ranked(with_aside | more)
@@ -78,20 +91,19 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     unexplained = unexplained_share(facts)
     if not facts.trace_read and facts.steps.steady < FEWEST_TIMED and held < MOST_OF_THE_STEP:
         few = f"{facts.steps.steady} timed step{'s' if facts.steps.steady > 1 else ''}"
-        return _with_scope(facts, outcomes, inconclusive(f"{few} cannot settle a bound", *what_to_record(facts)), best)
+        return inconclusive(f"{few} cannot settle a bound", *what_to_record(facts))
     # Without a trace most of a step is bound to be unexplained; what the timers measured stands all the same.
     hidden = unexplained >= LARGEST_UNPRICED and (facts.trace_read or most < NAMED_SAVING)
     if hidden and (unexplained > most if shows_idle_device(facts) else most < NAMED_SAVING):
-        return _with_scope(facts, outcomes, unexplained_verdict(facts), best)
+        return unexplained_verdict(facts)
     if most >= NAMED_SAVING:
         own = best.get(known[0].bound)
         verdict = _named(facts, known[0], known[1:], best)
         if hidden:
             helps, command = what_to_record(facts)
             verdict = revise(verdict, confidence="low", refuted_by=helps, command=command)
-        return _with_scope(facts, outcomes, revise(verdict, saving=best_fix(outcomes, own) if own else None), best)
-    verdict = _unnamed(facts, _ranked(best), outcomes)
-    return _with_scope(facts, outcomes, verdict, best)
+        return revise(verdict, saving=best_fix(outcomes, own) if own else None)
+    return _unnamed(facts, _ranked(best), outcomes)
 
 
 def _ranked(best: dict[Bound, Best]) -> list[Best]:
@@ -132,12 +144,11 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
     # Before what no rule prices: among such steps a rule that could price it keeps silent as well.
     largest = max(BOUND_FAMILY, key=lambda bound: _lost(facts, bound))
     if not ranked and _lost(facts, largest) >= NAMED_SAVING and relative_error(facts) >= NOISY_STEPS:
-        return likely(
-            facts,
-            largest,
-            f"The {facts.steps.steady} steady steps differ too much to name a saving",
-            record_enough(facts, f"record about {_steps_to_settle(facts)} like these"),
-        )
+        said = f"The {facts.steps.steady} steady steps differ too much to name a saving"
+        # The error of the step time falls with the root of their number.
+        needed = facts.steps.steady * (relative_error(facts) / NOISY_STEPS) ** 2
+        more = math.ceil(needed / ENOUGH_STEPS) * ENOUGH_STEPS + ENOUGH_STEPS
+        return likely(facts, largest, said, record_enough(facts, f"record about {more} like these"))
     unpriced, share = largest_unpriced(facts, priced_parts(outcomes))
     if share >= LARGEST_UNPRICED:
         return unpriced_verdict(facts, unpriced, share)
@@ -175,19 +186,9 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
 
 def _lost(facts: Facts, bound: Bound) -> float:
     """Return the share of the step that a family takes without computing."""
-    match bound:
-        case "compute-bound":
-            return 0.0
-        case "memory-bound":
-            return facts.share("mem.alloc")
-        case _:
-            return facts.family(BOUND_FAMILY[bound])
-
-
-def _steps_to_settle(facts: Facts) -> int:
-    """Steps that leave the step time an error below ``NOISY_STEPS``: it falls with the root of their number."""
-    needed = facts.steps.steady * (relative_error(facts) / NOISY_STEPS) ** 2
-    return math.ceil(needed / ENOUGH_STEPS) * ENOUGH_STEPS + ENOUGH_STEPS
+    if bound == "compute-bound":
+        return 0.0
+    return facts.share("mem.alloc") if bound == "memory-bound" else facts.family(BOUND_FAMILY[bound])
 
 
 def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
@@ -235,18 +236,3 @@ def _its(facts: Facts) -> str:
     """Whose step it is: the late rank's, if there is one."""
     late = late_rank(facts)
     return "the" if late is None else f"rank {late}'s"
-
-
-def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: dict[Bound, Best]) -> Verdict:
-    """Add what rules the other bounds out, and the line of scope under the headline."""
-    others = [bound for bound in BOUND_FAMILY if bound != verdict.bound and bound not in verdict.contenders]
-    rank = None if verdict.bound == "comm-bound" else late_rank(facts)
-    return revise(
-        verdict,
-        rank=rank,
-        confidence="low" if rank is not None and is_likely(facts) else verdict.confidence,
-        ruled_out=tuple(ruled_out(facts, outcomes, bound, best.get(bound)) for bound in others)
-        if verdict.bound != "inconclusive" and not (facts.logs is not None and facts.logs.alone)
-        else (),
-        consequence=consequence(facts, outcomes, verdict, best.get(verdict.bound)),
-    )
