@@ -110,22 +110,15 @@ _NOTHING_NS = 100_000
 
 
 class SkippedBatches(msgspec.Struct, frozen=True):
-    """Batches that were fetched in a row and dropped before the first one that trained."""
+    """Batches that were fetched in a row and dropped before the first one that trained.
+
+    ``ratio`` is their share of the time from their first one to the end of the run.
+    """
 
     count: int
-    start_ns: int
     end_ns: int
-    until_ns: int
-
-    @property
-    def time_ns(self) -> int:
-        """What they took, ns."""
-        return self.end_ns - self.start_ns
-
-    @property
-    def ratio(self) -> float:
-        """Their share of the time from their first one to the end of the run."""
-        return self.time_ns / max(self.until_ns - self.start_ns, 1)
+    time_ns: int
+    ratio: float
 
 
 def skipped_batches(events: Events) -> SkippedBatches | None:
@@ -146,7 +139,9 @@ def skipped_batches(events: Events) -> SkippedBatches | None:
     between = fetches.start[1 : count + 1] - fetches.end[:count]
     if float(np.median(between)) > _NOTHING_NS:
         return None
-    return SkippedBatches(count, int(fetches.start[0]), int(fetches.start[count]), int(events["start"].max()))
+    start_ns, end_ns = int(fetches.start[0]), int(fetches.start[count])
+    time_ns = end_ns - start_ns
+    return SkippedBatches(count, end_ns, time_ns, time_ns / max(int(events["start"].max()) - start_ns, 1))
 
 
 #: What has a name of its own and is no part of an evaluation.
@@ -307,7 +302,9 @@ def _whole_passes(fetches: Timed, group: I64, marks: int) -> Timed:
     whole = ended & ((stop + 1 < behind) | at_end)
     broken = (stop < behind) & first[at]
     # Some loops know the length of a loader and never ask it for more: the group's last fetches are the training's.
-    left = np.where(at_end, 0, _usual_fetches(first | last, group))
+    groups, where, counts = np.unique(group, return_inverse=True, return_counts=True)
+    amid = np.bincount(where, weights=first | last, minlength=len(groups)) == 0
+    left = np.where(at_end, 0, int(np.median(counts[amid])) if amid.any() else count)
     open_ended = (stop == behind) & (at_end | (group[begin] > 0))
     final = np.where(ended, stop, np.where(open_ended, stop - 1 - left, stop - 1))
     batches = final - begin + np.where(ended, 0, 1)
@@ -315,10 +312,3 @@ def _whole_passes(fetches: Timed, group: I64, marks: int) -> Timed:
     keep = ((whole | broken) & (batches >= fewest)) | (open_ended & (batches >= _FEWEST_OPEN))
     begin, final = begin[keep], final[keep]
     return Timed(fetches.start[begin], fetches.end[final], np.zeros(len(begin), dtype=np.int64))
-
-
-def _usual_fetches(edges: Mask, group: I64) -> int:
-    """How many fetches feed a backward pass amid an epoch: the median of the groups without an edge of one."""
-    groups, where, counts = np.unique(group, return_inverse=True, return_counts=True)
-    amid = np.bincount(where, weights=edges, minlength=len(groups)) == 0
-    return int(np.median(counts[amid])) if amid.any() else len(group)

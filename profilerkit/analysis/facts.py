@@ -46,8 +46,8 @@ from profilerkit.model.report import HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, Rank
 from profilerkit.rundir.ending import Ending
-from profilerkit.rundir.layout import RIVAL, NoKernels, RankMeta
-from profilerkit.rundir.reader import RankRecord, RunRecord
+from profilerkit.rundir.layout import RIVAL, NoKernels
+from profilerkit.rundir.reader import RunRecord
 from profilerkit.trace.columns import Recorder
 
 #: A part is of one step where the others have less than this ratio of its share of all (a choice: recorded allocations
@@ -134,21 +134,10 @@ class Facts:
     #: What was read of the judged rank.
     chosen = _member(lambda facts: facts.job.ranks[judged_of(facts.job, facts.timed, facts._told)])
 
-    @property
-    def trace(self) -> TraceFacts | None:
-        """The judged rank's trace."""
-        return self.chosen.trace
-
-    @property
-    def record(self) -> RankRecord | None:
-        """The judged rank's record."""
-        return self.chosen.record
-
-    @property
-    def meta(self) -> RankMeta | None:
-        """What the judged rank's record says of its process."""
-        return self.record.meta if self.record else None
-
+    trace = _of_rank(lambda rank: rank.trace)
+    record = _of_rank(lambda rank: rank.record)
+    #: What the judged rank's record says of its process.
+    meta = _of_rank(lambda rank: rank.record.meta if rank.record else None)
     #: Every rank that was read.
     ranks = _member(lambda facts: all_ranks(facts.job))
 
@@ -238,11 +227,8 @@ class Facts:
     workers = _of_rank(lambda rank: rank.workers)
     stalls = _of_rank(lambda rank: rank.stalls)
 
-    @cached_property
-    def step_ns(self) -> float | None:
-        """Median steady step, ns; ``None`` if there is none."""
-        time = self.chosen.steps.time_ns
-        return float(time.median) if time else None
+    #: Median steady step, ns; ``None`` if there is none.
+    step_ns = _of_rank(lambda rank: float(rank.steps.time_ns.median) if rank.steps.time_ns else None)
 
     @cached_property
     def step_series(self) -> tuple[StepSeries, ...]:
@@ -341,14 +327,11 @@ class Facts:
         lambda facts: facts.trace.shares(facts.trace.partition.alone) if facts.trace else {}
     )
 
-    @cached_property
-    def hidden(self) -> Mapping[str, float]:
-        """Part to the share in which the host was held up by it while the device communicated or copied.
-
-        A fix of it shows only once that transfer is gone as well.
-        """
-        return self.trace.shares(self.trace.partition.hidden) if self.trace else {}
-
+    #: Part to the share in which the host was held up by it while the device communicated or copied: a fix of it shows
+    #: only once that transfer is gone as well.
+    hidden: cached_property[Mapping[str, float]] = _member(
+        lambda facts: facts.trace.shares(facts.trace.partition.hidden) if facts.trace else {}
+    )
     #: Of batches, from pageable memory; ``None`` without device events, and so ``pinned`` and ``small_copies``.
     copies = _of_trace(lambda trace: trace.copies)
     #: The same from pinned memory, or such as the trace does not name.

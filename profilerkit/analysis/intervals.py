@@ -27,15 +27,10 @@ class Spans(msgspec.Struct, frozen=True):
         return int((self.end - self.start).sum())
 
 
-class Segments(msgspec.Struct, frozen=True):
+class Segments(Spans, frozen=True):
     """Disjoint labelled intervals, sorted by start; ``label`` is ``(n,)`` int64, ``NO_LABEL`` for none."""
 
-    start: I64
-    end: I64
     label: I64
-
-    def __len__(self) -> int:
-        return len(self.start)
 
     def only(self, *labels: int) -> Spans:
         """The intervals that carry any of ``labels``."""
@@ -108,7 +103,9 @@ def index_at(spans: Spans, instants: I64) -> I64:
     """``(n,)`` index of the interval that each instant lies in, -1 for none; the intervals are disjoint and sorted."""
     if not len(spans):
         return np.full(len(instants), -1, dtype=np.int64)
-    return _index_at(spans.start, spans.end, instants)
+    index = np.searchsorted(spans.start, instants, side="right") - 1
+    inside = (index >= 0) & (instants < spans.end[np.maximum(index, 0)])
+    return np.where(inside, index, -1)
 
 
 def time_within(spans: Spans, start: I64, end: I64) -> I64:
@@ -138,9 +135,7 @@ def positive(start: I64, end: I64) -> Spans:
 
 def clip(spans: Spans, low_ns: int, high_ns: int) -> Spans:
     """The part of ``spans`` inside [low, high)."""
-    start, end = np.maximum(spans.start, low_ns), np.minimum(spans.end, high_ns)
-    keep = end > start
-    return Spans(start[keep], end[keep])
+    return positive(np.maximum(spans.start, low_ns), np.minimum(spans.end, high_ns))
 
 
 def with_label(spans: Spans, label: int) -> Segments:
@@ -226,12 +221,12 @@ def paint(window: Spans, layers: Sequence[Segments]) -> Segments:
     cuts = [window.start, window.end, *(edge for layer in layers for edge in (layer.start, layer.end))]
     edges = _distinct(np.clip(np.concatenate(cuts), low, high))
     left, right = edges[:-1], edges[1:]
-    inside = _index_at(window.start, window.end, left)
+    inside = index_at(window, left)
     left, right, inside = left[inside >= 0], right[inside >= 0], inside[inside >= 0]
     label = np.full(len(left), NO_LABEL, dtype=np.int64)
     for layer in layers:
         open_rows = np.flatnonzero(label == NO_LABEL)
-        at = _index_at(layer.start, layer.end, left[open_rows])
+        at = index_at(layer, left[open_rows])
         label[open_rows] = np.where(at >= 0, layer.label[np.maximum(at, 0)], NO_LABEL)
     return _merge_same(left, right, label, inside)
 
@@ -248,13 +243,6 @@ def _distinct(instants: I64) -> I64:
     """
     ordered = np.sort(instants, kind="stable")
     return ordered[np.r_[True, ordered[1:] != ordered[:-1]]]
-
-
-def _index_at(start: I64, end: I64, instants: I64) -> I64:
-    """Index of the interval that covers each instant, -1 where none does."""
-    index = np.searchsorted(start, instants, side="right") - 1
-    covered = (index >= 0) & (instants < end[np.maximum(index, 0)])
-    return np.where(covered, index, -1)
 
 
 def _merge_same(start: I64, end: I64, label: I64, piece: I64 | None = None) -> Segments:

@@ -43,12 +43,16 @@ def live_of(run: RunRecord, states: Mapping[int, RankState], report: Report | No
     first = max(ranks, key=lambda rank: (rank.steps, -rank.rank), default=None)
     log = logs[first.rank] if first is not None else None
     recent = _recent(first.rank, log) if first is not None and log is not None else None
-    heard = _last_step_ns(run.ranks, logs)
+    clocks = [(entry.clock, logs[entry.rank]) for entry in run.ranks]
+    ends = [clock.unix_ns(int(log.stop.max())) for clock, log in clocks if clock is not None and log is not None]
+    heard = max(ends, default=None)
+    until = heard if is_over else now_unix_ns
+    started = min((entry.meta.anchor_unix_ns for entry in run.ranks if entry.meta is not None), default=None)
     closed = [window for entry in run.ranks for window, _ in entry.windows if window.ok and window.kind == "scheduled"]
     return Live(
         world_size=run.manifest.world_size if run.manifest is not None else None,
         ranks=ranks,
-        running_ns=_running_ns(run.ranks, heard if is_over else now_unix_ns),
+        running_ns=None if started is None or until is None else max(until - started, 0),
         quiet_ns=None if heard is None or is_over else max(now_unix_ns - heard, 0),
         recent=recent,
         late=(*_late_by_timers(report), *_behind(ranks, states, recent)),
@@ -133,23 +137,6 @@ def _recent(rank: int, log: StepLog) -> Recent | None:
         trend=tuple(round(median(group)) for group in groups),
         trend_steps=len(all_judged),
     )
-
-
-def _last_step_ns(ranks: Sequence[RankRecord], logs: Mapping[int, StepLog | None]) -> int | None:
-    """When the last step of any rank ended, ns since the epoch; ``None`` where no clock tells."""
-    ends = []
-    for entry in ranks:
-        log = logs[entry.rank]
-        if log is not None and entry.clock is not None:
-            ends.append(entry.clock.unix_ns(int(log.stop.max())))
-    return max(ends, default=None)
-
-
-def _running_ns(ranks: Sequence[RankRecord], until_unix_ns: int | None) -> int | None:
-    started = [entry.meta.anchor_unix_ns for entry in ranks if entry.meta is not None]
-    if not started or until_unix_ns is None:
-        return None
-    return max(until_unix_ns - min(started), 0)
 
 
 def _late_by_timers(report: Report | None) -> Iterator[Late]:

@@ -10,7 +10,7 @@ from profilerkit.analysis.communication.table import TRANSFER
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT
 from profilerkit.analysis.host.gaps import in_order
 from profilerkit.analysis.host.names import HostNames, backward_threads, is_feeding_phase, main_thread, phase_leaf
-from profilerkit.analysis.intervals import I64, Segments, Spans, intersect, with_label
+from profilerkit.analysis.intervals import I64, Spans, intersect, with_label
 from profilerkit.analysis.partition import judged_device_rows
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
@@ -31,13 +31,6 @@ from profilerkit.trace.columns import Bools, Category, TraceColumns, TraceMeta
 MOST_ROWS = 20
 
 _WAIT, _COLLECTION = "wait for a batch", "garbage collection"
-
-
-def timed_parts(rank: RankFacts) -> tuple[str, ...]:
-    """The parts of the step that the timers measured themselves; the others are known from a trace alone."""
-    if rank.log is None:
-        return ()
-    return (*(WAITS if rank.log.waits_seen else ()), *LOGGED)
 
 
 def timed_events(parts: Sequence[str], rank: RankFacts, origin: str) -> RawEvents | None:
@@ -82,16 +75,13 @@ def _records(parts: Sequence[str], record: RankRecord) -> tuple[I64, I64, list[s
         found.append(collections)
         names += [_COLLECTION] * len(collections)
     phases = [texts.get(int(name_id), "phase") for name_id in named["name"]]
-    kept = [row for row, phase in enumerate(phases) if not set(_parts_of(phase)).isdisjoint(parts)]
+    # One that gets a batch counts with the waits, whichever of them is told.
+    of = [WAITS if is_feeding_phase(phase) else (LEAVES[phase_leaf(phase)],) for phase in phases]
+    kept = [row for row, own in enumerate(of) if not set(own).isdisjoint(parts)]
     found.append(named[kept])
     names += [phases[row] for row in kept]
     chosen = np.concatenate(found)
     return chosen["start"].astype(np.int64), np.maximum(chosen["dur"], 0).astype(np.int64), names
-
-
-def _parts_of(phase: str) -> tuple[str, ...]:
-    """The part of a phase by its name; one that gets a batch counts with the waits, whichever of them is told."""
-    return WAITS if is_feeding_phase(phase) else (LEAVES[phase_leaf(phase)],)
 
 
 def sampled_events(name: str, rank: RankFacts) -> RawEvents | None:
@@ -155,7 +145,12 @@ _COMMUNICATION = ("comm.skew", *TRANSFER)
 def events_of_parts(parts: Sequence[str], trace: TraceFacts, columns: TraceColumns, origin: str) -> RawEvents:
     """The longest intervals of these parts in the judged steps."""
     wanted = {*parts, *(_COMMUNICATION if set(parts) & set(_COMMUNICATION) else ())}
-    found = in_order([_intervals(trace, leaf(part)) for part in sorted(wanted)])
+    found = in_order(
+        [
+            with_label(intersect(trace.partition.segments.only(label), trace.window), label)
+            for label in map(leaf, sorted(wanted))
+        ]
+    )
     rows = longest(found.end - found.start)
     events = _Events(columns, trace)
     what = ", ".join(PARTS[part][1] for part in parts)
@@ -168,11 +163,6 @@ def events_of_parts(parts: Sequence[str], trace: TraceFacts, columns: TraceColum
         count=len(found),
         rows=tuple(events.told(LEAVES[found.label[row]], int(found.start[row]), int(found.end[row])) for row in rows),
     )
-
-
-def _intervals(trace: TraceFacts, label: int) -> Segments:
-    """When a part of the step went on, in the judged steps and cut where they meet."""
-    return with_label(intersect(trace.partition.segments.only(label), trace.window), label)
 
 
 def events_between(range_ns: tuple[int, int], trace: TraceFacts, columns: TraceColumns, origin: str) -> RawEvents:
@@ -257,7 +247,8 @@ def raw_events(evidence: Evidence, rank: RankFacts, read: Callable[[TraceMeta], 
     if not files_of(rank):
         return ()  # there are logs alone
     parts = tuple(name for name in evidence.behind if name in PARTS)
-    timed = timed_parts(rank)
+    # What the timers measured themselves; the other parts are known from a trace alone.
+    timed = () if rank.log is None else (*(WAITS if rank.log.waits_seen else ()), *LOGGED)
     found = [timed_events([name for name in parts if name in timed], rank, files_of(rank)[0])]
     found += [sampled_events(name, rank) for name in evidence.behind if name not in PARTS and name != STEP_LENGTHS]
     if STEP_LENGTHS in evidence.behind:

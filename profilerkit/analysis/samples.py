@@ -10,13 +10,12 @@ import numpy.typing as npt
 
 from profilerkit.model.change import revise
 from profilerkit.model.run import DEVICE_STRIPS, HOST_STRIPS, Series, Strip
-from profilerkit.rundir.sampled import AllocatorSample, GpuSample, HostSample, Sample
+from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
 
 _R = TypeVar("_R")
 _F64 = npt.NDArray[np.float64]
 _Gpu = list[tuple[int, GpuSample]]
 _Host = list[tuple[int, HostSample]]
-_Allocator = list[tuple[int, AllocatorSample]]
 
 #: Points of a strip at most: enough for a figure, and a few kB in the JSON (a choice).
 MOST_POINTS = 80
@@ -135,7 +134,9 @@ def signals(samples: Sequence[Sample]) -> Iterator[Signal]:
     gpu = [(sample.t_ns, sample.gpu) for sample in samples if sample.gpu is not None]
     host = [(sample.t_ns, sample.host) for sample in samples if sample.host is not None]
     allocator = [(sample.t_ns, sample.allocator) for sample in samples if sample.allocator is not None]
-    yield from (*_of_gpu(gpu), *_of_host(host), *_of_allocator(allocator))
+    yield from (*_of_gpu(gpu), *_of_host(host))
+    for field, name, unit in _ALLOCATOR_FIELDS:
+        yield from _signal(name, unit, allocator, attrgetter(field))
 
 
 def _of_gpu(gpu: _Gpu) -> Iterator[Signal]:
@@ -159,17 +160,14 @@ def _of_host(host: _Host) -> Iterator[Signal]:
         yield from _signal(name, unit, host, attrgetter(field))
     yield from _rate("host.process_read", "bytes_per_s", host, lambda record: record.read_bytes)
     yield from _rate("host.process_write", "bytes_per_s", host, lambda record: record.write_bytes)
-    first = next((kills for _, record in host if (kills := record.cgroup_oom_kills) is not None), 0)
-    yield from _signal("host.oom_kills", "count", host, lambda record: _less(record.cgroup_oom_kills, first))
+    kills = [(t_ns, record.cgroup_oom_kills) for t_ns, record in host if record.cgroup_oom_kills is not None]
+    yield from _signal("host.oom_kills", "count", kills, lambda count: max(count - kills[0][1], 0))
     yield from _signal("host.workers", "count", host, lambda record: len(record.workers) or None)
     yield from _signal("host.worker_cores", "cores", host, lambda record: _worker_cores(record, sum))
     yield from _signal("host.busiest_worker", "cores", host, lambda record: _worker_cores(record, max))
-    yield from _signal("host.worker_memory", "bytes", host, _worker_memory)
-
-
-def _of_allocator(allocator: _Allocator) -> Iterator[Signal]:
-    for field, name, unit in _ALLOCATOR_FIELDS:
-        yield from _signal(name, unit, allocator, attrgetter(field))
+    # What they share counts in each.
+    together = [(t_ns, [worker.rss_bytes for worker in record.workers]) for t_ns, record in host if record.workers]
+    yield from _signal("host.worker_memory", "bytes", together, sum)
 
 
 def _signal(
@@ -204,18 +202,9 @@ def _of_limit(record: GpuSample) -> float | None:
     return record.power_mw / record.power_limit_mw
 
 
-def _less(value: int | None, start: int) -> int | None:
-    return None if value is None else max(value - start, 0)
-
-
 def _worker_cores(record: HostSample, fold: Callable[[list[float]], float]) -> float | None:
     known = [worker.cpu_cores for worker in record.workers if worker.cpu_cores is not None]
     return fold(known) if known else None
-
-
-def _worker_memory(record: HostSample) -> int | None:
-    """Resident memory of the workers together; what they share counts in each."""
-    return sum(worker.rss_bytes for worker in record.workers) if record.workers else None
 
 
 def _series(signal: Signal, rank: int | None, strip: Strip | None, device: str | None) -> Series:

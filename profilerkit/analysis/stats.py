@@ -86,8 +86,10 @@ def theil_sen(x: Numbers, y: Numbers) -> Slope | None:
     if len(x) < 3 or not apart.any():
         return None
     slopes = np.sort((y[second] - y[first])[apart] / run[apart])
-    value = float(np.median(slopes))
-    deviation = Z99 * _kendall_sigma(len(x)) * float(np.sqrt(_variance_ratio(y - value * x)))
+    value, count = float(np.median(slopes)), len(x)
+    # The standard deviation of Kendall's S for so many independent points without order.
+    sigma = float(np.sqrt(count * (count - 1) * (2 * count + 5) / 18))
+    deviation = Z99 * sigma * float(np.sqrt(_variance_ratio(y - value * x)))
     low, high = (len(slopes) - deviation) / 2, (len(slopes) + deviation) / 2
     last = len(slopes) - 1
     return Slope(value, float(slopes[max(int(np.floor(low)) - 1, 0)]), float(slopes[min(int(np.ceil(high)), last)]))
@@ -98,11 +100,6 @@ def _in_blocks(values: Numbers) -> npt.NDArray[np.float64]:
     if len(values) <= MOST_POINTS:
         return values.astype(np.float64)
     return np.array([np.median(block) for block in np.array_split(values, MOST_POINTS)])
-
-
-def _kendall_sigma(count: int) -> float:
-    """Standard deviation of Kendall's S for ``count`` independent points without order."""
-    return float(np.sqrt(count * (count - 1) * (2 * count + 5) / 18))
 
 
 def _variance_ratio(residuals: npt.NDArray[np.float64]) -> float:

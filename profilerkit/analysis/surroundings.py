@@ -251,7 +251,9 @@ def surroundings(record: RankRecord, log: StepLog, ranks: Sequence[RankRecord]) 
     # Who else is on the device is asked once a minute: what was seen before the first step counts as well.
     others = [known for sample in record.samples if (known := sample.gpu) and known.other_processes is not None]
     own = _own_processes(record, ranks)
-    strangers = [len(set(known.other_pids) - own) + _unnamed(known) for known in others]
+    # Some were counted and not named: in recordings of old, or more than were kept.
+    unnamed = [max((known.other_processes or 0) - len(known.other_pids), 0) for known in others]
+    strangers = [len(set(known.other_pids) - own) + more for known, more in zip(others, unnamed, strict=True)]
     present = [known for known, count in zip(others, strangers, strict=True) if count]
     return Surroundings(
         strangers=max(strangers, default=None),
@@ -264,11 +266,6 @@ def surroundings(record: RankRecord, log: StepLog, ranks: Sequence[RankRecord]) 
         utilization_samples=len(use),
         hottest=hottest([(f"the GPU of rank {known.rank}", known.samples) for known in ranks]),
     )
-
-
-def _unnamed(known: GpuSample) -> int:
-    """Other processes that were counted and not named: recordings of old, or more than were kept."""
-    return max((known.other_processes or 0) - len(known.other_pids), 0)
 
 
 def _own_processes(record: RankRecord, ranks: Sequence[RankRecord]) -> set[int]:

@@ -167,6 +167,7 @@ def trace_facts(
     steps, parts, properties = view.steps, view.parts, _properties(columns, view.device)
     collectives = collective_log(columns, kinds.communication, launches, registry, device=view.device_rows)
     unseen = not view.on_gpu and lacks_device_events(columns)
+    by_host = not (view.on_gpu or unseen)
     made_of = collective_work_of(view, collectives)
     return TraceFacts(
         meta=columns.meta,
@@ -196,7 +197,10 @@ def trace_facts(
         lanes=step_lanes(view),
         memory_use=_memory_use(view),
         step_events=step_events(view) if events else (),
-        **(_of_device(view, properties) if view.on_gpu else {} if unseen else _of_host(view)),
+        # Only where the main thread is treated as the device.
+        held=held_by(view) if by_host else None,
+        tables=host_tables(view) if by_host else None,
+        **(_of_device(view, properties) if view.on_gpu else {}),
     )
 
 
@@ -241,11 +245,6 @@ def _memory_use(view: TraceView) -> MemoryUse:
         offload=offloaded(columns, offloads[view.judged[offloads]], view.count),
         recomputed_bytes=recomputed_bytes(columns, steps.by_host, mine) if recomputes else None,
     )
-
-
-def _of_host(view: TraceView) -> dict[str, Any]:
-    """Return what only a run has whose main thread is treated as the device."""
-    return {"held": held_by(view), "tables": host_tables(view)}
 
 
 def _of_device(view: TraceView, properties: DeviceProperties | None) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def padded(ratio=0.5, *, beyond=0.3, looks=5, computes=0.8, **changes):
 
 
 def dropped(time=10 * 10**9, *, of=100 * 10**9):
-    skipped = SkippedBatches(count=600, start_ns=0, end_ns=round(time), until_ns=round(of))
+    skipped = SkippedBatches(count=600, end_ns=round(time), time_ns=round(time), ratio=time / of)
     return facts(loading=LoadingFacts(skipped=skipped))
 
 

@@ -18,6 +18,7 @@ from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.rundir.layout import EventKind
 from profilerkit.trace.columns import TraceColumns
@@ -202,19 +203,9 @@ def compiles_of_log(events: bytes, names: Mapping[int, str], log: StepLog) -> Co
         return None
     step = in_step(table["start"].astype(np.int64), log.start, log.stop)
     judged = table[(step >= 0) & log.steady[np.maximum(step, 0)]]
-    share, longer = _lost(log.time[log.steady], log.compiling[log.steady])
-    every = [names.get(number, "") for number in np.unique(table["name"]).tolist()]
-    again = [names.get(number, "") for number in np.unique(judged["name"]).tolist()]
-    return CompileFacts(
-        share=share,
-        longer=longer,
-        steps=int((log.compiling[log.steady] > 0).sum()),
-        of=int(log.steady.sum()),
-        regions=_regions(every),
-        recompiled=_recompiled(again),
-        source="measured",
-        guards=_guards([names.get(number, "") for number in judged["name"].tolist()]),
-    )
+    every, again = ([names.get(number, "") for number in of["name"].tolist()] for of in (table, judged))
+    found = _compiles(log.time[log.steady], log.compiling[log.steady], every, again)
+    return revise(found, source="measured", guards=_guards(again))
 
 
 def compiles_of_trace(view: TraceView) -> CompileFacts | None:
@@ -227,46 +218,33 @@ def compiles_of_trace(view: TraceView) -> CompileFacts | None:
     state = np.array(steps.state)
     counted = (state == "steady") | (state == "compile")
     counted[: state.tolist().index("steady") if "steady" in steps.state else 0] = False
-    compiling = per_step[:, leaf("warm.compile")]
-    share, longer = _lost((steps.end - steps.start)[counted], compiling[counted])
+    time, compiling = (steps.end - steps.start)[counted], per_step[counted, leaf("warm.compile")]
+    return _compiles(time, compiling, shown, shown)
+
+
+def _compiles(time: I64, compiling: I64, every: Iterable[str], again: Iterable[str]) -> CompileFacts:
+    """What steps lost to compiling, by the names of all that was compiled and of what was in these steps.
+
+    >>> names = ["0/0", "[0/1]", "Torch-Compiled Region: 3/0", "frame"]
+    >>> found = _compiles(np.array([9, 1, 1, 1]), np.array([5, 0, 0, 0]), names, names)
+    >>> found.regions, found.recompiled, round(found.longer, 2)
+    (2, ('0/1',), 0.67)
+    """
+    total, compiles = max(int(time.sum()), 1), compiling > 0
+    share = longer = min(int(compiling.sum()) / total, 1.0)
+    if (~compiles).sum() >= _FEWEST_OTHERS:
+        beyond = time[compiles] - median(time[~compiles])
+        longer = max(float(beyond[beyond > 0].sum()) / total, share)
+    numbers = [{(int(m[1]), int(m[2])) for m in map(_NUMBER.match, texts) if m} for texts in (every, again)]
     return CompileFacts(
         share=share,
         longer=longer,
-        steps=int((compiling[counted] > 0).sum()),
-        of=int(counted.sum()),
-        regions=_regions(shown),
-        recompiled=_recompiled(shown),
+        steps=int(compiles.sum()),
+        of=len(time),
+        regions=len({region for region, _ in numbers[0]}) or None,
+        recompiled=tuple(f"{region}/{count}" for region, count in sorted(numbers[1]) if count)[:_MOST_NAMED],
         source="derived",
     )
-
-
-def _lost(time: I64, compiling: I64) -> tuple[float, float]:
-    """Share of the steps' time in compilations, and in what steps with one take beyond the typical one without."""
-    total = max(int(time.sum()), 1)
-    share = min(int(compiling.sum()) / total, 1.0)
-    compiles = compiling > 0
-    if (~compiles).sum() < _FEWEST_OTHERS:
-        return share, share
-    longer = time[compiles] - median(time[~compiles])
-    return share, max(float(longer[longer > 0].sum()) / total, share)
-
-
-def _numbers(texts: Iterable[str]) -> set[tuple[int, int]]:
-    found = (_NUMBER.match(text) for text in texts)
-    return {(int(match[1]), int(match[2])) for match in found if match}
-
-
-def _regions(texts: Iterable[str]) -> int | None:
-    """How many regions the names are of; ``None`` where none tells its number.
-
-    >>> _regions(["0/0", "[0/1]", "Torch-Compiled Region: 3/0", "frame"])
-    2
-    """
-    return len({region for region, _ in _numbers(texts)}) or None
-
-
-def _recompiled(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(f"{region}/{again}" for region, again in sorted(_numbers(texts)) if again)[:_MOST_NAMED]
 
 
 def _guards(texts: Iterable[str]) -> tuple[str, ...]:
@@ -291,11 +269,9 @@ def collection_facts(events: bytes, log: StepLog) -> CollectionFacts:
     table = table[table["kind"] == EventKind.GC]
     step = in_step(table["start"].astype(np.int64), log.start, log.stop)
     table = table[(step >= 0) & log.steady[np.maximum(step, 0)]]
-    if not len(table):
-        return CollectionFacts(per_step=0.0, pause_ns=0.0, longest_ns=0, full=0)
     return CollectionFacts(
         per_step=len(table) / max(int(log.steady.sum()), 1),
-        pause_ns=float(table["dur"].mean()),
-        longest_ns=int(table["dur"].max()),
+        pause_ns=float(table["dur"].mean()) if len(table) else 0.0,
+        longest_ns=int(table["dur"].max(initial=0)),
         full=int((table["value"] >= OLDEST).sum()),
     )

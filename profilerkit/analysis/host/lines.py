@@ -56,7 +56,8 @@ def hot_line(samples: Sequence[StackSample], *, of_loop: bool = False) -> HotLin
     a look gets a processor where the thread gives up its own, as torch does there. Samples ``of_loop`` are of no single
     call of it: their common caller is the loop itself, which is no answer, unless one line of it is.
     """
-    samples = [sample for sample in samples if not _is_between(sample)]
+    late = [one.in_torch and one.queued_ns > _QUEUED_NS and one.place in ("input", "collate") for one in samples]
+    samples = [sample for sample, is_late in zip(samples, late, strict=True) if not is_late]
     if len(samples) < _FEWEST:
         return None
     chains = [sample.lines for sample in samples if sample.lines]
@@ -74,9 +75,8 @@ def hot_line(samples: Sequence[StackSample], *, of_loop: bool = False) -> HotLin
         if of_loop and counts[function] == len(chains):
             return None
         count = counts[function]
-    low, high = interval(count, len(samples))
     frames = max((chain for chain in within if chain[-1] == line), key=lambda chain: within[chain])
-    return HotLine(frames, count / len(samples), low, high, len(samples))
+    return HotLine(frames, count / len(samples), *interval(count, len(samples)), len(samples))
 
 
 def interval(count: int, of: int) -> tuple[float, float]:
@@ -131,13 +131,11 @@ def line_within(stacks: Sequence[StackSample], spans: Spans) -> HotLine | None:
 
 def _share_of_step(samples: Sequence[StackSample], place: StackPlace, *, of_loop: bool = False) -> HotLine | None:
     """The hot line of a place, with its share of the step."""
-    hooks = [sample for sample in samples if sample.place == place]
-    line = hot_line(hooks, of_loop=of_loop)
-    if line is None:
+    own = [sample for sample in samples if sample.place == place]
+    if (line := hot_line(own, of_loop=of_loop)) is None:
         return None
-    count = round(line.share * len(hooks))
-    low, high = interval(count, len(samples))
-    return HotLine(line.frames, count / len(samples), low, high, len(samples))
+    count = round(line.share * len(own))
+    return HotLine(line.frames, count / len(samples), *interval(count, len(samples)), len(samples))
 
 
 def phase_place(name: str) -> str:
@@ -221,10 +219,6 @@ def _first(log: StepLog, stacks: Sequence[StackSample]) -> int:
 
 def _chosen(samples: Sequence[StackSample], mask: npt.NDArray[np.bool_]) -> list[StackSample]:
     return [samples[row] for row in np.flatnonzero(mask).tolist()]
-
-
-def _is_between(sample: StackSample) -> bool:
-    return sample.place in ("input", "collate") and sample.in_torch and sample.queued_ns > _QUEUED_NS
 
 
 def _is_python(sample: StackSample) -> bool:

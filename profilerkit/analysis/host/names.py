@@ -94,47 +94,39 @@ _OFFLOADS = re.compile(
 )
 
 
-def is_frame(text: str) -> bool:
-    """Whether a name is that of a Python frame.
+class Frame(msgspec.Struct, frozen=True):
+    """What one name says, read as a frame's; leaves are indices, -1 for none.
 
-    >>> is_frame("train.py(3): step"), is_frame("<built-in function open>"), is_frame("aten::add")
-    (True, True, False)
+    Attributes:
+        feeding: inside a fetch, the input leaf that it is about; operators have one too.
+        phase: the leaf of a frame that saves, evaluates or logs.
+        feeds: its function is named for getting the next batch.
+        runs_python: it is Python code, which computes as long as no builtin runs inside it.
+        offloads: it is named for moving state between host and device, as annotations may be too.
     """
-    return _FRAME.search(text) is not None
 
+    feeding: int
+    phase: int
+    feeds: bool
+    runs_python: bool
+    offloads: bool
 
-def runs_python(text: str) -> bool:
-    """Whether a frame is Python code, which computes as long as no builtin runs inside it."""
-    return _CODE.search(text) is not None
+    @classmethod
+    def of(cls, text: str) -> "Frame":
+        """Read a name.
 
-
-def without_object(text: str) -> str:
-    """The name without the address of the object a builtin belongs to."""
-    return text.partition(_OBJECT)[0]
-
-
-def feeding_part(text: str) -> str | None:
-    """The input leaf a frame or operator inside a fetch is about, ``None`` if its name does not say.
-
-    >>> [feeding_part(name) for name in ("PIL/ImageFile.py(189): load", "<built-in function open>", "aten::stack")]
-    ['input.prep', 'input.fetch', 'input.ipc']
-    """
-    return next((part for part, pattern in _FEEDING if pattern.search(text)), None)
-
-
-def phase_of_frame(text: str) -> str | None:
-    """The leaf of a frame that saves, evaluates or logs, ``None`` for others."""
-    return next((part for part, pattern in _PHASES if pattern.search(text)), None)
-
-
-def frame_feeds(text: str) -> bool:
-    """Whether a frame's function is named for getting the next batch."""
-    return _FEEDS.search(text) is not None
-
-
-def offloads(text: str) -> bool:
-    """Whether a frame or annotation is named for moving state between host and device."""
-    return _OFFLOADS.search(text) is not None
+        >>> names = ("PIL/ImageFile.py(189): load", "<built-in function open>", "aten::stack")
+        >>> [LEAVES[Frame.of(name).feeding] for name in names], [Frame.of(name).runs_python for name in names]
+        (['input.prep', 'input.fetch', 'input.ipc'], [True, False, False])
+        """
+        is_frame = _FRAME.search(text) is not None
+        return cls(
+            feeding=next((leaf(part) for part, pattern in _FEEDING if pattern.search(text)), -1),
+            phase=next((leaf(part) for part, pattern in _PHASES if is_frame and pattern.search(text)), -1),
+            feeds=is_frame and _FEEDS.search(text) is not None,
+            runs_python=is_frame and _CODE.search(text) is not None,
+            offloads=_OFFLOADS.search(text) is not None,
+        )
 
 
 #: A call shorter than this did not wait for the device.
@@ -244,8 +236,10 @@ class HostNames(msgspec.Struct, frozen=True):
         texts = [columns.strings[index] for index in used.tolist()]
         annotation = np.full(len(columns.strings), -1, dtype=np.int64)
         annotation[used] = by_wording(columns, used, _annotation_leaf)
-        frames = _Frames()
-        frame = [frames[without_object(text[:_LONGEST_FRAME])] for text in texts]
+        # The addresses of the objects that builtins belong to are many, the functions few.
+        plain = [text[:_LONGEST_FRAME].partition(_OBJECT)[0] for text in texts]
+        known = {text: Frame.of(text) for text in set(plain)}
+        frame = [known[text] for text in plain]
         feeding, frame_phase = np.full_like(annotation, -1), np.full_like(annotation, -1)
         feeding[used] = [entry.feeding for entry in frame]
         frame_phase[used] = [entry.phase for entry in frame]
@@ -280,32 +274,6 @@ class HostNames(msgspec.Struct, frozen=True):
             frame_phase=frame_phase,
             named=mask(_NAMED) & np.isin(annotation, [leaf(part) for part, _ in _ANNOTATIONS]),
         )
-
-
-class _Frame(msgspec.Struct, frozen=True):
-    """What one name is, read as a frame's; leaves are indices, -1 for none."""
-
-    feeding: int
-    phase: int
-    feeds: bool
-    runs_python: bool
-    offloads: bool
-
-
-class _Frames(dict[str, _Frame]):
-    """Name, without the object of a builtin, to what it is: the addresses in a trace are many, the functions few."""
-
-    def __missing__(self, text: str) -> _Frame:
-        frame = is_frame(text)
-        part, phase = feeding_part(text), phase_of_frame(text) if frame else None
-        self[text] = _Frame(
-            feeding=leaf(part) if part else -1,
-            phase=leaf(phase) if phase else -1,
-            feeds=frame and frame_feeds(text),
-            runs_python=frame and runs_python(text),
-            offloads=offloads(text),
-        )
-        return self[text]
 
 
 def _names_feeding(text: str) -> bool:

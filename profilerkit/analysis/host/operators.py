@@ -200,14 +200,9 @@ def _optimizer(seen: _Own, marks: I64, spans: Spans) -> HeldFacts | None:
     inside = covered(spans, columns.ts_ns[seen.rows])
     texts = [columns.strings[index] for index in np.unique(columns.name[seen.rows[inside]]).tolist()]
     style = next((style for style, start in STYLES if any(text.startswith(start) for text in texts)), "single")
-    return HeldFacts(
-        place="optimizer",
-        operator=largest_class(columns, marks, columns.dur_ns[marks])[1],
-        per_step=float(inside.sum()) / max(len(seen.window), 1),
-        share=found.share,
-        operator_share=found.share,
-        style=style,
-    )
+    operator = largest_class(columns, marks, columns.dur_ns[marks])[1]
+    per_step = float(inside.sum()) / max(len(seen.window), 1)
+    return HeldFacts("optimizer", operator, per_step, found.share, found.share, style=style)
 
 
 def _fetching(columns: TraceColumns, rows: I64, window: Spans) -> HeldFacts | None:

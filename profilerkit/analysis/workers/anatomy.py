@@ -29,8 +29,6 @@ WORKER_DTYPE = np.dtype(
 #: become too dear.
 _LEFT_OUT = 128
 
-Flags = npt.NDArray[np.bool_]
-
 
 class Fetches(msgspec.Struct, frozen=True):
     """The judged fetches of batches from workers, all arrays ``(n_fetches,)``."""

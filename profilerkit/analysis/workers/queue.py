@@ -68,18 +68,35 @@ def replay_queue(
     >>> replay_queue(slow_first, np.full(4, 20), workers=2, in_order=False).batch.tolist()
     [1, 3, 0, 2]
     """
-    times, uses = making.tolist(), using.tolist()
-    queue = _Queue(times, workers=workers, prefetch=prefetch, delivery_ns=delivery_ns, start_ns=start_ns, turn=first)
-    pick = queue.next_in_order if in_order else queue.first_ready
+    times = making.tolist()
+    free = [start_ns] * workers  # when each worker has made all that it was given
+    held = [0] * workers  # batches of each that the loop has not received
+    owner: dict[int, int] = {}  # of the batches under way
+    ready: dict[int, int] = {}  # when the loop can have them
+    turn, now = first % workers, 0
+
+    def issue(number: int) -> None:
+        nonlocal turn
+        while not in_order and held[turn] >= prefetch:
+            turn = (turn + 1) % workers
+        free[turn] = max(free[turn], now) + times[number]
+        held[turn] += 1
+        owner[number], ready[number] = turn, free[turn] + delivery_ns
+        turn = (turn + 1) % workers
+
+    for number in range(min(workers * prefetch, len(times))):
+        issue(number)
     batch, asked, received = [], [], []
-    now = 0
-    for _, use in zip(times, uses, strict=True):
-        number, ready = pick()
+    for place, use in enumerate(using.tolist()):
+        # Of two that can be had at once the one issued first.
+        number = place if in_order else min(ready, key=lambda known: (ready[known], known))
         batch.append(number)
         asked.append(now)
-        now = max(now, ready)
+        now = max(now, ready.pop(number))
         received.append(now)
-        queue.returned(number, now)
+        held[owner.pop(number)] -= 1
+        if place + workers * prefetch < len(times):
+            issue(place + workers * prefetch)
         now += use
     return Replayed(
         batch=np.array(batch, dtype=np.int64),
@@ -87,54 +104,6 @@ def replay_queue(
         received=np.array(received, dtype=np.int64),
         end_ns=now,
     )
-
-
-class _Queue:
-    """Batches under way: issued to a worker and not yet received."""
-
-    def __init__(
-        self, times: list[int], *, workers: int, prefetch: int, delivery_ns: int, start_ns: int, turn: int
-    ) -> None:
-        self._times = times
-        self._delivery_ns = delivery_ns
-        self._prefetch = prefetch
-        self._free = [start_ns] * workers  # when each worker has made all that it was given
-        self._held = [0] * workers  # batches of each that the loop has not received
-        self._worker: dict[int, int] = {}  # of the batches under way
-        self._ready: dict[int, int] = {}
-        self._turn = turn % workers
-        self._issued = self._next = 0
-        self._is_ordered = True
-        for _ in range(min(workers * prefetch, len(times))):
-            self._issue(0)
-
-    def next_in_order(self) -> tuple[int, int]:
-        """The next batch of the sampler, and when the loop can have it."""
-        number, self._next = self._next, self._next + 1
-        return number, self._ready.pop(number)
-
-    def first_ready(self) -> tuple[int, int]:
-        """The batch that can be had first; of two the one issued first."""
-        self._is_ordered = False
-        number = min(self._ready, key=lambda known: (self._ready[known], known))
-        return number, self._ready.pop(number)
-
-    def returned(self, number: int, now: int) -> None:
-        """The loop has received a batch: another one is issued."""
-        self._held[self._worker.pop(number)] -= 1
-        if self._issued < len(self._times):
-            self._issue(now)
-
-    def _issue(self, now: int) -> None:
-        worker = self._turn
-        while not self._is_ordered and self._held[worker] >= self._prefetch:
-            worker = (worker + 1) % len(self._free)
-        self._turn = (worker + 1) % len(self._free)
-        number, self._issued = self._issued, self._issued + 1
-        self._free[worker] = max(self._free[worker], now) + self._times[number]
-        self._held[worker] += 1
-        self._worker[number] = worker
-        self._ready[number] = self._free[worker] + self._delivery_ns
 
 
 #: Prefetch that is tried: more than 8 takes memory for little.

@@ -4,20 +4,15 @@ import time
 
 import pytest
 
-from profilerkit.analysis.host.names import HostNames, feeding_part, frame_feeds, is_frame, offloads, phase_of_frame
+from profilerkit.analysis.host.names import Frame, HostNames
 from tests.recipes import Trace
-
-ASKED = (feeding_part, phase_of_frame, frame_feeds, is_frame, offloads)
 
 
 @pytest.mark.parametrize(
     "text", ["", "aten::mm", "ProfilerStep#3", "volta_sgemm_128x32_tn", "cudaLaunchKernel", "\x00<"]
 )
 def test_other_names_are_no_frames_and_feed_nothing(text):
-    assert feeding_part(text) is None
-    assert phase_of_frame(text) is None
-    assert not frame_feeds(text)
-    assert not offloads(text)
+    assert Frame.of(text) == Frame(feeding=-1, phase=-1, feeds=False, runs_python=False, offloads=False)
 
 
 @pytest.mark.parametrize(
