@@ -32,9 +32,9 @@ from profilerkit.analysis.ranks.late import late_by_timers, may_be_hidden
 from profilerkit.analysis.ranks.waiting import job_steps, rank_steps
 from profilerkit.analysis.stats import ratio_error
 from profilerkit.analysis.steps.lanes import median_step
-from profilerkit.analysis.steps.pauses import Pause, pauses
 from profilerkit.analysis.steps.series import FEW_STEPS, StepSeries
 from profilerkit.analysis.steps.table import NO_STEPS, trace_series
+from profilerkit.analysis.steps.wall_clock import Pause, pauses
 from profilerkit.analysis.surroundings import Surroundings, Throttling, surroundings, throttling
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
 from profilerkit.analysis.trust import doubts_of, trust_of

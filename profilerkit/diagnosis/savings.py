@@ -14,8 +14,8 @@ from profilerkit.model.finding import Bound, Evidence, Finding, Outcome, Saving
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import BOUND_FAMILY, AfterFix, Replay, Waterfall
 from profilerkit.rules.api import SMALLEST_SAVING
+from profilerkit.rules.calibrated import Priced, priced
 from profilerkit.rules.parts import PARTS_OF_RULE, shortened
-from profilerkit.rules.replayed import Priced, priced
 from profilerkit.rules.runner import numbered
 
 #: A second fix that adds less than this of its own saving to what the first one saves is of the same time (a choice).

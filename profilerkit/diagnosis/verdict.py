@@ -1,13 +1,12 @@
-"""Findings to one verdict: what bounds the run, how sure, and why not the others."""
+"""Findings to one verdict: what bounds the run, how sure, what it says, and why not the others."""
 
 import math
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.parts import UNSPLIT
+from profilerkit.analysis.parts import PAUSES, UNSPLIT
 from profilerkit.analysis.whatif import relative_error, unnamed_pauses
 from profilerkit.analysis.workers.capacity import BUSY
-from profilerkit.diagnosis.headline import consequence, headline, mean_step, ruled_out
 from profilerkit.diagnosis.refusal import (
     LARGEST_UNPRICED,
     idle_without_trace,
@@ -34,12 +33,242 @@ from profilerkit.diagnosis.savings import (
 )
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
-from profilerkit.model.verdict import BOUND_FAMILY, Verdict
-from profilerkit.rules.api import ENOUGH_STEPS, confidence, each, record_enough, weakest
+from profilerkit.model.step import WHOLE_TRACE
+from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut, Verdict
+from profilerkit.rules.api import ENOUGH_STEPS, confidence, each, is_mean, judged, record_enough, weakest
 from profilerkit.rules.calibrated import slowed_by
+from profilerkit.rules.comm.exposed_collectives import undivided
 from profilerkit.rules.comm.late_rank import LateRank
-from profilerkit.rules.comm.transfers import is_likely, late_rank, who
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.rules.comm.transfers import is_likely, late_rank, longer, waits_at_most, waits_for, who, whole_job
+from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
+from profilerkit.rules.parts import held_ns, shortened
+from profilerkit.units import format_ns, format_ratio, format_saving
+
+#: More of a saving than this beyond the share of its family is said, so that the two numbers do not seem to differ.
+SHOWN_BEYOND = 0.005
+#: What a family of parts does to the step, for the table of bounds that were ruled out.
+_WORK: dict[Bound, str] = {
+    "input-bound": "waiting for data takes",
+    "memory-bound": "memory traffic and allocation take",
+    "comm-bound": "exposed communication takes",
+    "overhead-bound": "the host's own work takes",
+    "compute-bound": "computation takes",
+}
+#: The same of the host where the run stands still for something else as well.
+_WITH_PAUSES = "the host's own work with pauses takes"
+
+
+def holds_pauses(facts: Facts, bound: Bound) -> bool:
+    """Whether the share of the bound's family holds what the run stands still for, which is no work of its own."""
+    return bound == "overhead-bound" and facts.share(*PAUSES) > 0
+
+
+def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Best | None) -> RuledOut:
+    """Return what speaks against ``bound``; ``best`` is its best finding, if it has one."""
+    share = facts.family(BOUND_FAMILY[bound])
+    takes = f"{_WITH_PAUSES if holds_pauses(facts, bound) else _WORK[bound]} {format_ratio(share)} of {judged(facts)}"
+    if best is not None:
+        reason = f"{takes}; the best fix is expected to save {format_ratio(best.expected)}"
+        # A fix may also shorten what other families of parts hold: small kernels, waiting for a processor.
+        if (beyond := best.expected - share) >= SHOWN_BEYOND:
+            reason += f", of which at least {format_ratio(beyond)} of {judged(facts)} is in other parts"
+        return RuledOut(bound=bound, share=share, saving=best.expected, reason=reason)
+    if unseen := _unseen(facts, bound, share):
+        return RuledOut(bound=bound, share=None, saving=None, reason=unseen, state="not measured")
+    own = [outcome for outcome in outcomes if outcome.rule.startswith(RULE_LETTERS[bound])]
+    off = sum(outcome.status == "off" for outcome in own)
+    aside = [outcome.rule for outcome in outcomes for finding in outcome.suppressed if finding.bound == bound]
+    if aside:
+        reason = f"{takes}; what {', '.join(dict.fromkeys(aside))} found was suppressed"
+    elif bound == "comm-bound" and facts.comm is None:
+        reason = "no collective was seen"
+    elif off:
+        some = "" if off == len(own) else f"{off} of "
+        reason = f"{takes}; {some}its rules {'was' if some and off == 1 else 'were'} switched off"
+    elif share >= CONTENDER_SAVING:
+        reason = f"{takes}; no fix for it was found"
+    else:
+        reason = takes
+    return RuledOut(bound=bound, share=share, saving=None, reason=reason)
+
+
+def _unseen(facts: Facts, bound: Bound, share: float) -> str:
+    """Return why the recording does not say how much time the bound's family takes; empty when it does."""
+    match bound:
+        case "input-bound" if facts.input is None:
+            return "no loader was seen, so its wait is not measured"
+        case "overhead-bound" if facts.framework:
+            return f"what the host does is not read from a profile of {facts.framework}"
+        case "memory-bound" if facts.mode != "gpu":
+            moving = facts.share("compute.membw")
+            takes = f"operators of the kind that moves memory take {format_ratio(moving)} of {judged(facts)}; "
+            return f"{takes if moving else ''}no device events, so memory traffic is not measured"
+        case "comm-bound" if facts.comm is None and not facts.trace_read:
+            flight = facts.communication.flight if facts.communication else None
+            return "only a trace times collectives" if flight else "collectives are only seen in a trace"
+        case "compute-bound" | "overhead-bound" if not facts.trace_read and not share:
+            return "what the step computes and issues is only seen in a trace"
+    return ""
+
+
+#: A measured time that is less than this of what the fix saves does not tell what is lost (rounding aside).
+_ALL = 0.95
+#: Share of the step from which what a rule is about holds most of it.
+_MOST = 0.5
+#: What a family is called where it takes more of the step than the bound does.
+_FAMILY_WORDS: dict[Bound, str] = {
+    "input-bound": "Input",
+    "memory-bound": "Memory traffic",
+    "comm-bound": "Communication",
+    "overhead-bound": "The host's own work",
+    "compute-bound": "Computing",
+}
+
+
+def mean_step(facts: Facts) -> str:
+    """Return the mean step as text."""
+    return format_ns(facts.mean_step_ns or 0.0)
+
+
+def headline(facts: Facts, top: Best) -> str:
+    """Return who loses how much of what to what, at most 14 words, of which a mean step takes one more than every step.
+
+    The time is what was measured, of the parts that the finding is about: what a fix saves of it stands below.
+    """
+    uneven, mean_ns = is_mean(facts), facts.mean_step_ns or 0.0
+    loser, held, step = who(facts), held_ns(facts, top.rule), each(facts, mean_step(facts))
+    match top.bound, top.finding.detail:
+        case "compute-bound", "imbalance" | "slower" as detail:
+            more = longer(facts, format_ns((facts.waiting_share or 0.0) * mean_ns))
+            if detail == "slower":
+                return f"{loser} takes {more} longer for the same work in {step}"
+            return f"{loser} computes {more} longer than {'others' if uneven else 'the others'} in {step}"
+        case "compute-bound", "precision":
+            wide = format_ns((top.finding.evidence[0].value or 0.0) * mean_ns)
+            math = "32-bit math" if facts.math is not None and facts.math.wide else "in FP32"
+            return f"{loser} computes {math} for {wide} of {step}"
+        case "memory-bound", detail if detail != "capacity" and facts.share("compute.membw"):
+            return f"{loser} moves memory for {format_ns(facts.time_ns('compute.membw'))} of {step}"
+        case "comm-bound", _:
+            # Transfer is nobody's own: a rank that is late as well does not cause it.
+            loser = whole_job(facts)
+    words = _words(facts, top, uneven=uneven)
+    # Where a fix saves more than that, as the replay knows of syncs, its title says more.
+    is_all = held > 0 and held >= _ALL * top.expected * mean_ns
+    return f"{loser} {words[0]} {format_ns(held)} of {step} {words[1]}" if words and is_all else top.finding.title
+
+
+def _words(facts: Facts, top: Best, *, uneven: bool) -> tuple[str, str] | None:
+    """Return what is done in the measured time, before and after it; ``None`` where the finding's title says more."""
+    own, on_device = shortened(facts, top.rule), facts.mode == "gpu"
+    match top.bound, top.finding.detail:
+        case "input-bound", "h2d":
+            return "spends", "on batch copies"
+        case "input-bound", _:
+            return "waits", "for data"
+        case "comm-bound", detail if detail not in ("bubble", "contention", "engine"):
+            return "spends", "on exposed communication"
+        case "memory-bound", _ if "mem.alloc" in own:
+            return "waits", "for memory allocation"
+        case "overhead-bound", "sync":
+            return "loses", "after host syncs"
+        case "overhead-bound", "python" if "over.python" in own:
+            return ("idles", "while Python runs") if on_device else ("spends", "in Python")
+        case "overhead-bound", "contention":
+            return "idles", "after launching kernels" if uneven else "after kernels were launched"
+        case "overhead-bound", "launch" if on_device:
+            return "idles", "while issuing work" if uneven else "while work is issued"
+        case "overhead-bound", "launch":
+            return "spends", "on calling small operators"
+    return None
+
+
+def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: Best | None) -> str:
+    """Return what the best fix saves, and what the reader must know of the recording."""
+    fired = sum(outcome.status == "fired" for outcome in outcomes)
+    blind = sum(outcome.status in ("missing_data", "error") for outcome in outcomes)
+    if facts.logs is not None and facts.logs.alone:
+        return f"{verdict.refuted_by} {fired} of {len(outcomes)} rules fired; {blind} could not run."
+    sentences = []
+    if facts.taken:
+        waited = format_ratio(facts.taken)
+        sentences.append(f"This machine is busy: {waited} of the recorded step waits for a processor, left out here.")
+    known = best_per_bound(outcomes, suppressed=True).get(verdict.bound)
+    if known is not None and known.aside is not None:
+        # The reason stands above it: every report names what is suppressed, and why, largest saving first.
+        sentences.append(f"Its finding {known.aside.rule} is suppressed.")
+    if verdict.bound == "inconclusive" or verdict.detail == "likely":
+        sentences.append(verdict.refuted_by)
+    elif verdict.saving is not None and verdict.bound == "balanced":
+        expected, most = format_ratio(verdict.saving.expected), format_ratio(verdict.saving.most)
+        sentences.append(f"The best one is expected to save {expected} of it, at most {most}.")
+    elif (found := verdict.saving) is not None:
+        saved = format_saving(found.low, found.expected, found.high, found.method)
+        is_bound = found.method == "bound"
+        by_a_fix = is_bound or best is None or best.finding.fix is not None or best.saving != found
+        whole = f"The best fix saves {saved} of {judged(facts)}."
+        if best is not None and best.fixes > 1:
+            whole, by_a_fix = f"Its {best.fixes} fixes together save {saved} of {judged(facts)}.", True
+        sentences.append(whole if by_a_fix else f"Without it a step is {saved} shorter.")
+        if is_bound and verdict.bound == "comm-bound" and undivided(facts) and not waits_at_most(facts):
+            sentences.append("Waiting for another rank and transfer look the same here.")
+    elif verdict.bound != "balanced" and facts.framework is None:
+        sentences.append(_without_saving(facts, outcomes))
+    sentences += _larger_share(facts, outcomes, verdict)
+    if verdict.bound != "inconclusive" and facts.steps.steady < 8:
+        plural = "s" if facts.steps.steady != 1 else ""
+        only = f"Only {facts.steps.steady} steady step{plural}."
+        sentences.append("Nothing marks a step in it." if facts.steps.found_by == WHOLE_TRACE else only)
+    late = waits_for(facts)
+    sentences += late
+    if facts.missing_ranks:
+        verb = "is" if facts.missing_ranks == 1 else "are"
+        sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks {verb} missing.")
+    if not late:  # all doubts stand among what the report can be trusted for; the first screen is short
+        sentences += [doubt.words for doubt in facts.doubts[:1]]
+    sentences.append(f"{fired} of {len(outcomes)} rules fired; {blind} could not run.")
+    return " ".join(sentences)
+
+
+def _larger_share(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -> list[str]:
+    """Why a family that takes more of the step than the bound's own is not the bound: savings decide, not shares.
+
+    Nobody wonders that a step computes, unless kernels are what bounds it.
+    """
+    if verdict.share is None or verdict.bound not in BOUND_FAMILY:
+        return []
+    own = (verdict.bound, *(() if verdict.bound == "memory-bound" else ("compute-bound",)))
+    shares = {bound: facts.family(family) for bound, family in BOUND_FAMILY.items() if bound not in own}
+    bound = max(shares, key=lambda name: shares[name])
+    share = shares[bound]
+    if share <= verdict.share:
+        return []
+    best = best_per_bound(outcomes).get(bound)
+    if best is not None:
+        why = f"its best fix is expected to save {format_ratio(best.expected)}"
+    else:
+        why = "that is the work itself" if bound == "compute-bound" else "no fix for it was found"
+    pauses = " with pauses" if holds_pauses(facts, bound) else ""
+    than = f"{_FAMILY_WORDS[verdict.bound].lower()} {format_ratio(verdict.share)}"
+    return [f"{_FAMILY_WORDS[bound]}{pauses} takes a larger share ({format_ratio(share)}, {than}), but {why}."]
+
+
+def _without_saving(facts: Facts, outcomes: Sequence[Outcome]) -> str:
+    """Return what the fixes of other bounds save where the verdict's own has none, or none that was not set aside."""
+    aside = "Suppressed findings aside, " if most_suppressed(outcomes) >= CONTENDER_SAVING else ""
+    known = [entry for entry in best_per_bound(outcomes).values() if entry.finding.fix is not None]
+    most = max((entry.expected for entry in known), default=0.0)
+    lacks_data = any(row.rule == Fp32Matmul.code and row.status == "missing_data" for row in outcomes)
+    if most >= CONTENDER_SAVING:
+        said = f"the best fix is expected to save {format_ratio(most)} of {judged(facts)}."
+    elif any(finding.saving is None and finding.fix and finding.bound for row in outcomes for finding in row.findings):
+        said = "the fixes named here could not be priced."
+    elif facts.math is not None and facts.math.wide_share >= _MOST and lacks_data:
+        said = "the saving of a lower precision is not known."
+    else:
+        said = f"no fix that is known here reaches 5 % of {judged(facts)}."
+    return f"{aside}{said}" if aside else f"{said[0].upper()}{said[1:]}"
+
 
 #: A bound is named from this expected saving.
 NAMED_SAVING = 0.10

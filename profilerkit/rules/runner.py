@@ -26,9 +26,8 @@ from profilerkit.model.finding import (
 )
 from profilerkit.model.step import WHOLE_TRACE, as_judged
 from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed, Rule
-from profilerkit.rules.calibrated import calibrated, without_recording
+from profilerkit.rules.calibrated import calibrated, with_replay, without_recording
 from profilerkit.rules.docs import page_of, thresholds
-from profilerkit.rules.replayed import with_replay
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,7 @@ import pytest
 
 from profilerkit.analysis.events import with_evaluation
 from profilerkit.analysis.steps.log import read_log
-from profilerkit.analysis.steps.pauses import pauses
-from profilerkit.analysis.steps.wall_clock import account
+from profilerkit.analysis.steps.wall_clock import account, pauses
 from profilerkit.rundir.layout import EventKind, WindowStatus
 from tests.recipes import MS, US, Log, rank_record
 

@@ -3,7 +3,7 @@
 import pytest
 
 from profilerkit.analysis.host.lines import HotLine
-from profilerkit.analysis.steps.pauses import Pause
+from profilerkit.analysis.steps.wall_clock import Pause
 from profilerkit.model.finding import CodeLine
 from tests.recipes import S, facts, made, replace
 from tests.rules.test_overhead_rules import python

@@ -20,7 +20,7 @@ from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise
 from profilerkit.model.finding import in_order
 from profilerkit.rules import RULES
-from profilerkit.rules.replayed import priced, with_replay
+from profilerkit.rules.calibrated import priced, with_replay
 from profilerkit.rules.runner import run_rules
 from tests.recipes import replace
 

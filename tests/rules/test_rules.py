@@ -13,7 +13,7 @@ from profilerkit.analysis.memory.use import CopiedPages, MemoryUse
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.analysis.steps.series import Doubt, Stall
 from profilerkit.analysis.whatif import HANDOVER_NS
-from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts
+from profilerkit.analysis.workers.queue import EpochFacts, LoadingFacts
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.hardware import lookup
 from profilerkit.model.change import revise

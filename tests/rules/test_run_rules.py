@@ -5,8 +5,8 @@ import pytest
 
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.logs.history import LogFacts, Rests
-from profilerkit.analysis.steps.pauses import Pause
 from profilerkit.analysis.steps.series import Stall, StepSeries
+from profilerkit.analysis.steps.wall_clock import Pause
 from profilerkit.analysis.surroundings import HostLink, Surroundings
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.model.change import revise

@@ -5,7 +5,7 @@ import pytest
 from profilerkit.analysis.job_facts import HostFacts
 from profilerkit.analysis.whatif import HANDOVER_NS, cheaper_batch, loader_fix
 from profilerkit.analysis.workers.capacity import contended, quiet
-from profilerkit.analysis.workers.loading import LoadingFacts
+from profilerkit.analysis.workers.queue import LoadingFacts
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series

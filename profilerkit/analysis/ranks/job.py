@@ -10,7 +10,6 @@ from profilerkit.analysis.communication.table import EXPOSED, Split, collective_
 from profilerkit.analysis.intervals import EMPTY, Spans, covered, intersect
 from profilerkit.analysis.parts import WAITS, leaf
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts, with_trace
-from profilerkit.analysis.ranks.alignment import RankLog
 from profilerkit.analysis.ranks.alike import captures_apart, comparable, rank_name
 from profilerkit.analysis.ranks.flight import FlightMatch, issues_for_device, longest_per_step, match_flights, recorded
 from profilerkit.analysis.ranks.late import (
@@ -25,7 +24,7 @@ from profilerkit.analysis.ranks.late import (
     more_work,
     same_work,
 )
-from profilerkit.analysis.ranks.matching import Matching, match_ranks
+from profilerkit.analysis.ranks.matching import Matching, RankLog, match_ranks
 from profilerkit.analysis.ranks.waiting import (
     Arrivals,
     Ledger,

@@ -11,10 +11,9 @@ import numpy.typing as npt
 from profilerkit.analysis.communication.table import dimension_of, named_groups
 from profilerkit.analysis.intervals import I64, Spans
 from profilerkit.analysis.parts import leaf_times
-from profilerkit.analysis.ranks.alignment import RankLog
 from profilerkit.analysis.ranks.job import LATE_SHARE
 from profilerkit.analysis.ranks.late import Lateness, late_ranks
-from profilerkit.analysis.ranks.matching import Matching, match_ranks
+from profilerkit.analysis.ranks.matching import Matching, RankLog, match_ranks
 from profilerkit.analysis.ranks.waiting import Arrivals, Ledger, arrivals_of, ledger_of
 from profilerkit.analysis.samples import signals
 from profilerkit.analysis.surroundings import AT_WORK, throttling

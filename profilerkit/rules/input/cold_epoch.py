@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from profilerkit.analysis.workers.loading import EpochFacts
+from profilerkit.analysis.workers.queue import EpochFacts
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, record_longer
 from profilerkit.units import format_ns, format_ratio
 

@@ -3,7 +3,7 @@
 from functools import partial
 
 from profilerkit.analysis.whatif import at_most, saving, workers_now
-from profilerkit.analysis.workers.loading import EpochFacts
+from profilerkit.analysis.workers.queue import EpochFacts
 from profilerkit.model.finding import Finding, Fix, SettingChange
 from profilerkit.rules.api import (
     SMALLEST_SAVING,

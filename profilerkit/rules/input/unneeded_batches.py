@@ -3,7 +3,7 @@
 from functools import partial
 
 from profilerkit.analysis.events import SkippedBatches
-from profilerkit.analysis.workers.loading import PaddingFacts
+from profilerkit.analysis.workers.queue import PaddingFacts
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, at_most, finding_for, saving
 from profilerkit.units import format_count, format_long_ns, format_ratio

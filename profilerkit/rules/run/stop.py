@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 from profilerkit.analysis.host.lines import HotLine, phase_place
-from profilerkit.analysis.steps.pauses import Pause
 from profilerkit.analysis.steps.series import Stall
+from profilerkit.analysis.steps.wall_clock import Pause
 from profilerkit.rules.api import STEP_LENGTHS, Evidence, Facts, Source, revise
 from profilerkit.rules.evidence import line_evidence
 from profilerkit.units import format_about, format_ratio

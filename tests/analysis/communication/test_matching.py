@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilerkit.analysis.ranks.alignment import RankLog
-from profilerkit.analysis.ranks.matching import match_ranks
+from profilerkit.analysis.ranks.matching import RankLog, match_ranks
 from tests.analysis.communication.jobs import ALL_TO_ALL, job, late
 from tests.recipes import Trace, host_training, replace
 

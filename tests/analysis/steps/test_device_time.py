@@ -7,8 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.live import live_of
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.log import read_log
-from profilerkit.analysis.steps.pauses import pauses
-from profilerkit.analysis.steps.wall_clock import account, rank_ledger
+from profilerkit.analysis.steps.wall_clock import account, pauses, rank_ledger
 from profilerkit.api import analyze
 from profilerkit.rundir.follow import FollowedRun
 from profilerkit.rundir.layout import EventFlag, EventKind, Feature, RankEnd
