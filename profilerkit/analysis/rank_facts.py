@@ -44,46 +44,40 @@ _LEAST_RATIO = 0.5
 Times = dict[str, tuple[float, Source]]
 
 
-class Measured(msgspec.Struct, frozen=True):
-    """What the timers saw of each judged step; arrays are ``(n_steps,)`` int64 ns.
-
-    Attributes:
-        spent: leaf to time of waits, named phases and collections, in the order in which they claim the step.
-        stall_ns: mean time per step of an unnamed periodic stall.
-        on_gpu: a device works beside the host, so that waits and phases may be hidden behind it.
-        room: time of the step in which the device may have stood still, as far as its clock tells; all of it without.
-    """
-
-    time: I64
-    spent: Mapping[str, I64]
-    stall_ns: float
-    on_gpu: bool
-    room: I64
-
-
-def compose(measured: Measured, traced: Mapping[str, float]) -> Times:
+def compose(
+    measured: I64, spent: Mapping[str, I64], traced: Mapping[str, float], *, room: I64, on_gpu: bool, stall_ns: float
+) -> Times:
     """Leaf to mean time per judged step, ns, and how it came about; the times sum to the mean step.
 
     Steps that are longer than the typical one by more than their own waits and phases are a periodic stall or stay
     unexplained: the trace of other steps does not tell what happened in them.
 
-    >>> seen = Measured(np.full(4, 100), {"input.wait": np.full(4, 30)}, 0.0, on_gpu=False, room=np.full(4, 100))
-    >>> {name: round(value) for name, (value, _) in compose(seen, {"compute.math": 50.0, "over.python": 20.0}).items()}
+    Args:
+        measured: ``(n_steps,)`` int64 ns that the judged steps took.
+        spent: leaf to the time of waits, named phases and collections, in the order in which they claim the step.
+        traced: leaf to its time of a traced step, ns.
+        room: time of each step in which the device may have stood still, as far as its clock tells; all of it without.
+        on_gpu: a device works beside the host, so that waits and phases may be hidden behind it.
+        stall_ns: mean time per step of an unnamed periodic stall.
+
+    >>> time, traced = np.full(4, 100), {"compute.math": 50.0, "over.python": 20.0}
+    >>> found = compose(time, {"input.wait": np.full(4, 30)}, traced, room=time, on_gpu=False, stall_ns=0.0)
+    >>> {name: round(value) for name, (value, _) in found.items()}
     {'input.wait': 30, 'compute.math': 50, 'over.python': 20}
     """
     work = {name: value for name, value in traced.items() if name.startswith(_WORK)}
     host = {name: value for name, value in traced.items() if name not in work}
-    time = measured.time.astype(np.float64)
-    idle = np.maximum(time - sum(work.values()), 0.0) if measured.on_gpu else time
-    taken = exposed(measured.spent, np.minimum(measured.room, idle))
+    time = measured.astype(np.float64)
+    idle = np.maximum(time - sum(work.values()), 0.0) if on_gpu else time
+    taken = exposed(spent, np.minimum(room, idle))
     rest = time - sum(taken.values())
-    source: Source = "derived" if measured.on_gpu else "measured"
+    source: Source = "derived" if on_gpu else "measured"
     out: Times = {name: (float(values.mean()), source) for name, values in taken.items()}
     typical = min(float(np.median(rest)), float(rest.mean()))
     slow = float(rest.mean()) - typical
-    stall = min(measured.stall_ns, slow)
+    stall = min(stall_ns, slow)
     for name, entry in (
-        *_shared_out(typical, work, host, on_gpu=measured.on_gpu).items(),
+        *_shared_out(typical, work, host, on_gpu=on_gpu).items(),
         ("other.stall", (stall, "derived")),
         ("idle.unknown", (slow - stall, "derived")),
     ):
@@ -318,13 +312,8 @@ def _parts_by_log(
     step_ns = float(log.time[steady].mean())
     traced = _composition(log, trace) if trace is not None else _at_work(log, record, step_ns)
     unnamed = sum(stall.share for stall in log.stalls if stall.part is None)
-    measured = Measured(
-        time=log.time[steady],
-        spent=spent,
-        stall_ns=unnamed * step_ns,
-        on_gpu=trace.partition.mode == "gpu" if trace is not None else _used_a_device(record),
-        room=log.room[steady],
-    )
+    on_gpu = trace.partition.mode == "gpu" if trace is not None else _used_a_device(record)
+    times = compose(log.time[steady], spent, traced, room=log.room[steady], on_gpu=on_gpu, stall_ns=unnamed * step_ns)
     # Without a trace only the device's clock shows how much of a wait the device worked through.
     vague = trace is None and _used_a_device(record)
     device = log.device
@@ -338,7 +327,7 @@ def _parts_by_log(
     return _ordered(
         [
             _part(name, value, step_ns, sources.get(name) or _source(name, source, log))
-            for name, (value, source) in compose(measured, traced).items()
+            for name, (value, source) in times.items()
         ]
     )
 

@@ -167,7 +167,7 @@ def trace_facts(
     steps, parts, properties = view.steps, view.parts, _properties(columns, view.device)
     collectives = collective_log(columns, kinds.communication, launches, registry, device=view.device_rows)
     unseen = not view.on_gpu and lacks_device_events(columns)
-    by_host = not (view.on_gpu or unseen)
+    of_host = {} if view.on_gpu or unseen else {"held": held_by(view), "tables": host_tables(view)}
     made_of = collective_work_of(view, collectives)
     return TraceFacts(
         meta=columns.meta,
@@ -197,10 +197,7 @@ def trace_facts(
         lanes=step_lanes(view),
         memory_use=_memory_use(view),
         step_events=step_events(view) if events else (),
-        # Only where the main thread is treated as the device.
-        held=held_by(view) if by_host else None,
-        tables=host_tables(view) if by_host else None,
-        **(_of_device(view, properties) if view.on_gpu else {}),
+        **(_of_device(view, properties) if view.on_gpu else of_host),
     )
 
 

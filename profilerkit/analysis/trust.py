@@ -9,7 +9,7 @@ from profilerkit.analysis.device.kernels import LaunchFacts
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import why_no_trace
-from profilerkit.analysis.steps.series import Doubt, weaknesses
+from profilerkit.analysis.steps.series import weaknesses
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
 from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, CaptureCost, Series, Signal, Trust
@@ -257,9 +257,7 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
     return tuple(revise(known, hint=fitting(known.hint, recorder)) if known.hint else known for known in signals)
 
 
-def trust_of(
-    ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[str], doubts: Sequence[Doubt]
-) -> Trust:
+def trust_of(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[str], doubts: Sequence[str]) -> Trust:
     """What was recorded of the judged rank, how completely, and what recording cost; ``of_the_run`` are notes."""
     damage = [rank.trace.damage for rank in ranks if rank.trace]
     trace = chosen.trace
@@ -272,7 +270,7 @@ def trust_of(
     notes += record_notes(records)
     if chosen.unseen or (trace and trace.device_events_missing and not trace.damage.truncated):
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
-    notes += [doubt.words for doubt in doubts if doubt.words not in notes]
+    notes += [doubt for doubt in doubts if doubt not in notes]
     if chosen.steps.inferred and chosen.steps.time_ns:
         notes.append(f"Steps were inferred from {chosen.steps.found_by}.")
     return Trust(
@@ -307,44 +305,31 @@ HIGH_PRESSURE = 0.4
 HIGH_STEAL = 0.02
 
 
-def doubts_of(chosen: RankFacts, no_trace: Sequence[str]) -> list[Doubt]:
+def doubts_of(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     """What makes the numbers less sure than they look; ``no_trace`` says which ranks have none, while others do."""
-    out = [] if chosen.trace else [Doubt("untraced ranks", said) for said in no_trace]
+    out = [] if chosen.trace else list(no_trace)
     if chosen.trace and chosen.trace.meta.framework:
-        out.append(Doubt("framework", unread(chosen.trace.meta.framework)))
+        out.append(unread(chosen.trace.meta.framework))
     if chosen.trace and chosen.mode == "cpu" and chosen.record is None and chosen.trace.meta.devices:
         hint = fitting(SHOW_DEVICE, chosen.trace.meta.recorder)
-        said = f"The trace lists a GPU but none of its events. If the model is on it, record {hint}."
-        out.append(Doubt("unseen device", said))
+        out.append(f"The trace lists a GPU but none of its events. If the model is on it, record {hint}.")
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":
-        said = "The end of the file is missing, with some device events: the device did more than is shown."
-        out.append(Doubt("cut file", said))
+        out.append("The end of the file is missing, with some device events: the device did more than is shown.")
     if chosen.trace and damage and damage.dropped and damage.dropped >= MANY_DROPPED * chosen.trace.n_events:
-        said = f"{damage.dropped:,} damaged events could not be read: shares may be off by as much."
-        out.append(Doubt("lost events", said))
+        out.append(f"{damage.dropped:,} damaged events could not be read: shares may be off by as much.")
     ratio, times = chosen.inflation_ratio, chosen.steps.time_ns
     if ratio is not None and not ALIKE[0] <= ratio <= ALIKE[1]:
-        said = f"Traced steps took {ratio:.2f} × the time of the others: how the step splits is uncertain."
-        out.append(Doubt("traced steps", said))
+        out.append(f"Traced steps took {ratio:.2f} × the time of the others: how the step splits is uncertain.")
     unexplained = chosen.share("idle.unknown") >= NOTED_UNKNOWN
     if times is not None and times.mean > OUTLIER_MEAN * times.median > 0 and unexplained:
-        said = f"Slow steps raise the mean to {times.mean / times.median:.1f} × the median."
-        out.append(Doubt("slow steps", said))
+        out.append(f"Slow steps raise the mean to {times.mean / times.median:.1f} × the median.")
     if chosen.series is not None:
         out += weaknesses(chosen.series, chosen.step_error_ns)
-    return out + _of_host(chosen)
-
-
-def _of_host(chosen: RankFacts) -> list[Doubt]:
-    """What others took of the host's processors."""
-    out = []
     mean = {series.name: series.mean for series in chosen.samples}
     if (pressure := mean.get("host.cpu_pressure")) is not None and pressure >= HIGH_PRESSURE:
-        said = f"The host was busy: tasks waited for a core {100 * pressure:.0f} % of the time (PSI)."
-        out.append(Doubt("pressure", said))
+        out.append(f"The host was busy: tasks waited for a core {100 * pressure:.0f} % of the time (PSI).")
     if (steal := mean.get("host.steal")) is not None and steal > HIGH_STEAL:
         taken = f"{100 * steal:.0f} % of its processors' time"
-        said = f"Other guests of this machine took {taken}: host times may differ in the next run."
-        out.append(Doubt("steal", said))
+        out.append(f"Other guests of this machine took {taken}: host times may differ in the next run.")
     return out

@@ -252,18 +252,8 @@ def rows(
 
 def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> Evidence:
     """Return the mean of a sampled signal, a share of the time, between its 10th and 90th percentile."""
-    return Evidence(
-        label=label,
-        value=series.mean,
-        unit="ratio",
-        source="measured",
-        origin=origin,
-        n=series.n,
-        low=series.p10,
-        high=series.p90,
-        rank=facts.rank.rank,
-        behind=(series.name,),
-    )
+    found = facts.evidence(label, series.mean, "ratio", origin, n=series.n, behind=(series.name,))
+    return revise(found, low=series.p10, high=series.p90)
 
 
 def finding_for(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilerkit.analysis import rank_facts as composition
-from profilerkit.analysis.rank_facts import Measured, compose, rank_facts
+from profilerkit.analysis.rank_facts import compose, rank_facts
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import read_run
 from tests.recipes import Log, Trace, write_run
@@ -20,17 +20,15 @@ def composed(traced, *, time=100, spent=None, stall=0.0, on_gpu=True):
     """Part to time of steps of ``time`` (one length, or one per step) whose timers saw ``spent``."""
     lengths = np.array([time] * 4 if isinstance(time, int) else time, dtype=np.int64)
     arrays = {name: np.array(np.broadcast_to(value, lengths.shape)) for name, value in (spent or {}).items()}
-    found = compose(Measured(lengths, arrays, stall, on_gpu=on_gpu, room=lengths), traced)
+    found = compose(lengths, arrays, traced, room=lengths, on_gpu=on_gpu, stall_ns=stall)
     assert sum(value for value, _ in found.values()) == pytest.approx(lengths.mean())
     return {name: pytest.approx(value) for name, (value, _) in found.items()}
 
 
 def sources(traced, **fields):
     lengths = np.full(4, 100)
-    return {
-        name: source
-        for name, (_, source) in compose(Measured(lengths, {}, 0.0, **fields, room=lengths), traced).items()
-    }
+    found = compose(lengths, {}, traced, room=lengths, stall_ns=0.0, **fields)
+    return {name: source for name, (_, source) in found.items()}
 
 
 def test_the_example_in_the_docstring_holds():
@@ -146,7 +144,7 @@ named = st.dictionaries(st.sampled_from(["input.wait", "other.ckpt", "over.gc"])
 def test_whatever_was_seen_the_parts_sum_to_the_mean_step(time, spent, traced, stall, on_gpu):
     steps = np.array(time, dtype=np.int64)
     arrays = {name: np.minimum(value, steps) for name, value in spent.items()}
-    found = compose(Measured(steps, arrays, stall, on_gpu=on_gpu, room=steps), traced)
+    found = compose(steps, arrays, traced, room=steps, on_gpu=on_gpu, stall_ns=stall)
     assert sum(value for value, _ in found.values()) == pytest.approx(steps.mean(), rel=1e-9)
     assert all(value > 0 for value, _ in found.values())
 
@@ -155,10 +153,9 @@ def test_whatever_was_seen_the_parts_sum_to_the_mean_step(time, spent, traced, s
 @given(st.integers(0, 100), st.integers(0, 100), st.floats(0, 100))
 def test_a_longer_wait_never_has_a_smaller_part(wait, more, kernels):
     def part(value):
-        spent = {"input.wait": np.full(4, value)}
-        return compose(
-            Measured(np.full(4, 200), spent, 0.0, on_gpu=True, room=np.full(4, 200)), {"compute.math": kernels}
-        ).get("input.wait", (0.0, ""))[0]
+        time, spent = np.full(4, 200), {"input.wait": np.full(4, value)}
+        found = compose(time, spent, {"compute.math": kernels}, room=time, on_gpu=True, stall_ns=0.0)
+        return found.get("input.wait", (0.0, ""))[0]
 
     assert part(wait) <= part(wait + more)
 

@@ -22,6 +22,7 @@ from profilerkit.analysis.intervals import (
     with_label,
 )
 from profilerkit.analysis.parts import leaf
+from profilerkit.model.change import revise
 from profilerkit.trace.columns import Category, TraceColumns
 
 
@@ -144,7 +145,10 @@ class HostActivity:
         self._loading = loading
         self._queue = queue
         self._lead_in = lead_in
-        self._overhead = _nobodys_overhead(columns)
+        # Of the profiler's own work what stands at a thread where nothing else happens: it may be any thread's.
+        rows = np.flatnonzero(columns.category == Category.OVERHEAD)
+        working = columns.is_a(Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION, Category.PYTHON)
+        self._overhead = rows[~np.isin(columns.thread[rows], np.unique(columns.thread[working]))]
         self._captures = captures(columns)
         self._threads: dict[int, HostThread] = {}
 
@@ -185,7 +189,7 @@ class HostActivity:
     def _painted(self, spans: Spans, layers: list[Segments], key: int) -> Segments:
         layers = [*layers, *(with_label(self.thread(known).python, leaf("over.python")) for known in {key, self.main})]
         painted = paint(spans, layers)
-        return Segments(painted.start, painted.end, np.where(painted.label < 0, leaf("idle.unknown"), painted.label))
+        return revise(painted, label=np.where(painted.label < 0, leaf("idle.unknown"), painted.label))
 
     def _look_at(self, key: int) -> HostThread:
         columns, names = self._columns, self._names
@@ -254,20 +258,10 @@ def _between(layer: Segments, low_ns: int, high_ns: int) -> Segments:
     return Segments(layer.start[first:after], layer.end[first:after], layer.label[first:after])
 
 
-def _nobodys_overhead(columns: TraceColumns) -> I64:
-    """Rows of the profiler's own work that stand at a thread where nothing else happens: it may be any thread's."""
-    rows = np.flatnonzero(columns.category == Category.OVERHEAD)
-    working = columns.is_a(Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION, Category.PYTHON)
-    return rows[~np.isin(columns.thread[rows], np.unique(columns.thread[working]))]
-
-
 def _by_leaf(start: I64, end: I64, leaves: I64) -> list[Segments]:
     """One layer for each leaf among the events, lower indices first; -1 for none."""
-    out = []
-    for value in np.unique(leaves[leaves >= 0]).tolist():
-        rows = leaves == value
-        out.append(with_label(union(start[rows], end[rows]), value))
-    return out
+    found = np.unique(leaves[leaves >= 0]).tolist()
+    return [with_label(union(start[leaves == value], end[leaves == value]), value) for value in found]
 
 
 def drained(thread: HostThread, gap_start: I64, host_end: I64) -> Segments:

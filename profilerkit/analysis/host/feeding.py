@@ -71,7 +71,9 @@ def inferred_input(
     Frames tell what the thread does, and operators what it does up to a copy: with them only work that can make a batch
     shows one. What stays unexplained is input only where it lasts longer than a gap between two calls.
     """
-    has_operators, has_frames = told_by(columns, thread)
+    # Where neither was recorded of the thread nothing shows that it runs Python.
+    own = columns.category[(columns.thread == thread) & (columns.dur_ns > 0)]
+    has_operators, has_frames = (bool((own == kind).any()) for kind in (Category.CPU_OP, Category.PYTHON))
     pauses = _quiet(columns, thread, between, issues)
     if not has_operators and not has_frames:
         long = leads.end - leads.start > QUIET_NS
@@ -102,12 +104,6 @@ def made_on_host(columns: TraceColumns, names: HostNames, thread: int) -> list[S
     waits = np.r_[np.setdiff1d(copies, batches), own[(category == Category.CPU_OP) & names.reads[name]]]
     parts = ("input.prep", rows[made]), ("input.h2d", batches), ("sync.drain", waits)
     return [with_label(union(*_edges(columns, which)), leaf(part)) for part, which in parts]
-
-
-def told_by(columns: TraceColumns, thread: int) -> tuple[bool, bool]:
-    """Whether operators were recorded of a thread, and whether frames were: else nothing shows that it runs Python."""
-    own = columns.category[(columns.thread == thread) & (columns.dur_ns > 0)]
-    return bool((own == Category.CPU_OP).any()), bool((own == Category.PYTHON).any())
 
 
 def _quiet(columns: TraceColumns, thread: int, between: Spans, issues: I64) -> Spans:
@@ -216,11 +212,6 @@ def dominant_frames(
     if wanted and wanted[-1] not in shown:
         shown = [wanted[-1], *shown[1:]]
     return tuple(entry[1] for entry in shown), chain[-1][2] if chain else 0.0
-
-
-def local_fetches(columns: TraceColumns, names: HostNames, fed: Feeding) -> Spans:
-    """When the thread gets a batch on its own: in a fetch from worker processes it only waits."""
-    return union(*_edges(columns, fed.rows[~names.multi_process[columns.name[fed.rows]]]))
 
 
 def _edges(columns: TraceColumns, rows: I64 | npt.NDArray[np.intp]) -> tuple[I64, I64]:

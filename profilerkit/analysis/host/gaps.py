@@ -89,13 +89,9 @@ def attribute(gaps: Spans, issued: Issued, host: HostActivity) -> Segments:
 
 def in_order(pieces: list[Segments]) -> Segments:
     """Disjoint segments of several lists, sorted."""
-    start = np.concatenate([piece.start for piece in pieces])
+    start, end, label = (np.concatenate([getattr(one, name) for one in pieces]) for name in ("start", "end", "label"))
     order = np.argsort(start, kind="stable")
-    return Segments(
-        start[order],
-        np.concatenate([piece.end for piece in pieces])[order],
-        np.concatenate([piece.label for piece in pieces])[order],
-    )
+    return Segments(start[order], end[order], label[order])
 
 
 # The breakdown gives an instant to what the device did. What one fix recovers follows from what was ready when: work

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.events import EVENT_DTYPE
-from profilerkit.analysis.host.feeding import dominant_frames, local_fetches
+from profilerkit.analysis.host.feeding import dominant_frames
 from profilerkit.analysis.host.names import QUIET_NS
-from profilerkit.analysis.intervals import I64, Segments, Spans, covered, intersect
+from profilerkit.analysis.intervals import I64, Segments, Spans, covered, intersect, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.stats import median
@@ -125,8 +125,10 @@ def input_facts(view: TraceView) -> InputFacts | None:
         counted = rows[marked] if marked.any() else rows[~_nested(columns, rows)]
         spans = Spans(columns.ts_ns[counted], columns.ts_ns[counted] + columns.dur_ns[counted])
         origin = columns.strings[columns.name[counted[(spans.end - spans.start).argmax()]]]
-        segments, alone = parts.fed.segments, local_fetches(columns, names, parts.fed)
-        held = intersect(window, Spans(segments.start, segments.end))
+        # In a fetch from worker processes the thread only waits.
+        own = parts.fed.rows[~names.multi_process[columns.name[parts.fed.rows]]]
+        alone = union(columns.ts_ns[own], columns.end_ns[own])
+        held = intersect(window, parts.fed.segments)
     else:
         spans = Spans(parts.lead_in.start[inferred], parts.lead_in.end[inferred])
         held = alone = intersect(window, spans)

@@ -10,7 +10,7 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.memory.allocator import told_growth
 from profilerkit.analysis.steps.series import regular_distance
 from profilerkit.model.change import revise
-from profilerkit.model.memory import FailedRequest, LiveAtPeak, LiveBytes, LiveKind, MemoryGrowth, MemorySnapshot
+from profilerkit.model.memory import FailedRequest, LiveAtPeak, LiveBytes, LiveKind, MemorySnapshot
 from profilerkit.model.run import Series
 from profilerkit.rundir.sampled import Sample
 from profilerkit.trace.logs import BACKWARD, AllocatorEvent, Block, DeviceHistory, SnapshotLog
@@ -28,7 +28,7 @@ def valleys(level: I64) -> I64:
     deep = DEEP_FALL * float((np.maximum.accumulate(level) - level).max(initial=0))
     found: list[int] = []
     if deep <= 0:
-        return np.zeros(0, dtype=np.int64)
+        return np.array(found, dtype=np.int64)
     high, low, falling = int(level[0]), 0, False
     for place, value in enumerate(level.tolist()):
         if falling:
@@ -41,15 +41,6 @@ def valleys(level: I64) -> I64:
             if high - value >= deep:
                 falling, low = True, place
     return np.array(found, dtype=np.int64)
-
-
-def growth_of(level: I64, times_ns: I64, room_bytes: int | None) -> MemoryGrowth | None:
-    """How the lowest memory in use grows from one rise to the next; ``None`` with fewer than eight of them."""
-    low = valleys(level)
-    if len(low) < 2:
-        return None
-    each_ns = float(times_ns[low[-1]] - times_ns[low[0]]) / (len(low) - 1)
-    return told_growth("allocated", np.arange(len(low)), level[low], room_bytes, each_ns)
 
 
 #: torch's own places in which modules get their parameters and are moved; and in which they run.
@@ -131,24 +122,21 @@ def memory_snapshots(log: SnapshotLog) -> tuple[MemorySnapshot, ...]:
 
 
 def _snapshot(origin: str, device: DeviceHistory) -> MemorySnapshot:
-    used = [block for segment in device.segments for block in segment.blocks if block.in_use]
+    blocks = [block for segment in device.segments for block in segment.blocks]
+    used = [block for block in blocks if block.in_use]
+    free = [block.bytes for block in blocks if not block.in_use]
     reserved = _total(segment.total_bytes for segment in device.segments)
     in_use = _total(block.bytes for block in used)
-    free = [
-        sum(block.bytes for block in segment.blocks if not block.in_use)
-        for segment in device.segments
-        if any(block.in_use for block in segment.blocks)
-    ]
+    touched = [segment for segment in device.segments if any(block.in_use for block in segment.blocks)]
+    split = [block.bytes for segment in touched for block in segment.blocks if not block.in_use]
     known = MemorySnapshot(
         origin=origin,
         device=device.device,
         in_use_bytes=in_use,
         reserved_bytes=reserved,
         idle_bytes=max(reserved - in_use, 0),
-        split_bytes=_total(free),
-        largest_free_bytes=max(
-            (block.bytes for segment in device.segments for block in segment.blocks if not block.in_use), default=None
-        ),
+        split_bytes=_total(split),
+        largest_free_bytes=max(free, default=None),
         events=len(device.events),
     )
     known = _held(known, [(block.bytes, block.frames) for block in used], in_use)
@@ -179,6 +167,12 @@ def _with_history(known: MemorySnapshot, events: Sequence[AllocatorEvent], used:
     failed = _failed(events, in_use, reserved)
     room = failed[-1].room_bytes if failed else None
     taken = [_RESERVED[event.action] > 0 for event in events if event.action in _RESERVED]
+    # How the lowest memory in use grows from one rise to the next.
+    low, growth = valleys(in_use[timed]), None
+    if len(low) > 1:
+        each_ns = float(times[low[-1]] - times[low[0]]) / (len(low) - 1)
+        left = max(room - peak, 0) if room is not None else None
+        growth = told_growth("allocated", np.arange(len(low)), in_use[timed][low], left, each_ns)
     return revise(
         _held(known, _live_at(events, top, used), peak),
         start_in_use_bytes=start,
@@ -187,7 +181,7 @@ def _with_history(known: MemorySnapshot, events: Sequence[AllocatorEvent], used:
         peak_reserved_bytes=max(start_reserved, int(reserved.max())),
         length_ns=int(times.max() - times.min()) if len(times) else None,
         failed=failed,
-        growth=growth_of(in_use[timed], times, max(room - peak, 0) if room is not None else None),
+        growth=growth,
         retaken=sum(taken[taken.index(False) :]) if False in taken else 0,
     )
 

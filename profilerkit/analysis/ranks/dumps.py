@@ -13,7 +13,6 @@ from profilerkit.analysis.intervals import EMPTY, I64
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.ranks.alike import APART_NS
 from profilerkit.analysis.ranks.flight import FlightLog, common_calls, flight_log
-from profilerkit.analysis.steps.series import Doubt
 from profilerkit.model.change import revise
 from profilerkit.model.run import Signal
 from profilerkit.rundir.documents import Flight
@@ -217,7 +216,7 @@ def with_dumps(facts: Facts, ranks: Sequence[RankFacts]) -> Facts:
             f"A wait of {format_ns(waited_ns)} proves a late rank only if all ranks are on one host: the clocks of "
             f"several hosts may be {format_ns(CLOCK_ERROR_NS)} apart."
         )
-        doubts = (*doubts, Doubt("clocks", words))
+        doubts = (*doubts, words)
     # No timer ran, and the steps are inferred.
     signals = tuple(
         Signal(name=signal.name, state="partial", reason=f"from {FOUND_BY}")
@@ -225,7 +224,7 @@ def with_dumps(facts: Facts, ranks: Sequence[RankFacts]) -> Facts:
         else revise(signal, reason=_ONLY)
         for signal in facts.trust.signals
     )
-    notes = (*_LIMITS, *facts.trust.notes, *(one.words for one in doubts if one.words not in facts.trust.notes))
+    notes = (*_LIMITS, *facts.trust.notes, *(one for one in doubts if one not in facts.trust.notes))
     return revise(
         facts,
         by_dumps=True,

@@ -205,8 +205,13 @@ def sequences_of(ranks: Several[RankLog], delta: Several[int]) -> dict[Channel, 
             if len(rows):
                 out.setdefault(channel, {})[rank] = _sequence(log, rows, label, delta[rank])
     for members in out.values():
-        if any(own.number is None for own in members.values()):
-            members.update({rank: _unnumbered(own) for rank, own in members.items()})
+        if all(own.number is not None for own in members.values()):
+            continue
+        for rank, own in members.items():
+            # By time alone: they begin in one order on all ranks, transfers both ways only end in one.
+            order = np.argsort(own.end if own.between else own.end - own.duration, kind="stable")
+            ordered = {name: getattr(own, name)[order] for name in ("rows", "end", "duration", "label", "together")}
+            members[rank] = revise(own, number=None, **ordered)
     return out
 
 
@@ -239,13 +244,6 @@ def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence
         on_host=log.on_host,
         between=not log.joint[rows[0]],
     )
-
-
-def _unnumbered(own: Sequence) -> Sequence:
-    """The same collectives by time alone: they begin in one order on all ranks, transfers both ways only end in one."""
-    order = np.argsort(own.end if own.between else own.end - own.duration, kind="stable")
-    ordered = {name: getattr(own, name)[order] for name in ("rows", "end", "duration", "label", "together")}
-    return revise(own, number=None, **ordered)
 
 
 #: Clusters with a free place that a rank is compared with before it is taken for one of another group.
@@ -416,8 +414,11 @@ def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Match
     A rank joins those already placed through the channel that fits best; its other channels must then agree with the
     clock offset found there.
     """
-    bases = [rank.base_ns for rank in ranks if rank.log is not None]
-    comparable = _comparable(ranks)
+    known = [(rank.base_ns, rank.log) for rank in ranks if rank.log is not None]
+    bases = [base for base, _ in known]
+    # Clocks count from the same instant by their bases, or because they tell the time of day.
+    by_day = bases.count(None) == len(bases) and all(int(log.start[0]) > EPOCH_NS for _, log in known)
+    comparable = None not in bases or by_day
     first_base = min((base for base in bases if base is not None), default=0)
     apart = [(rank.base_ns or first_base) - first_base for rank in ranks]
     # Of hostile ones that no int64 can take any other will do: they match nothing.
@@ -445,13 +446,6 @@ def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Match
         of=of,
         problems=tuple(problems),
     )
-
-
-def _comparable(ranks: Several[RankLog]) -> bool:
-    """Whether the clocks count from the same instant: by their bases, or because they tell the time of day."""
-    known = [(rank.base_ns, rank.log) for rank in ranks if rank.log is not None]
-    bases = [base is not None for base, _ in known]
-    return all(bases) or (not any(bases) and all(int(log.start[0]) > EPOCH_NS for _, log in known))
 
 
 def _groups(

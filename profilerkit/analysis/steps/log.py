@@ -1,4 +1,4 @@
-"""Every step of a rank as its timers and the device's own clock saw it: waits, phases, stalls, and the loop's stages."""
+"""Every step of a rank as its timers and the device's clock saw it: waits, phases, stalls, and the loop's stages."""
 
 import re
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
 """The steps of one rank as arrays: what is longer in some of them, what recurs, and what makes them a weak sample."""
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -14,36 +13,6 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.units import format_ns, format_ns_range
-
-DoubtKind = Literal[
-    "untraced ranks",
-    "framework",
-    "unseen device",
-    "cut file",
-    "lost events",
-    "traced steps",
-    "slow steps",
-    "odd step",
-    "noise",
-    "drift",
-    "one end",
-    "pressure",
-    "steal",
-    "clocks",
-]
-
-
-class Doubt(msgspec.Struct, frozen=True):
-    """One thing that makes the judged numbers less sure than they look.
-
-    Attributes:
-        kind: what it is; confidence counts doubts and never reads their words.
-        words: one sentence for the reader.
-    """
-
-    kind: DoubtKind
-    words: str
-
 
 #: A part did it when it holds at least this share of what some steps take more (the coverage that a late rank's cause
 #: needs as well).
@@ -156,8 +125,8 @@ FEWEST_TO_DRIFT = 8
 ONE_END = 0.5
 
 
-def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[Doubt]:
-    """Return reasons why the judged steps may not represent the run; empty when there is none."""
+def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[str]:
+    """Return reasons why the judged steps may not represent the run, a sentence each; empty when there is none."""
     rows = np.flatnonzero(series.steady)
     if not len(rows):
         return []
@@ -169,7 +138,7 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[Doubt]:
         longest = (
             f"{time.max() / usual:.1f} × the median" if usual else f"{format_ns(int(time.max()))}, most took no time"
         )
-        out.append(Doubt("odd step", f"One of only {len(rows)} judged steps took {longest}."))
+        out.append(f"One of only {len(rows)} judged steps took {longest}.")
     if step_error_ns is not None and usual and step_error_ns >= NOISY_STEPS * usual:
         # Of so few steps an interval of the median says less than the steps themselves.
         extent = format_ns_range(float(time.min()), float(time.max()))
@@ -178,17 +147,17 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[Doubt]:
             if few
             else f"their median is known to ±{100 * step_error_ns / usual:.0f} %"
         )
-        out.append(Doubt("noise", f"Step times vary widely: {known}."))
+        out.append(f"Step times vary widely: {known}.")
     slope = theil_sen(rows, time) if len(rows) >= FEWEST_TO_DRIFT else None
     if slope and (slope.low > 0 or slope.high < 0):
         change = slope.value * float(rows[-1] - rows[0]) / usual
         if abs(change) >= DRIFT:
             word = "longer" if change > 0 else "shorter"
             by = f"by {100 * abs(change):.0f} % from first to last judged step"
-            out.append(Doubt("drift", f"Steps get steadily {word}: {by}."))
+            out.append(f"Steps get steadily {word}: {by}.")
     count = len(series.time)
     if rows[0] >= ONE_END * count or rows[-1] + 1 <= ONE_END * count:
-        out.append(Doubt("one end", f"The {len(rows)} judged steps come from one end of the {count} recorded."))
+        out.append(f"The {len(rows)} judged steps come from one end of the {count} recorded.")
     return out
 
 
@@ -239,15 +208,8 @@ OUTLIER_RATIO = 1.5
 OUTLIER_SIGMAS = 5.0
 
 
-class Recurring(msgspec.Struct, frozen=True):
-    """Steps that are longer every ``period`` steps: ``where`` are their positions, ascending."""
-
-    where: I64
-    period: int
-
-
-def recurring(index: I64, values: I64) -> Recurring | None:
-    """The clearest period in ``values``, or ``None``.
+def recurring(index: I64, values: I64) -> tuple[int, I64] | None:
+    """The clearest period in ``values`` and the positions of the longer steps, ascending; or ``None``.
 
     Steps are put in classes by ``index`` modulo the period. If order did not matter, the longest steps would fall into
     the classes by chance, as drawn without replacement: so many of them in one class has a probability that holds for
@@ -255,7 +217,7 @@ def recurring(index: I64, values: I64) -> Recurring | None:
 
     >>> values = 100 + np.arange(40) % 7
     >>> values[5::8] += 30
-    >>> recurring(np.arange(40), values).period
+    >>> recurring(np.arange(40), values)[0]
     8
     """
     first = max(len(values) - MOST_STEPS, 0)
@@ -266,7 +228,7 @@ def recurring(index: I64, values: I64) -> Recurring | None:
     chance, period, phase = min(_chances(index, values, most), key=lambda found: found[0])
     if chance + np.log(len(LEVELS) * (most - 1)) >= np.log(FALSE_ALARM):
         return None
-    return Recurring(first + np.flatnonzero(index % period == phase), period)
+    return period, first + np.flatnonzero(index % period == phase)
 
 
 def _chances(index: I64, values: I64, most: int) -> Iterator[tuple[float, int, int]]:
@@ -312,13 +274,14 @@ def unnamed_stalls(series: StepSeries, values: I64) -> list[Stall]:
         return []
     left = levelled(values[rows], series.optimizes[rows])
     found: list[Stall] = []
-    while len(found) < MOST_STALLS and (period := recurring(series.index[rows], left)) is not None:
-        usual = median(np.delete(left, period.where))
-        excess = median(left[period.where]) - usual
+    while len(found) < MOST_STALLS and (recurs := recurring(series.index[rows], left)) is not None:
+        period, where = recurs
+        usual = median(np.delete(left, where))
+        excess = median(left[where]) - usual
         if excess < SMALLEST_STALL * usual:
             break
-        found.append(_stall(series, rows[period.where], period.period, excess))
-        left[period.where] -= round(excess)
+        found.append(_stall(series, rows[where], period, excess))
+        left[where] -= round(excess)
     return found or _by_distance(series, left, rows)
 
 

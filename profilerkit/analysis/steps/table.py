@@ -51,7 +51,7 @@ def slow_steps(series: StepSeries) -> SlowSteps | None:
     excess = float(time[above].mean() - time[~above].mean())
     grown = what_grew(even, slow, series.steady & ~slow)
     recurs = recurring(series.index[rows], time)
-    among = np.isin(np.flatnonzero(above), recurs.where).mean() if recurs else 0.0
+    among = np.isin(np.flatnonzero(above), recurs[1]).mean() if recurs else 0.0
     return SlowSteps(
         count=len(rows[above]),
         ratio=ratio,
@@ -60,7 +60,7 @@ def slow_steps(series: StepSeries) -> SlowSteps | None:
         part=grown.part if grown else None,
         part_excess_ns=round(grown.excess_ns) if grown else None,
         coverage=grown.coverage if grown else None,
-        period=recurs.period if recurs and among >= LEAST_COVERAGE else None,
+        period=recurs[0] if recurs and among >= LEAST_COVERAGE else None,
         first=int(series.index[slow][0]),
         last=int(series.index[slow][-1]),
     )

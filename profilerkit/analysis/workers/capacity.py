@@ -88,7 +88,13 @@ def others_hold(facts: Facts) -> bool:
 
 def no_use(facts: Facts) -> str | None:
     """Why more workers would make no more batches; ``None`` where they would, or nobody knows."""
-    return shortage(facts) or lock_held(facts) or ran_out(facts)
+    workers = facts.workers
+    if (held := shortage(facts) or lock_held(facts)) is not None or workers is None or workers.active is None:
+        return held
+    if workers.active >= WITH_DATA * workers.count:
+        return None
+    left = format_count(round(workers.active, 1))
+    return f"on average only {left} of {workers.count} workers still had data: their shards differ in length"
 
 
 def lock_held(facts: Facts) -> str | None:
@@ -99,15 +105,6 @@ def lock_held(facts: Facts) -> str | None:
     if workers.share("fetch") < BLOCKED:
         return None
     return f"a blocked worker waited for a lock {format_ratio(workers.locked_ratio)} of the times it was sampled"
-
-
-def ran_out(facts: Facts) -> str | None:
-    """Why more workers would have no data, as the number that says so; ``None`` where they would, or who knows."""
-    workers = facts.workers
-    if workers is None or workers.active is None or workers.active >= WITH_DATA * workers.count:
-        return None
-    left = format_count(round(workers.active, 1))
-    return f"on average only {left} of {workers.count} workers still had data: their shards differ in length"
 
 
 def memory_room(facts: Facts) -> int | None:
@@ -271,17 +268,11 @@ def _taken(facts: Facts) -> Mapping[str, float]:
     in_known = (in_rest * rest - first) / (rest - unexplained) if rest > unexplained else 0.0
     taken = {part.part: part.share * (1.0 - kept.get(part.part, 1.0 - in_known)) for part in facts.parts}
     if unexplained:
-        taken[UNKNOWN] = first + min(_queue_of_pool(facts, whole), _MOST * unexplained - first)
+        # A thread of the operators' pool queues, and the training thread spins for it: no calm traced step shows that.
+        pool = facts.series("host.pool_queue")
+        of_pool = pool.mean * (1.0 - whole) if pool is not None else 0.0
+        taken[UNKNOWN] = first + min(of_pool, _MOST * unexplained - first)
     return taken
-
-
-def _queue_of_pool(facts: Facts, own: float) -> float:
-    """Return the share of the step in which a thread of the operators' pool queues while the training thread does not.
-
-    The training thread spins for it meanwhile. A calm traced step does not show that, so it is in the unexplained time.
-    """
-    pool = facts.series("host.pool_queue")
-    return pool.mean * (1.0 - own) if pool is not None else 0.0
 
 
 def _left_to_wait(facts: Facts, ran: float, waits: float) -> float:

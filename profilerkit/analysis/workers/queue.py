@@ -1,6 +1,6 @@
 """A loader beyond its means: its batches through its queue again with other settings, its epochs, and padding."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 
 import msgspec
@@ -130,7 +130,7 @@ def epoch_facts(events: bytes, log: StepLog, records: Records, pids: I64, loader
     stored = _stored_ratios(records, begins)
     facts = EpochFacts(
         count=len(begins),
-        renewed=_renewed(table, _after_the_last(waits, firsts), pids),
+        renewed=_renewed(table, waits, begins, pids),
         first_wait_ns=first,
         later_wait_ns=later,
         first_stored_ratio=stored[0],
@@ -167,20 +167,13 @@ def _stored_ratios(records: Records, begins: I64) -> tuple[float | None, float |
     return ratio(epoch == 0), ratio(epoch > 0)
 
 
-def _after_the_last(waits: Records, firsts: Records) -> I64:
-    """``(n_epochs,)`` the end of the fetch before each first one, or its own start where there is none."""
-    start = waits["start"].astype(np.int64)
-    ends = np.maximum.accumulate(start + waits["dur"].astype(np.int64))
-    begins = firsts["start"].astype(np.int64)
-    before = np.searchsorted(start, begins) - 1
-    after: I64 = np.where(before >= 0, ends[before], begins)
-    return after
-
-
-def _renewed(table: Records, begins: I64, pids: I64) -> bool | None:
+def _renewed(table: Records, waits: Records, begins: I64, pids: I64) -> bool | None:
     """Whether each epoch had workers of its own; ``None`` unless two epochs show theirs."""
     looks = table[(table["kind"] == EventKind.QUEUE) & np.isin(table["name"], pids)]
-    epoch = _epoch_of(looks["start"].astype(np.int64), begins)
+    start = waits["start"].astype(np.int64)
+    before = np.searchsorted(start, begins) - 1
+    ended = np.maximum.accumulate(start + waits["dur"].astype(np.int64))[before]
+    epoch = _epoch_of(looks["start"].astype(np.int64), np.where(before >= 0, ended, begins))
     pairs = np.unique(np.c_[epoch[epoch >= 0], looks["name"][epoch >= 0].astype(np.int64)], axis=0)
     if len(np.unique(pairs[:, 0])) < 2:
         return None
@@ -257,12 +250,6 @@ class Replayed(msgspec.Struct, frozen=True):
     received: I64
     end_ns: int
 
-    @property
-    def waits(self) -> I64:
-        """``(n,)`` int64 ns, what each fetch took."""
-        waits: I64 = self.received - self.asked
-        return waits
-
 
 def replay_queue(
     making: I64,
@@ -285,8 +272,8 @@ def replay_queue(
     first batch, which says whose turn it is.
 
     >>> slow_first = np.array([90, 10, 10, 10])
-    >>> replay_queue(slow_first, np.full(4, 20), workers=2).waits.tolist()
-    [90, 0, 0, 0]
+    >>> replay_queue(slow_first, np.full(4, 20), workers=2).received.tolist()
+    [90, 110, 130, 150]
     >>> replay_queue(slow_first, np.full(4, 20), workers=2, in_order=False).batch.tolist()
     [1, 3, 0, 2]
     """
@@ -320,12 +307,8 @@ def replay_queue(
         if place + workers * prefetch < len(times):
             issue(place + workers * prefetch)
         now += use
-    return Replayed(
-        batch=np.array(batch, dtype=np.int64),
-        asked=np.array(asked, dtype=np.int64),
-        received=np.array(received, dtype=np.int64),
-        end_ns=now,
-    )
+    taken, begun, got = (np.array(values, dtype=np.int64) for values in (batch, asked, received))
+    return Replayed(taken, begun, got, now)
 
 
 #: Prefetch that is tried: more than 8 takes memory for little.
@@ -375,7 +358,10 @@ def queue_facts(
     # Where none ever did, receiving one is part of its delivery.
     receiving = int(np.median(waits[lay_ready])) if lay_ready.any() else min(int(waits.min()), delivery_ns or 0)
     delivery = max((delivery_ns or 0) - receiving, 0)
-    unanswered = 0 if pinned else _unanswered(stretches, receiving)
+    # In which the loop's thread computes nothing.
+    cpu = np.concatenate([stretch.cpu[stretch.lay_ready] for stretch in stretches])
+    known = cpu[cpu >= 0]
+    unanswered = max(receiving - int(np.median(known)), 0) if len(known) and not pinned else 0
 
     def time_ns(workers: int, prefetch: int, *, in_order: bool = True, kept: float = 1.0) -> int:
         received = receiving - round(unanswered * (1.0 - kept))
@@ -396,13 +382,6 @@ def queue_facts(
         slow_ratio=float(waits[slow].sum()) / max(int(waits.sum()), 1),
         by_cheaper={less: 1.0 - time_ns(workers, prefetch, kept=1.0 - less) / now for less in CHEAPER},
     )
-
-
-def _unanswered(stretches: Sequence[_Stretch], receiving: int) -> int:
-    """The part of ``receiving``, ns, in which the loop's thread computes nothing."""
-    cpu = np.concatenate([stretch.cpu[stretch.lay_ready] for stretch in stretches])
-    known = cpu[cpu >= 0]
-    return max(receiving - int(np.median(known)), 0) if len(known) else 0
 
 
 def _replayed(stretch: _Stretch, receiving: int, delivery: int, *, workers: int, prefetch: int, in_order: bool) -> int:

@@ -83,12 +83,6 @@ def made_elsewhere(facts: Facts) -> bool:
     return workers_now(facts) is None and facts.share("input.wait") > facts.share(*WAITS) / 2
 
 
-def times_as_many(facts: Facts) -> int:
-    """Return how many times as many batches have to be made at a time for the step to wait for none."""
-    step = facts.mean_step_ns or 1.0
-    return max(math.ceil(WORKER_MARGIN * step / consumer_ns(facts, step)), 2)
-
-
 def cheaper_input(facts: Facts) -> float:
     """Return the saving if preparing a batch cost half as much, or where others make it if enough of them did."""
     queue = facts.loading.queue if facts.loading is not None else None
@@ -99,7 +93,8 @@ def cheaper_input(facts: Facts) -> float:
 
 def more_at_a_time(facts: Facts) -> Fix:
     """As many workers as the step needs, by how many there are now, which is not known."""
-    times = times_as_many(facts)
+    step = facts.mean_step_ns or 1.0
+    times = max(math.ceil(WORKER_MARGIN * step / consumer_ns(facts, step)), 2)
     text = f"Make {times} times as many batches at a time: num_workers × {times}, or {times} where there are none yet, "
     return Fix(text=f"{text}as far as there are cores.", code="DataLoader(..., num_workers=…, persistent_workers=True)")
 

@@ -1,7 +1,5 @@
 """RU009: each step takes longer than the one before it."""
 
-import msgspec
-
 from profilerkit.analysis.steps.trend import FEWEST_TO_GROW, StepGrowth, step_growth
 from profilerkit.analysis.whatif import saving
 from profilerkit.analysis.workers.capacity import BUSY
@@ -13,47 +11,39 @@ from profilerkit.rules.api import WAITS, Facts, MissingData, Passed, Result, Rul
 from profilerkit.rules.evidence import in_line, line_evidence, told_line
 from profilerkit.units import format_ns, format_ratio
 
-
-class _Place(msgspec.Struct, frozen=True):
-    """A place in the loop that grows: its words, what bounds the run then, and the fix."""
-
-    words: str
-    bound: Bound | None
-    fix: Fix
-
-
 #: What usually grows, by the family of the part that does.
 _FIXES: dict[str, Fix] = {
     "input": Fix(text="Look in the data set for what grows: a list that is searched, a cache, files that stay open."),
     "overhead": Fix(text="Look for what collects objects: lists of results, logs kept in memory, hooks added twice."),
     "communication": Fix(text="Look for tensors that get larger from step to step, and for process groups made anew."),
 }
-#: What usually grows, by the stage of the loop that does. A forward pass may hold any code.
-_PLACES: dict[str, _Place] = {
-    "forward": _Place(
+#: The stage of the loop that grows: its words, what bounds the run then, and what usually grows there. A forward pass
+#: may hold any code.
+_PLACES: dict[str, tuple[str, Bound | None, str]] = {
+    "forward": (
         "from the batch to the backward pass",
         None,
-        Fix(text="Look in the forward pass for what gets longer: sequences, batches, a cache, hooks added twice."),
+        "Look in the forward pass for what gets longer: sequences, batches, a cache, hooks added twice.",
     ),
-    "backward": _Place(
+    "backward": (
         "in the backward pass",
         "compute-bound",
-        Fix(text="Look for batches or sequences that get longer, and for layers that are run more often."),
+        "Look for batches or sequences that get longer, and for layers that are run more often.",
     ),
-    "optimizer": _Place(
+    "optimizer": (
         "in the optimizer step",
         "compute-bound",
-        Fix(text="Look for parameters that are added to the optimizer during the run."),
+        "Look for parameters that are added to the optimizer during the run.",
     ),
-    "after": _Place(
+    "after": (
         "between the optimizer step and the next batch",
         "overhead-bound",
-        Fix(text="Look in your code after the optimizer step for what goes over all steps so far: a metric, a list."),
+        "Look in your code after the optimizer step for what goes over all steps so far: a metric, a list.",
     ),
-    "loop": _Place(
+    "loop": (
         "outside of backward pass and optimizer step",
         None,
-        Fix(text="Look in your loop for what goes over all steps so far: a metric over all batches, a list, a cache."),
+        "Look in your loop for what goes over all steps so far: a metric over all batches, a list, a cache.",
     ),
 }
 #: Share of the growth in the backward pass from which a graph is kept. Of larger batches the forward pass has a third
@@ -160,11 +150,11 @@ def _where(facts: Facts, found: StepGrowth) -> str:
     if found.part is not None:
         return f"{format_ratio(found.part.coverage)} of the growth is in one part: {part_words(found.part.part)}."
     if place is not None and found.stage is not None:
-        return f"{format_ratio(found.stage.coverage)} of the growth is {place.words}."
+        return f"{format_ratio(found.stage.coverage)} of the growth is {place[0]}."
     return "No part that was timed holds most of the growth."
 
 
-def _place(facts: Facts, found: StepGrowth) -> _Place | None:
+def _place(facts: Facts, found: StepGrowth) -> tuple[str, Bound | None, str] | None:
     """The stage of the loop that holds most of the growth; a device works at another one than the host."""
     return _PLACES[found.stage.part] if found.stage is not None and not facts.on_device else None
 
@@ -173,7 +163,7 @@ def _bound(facts: Facts, found: StepGrowth) -> Bound | None:
     if found.part is not None:
         return FAMILY_BOUND.get(family_of(found.part.part))
     place = _place(facts, found)
-    return place.bound if place is not None else None
+    return place[1] if place is not None else None
 
 
 def _fix(facts: Facts, found: StepGrowth) -> Fix:
@@ -183,7 +173,7 @@ def _fix(facts: Facts, found: StepGrowth) -> Fix:
     if place is None or found.stage is None:
         return _KEPT if _memory_grows(facts) else _GROWING
     kept = found.stage.part == "backward" and (found.stage.coverage >= GRAPH_SHARE or _memory_grows(facts))
-    return _KEPT if kept else place.fix
+    return _KEPT if kept else Fix(text=place[2])
 
 
 def _of_program(facts: Facts, found: StepGrowth) -> float:
