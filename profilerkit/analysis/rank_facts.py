@@ -209,7 +209,17 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
     if log is not None and log.steady.any():
         parts = _parts_by_log(log, trace, record, wait_part)
     elif trace is not None:
-        parts = _parts_by_trace(trace)
+        count = max(trace.n_steady, 1)
+        times = leaf_times(trace.totals)
+        step_ns = sum(times.values()) / count
+        # Without an event of a fetch, what leads up to the batch copies stands for it.
+        derived = (*_DERIVED, *(WAITS if len(trace.partition.lead_in) else ()))
+        parts = _ordered(
+            [
+                _part(name, value / count, step_ns, "derived" if name.startswith(derived) else "measured")
+                for name, value in times.items()
+            ]
+        )
     else:
         parts = ()
     steps, series = _steps(trace, log, record, wait_part)
@@ -256,19 +266,14 @@ def _inflation(trace: TraceFacts | None, log: StepLog | None) -> float | None:
     disturbed = np.array([state == "disturbed" for state in log.state], dtype=bool)
     if not disturbed.any():
         return None
-    unprofiled = median(log.time[_beside(trace, log)])
+    traced = trace.steps.index
+    near = log.steady & (log.index >= traced.min() - BESIDE) & (log.index <= traced.max() + BESIDE)
+    unprofiled = median(log.time[near if np.count_nonzero(near) >= FEWEST_STEPS else log.steady])
     return median(trace.window.end - trace.window.start) / unprofiled if unprofiled else None
 
 
 #: Untraced steps on each side of a window that its steps are compared with: a run may get slower or quicker meanwhile.
 BESIDE = 50
-
-
-def _beside(trace: TraceFacts, log: StepLog) -> npt.NDArray[np.bool_]:
-    """The steady steps around a window as a mask; all steady ones where there are hardly any around it."""
-    traced = trace.steps.index
-    near = log.steady & (log.index >= traced.min() - BESIDE) & (log.index <= traced.max() + BESIDE)
-    return near if np.count_nonzero(near) >= FEWEST_STEPS else log.steady
 
 
 def _part(name: str, time_ns: float, step_ns: float, source: Source) -> Part:
@@ -283,21 +288,6 @@ def _part(name: str, time_ns: float, step_ns: float, source: Source) -> Part:
 
 def _ordered(parts: list[Part]) -> tuple[Part, ...]:
     return tuple(sorted((part for part in parts if part.time_ns > 0), key=lambda part: -part.time_ns))
-
-
-def _parts_by_trace(trace: TraceFacts) -> tuple[Part, ...]:
-    """The trace's own partition."""
-    count = max(trace.n_steady, 1)
-    times = leaf_times(trace.totals)
-    step_ns = sum(times.values()) / count
-    # Without an event of a fetch, what leads up to the batch copies stands for it.
-    derived = (*_DERIVED, *(WAITS if len(trace.partition.lead_in) else ()))
-    return _ordered(
-        [
-            _part(name, value / count, step_ns, "derived" if name.startswith(derived) else "measured")
-            for name, value in times.items()
-        ]
-    )
 
 
 def _parts_by_log(

@@ -426,7 +426,20 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
     moving = facts.share("compute.membw")
     memory = moving > kernels - moving
     if facts.share(UNSPLIT) > kernels / 2:
-        return _works_all_along(facts, weakest(sure, "medium"))
+        # The device works, and what it works on nobody saw: of several ranks it may be transfers, or the waiting.
+        if facts.share("idle.unknown") >= NOTED_UNPRICED:
+            return inconclusive(*idle_without_trace(facts))
+        said = f"{who(facts)} works for {format_ns(facts.time_ns('compute.'))} of {each(facts, mean_step(facts))}"
+        settled_by = "A trace of some steps: it shows whether kernels compute, move memory or communicate."
+        if (facts.world_size or 1) > 1:
+            return inconclusive(said, settled_by)
+        return Verdict(
+            bound="compute-bound",
+            confidence=weakest(sure, "medium"),
+            headline=said,
+            share=facts.family("compute"),
+            refuted_by=settled_by,
+        )
     largest = max(("math", "small", "other"), key=lambda kind: facts.share(f"compute.{kind}"))
     time = format_ns((moving if memory else kernels - moving) * (facts.mean_step_ns or 0.0))
     what = "moves memory" if memory else "computes"
@@ -438,26 +451,6 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
         headline=f"{who(facts)} {what} for {time} of {each(facts, mean_step(facts))}",
         share=facts.family("memory" if memory else "compute"),
         refuted_by="A finding with an expected saving of 5 % or more.",
-    )
-
-
-def _works_all_along(facts: Facts, sure: Confidence) -> Verdict:
-    """Compute-bound as far as a run without a trace tells: the device works, and what it works on nobody saw.
-
-    Of several ranks that may as well be the transfers between them, or the waiting for a late one.
-    """
-    if facts.share("idle.unknown") >= NOTED_UNPRICED:
-        return inconclusive(*idle_without_trace(facts))
-    said = f"{who(facts)} works for {format_ns(facts.time_ns('compute.'))} of {each(facts, mean_step(facts))}"
-    settled_by = "A trace of some steps: it shows whether kernels compute, move memory or communicate."
-    if (facts.world_size or 1) > 1:
-        return inconclusive(said, settled_by)
-    return Verdict(
-        bound="compute-bound",
-        confidence=sure,
-        headline=said,
-        share=facts.family("compute"),
-        refuted_by=settled_by,
     )
 
 

@@ -366,21 +366,17 @@ def _relieved(facts: Facts, outcome: Outcome) -> Outcome:
     # Kernels that save by being fewer save the host's time, as a larger batch does.
     fewer = parts == () and any(finding.bound == "overhead-bound" for finding in found)
     if fewer or any(finding.throughput for finding in found) or any(part in HOST_PARTS for part in parts or ()):
-        return _of_host(facts, outcome)
+        share = recording_share(facts)
+        found = [_slowed(facts, finding, share) for finding in outcome.findings]
+        gains = [one.saving or one.throughput for one in found]
+        kept = [one for one, gain in zip(found, gains, strict=True) if gain is None or gain.expected >= SMALLEST_SAVING]
+        if kept or not found:
+            return revise(outcome, findings=tuple(kept))
+        reason = f"recording itself takes {format_ratio(share)} of the step or more, and little is left without it"
+        return revise(outcome, status="passed", reason=reason, findings=())
     if parts == () and facts.mode == "gpu":
         return revise(outcome, findings=tuple(_of_kernels(facts, finding) for finding in found))
     return outcome
-
-
-def _of_host(facts: Facts, outcome: Outcome) -> Outcome:
-    share = recording_share(facts)
-    found = [_slowed(facts, finding, share) for finding in outcome.findings]
-    gains = [one.saving or one.throughput for one in found]
-    kept = [one for one, gain in zip(found, gains, strict=True) if gain is None or gain.expected >= SMALLEST_SAVING]
-    if kept or not found:
-        return revise(outcome, findings=tuple(kept))
-    reason = f"recording itself takes {format_ratio(share)} of the step or more, and little is left without it"
-    return revise(outcome, status="passed", reason=reason, findings=())
 
 
 def _slowed(facts: Facts, finding: Finding, share: float) -> Finding:

@@ -36,7 +36,9 @@ class Issued:
         self.start: I64 = columns.ts_ns[self.rows]
         self._call = call[order]
         # What a graph launch runs after its first kernel the host has no part in any more.
-        self._at = np.where(_is_first(self._call, self.start), issued[order], _BEFORE_ALL)
+        _, first, which = np.unique(self._call, return_index=True, return_inverse=True)
+        is_first: npt.NDArray[np.bool_] = (self.start == self.start[first][which.ravel()]) | (self._call < 0)
+        self._at = np.where(is_first, issued[order], _BEFORE_ALL)
         self._thread = np.where(self._call >= 0, columns.thread[np.maximum(self._call, 0)], main)
         self._main = main
         linked = self.start[self._call >= 0]
@@ -54,13 +56,6 @@ class Issued:
         at, thread = np.full(len(place), _AFTER_ALL), np.full(len(place), self._main)
         at[linked], thread[linked] = self._at[place[linked]], self._thread[place[linked]]
         return place, at, thread
-
-
-def _is_first(call: I64, start: I64) -> npt.NDArray[np.bool_]:
-    """``(n,)`` whether an event is the first of what its call launched; ``start`` is sorted."""
-    _, first, which = np.unique(call, return_index=True, return_inverse=True)
-    is_first: npt.NDArray[np.bool_] = (start == start[first][which.ravel()]) | (call < 0)
-    return is_first
 
 
 def attribute(gaps: Spans, issued: Issued, host: HostActivity) -> Segments:

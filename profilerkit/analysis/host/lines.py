@@ -105,7 +105,13 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
         return {}
     at = np.array([sample.t_ns for sample in record.stacks], dtype=np.int64)
     step, first = in_step(at, log.start, log.stop), _first(log, record.stacks)
-    here = _chosen(record.stacks, (step >= 0) & _plain(log, first)[np.maximum(step, 0)])
+    rows = np.flatnonzero(log.steady)
+    within = np.zeros(len(log.index), dtype=bool)  # and of these the plain ones, without named phases
+    within[first : int(rows[-1]) + 1 if len(rows) else 0] = True
+    plain = within.copy()
+    for spent in log.phases.values():
+        plain &= spent == 0
+    here = _chosen(record.stacks, (step >= 0) & (plain if plain.any() else within)[np.maximum(step, 0)])
     since, until = int(log.start[first]), int(log.stop[-1])
     workers = [sample for worker in record.workers for sample in worker.stacks if since <= sample.t_ns <= until]
     found = {
@@ -196,17 +202,6 @@ def _long(stall: Stall, log: StepLog) -> npt.NDArray[np.bool_]:
     longer: npt.NDArray[np.bool_] = log.time > np.median(log.time[log.steady]) + stall.excess_ns / 2
     longer &= log.steady
     return longer
-
-
-def _plain(log: StepLog, first: int) -> npt.NDArray[np.bool_]:
-    """The steps from ``first`` to the last judged one without named phases; all of these where each has one."""
-    rows = np.flatnonzero(log.steady)
-    within = np.zeros(len(log.index), dtype=bool)
-    within[first : int(rows[-1]) + 1 if len(rows) else 0] = True
-    plain = within.copy()
-    for spent in log.phases.values():
-        plain &= spent == 0
-    return plain if plain.any() else within
 
 
 def _first(log: StepLog, stacks: Sequence[StackSample]) -> int:

@@ -77,7 +77,9 @@ def kind_of(frames: Sequence[str], modules: frozenset[str]) -> LiveKind:
         file, function = split_frame(frame)
         if frame.startswith(BACKWARD) or function == "backward":
             return "gradients"
-        if _is_an_optimizers(file):
+        # torch/optim/adam.py, distrib_optimizer.py, my_optim.py
+        *folders, name = file.lower().replace("\\", "/").split("/")
+        if any("optim" in folder for folder in folders) or ("optim" in name and name.endswith(".py")):
             return "optimizer state"
         is_module = _MODULES.search(file) is not None
         if function in _LOADS or (is_module and function in _MOVES) or (function == "__init__" and file in modules):
@@ -85,12 +87,6 @@ def kind_of(frames: Sequence[str], modules: frozenset[str]) -> LiveKind:
         if function == "forward" or (is_module and function in _RUNS) or _FUNCTIONAL.search(file):
             return "activations"
     return "other" if frames else "unseen"
-
-
-def _is_an_optimizers(file: str) -> bool:
-    """Return whether a file is an optimizer's: torch/optim/adam.py, distrib_optimizer.py, my_optim.py."""
-    *folders, name = file.lower().replace("\\", "/").split("/")
-    return any("optim" in folder for folder in folders) or ("optim" in name and name.endswith(".py"))
 
 
 def is_of_loss(frames: Sequence[str]) -> bool:

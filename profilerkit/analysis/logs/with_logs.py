@@ -13,7 +13,7 @@ from profilerkit.analysis.samples import summarise
 from profilerkit.analysis.surroundings import Throttling, hottest, throttling
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory, MemorySnapshot, OutOfMemory
-from profilerkit.model.run import Series, Signal, Trust
+from profilerkit.model.run import Series, Signal
 from profilerkit.rundir.sampled import Sample
 from profilerkit.trace.logs import GpuLog, Log, SamplerLog, SnapshotLog
 from profilerkit.units import format_bytes, format_long_ns
@@ -191,6 +191,7 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     apart = () if alone else tuple(log.origin for log in samplers if not is_of_the_time(log, chosen))
     near = [device for device in devices if device.origin not in apart]
     heat = hottest([(device.label, device.samples) for device in near])
+    signals = tuple(_signal(signal, series, found, alone=alone) for signal in facts.trust.signals)
     return revise(
         with_samples,
         logs=LogFacts(
@@ -211,7 +212,12 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
             if facts.memory_use.allocator_settings is None
             else facts.memory_use.allocator_settings,
         ),
-        trust=_trust(facts.trust, series, found, notes, alone=alone),
+        trust=revise(
+            facts.trust,
+            mode="logs" if alone else facts.trust.mode,
+            signals=signals,
+            notes=(*notes, *facts.trust.notes) if alone else (*facts.trust.notes, *notes),
+        ),
     )
 
 
@@ -335,18 +341,6 @@ def _limits(logs: Sequence[Log], snapshots: Sequence[MemorySnapshot], series: Se
         if one.events and one.start_in_use_bytes
     ]
     return notes
-
-
-def _trust(
-    trust: Trust, series: Sequence[Series], snapshots: Sequence[MemorySnapshot], notes: Sequence[str], *, alone: bool
-) -> Trust:
-    signals = tuple(_signal(signal, series, snapshots, alone=alone) for signal in trust.signals)
-    return revise(
-        trust,
-        mode="logs" if alone else trust.mode,
-        signals=signals,
-        notes=(*notes, *trust.notes) if alone else (*trust.notes, *notes),
-    )
 
 
 def _signal(signal: Signal, series: Sequence[Series], snapshots: Sequence[MemorySnapshot], *, alone: bool) -> Signal:

@@ -336,7 +336,13 @@ def cause_of(
         times = [_times(segments[other], to_common[other], start, end) for other in others]
         if len(end) and times:
             excess += (_times(segments[rank], to_common[rank], start, end) - np.median(times, axis=0)).sum(axis=0)
-    return _named(excess)
+    waited = float(-excess[leaf("comm.skew")])
+    groups = [[leaf(name) for name in group] for group in _GROUPS.values()]
+    best = max(groups, key=lambda members: float(excess[members].sum()))
+    explained = float(excess[best].sum())
+    if waited <= 0 or explained < FEWEST_EXPLAINED * waited:
+        return Cause(None, max(explained, 0.0), max(waited, 0.0))
+    return Cause(LEAVES[max(best, key=lambda index: excess[index])], explained, waited)
 
 
 def _times(segments: Segments | None, to_common: int | None, start: I64, end: I64) -> F64:
@@ -371,17 +377,6 @@ def cause_by_parts(
         return Cause(None, max(explained, 0.0), max(waited_ns, 0.0))
     own = {part.part: part.time_ns for part in late}
     return Cause(max(groups[most], key=lambda name: own.get(name, 0)), explained, waited_ns)
-
-
-def _named(excess: F64) -> Cause:
-    """The cause with the largest excess, if it explains enough of the waiting."""
-    waited = float(-excess[leaf("comm.skew")])
-    groups = [[leaf(name) for name in group] for group in _GROUPS.values()]
-    best = max(groups, key=lambda members: float(excess[members].sum()))
-    explained = float(excess[best].sum())
-    if waited <= 0 or explained < FEWEST_EXPLAINED * waited:
-        return Cause(None, max(explained, 0.0), max(waited, 0.0))
-    return Cause(LEAVES[max(best, key=lambda index: excess[index])], explained, waited)
 
 
 def same_work(late: TraceFacts, others: Sequence[TraceFacts]) -> bool | None:

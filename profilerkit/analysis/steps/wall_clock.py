@@ -70,12 +70,16 @@ def read_records(record: RankRecord) -> Records | None:
     kind = events["kind"]
     own = (events["flags"] & EventFlag.OTHER_THREAD) == 0
     windows = timed(events[kind == EventKind.WINDOW])
+    stops = [status.end_perf_ns for status, _ in record.windows if status.end_perf_ns is not None]
+    start = np.array(sorted(stops), dtype=np.int64)
+    after = index_at(Spans(windows.start, windows.end), start)
+    start, after = start[after >= 0], after[after >= 0]
     return Records(
         steps=timed(events[kind == EventKind.STEP]),
         fetches=timed(events[(kind == EventKind.WAIT) & own & ((events["flags"] & NOT_TRAINING) == 0)]),
         kinds={wanted: timed(events[(kind == wanted) & own & is_whole(record, wanted)]) for wanted in _KINDS},
         phases=_phases(events[(kind == EventKind.PHASE) & own], record.names),
-        exports=_exports(record, windows),
+        exports=Timed(start, windows.end[after], np.zeros(len(start), dtype=np.int64)),
         begin_ns=min(record.meta.anchor_perf_ns, first) if record.meta else first,
         end_ns=max(record.end.end_perf_ns, last) if record.end else heard,
     )
@@ -88,15 +92,6 @@ def _phases(events: Events, names: Mapping[int, str]) -> dict[str, Timed]:
         entry = "step.input" if is_feeding_phase(name) else _PHASE_ENTRIES.get(LEAVES[phase_leaf(name)], "phases")
         by_entry.setdefault(entry, []).append(name_id)
     return {entry: timed(events[np.isin(events["name"], ids)]) for entry, ids in by_entry.items()}
-
-
-def _exports(record: RankRecord, windows: Timed) -> Timed:
-    """From the end of what a window traced to the end of the window."""
-    stops = [status.end_perf_ns for status, _ in record.windows if status.end_perf_ns is not None]
-    start = np.array(sorted(stops), dtype=np.int64)
-    after = index_at(Spans(windows.start, windows.end), start)
-    start, after = start[after >= 0], after[after >= 0]
-    return Timed(start, windows.end[after], np.zeros(len(start), dtype=np.int64))
 
 
 def owners(parts: Sequence[Timed], label: int = 0) -> Segments:

@@ -4,8 +4,8 @@ from functools import partial
 
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
-from profilerkit.model.finding import STEP_LENGTHS, Evidence
-from profilerkit.model.step import PARTS, SlowSteps, StepTimes, within
+from profilerkit.model.finding import STEP_LENGTHS
+from profilerkit.model.step import PARTS, within
 from profilerkit.rules.api import (
     SMALLEST_SAVING,
     STEPS_FOR_HIGH,
@@ -77,30 +77,25 @@ class UnevenSteps(Rule, frozen=True):
             cause += f" One step of {facts.steps.steady} does not show how often it comes."
         expected = bound * (slow.coverage or 0.0)
         is_single = slow.count == 1 and facts.steps.steady < STEPS_FOR_HIGH
+        row = partial(facts.evidence, origin="length of the steps", source="derived", behind=(STEP_LENGTHS,))
+        excess = row("Time of a slow step beyond the others, mean", slow.excess_ns, "ns", n=slow.count)
         return fired(
             facts,
             bound=None,
             title=f"{which} {format_ns(slow.excess_ns)} longer than the others{every}",
             why=f"{cause} The mean step is {format_ns(times.mean)}, the median {format_ns(times.median)}.",
-            evidence=_evidence(facts, times, slow),
+            evidence=(
+                revise(excess, steps=(slow.first, slow.last)),
+                row("Steps from one to the next", slow.period or None, "count", n=slow.count),
+                row("Share of that time in one part", slow.coverage, "ratio", n=None),
+                row("Coefficient of variation of the steps", times.cv_ratio or 0.0, "ratio"),
+                row("Step time, mean", times.mean, "ns"),
+                row("Step time, median", times.median, "ns"),
+            ),
             at_most="medium",
             saving=saving(expected, bound) if expected >= SMALLEST_SAVING and not is_single else None,
             confirm="The slow steps must be gone from the per-step figure.",
         )
-
-
-def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence, ...]:
-    """Of the slow steps, then of all."""
-    row = partial(facts.evidence, origin="length of the steps", source="derived", behind=(STEP_LENGTHS,))
-    excess = row("Time of a slow step beyond the others, mean", slow.excess_ns, "ns", n=slow.count)
-    return (
-        revise(excess, steps=(slow.first, slow.last)),
-        row("Steps from one to the next", slow.period or None, "count", n=slow.count),
-        row("Share of that time in one part", slow.coverage, "ratio", n=None),
-        row("Coefficient of variation of the steps", times.cv_ratio or 0.0, "ratio"),
-        row("Step time, mean", times.mean, "ns"),
-        row("Step time, median", times.median, "ns"),
-    )
 
 
 def _told(facts: Facts) -> float:
