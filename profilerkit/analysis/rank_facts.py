@@ -360,10 +360,7 @@ def _utilization(log: StepLog | None, record: RankRecord | None) -> Numbers:
 
 
 def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:
-    """Leaf to mean time per typical traced step, ns, without what the timers measure themselves, and without stops.
-
-    A stop is in the timers' steps. What a trace shows of it would be counted a second time, under another name.
-    """
+    """Leaf to mean time per typical traced step, ns, without what the timers measure themselves, and without stops."""
     per_step = trace.partition.per_step[trace.steps.judged]
     left_out = [leaf(name) for name in (*LOGGED, *(WAITS if log.waits_seen else ()))]
     weight, stopped = _weights(log, trace.steps, per_step.sum(axis=1) - per_step[:, left_out].sum(axis=1))
@@ -472,9 +469,5 @@ def _trace_stalls(series: StepSeries) -> tuple[Stall, ...]:
 
 
 def ready_ratio(cpu_ratio: float, queue_ratio: float) -> float:
-    """Share of a wait in which its thread computed, as far as a busy machine let it.
-
-    >>> ready_ratio(0.2, 0.6)
-    0.8
-    """
+    """Share of a wait in which its thread computed, as far as a busy machine let it."""
     return min(cpu_ratio + queue_ratio, 1.0)

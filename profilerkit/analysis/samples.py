@@ -246,10 +246,7 @@ def _strip(signal: Signal, each: int, first_step_ns: int) -> Strip:
 
 
 def _slope(signal: Signal) -> float | None:
-    """The slope of the straight line with the least squared distance, per second; ``None`` for few samples.
-
-    Ten samples a second apart that grow by 5 each time have the slope 5.
-    """
+    """The slope of the straight line with the least squared distance, per second; ``None`` for few samples."""
     centred = signal.at_s - signal.at_s.mean()
     spread = float(centred @ centred)
     if len(signal.values) < FEWEST_FOR_SLOPE or spread == 0.0:

@@ -138,10 +138,7 @@ def _too_little(facts: Facts) -> Verdict | None:
 
 
 def shows_idle_device(facts: Facts) -> bool:
-    """Return whether unexplained time is a device's that waits for its host.
-
-    Without a trace, a device, or a record of the host nothing tells whether it went into the data or other work.
-    """
+    """Return whether unexplained time is a device's that waits for its host."""
     return facts.mode == "gpu" and facts.trace_read and not facts.framework and _shows_host(facts)
 
 
@@ -173,10 +170,7 @@ def _unexplained(facts: Facts) -> str:
 
 
 def idle_without_trace(facts: Facts) -> tuple[str, str, str]:
-    """Return how long the device is idle for no reason that timers show, what would show it, and the command for that.
-
-    Where nothing measured the device's work, what the timers do not show may be that work.
-    """
+    """Return how long the device is idle for no reason that timers show, what would show it, and by which command."""
     held, step = format_ns(facts.time_ns("idle.unknown")), format_ns(facts.mean_step_ns or 0.0)
     if any(part.part == UNSPLIT and part.source == "estimated" for part in facts.parts):
         return f"Without a trace, {held} of {each(facts, step)} cannot be explained", *what_to_record(facts)
@@ -243,10 +237,7 @@ def unexplained_share(facts: Facts) -> float:
 
 
 def queued_share(facts: Facts) -> float:
-    """Share of the steady time in which the training thread was ready and others had its processor; 0 if not known.
-
-    Of several ranks on a host each waits for the others' threads as well, and a device works on meanwhile.
-    """
+    """Share of the steady time in which the training thread was ready and others had its processor; 0 if not known."""
     is_known = not facts.on_device and (facts.world_size or 1) == 1 and not facts.taken
     return (facts.steps.queued_ratio or 0.0) if is_known else 0.0
 
@@ -267,11 +258,7 @@ BUSY = 0.8
 
 
 def verdict_on_logs(logs: LogFacts, facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
-    """Out of memory where a request failed; else what samples of the device, or else the memory, make likely.
-
-    A device that is busy nearly always bounds the run itself; one that is not waits for its host. A snapshot speaks of
-    nothing but memory.
-    """
+    """Out of memory where a request failed; else what samples of the device, or else the memory, make likely."""
     found = next((finding.title for _, finding in in_order(outcomes)), "")
     failed = next((one for one in reversed(logs.own) if one.failed), None)
     if failed is not None:

@@ -50,10 +50,7 @@ def with_overlaps(facts: Facts, outcomes: Sequence[Outcome]) -> tuple[Outcome, .
 
 
 def _is_told_by(first: _Entry, second: Finding) -> bool:
-    """Return whether ``second`` is of the same cause as ``first``, which has the fix that it lacks.
-
-    Of the wait for data a rule that knows what the workers do names the cause more closely.
-    """
+    """Return whether ``second`` is of the same cause as ``first``, which has the fix that it lacks."""
     rule, known = first
     same = known.detail == second.detail or PARTS_OF_RULE.get(rule) == WAITS
     return second.fix is None is not known.fix and known.bound == second.bound and same
@@ -165,10 +162,7 @@ def _merged(fixes: Sequence[AfterFix], others: Sequence[tuple[str, Finding]], no
 
 
 def _chosen(found: Sequence[Priced]) -> list[Priced]:
-    """The fixes worth naming, the best of each kind, largest saving first. A finding may leave its fix to others.
-
-    What a fix that no replay tells saves already is not saved again.
-    """
+    """The fixes worth naming, the best of each kind, largest saving first. A finding may leave its fix to others."""
     best: dict[tuple[str, ...], Priced] = {}
     replayed = {entry.rule for entry in found}
     for entry in found:
@@ -256,10 +250,7 @@ class Best(msgspec.Struct, frozen=True):
 
 
 def best_per_bound(outcomes: Sequence[Outcome], *, suppressed: bool = False) -> dict[Bound, Best]:
-    """For every bound with a saving the finding that is expected to save most; one with a fix goes first.
-
-    Those that were set aside are among them only where ``suppressed`` is asked for.
-    """
+    """For every bound with a saving the finding that is expected to save most; one with a fix goes first."""
     best: dict[Bound, Best] = {}
     for outcome in outcomes:
         for finding in (*outcome.findings, *(outcome.suppressed if suppressed else ())):
@@ -274,10 +265,7 @@ def best_per_bound(outcomes: Sequence[Outcome], *, suppressed: bool = False) -> 
 
 
 def joined(facts: Facts, outcomes: Sequence[Outcome], best: dict[Bound, Best]) -> dict[Bound, Best]:
-    """``best`` with what all fixes of a bound save together, where the replay tells and it is more than the best one.
-
-    Waiting for a batch and copying it are one cause in two parts: neither alone says how much it holds.
-    """
+    """``best`` with what all fixes of a bound save together, where the replay tells and it is more than the best."""
     return {bound: _joined(facts, outcomes, entry) for bound, entry in best.items()}
 
 
@@ -315,10 +303,7 @@ def best_fix(outcomes: Sequence[Outcome], best: Best) -> Saving:
 
 
 def priced_parts(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Parts whose cost a finding is about that has a saving worth naming.
-
-    And those whose own rule the user silenced.
-    """
+    """Parts whose cost a finding is about that has a saving worth naming."""
     out: list[str] = []
     for outcome in outcomes:
         own = PARTS_OF_RULE.get(outcome.rule)

@@ -52,10 +52,7 @@ def _is_of(command: Sequence[str], argv: Sequence[str]) -> bool:
 
 
 def with_trial(outcomes: Sequence[Outcome], trial: Trial | None) -> Sequence[Outcome]:
-    """Return the outcomes, in which each fix that was tried alone saves what it saved then.
-
-    A fix that saved nothing is not proposed any more.
-    """
+    """Return the outcomes, in which each fix that was tried alone saves what it saved then."""
     made = {_key(one.changes): one for one in trial.attempts if one.saving is not None} if trial else {}
     if not made:
         return outcomes

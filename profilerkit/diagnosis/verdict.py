@@ -131,10 +131,7 @@ def mean_step(facts: Facts) -> str:
 
 
 def headline(facts: Facts, top: Best) -> str:
-    """Return who loses how much of what to what, at most 14 words, of which a mean step takes one more than every step.
-
-    The time is what was measured, of the parts that the finding is about: what a fix saves of it stands below.
-    """
+    """Return who loses how much of what to what, in at most 14 words: what was measured of the finding's parts."""
     uneven, mean_ns = is_mean(facts), facts.mean_step_ns or 0.0
     loser, held, step = who(facts), held_ns(facts, top.rule), each(facts, mean_step(facts))
     match top.bound, top.finding.detail:
@@ -231,10 +228,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
 
 
 def _larger_share(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -> list[str]:
-    """Why a family that takes more of the step than the bound's own is not the bound: savings decide, not shares.
-
-    Nobody wonders that a step computes, unless kernels are what bounds it.
-    """
+    """Why a family that takes more of the step than the bound's own is not the bound: savings decide, not shares."""
     if verdict.share is None or verdict.bound not in BOUND_FAMILY:
         return []
     own = (verdict.bound, *(() if verdict.bound == "memory-bound" else ("compute-bound",)))
@@ -360,10 +354,7 @@ def _named(facts: Facts, top: Best, others: Sequence[Best], best: dict[Bound, Be
 
 
 def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) -> Verdict:
-    """No saving reaches 10 %: the kernels, if they own the step and no saving reaches 5 %; else balanced.
-
-    The headline does not deny the savings of findings that were set aside.
-    """
+    """No saving reaches 10 %: the kernels, if they own the step and no saving reaches 5 %; else balanced."""
     contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
     late = next((entry for entry in ranked if entry.rule == LateRank.code), None)
     if late is not None and (facts.waiting_share or 0.0) >= NAMED_SAVING:

@@ -155,10 +155,7 @@ def priced(facts: Facts, outcomes: Sequence[Outcome]) -> list[Priced]:
 
 
 def with_replay(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes with the savings that the replay expects; the bounds stay.
-
-    A finding whose fix saves too little to speak of, once everything else that holds the step is counted, is none.
-    """
+    """Return the outcomes with the savings that the replay expects; the bounds stay."""
     found = priced(facts, outcomes)
     if not found or facts.replay is None:
         return list(outcomes)

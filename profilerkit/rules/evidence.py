@@ -88,10 +88,7 @@ _ENOUGH_S = 5
 
 
 def queued_evidence(facts: Facts, label: str) -> Evidence | None:
-    """The share of the time in which the training thread was ready and had no processor; ``None`` if it is not known.
-
-    A run waits elsewhere than in its steps, too: while it starts, and while it saves.
-    """
+    """Return the share of the time in which the training thread queued for a processor; ``None`` if not known."""
     series = facts.series(SIGNAL)
     if series is None:
         return None

@@ -45,10 +45,7 @@ _ROUNDING = 1e-9
 
 
 def severity(finding: Finding) -> Severity:
-    """Computed, not chosen: expected saving times the weight of the confidence; ``info`` without a saving.
-
-    A gain in samples per second counts as the time that it saves for each sample.
-    """
+    """Computed, not chosen: expected saving times the weight of the confidence; ``info`` without a saving."""
     if finding.saving is not None:
         expected = finding.saving.expected
     elif finding.throughput is not None:

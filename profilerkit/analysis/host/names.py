@@ -195,10 +195,7 @@ class HostNames(msgspec.Struct, frozen=True):
         multi_process: of these, the ones whose batches come from worker processes.
         single_process: of these, the ones that prepare the batch on the spot.
         feeds: annotations and frames named for getting a batch, to be believed where they issue no other work.
-        moves_no_data: operators that neither compute nor copy.
-        reads: operators that hand the value of a tensor to Python.
         annotation: leaf of a phase, -1 for none.
-        frame_phase: leaf of a frame that saves, evaluates or logs, -1 for none.
         named: phases that the user named for what is no training: checkpoint, evaluation, logging.
     """
 

@@ -199,10 +199,7 @@ def _failed(events: Sequence[AllocatorEvent], in_use: I64, reserved: I64) -> tup
 
 
 def _live_at(events: Sequence[AllocatorEvent], top: int, used: Sequence[Block]) -> _Live:
-    """Size and stack of what was in use after event ``top``, as far as it is known who asked for it.
-
-    Known are the requests in the history up to then, and what is older than the history and still there at its end.
-    """
+    """Size and stack of what was in use after event ``top``, as far as it is known who asked for it."""
     live: dict[int, tuple[int, tuple[str, ...]]] = {}
     asked = {event.address for event in events if event.action == "alloc"}
     freed = {event.address for event in events if event.action == "free_completed"}
@@ -263,11 +260,7 @@ def _total(sizes: Iterable[int]) -> int:
 
 
 def file_and_line(line: str | None) -> str:
-    """A line by the name of its file, for a sentence; a table has its path.
-
-    >>> file_and_line("/data/job/train.py:33 step")
-    'train.py:33 step'
-    """
+    """A line by the name of its file, for a sentence; a table has its path."""
     return "a line that was not recorded" if line is None else re.split(r"[/\\]", line)[-1]
 
 

@@ -258,10 +258,7 @@ def _all_divided(ranks: Sequence[RankFacts], splits: Sequence[Split | None], flo
 def _steps_seen(
     ranks: Sequence[RankFacts], matching: Matching, arrivals: Sequence[Arrivals], *, judged: bool
 ) -> list[int]:
-    """Per rank how many of its judged steps lie within its matched collectives, with ``judged`` those of judged steps.
-
-    Steps beyond the end of another's capture show no waiting.
-    """
+    """Per rank how many of its judged steps lie within its matched collectives, or with ``judged`` those of such steps."""
     counts = []
     for index, rank in enumerate(ranks):
         own = [entry for entry in arrivals if index in entry.members]

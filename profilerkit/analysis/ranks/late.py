@@ -143,8 +143,6 @@ def _won(ledger: Ledger, ranks: list[int], peers: I64) -> Mask:
 def _exceeds(weight: npt.NDArray[np.float64], reached: float, chance: float) -> float:
     """Bound on P(sum of the weights drawn >= reached) when each is drawn with probability ``chance`` (Chernoff).
 
-    One heavy weight proves little however many light ones there are.
-
     >>> round(_exceeds(np.ones(10), 10.0, 0.5), 4)  # 2 ** -10
     0.001
     """

@@ -276,10 +276,7 @@ _MOST_GROUPS, _MOST_NAMED = 20, 8
 
 
 def side_by_side(members: Sequence[Place], ledger: Ledger | None) -> tuple[Groups, ...]:
-    """The groups of each kind that the job named, by the description that most ranks have.
-
-    What is divided in a way that contradicts itself, as names that several groups share, is left out.
-    """
+    """The groups of each kind that the job named, by the description that most ranks have."""
     return tuple(
         Groups(kind=kind, count=len(divided), rows=_rows(divided, kind, members, ledger))
         for dimension, kind in _KINDS.items()

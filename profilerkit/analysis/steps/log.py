@@ -144,10 +144,7 @@ def _spanned(index: I64, rows: Events) -> tuple[I64, Events]:
 
 
 def _parts_by_host(of: I64, spans: Events, host: I64, work_ns: float) -> I64:
-    """``(n_steps,)`` ns: of its record each step has the work of a step, and of the rest in proportion to its host.
-
-    A device that stood still did so in the steps in which its host took longer than the work of a step.
-    """
+    """``(n_steps,)`` ns: of its record each step has the work of a step, and of the rest in proportion to its host."""
     record = np.maximum(of, 0)
     span = np.maximum(spans["name"].astype(np.float64), 1.0)
     rest = np.maximum(spans["dur"] - span * work_ns, 0.0)

@@ -76,10 +76,7 @@ MADE_AHEAD = 0.9
 
 
 def made_elsewhere(facts: Facts) -> bool:
-    """Whether the step waits for batches that others make, or for what no event names, and nothing tells how many do.
-
-    The training thread reads and prepares most of what it waits for itself where that was seen.
-    """
+    """Whether the step waits for batches that others make, or for what no event names, and nobody knows how many."""
     return workers_now(facts) is None and facts.share("input.wait") > facts.share(*WAITS) / 2
 
 

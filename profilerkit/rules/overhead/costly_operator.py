@@ -162,10 +162,7 @@ class CostlyOperator(Rule, frozen=True):
 
 
 def _share_of_step(facts: Facts, one: HeldFacts) -> float:
-    """Return what it takes of the untraced step: the trace makes calls of small operators longer, and these hardly.
-
-    On a busy host a traced step holds what other programs took as well.
-    """
+    """Return what it takes of the untraced step: the trace makes calls of small operators longer, and these hardly."""
     step = facts.mean_step_ns
     if not (step and one.time_ns and facts.measured(STEP_TIMERS)):
         return one.share

@@ -36,12 +36,7 @@ class Stop(msgspec.Struct, frozen=True):
     """Something that training stops for.
 
     Attributes:
-        kind: checkpoint, evaluation, logging, the phase's own name, or ``unnamed``.
-        count: how often in the time it is spread over.
-        each_ns: mean time of one.
-        share: of the time it is spread over.
         steps_apart: steps from one to the next; ``None`` when irregular, or not known.
-        source: how it came about.
         known_by: a name that the program gives it, passes over data that train nothing, or the length of the steps.
         spread_over: what ``share`` is a share of, in words, and how many steps that is.
         steps: first and last affected step; ``None`` when not known.
@@ -100,10 +95,7 @@ class Stop(msgspec.Struct, frozen=True):
         return f"Spread over {told if wide else 'all steps'} that is {format_ratio(self.share)} of the time.{alone}"
 
     def lost(self, facts: Facts) -> float:
-        """Share of the time that training loses by it: of what a device works through only the rest, where it is known.
-
-        What was inferred has no part of its own in the step.
-        """
+        """Share of the time that training loses by it: of what a device works through the rest, where that is known."""
         part = self._part
         known = facts.share(part) if part is not None and facts.on_device and self.known_by == "name" else 0.0
         return min(self.share, known) if known else self.share
