@@ -30,72 +30,41 @@ _POWER_CAP, _SW_THERMAL, _HW_THERMAL = 0x4, 0x20, 0x40
 #: The clock is at most half of what it could be: too hot, the supply broke in, or current was too high.
 _HW_SLOWDOWN = 0x8 | 0x80
 
-#: Sampled field, name of the signal, its unit.
+#: Sampled fields whose values are signals as they are.
 _GPU_FIELDS = (
-    ("utilization_ratio", "gpu.utilization", "ratio"),
-    ("memory_utilization_ratio", "gpu.memory_utilization", "ratio"),
-    ("sm_active_ratio", "gpu.sm_active", "ratio"),
-    ("sm_occupancy_ratio", "gpu.sm_occupancy", "ratio"),
-    ("tensor_active_ratio", "gpu.tensor_active", "ratio"),
-    ("fp32_active_ratio", "gpu.fp32_active", "ratio"),
-    ("dram_active_ratio", "gpu.dram_active", "ratio"),
-    ("memory_used_bytes", "gpu.memory_used", "bytes"),
-    ("power_instant_mw", "gpu.power_instant", "mW"),
-    ("sm_clock_mhz", "gpu.sm_clock", "MHz"),
-    ("memory_clock_mhz", "gpu.memory_clock", "MHz"),
-    ("temperature_c", "gpu.temperature", "°C"),
-    ("pcie_tx_bytes_per_s", "gpu.pcie_tx", "bytes_per_s"),
-    ("pcie_rx_bytes_per_s", "gpu.pcie_rx", "bytes_per_s"),
-    ("pcie_generation", "gpu.pcie_generation", "count"),
-    ("pcie_width", "gpu.pcie_width", "count"),
-    ("nvlink_tx_bytes_per_s", "gpu.nvlink_tx", "bytes_per_s"),
-    ("nvlink_rx_bytes_per_s", "gpu.nvlink_rx", "bytes_per_s"),
-    ("ecc_corrected", "gpu.ecc_corrected", "count"),
-    ("ecc_uncorrected", "gpu.ecc_uncorrected", "count"),
-    ("other_processes", "gpu.other_processes", "count"),
-    ("other_processes_bytes", "gpu.other_processes_memory", "bytes"),
+    *("utilization_ratio", "memory_utilization_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio"),
+    *("fp32_active_ratio", "dram_active_ratio", "memory_used_bytes", "power_instant_mw", "sm_clock_mhz"),
+    *("memory_clock_mhz", "temperature_c", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "pcie_generation"),
+    *("pcie_width", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "ecc_corrected", "ecc_uncorrected"),
+    *("other_processes", "other_processes_bytes"),
 )
 _HOST_FIELDS = (
-    ("cpu_ratio", "host.cpu", "ratio"),
-    ("iowait_ratio", "host.iowait", "ratio"),
-    ("steal_ratio", "host.steal", "ratio"),
-    ("running_tasks", "host.running_tasks", "count"),
-    ("process_cpu_cores", "host.process_cores", "cores"),
-    ("thread_queue_ratio", "host.thread_queue", "ratio"),
-    ("pool_queue_ratio", "host.pool_queue", "ratio"),
-    ("thread_preemptions_per_s", "host.thread_preemptions", "per_s"),
-    ("memory_used_bytes", "host.memory_used", "bytes"),
-    ("swap_used_bytes", "host.swap_used", "bytes"),
-    ("process_rss_bytes", "host.process_memory", "bytes"),
-    ("process_major_faults_per_s", "host.major_faults", "per_s"),
-    ("cpu_pressure_ratio", "host.cpu_pressure", "ratio"),
-    ("io_pressure_ratio", "host.io_pressure", "ratio"),
-    ("memory_pressure_ratio", "host.memory_pressure", "ratio"),
-    ("cgroup_cpu_cores", "host.cgroup_cores", "cores"),
-    ("cgroup_cpu_pressure_ratio", "host.cgroup_cpu_pressure", "ratio"),
-    ("cgroup_memory_pressure_ratio", "host.cgroup_memory_pressure", "ratio"),
-    ("cpu_throttled_ratio", "host.cpu_throttled", "ratio"),
-    ("cgroup_memory_bytes", "host.cgroup_memory", "bytes"),
-    ("cgroup_memory_max_bytes", "host.cgroup_memory_limit", "bytes"),
-    ("disk_read_bytes_per_s", "host.disk_read", "bytes_per_s"),
-    ("disk_write_bytes_per_s", "host.disk_write", "bytes_per_s"),
-    ("disk_busy_ratio", "host.disk_busy", "ratio"),
-    ("net_rx_bytes_per_s", "host.net_rx", "bytes_per_s"),
-    ("net_tx_bytes_per_s", "host.net_tx", "bytes_per_s"),
-    ("thread_faults_per_s", "host.thread_faults", "per_s"),
-    ("thread_system_ratio", "host.thread_system", "ratio"),
+    *("cpu_ratio", "iowait_ratio", "steal_ratio", "running_tasks", "process_cpu_cores", "thread_queue_ratio"),
+    *("pool_queue_ratio", "thread_preemptions_per_s", "memory_used_bytes", "swap_used_bytes", "process_rss_bytes"),
+    *("process_major_faults_per_s", "cpu_pressure_ratio", "io_pressure_ratio", "memory_pressure_ratio"),
+    *("cgroup_cpu_cores", "cgroup_cpu_pressure_ratio", "cgroup_memory_pressure_ratio", "cpu_throttled_ratio"),
+    *("cgroup_memory_bytes", "cgroup_memory_max_bytes", "disk_read_bytes_per_s", "disk_write_bytes_per_s"),
+    *("disk_busy_ratio", "net_rx_bytes_per_s", "net_tx_bytes_per_s", "thread_faults_per_s", "thread_system_ratio"),
 )
 _ALLOCATOR_FIELDS = (
-    ("allocated_bytes", "allocator.allocated", "bytes"),
-    ("reserved_bytes", "allocator.reserved", "bytes"),
-    ("active_bytes", "allocator.active", "bytes"),
-    ("inactive_split_bytes", "allocator.inactive_split", "bytes"),
-    ("allocated_peak_bytes", "allocator.allocated_peak", "bytes"),
-    ("reserved_peak_bytes", "allocator.reserved_peak", "bytes"),
-    ("alloc_retries", "allocator.retries", "count"),
-    ("ooms", "allocator.ooms", "count"),
-    ("requested_bytes", "allocator.requested", "bytes"),
+    *("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "allocated_peak_bytes"),
+    *("reserved_peak_bytes", "alloc_retries", "ooms", "requested_bytes"),
 )
+#: How the name of a field ends, and the unit of its signal, which has the rest of the name.
+_UNITS = {
+    **{"_bytes_per_s": "bytes_per_s", "_per_s": "per_s", "_ratio": "ratio", "_bytes": "bytes", "_cores": "cores"},
+    **{"_mw": "mW", "_mhz": "MHz", "_c": "°C"},
+}
+#: Signals with another name than their field's.
+_NAMES = {
+    "other_processes_bytes": "gpu.other_processes_memory",
+    "process_cpu_cores": "host.process_cores",
+    "process_rss_bytes": "host.process_memory",
+    "process_major_faults_per_s": "host.major_faults",
+    "cgroup_cpu_cores": "host.cgroup_cores",
+    "cgroup_memory_max_bytes": "host.cgroup_memory_limit",
+    "alloc_retries": "allocator.retries",
+}
 
 
 class Signal(NamedTuple):
@@ -135,13 +104,19 @@ def signals(samples: Sequence[Sample]) -> Iterator[Signal]:
     host = [(sample.t_ns, sample.host) for sample in samples if sample.host is not None]
     allocator = [(sample.t_ns, sample.allocator) for sample in samples if sample.allocator is not None]
     yield from (*_of_gpu(gpu), *_of_host(host))
-    for field, name, unit in _ALLOCATOR_FIELDS:
-        yield from _signal(name, unit, allocator, attrgetter(field))
+    for field in _ALLOCATOR_FIELDS:
+        yield from _signal(*_named("allocator", field), allocator, attrgetter(field))
+
+
+def _named(source: str, field: str) -> tuple[str, str]:
+    """Return the name of a field's signal, and its unit."""
+    ending = next((ending for ending in _UNITS if field.endswith(ending)), "")
+    return _NAMES.get(field, f"{source}.{field.removesuffix(ending)}"), _UNITS.get(ending, "count")
 
 
 def _of_gpu(gpu: _Gpu) -> Iterator[Signal]:
-    for field, name, unit in _GPU_FIELDS:
-        yield from _signal(name, unit, gpu, attrgetter(field))
+    for field in _GPU_FIELDS:
+        yield from _signal(*_named("gpu", field), gpu, attrgetter(field))
     by_energy = list(_rate("gpu.power", "mW", gpu, lambda record: record.energy_mj))
     yield from by_energy or _signal("gpu.power", "mW", gpu, lambda record: record.power_mw)
     yield from _signal("gpu.power_of_limit", "ratio", gpu, _of_limit)
@@ -156,8 +131,8 @@ def _of_gpu(gpu: _Gpu) -> Iterator[Signal]:
 
 
 def _of_host(host: _Host) -> Iterator[Signal]:
-    for field, name, unit in _HOST_FIELDS:
-        yield from _signal(name, unit, host, attrgetter(field))
+    for field in _HOST_FIELDS:
+        yield from _signal(*_named("host", field), host, attrgetter(field))
     yield from _rate("host.process_read", "bytes_per_s", host, lambda record: record.read_bytes)
     yield from _rate("host.process_write", "bytes_per_s", host, lambda record: record.write_bytes)
     kills = [(t_ns, record.cgroup_oom_kills) for t_ns, record in host if record.cgroup_oom_kills is not None]

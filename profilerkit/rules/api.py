@@ -6,21 +6,22 @@ from typing import ClassVar, ParamSpec
 
 import msgspec
 
-from profilerkit.analysis.facts import STEADY, Facts
-from profilerkit.analysis.parts import WAITS
-from profilerkit.analysis.whatif import at_most, relative_error, saving
-from profilerkit.model.change import revise
-from profilerkit.model.finding import (
-    STEP_LENGTHS,
-    Bound,
-    Confidence,
-    Evidence,
-    Finding,
-    Fix,
-    Saving,
-    SettingChange,
-    Source,
-)
+from profilerkit.analysis.facts import STEADY
+from profilerkit.analysis.facts import Facts as Facts
+from profilerkit.analysis.parts import WAITS as WAITS
+from profilerkit.analysis.whatif import at_most as at_most
+from profilerkit.analysis.whatif import relative_error
+from profilerkit.analysis.whatif import saving as saving
+from profilerkit.model.change import revise as revise
+from profilerkit.model.finding import STEP_LENGTHS as STEP_LENGTHS
+from profilerkit.model.finding import Bound as Bound
+from profilerkit.model.finding import Confidence as Confidence
+from profilerkit.model.finding import Evidence as Evidence
+from profilerkit.model.finding import Finding as Finding
+from profilerkit.model.finding import Fix as Fix
+from profilerkit.model.finding import Saving as Saving
+from profilerkit.model.finding import SettingChange as SettingChange
+from profilerkit.model.finding import Source as Source
 from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS, WHOLE_TRACE, within
 from profilerkit.rules.parts import PARTS_OF_RULE
@@ -296,21 +297,3 @@ def _alone(make: Callable[_Claim, Finding]) -> Callable[_Claim, Fired]:
 
 #: End a rule with one finding, which is made as by ``finding_for``.
 fired = _alone(finding_for)
-
-
-__all__ = [
-    "STEP_LENGTHS",
-    "WAITS",
-    "Bound",
-    "Confidence",
-    "Evidence",
-    "Facts",
-    "Finding",
-    "Fix",
-    "Saving",
-    "SettingChange",
-    "Source",
-    "at_most",
-    "revise",
-    "saving",
-]

@@ -258,7 +258,7 @@ def _all_divided(ranks: Sequence[RankFacts], splits: Sequence[Split | None], flo
 def _steps_seen(
     ranks: Sequence[RankFacts], matching: Matching, arrivals: Sequence[Arrivals], *, judged: bool
 ) -> list[int]:
-    """Per rank how many of its judged steps lie within its matched collectives, or with ``judged`` those of such steps."""
+    """Count per rank the judged steps within its matched collectives; ``judged`` takes those of judged steps alone."""
     counts = []
     for index, rank in enumerate(ranks):
         own = [entry for entry in arrivals if index in entry.members]
