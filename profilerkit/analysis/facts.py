@@ -26,7 +26,7 @@ from profilerkit.analysis.job_facts import (
 from profilerkit.analysis.logs.history import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse, memory_use_of
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.ranks.alike import host_ranks, sibling_cores, uneven_steps, why_no_trace, without_trace
+from profilerkit.analysis.ranks.alike import sibling_cores, together, uneven_steps, why_no_trace, without_trace
 from profilerkit.analysis.ranks.job import compare, notes_of
 from profilerkit.analysis.ranks.late import late_by_timers, may_be_hidden
 from profilerkit.analysis.ranks.waiting import job_steps, rank_steps
@@ -279,7 +279,7 @@ class Facts:
     #: What the training process does besides issuing work.
     host = _member(lambda facts: host_facts(facts.record, facts.chosen.log, facts.trace, facts.lines.get("python")))
     #: Recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
-    host_ranks = _member(lambda facts: host_ranks(facts.job.ranks, facts.chosen))
+    host_ranks = _member(lambda facts: len(together(facts.job.ranks, facts.chosen)) or None)
     #: Usable cores of the judged rank's host, divided among the ranks recorded there; ``None`` when unknown.
     usable_cores = _member(lambda facts: facts.meta.usable_cores / (facts.host_ranks or 1) if facts.meta else None)
 

@@ -277,13 +277,8 @@ BESIDE = 50
 
 
 def _part(name: str, time_ns: float, step_ns: float, source: Source) -> Part:
-    return Part(
-        part=name,
-        family=PARTS[name][0],
-        time_ns=round(time_ns),
-        share=time_ns / step_ns if step_ns else 0.0,
-        source=source,
-    )
+    share = time_ns / step_ns if step_ns else 0.0
+    return Part(part=name, family=PARTS[name][0], time_ns=round(time_ns), share=share, source=source)
 
 
 def _ordered(parts: list[Part]) -> tuple[Part, ...]:

@@ -227,10 +227,7 @@ def with_options(
     for wanted, values in options.items():
         rule = _find(wanted, rules)
         where = values.where if isinstance(values, Options) else f"the options of {rule.code}"
-        checked = {
-            name: _in_range(rule, name, _checked_options(rule, name, value, where), where)
-            for name, value in values.items()
-        }
+        checked = {name: _checked_option(rule, name, value, where) for name, value in values.items()}
         changes.setdefault(rule.code, {}).update(checked)
     tuned = tuple(revise(rule, **changes[rule.code]) if rule.code in changes else rule for rule in rules)
     said = []
@@ -262,32 +259,25 @@ def _find(wanted: str, rules: Sequence[Rule]) -> Rule:
     raise unknown_word(wanted, known, what="rule", hint="profilerkit rules lists them")
 
 
-def _checked_options(rule: Rule, name: str, value: Any, where: str) -> Any:
-    """Return the value in the type of the option's default; a whole number may stand for one with a fraction."""
+def _checked_option(rule: Rule, name: str, value: Any, where: str) -> Any:
+    """Return the value in the type of the option's default; a whole number may stand for one with a fraction.
+
+    A share, or a ratio whose default is none above 1, is from 0 to 1; other numbers are above 0, or just finite where
+    the default is not.
+    """
     known = thresholds(rule)
     if name not in known:
         hint = did_you_mean(name, list(known)) or (f"its options: {', '.join(known)}" if known else "it has no options")
         raise ConfigError(f"{rule.code} has no option {name!r}", cause=f"it is in {where}", hint=hint)
     default = known[name]
+    written = f"write {name.replace('_', '-')} = {json.dumps(default)}"
     if isinstance(default, float) and type(value) is int:
-        return float(value)
-    if isinstance(default, tuple) and isinstance(value, list):
-        return tuple(value)
+        value = float(value)
+    elif isinstance(default, tuple) and isinstance(value, list):
+        value = tuple(value)
     if default is not None and type(value) is not type(default):
-        raise ConfigError(
-            f"{name} of {rule.code} has the wrong kind of value",
-            cause=f"{where} says {value!r}, and its default is {default!r}",
-            hint=_written(name, default),
-        )
-    return value
-
-
-def _in_range(rule: Rule, name: str, value: Any, where: str) -> Any:
-    """Return the value. A share, or a ratio whose default is none above 1, is from 0 to 1; other numbers are above 0.
-
-    Of a rule whose default is itself no such number nothing but a finite one is asked.
-    """
-    default = getattr(rule, name)
+        cause = f"{where} says {value!r}, and its default is {default!r}"
+        raise ConfigError(f"{name} of {rule.code} has the wrong kind of value", cause=cause, hint=written)
     if type(value) not in (int, float) or type(default) not in (int, float):
         return value
     if name.endswith(("_share", "_ratio")) and 0 <= default <= 1:
@@ -297,13 +287,6 @@ def _in_range(rule: Rule, name: str, value: Any, where: str) -> Any:
     else:
         fits, range_ = math.isfinite(value), "a finite number"
     if not fits:
-        raise ConfigError(
-            f"{name} of {rule.code} is out of its range",
-            cause=f"{where} says {value}, and it has to be {range_}",
-            hint=_written(name, default),
-        )
+        cause = f"{where} says {value}, and it has to be {range_}"
+        raise ConfigError(f"{name} of {rule.code} is out of its range", cause=cause, hint=written)
     return value
-
-
-def _written(name: str, default: Any) -> str:
-    return f"write {name.replace('_', '-')} = {json.dumps(default)}"

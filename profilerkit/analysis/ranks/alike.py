@@ -101,18 +101,13 @@ def rank_name(rank: RankFacts) -> str:
     return rank.origin if rank.rank is None else f"rank {rank.rank}"
 
 
-def host_ranks(ranks: Sequence[RankFacts], chosen: RankFacts) -> int | None:
-    """Recorded ranks on the host of ``chosen``, itself among them; ``None`` where its host is not known."""
-    return len(_together(ranks, chosen)) or None
-
-
 def sibling_cores(ranks: Sequence[RankFacts], chosen: RankFacts, world_size: int | None) -> tuple[Series, ...]:
     """Cores that the siblings of ``chosen`` and their workers used, derived: the sum of their means.
 
     Empty where a rank was not read or a sibling was not sampled; 0 where all are on other hosts.
     """
     recorded = sum(rank.record is not None and rank.record.meta is not None for rank in ranks)
-    used = [_used(rank) for rank in _together(ranks, chosen) if rank is not chosen]
+    used = [_used(rank) for rank in together(ranks, chosen) if rank is not chosen]
     told = [cores for cores in used if cores is not None]
     if world_size in (None, 1) or recorded < world_size or len(told) < len(used):
         return ()
@@ -122,7 +117,8 @@ def sibling_cores(ranks: Sequence[RankFacts], chosen: RankFacts, world_size: int
     return (Series(name=SIBLING_CORES, unit="cores", n=n, mean=mean, p10=mean, p90=mean, maximum=mean, rank=rank),)
 
 
-def _together(ranks: Sequence[RankFacts], chosen: RankFacts) -> list[RankFacts]:
+def together(ranks: Sequence[RankFacts], chosen: RankFacts) -> list[RankFacts]:
+    """Recorded ranks on the host of ``chosen``, itself among them; none where its host is not known."""
     host = chosen.record.meta.host if chosen.record and chosen.record.meta else None
     if host is None:
         return []

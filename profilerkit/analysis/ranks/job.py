@@ -337,6 +337,8 @@ def _communication(
     waited_ns = sum(int(entry.wait[:, entry.step >= 0].sum()) for entry in arrivals)
     whole = all(entry.whole for entry in arrivals)
     segments = [entry.trace.partition.segments if entry.trace else None for entry in ranks]
+    causes = {rank: cause_of(rank, arrivals, segments, matching.to_common_ns) for rank in found.ranks}
+    few = not found.sure
     return Communication(
         matched=matching.matched,
         of=matching.of,
@@ -347,17 +349,7 @@ def _communication(
         waited_ns=waited_ns,
         time_ns=time_ns,
         transfer_ns=time_ns - waited_ns if whole else None,
-        late=tuple(
-            _late_rank(
-                ranks,
-                rank,
-                ledger,
-                cause_of(rank, arrivals, segments, matching.to_common_ns),
-                max(seen[rank], 1),
-                few=not found.sure,
-            )
-            for rank in found.ranks
-        ),
+        late=tuple(_late_rank(ranks, at, ledger, cause, max(seen[at], 1), few=few) for at, cause in causes.items()),
         problems=matching.problems,
         steps_needed=found.needed if (found.needed or 0) <= MOST_NEEDED else None,
     )

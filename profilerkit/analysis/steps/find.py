@@ -167,17 +167,9 @@ def _markers(columns: TraceColumns, whole: tuple[int, int] | None, launches: I64
     keep = (index >= whole[0]) & (index <= whole[1]) if whole else np.ones(len(index), dtype=bool)
     if not keep.any():
         return None
-    ends = np.r_[start[1:], own_end[-1]][keep]
-    return _Marks(
-        index[keep],
-        start[keep],
-        end[keep],
-        marks.found_by,
-        marks.inferred,
-        whole is not None,
-        last_end=int(ends[-1]),
-        between=positive(own_end[:-1], start[1:]),
-    )
+    last_end = int(np.r_[start[1:], own_end[-1]][keep][-1])
+    found = _Marks(index[keep], start[keep], end[keep], marks.found_by, marks.inferred, whole is not None)
+    return revise(found, last_end=last_end, between=positive(own_end[:-1], start[1:]))
 
 
 def _numbered(columns: TraceColumns, category: Category) -> tuple[I64, I64]:

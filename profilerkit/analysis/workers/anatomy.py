@@ -257,14 +257,10 @@ def _parts(samples: StageTimes, collate: StageTimes, handover: StageTimes, total
     times |= {"collate": collate.cpu + collate.blocked, "handover": handover.cpu}
     # Where the kernel does not keep the time in the run queue, what is blocked holds it.
     source: Source = "measured" if "core" in times else "derived"
+    means = {name: float(time.mean()) for name, time in times.items()}
     return tuple(
-        WorkerPart(
-            part=name,
-            time_ns=round(float(time.mean())),
-            share=float(time.mean()) / total if total else 0.0,
-            source=source,
-        )
-        for name, time in times.items()
+        WorkerPart(part=name, time_ns=round(mean), share=mean / total if total else 0.0, source=source)
+        for name, mean in means.items()
     )
 
 

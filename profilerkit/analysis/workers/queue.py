@@ -351,16 +351,16 @@ def queue_facts(
     count = sum(len(stretch.waits) for stretch in stretches)
     if count < FEWEST_FETCHES:
         return None
-    waits = np.concatenate([stretch.waits for stretch in stretches])
-    making = np.concatenate([stretch.making for stretch in stretches])
-    lay_ready = np.concatenate([stretch.lay_ready for stretch in stretches])
+    waits, making, lay_ready, cpu = (
+        np.concatenate([getattr(stretch, name) for stretch in stretches])
+        for name in ("waits", "making", "lay_ready", "cpu")
+    )
     # A batch that lies ready is received in this time; the loop spends it whatever the workers do.
     # Where none ever did, receiving one is part of its delivery.
     receiving = int(np.median(waits[lay_ready])) if lay_ready.any() else min(int(waits.min()), delivery_ns or 0)
     delivery = max((delivery_ns or 0) - receiving, 0)
     # In which the loop's thread computes nothing.
-    cpu = np.concatenate([stretch.cpu[stretch.lay_ready] for stretch in stretches])
-    known = cpu[cpu >= 0]
+    known = cpu[lay_ready & (cpu >= 0)]
     unanswered = max(receiving - int(np.median(known)), 0) if len(known) and not pinned else 0
 
     def time_ns(workers: int, prefetch: int, *, in_order: bool = True, kept: float = 1.0) -> int:
