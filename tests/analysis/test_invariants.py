@@ -222,6 +222,17 @@ def test_events_without_length_change_nothing(trace, places):
     assert parts_in_window(trace) == before
 
 
+def test_a_launch_without_length_is_no_work_of_a_frame_that_gets_a_batch():
+    trace = Trace()
+    trace.steps(*EDGES)
+    trace.frame("train.py(1): get_batch", 0, 101, tid=AUTOGRAD)
+    trace.kernel(101, 102, tid=AUTOGRAD, launch=(101, 102))
+    before = parts_in_window(trace)
+    trace.kernel(0, 0, tid=AUTOGRAD, launch=(0, 0))
+    assert parts_in_window(trace) == before
+    assert before[0]["input.prep"] == US
+
+
 @slow
 @given(messy())
 def test_compressed_text_and_decimals_read_the_same(tmp_path_factory, trace):

@@ -206,7 +206,8 @@ class HostActivity:
         if self._queue is not None:
             blocking &= self._queue.had_work(start)
         events = spans(runtime | (category == Category.CPU_OP))
-        fed = feeding(columns, names, own, np.sort(columns.ts_ns[self._issues[columns.thread[self._issues] == key]]))
+        issues = self._issues[(columns.thread[self._issues] == key) & (columns.dur_ns[self._issues] > 0)]
+        fed = feeding(columns, names, own, np.sort(columns.ts_ns[issues]))
         phase = np.where(category == Category.ANNOTATION, names.annotation[name], -1)
         phase = np.where(category == Category.PYTHON, names.frame_phase[name], phase)
         loading = self._loading[(columns.thread[self._loading] == key) | np.isin(self._loading, self._overhead)]

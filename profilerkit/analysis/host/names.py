@@ -115,6 +115,7 @@ class Frame(msgspec.Struct, frozen=True):
     def of(cls, text: str) -> "Frame":
         """Read a name.
 
+        >>> from profilerkit.analysis.parts import LEAVES
         >>> names = ("PIL/ImageFile.py(189): load", "<built-in function open>", "aten::stack")
         >>> [LEAVES[Frame.of(name).feeding] for name in names], [Frame.of(name).runs_python for name in names]
         (['input.prep', 'input.fetch', 'input.ipc'], [True, False, False])
