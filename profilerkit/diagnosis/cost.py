@@ -100,10 +100,9 @@ def _inside(report: Report, in_steps: Sequence[float], factor: float, booked: Se
                 continue
             hours[part.part] = hours.get(part.part, 0.0) + part.share * time_ns * factor / _NS_PER_HOUR
             sources.setdefault(part.part, ["estimated" if factor > 1 else "derived"]).append(part.source)
+    weakest = {cause: max(known, key=SOURCES_BY_STRENGTH.index) for cause, known in sources.items()}
     return tuple(
-        LostTime(
-            cause=cause, inside=True, hours=value, share=0.0, source=max(sources[cause], key=SOURCES_BY_STRENGTH.index)
-        )
+        LostTime(cause=cause, inside=True, hours=value, share=0.0, source=weakest[cause])
         for cause, value in hours.items()
     )
 

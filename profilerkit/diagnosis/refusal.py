@@ -49,15 +49,8 @@ def inconclusive(headline: str, refuted_by: str, command: str = "") -> Verdict:
 
 def likely(facts: Facts, bound: Bound, headline: str, refuted_by: str, command: str = "") -> Verdict:
     """Return the leading bound of a recording that cannot settle one; ``refuted_by`` says what would."""
-    return Verdict(
-        bound=bound,
-        detail="likely",
-        confidence="low",
-        headline=headline,
-        share=facts.family(BOUND_FAMILY[bound]),
-        refuted_by=refuted_by,
-        command=command,
-    )
+    verdict = inconclusive(headline, refuted_by, command)
+    return revise(verdict, bound=bound, detail="likely", share=facts.family(BOUND_FAMILY[bound]))
 
 
 def refusal(facts: Facts) -> Verdict | None:
@@ -78,18 +71,16 @@ def refusal(facts: Facts) -> Verdict | None:
             RECORD,
         )
     if facts.steps.time_ns is None and facts.steps.count and facts.mode == "steps":
-        return inconclusive(
-            "No step's time is known: the device had finished none when the recording ended", "Let more steps pass."
-        )
+        said = "No step's time is known: the device had finished none when the recording ended"
+        return inconclusive(said, "Let more steps pass.")
     if facts.steps.time_ns is None and facts.steps.count and facts.trust.truncated:
         return inconclusive("The file is cut off before a step ends", "Record fewer steps, or save the trace again.")
     if facts.steps.time_ns is None or not facts.mean_step_ns:
         return inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
     if facts.device_events_missing:
         if facts.trust.truncated:
-            return inconclusive(
-                "The file is cut off before any device event", "Record fewer steps, or save the trace again."
-            )
+            again = "Record fewer steps, or save the trace again."
+            return inconclusive("The file is cut off before any device event", again)
         remedy = f"Record with {fitting(_WITH_DEVICE, facts.recorder)}."
         shares: dict[Bound, float] = {
             "input-bound": facts.family("input"),
@@ -280,10 +271,8 @@ def verdict_on_logs(logs: LogFacts, facts: Facts, outcomes: Sequence[Outcome]) -
 
 def _likely(bound: Bound, sure: Confidence, headline: str, refuted_by: str) -> Verdict:
     """Return a verdict without shares; of memory it is about how much there is."""
-    detail = "capacity" if bound == "memory-bound" else ""
-    return Verdict(
-        bound=bound, detail=detail, confidence=sure, headline=headline, refuted_by=refuted_by, command=RECORD
-    )
+    verdict = inconclusive(headline, refuted_by, RECORD)
+    return revise(verdict, bound=bound, detail="capacity" if bound == "memory-bound" else "", confidence=sure)
 
 
 def _devices(logs: LogFacts) -> str:

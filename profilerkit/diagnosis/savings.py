@@ -282,14 +282,9 @@ def _joined(facts: Facts, outcomes: Sequence[Outcome], best: Best) -> Best:
         return best
     rules = {fix.rule for fix in together.fixes}
     savings = [f.saving for row in own if row.rule in rules for f in row.findings if f.saving is not None]
-    expected = together.fixes[-1].saving
-    most = 1.0 - (together.floor_ns or 0.0) / together.now_ns
-    saving = Saving(
-        low=max(saving.low for saving in savings),
-        expected=expected,
-        high=max(min(sum(saving.high for saving in savings), most), expected),
-        method="replay",
-    )
+    expected, most = together.fixes[-1].saving, 1.0 - (together.floor_ns or 0.0) / together.now_ns
+    low, high = max(saving.low for saving in savings), min(sum(saving.high for saving in savings), most)
+    saving = Saving(low=low, expected=expected, high=max(high, expected), method="replay")
     return revise(best, saving=saving, fixes=len(together.fixes))
 
 

@@ -56,9 +56,7 @@ def with_trial(outcomes: Sequence[Outcome], trial: Trial | None) -> Sequence[Out
     made = {_key(one.changes): one for one in trial.attempts if one.saving is not None} if trial else {}
     if not made:
         return outcomes
-    return [
-        revise(outcome, findings=tuple(_beside(finding, made) for finding in outcome.findings)) for outcome in outcomes
-    ]
+    return [revise(row, findings=tuple(_beside(finding, made) for finding in row.findings)) for row in outcomes]
 
 
 def _key(changes: Iterable[SettingChange]) -> frozenset[tuple[str, object]]:
@@ -69,9 +67,8 @@ def _beside(finding: Finding, made: dict[frozenset[tuple[str, object]], Attempt]
     attempt = made.get(_key(finding.fix.changes)) if finding.fix is not None and finding.fix.changes else None
     if attempt is None or attempt.saving is None or attempt.outcome == "failed":
         return finding
-    low, expected, high = sorted(
-        min(max(value, 0.0), 1.0) for value in (attempt.saving.low, attempt.saving.expected, attempt.saving.high)
-    )
+    ends = (attempt.saving.low, attempt.saving.expected, attempt.saving.high)
+    low, expected, high = sorted(min(max(value, 0.0), 1.0) for value in ends)
     predicted = finding.saving
     confirm = _sentence(attempt, predicted)
     excluded = high < (predicted.expected if predicted else SMALLEST_SAVING)
@@ -91,8 +88,6 @@ def _sentence(attempt: Attempt, predicted: Saving | None) -> str:
         found = f"a step {format_ratio(-share)} longer ({format_ratio_range(-high, -low)})"
     else:
         found = f"a step {format_ratio(share)} shorter ({format_ratio_range(low, high)})"
-    before = (
-        f"{format_ratio_range(predicted.low, predicted.high)} was predicted" if predicted else "nothing was predicted"
-    )
+    before = format_ratio_range(predicted.low, predicted.high) if predicted else "nothing"
     losses = " Its losses differ: look at them." if attempt.numbers == "differs" else ""
-    return f"`profilerkit try` made this change and measured {found}; {before}.{losses}"
+    return f"`profilerkit try` made this change and measured {found}; {before} was predicted.{losses}"

@@ -424,13 +424,7 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
         settled_by = "A trace of some steps: it shows whether kernels compute, move memory or communicate."
         if (facts.world_size or 1) > 1:
             return inconclusive(said, settled_by)
-        return Verdict(
-            bound="compute-bound",
-            confidence=weakest(sure, "medium"),
-            headline=said,
-            share=facts.family("compute"),
-            refuted_by=settled_by,
-        )
+        return revise(likely(facts, "compute-bound", said, settled_by), detail="", confidence=weakest(sure, "medium"))
     largest = max(("math", "small", "other"), key=lambda kind: facts.share(f"compute.{kind}"))
     time = format_ns((moving if memory else kernels - moving) * (facts.mean_step_ns or 0.0))
     what = "moves memory" if memory else "computes"

@@ -12,17 +12,11 @@ FAMILIES = ("comm", "compute", "input", "memory", "overhead", "run")
 
 def _built_in() -> list[Rule]:
     """Return a rule of every rule class that a module of a family's folder defines."""
-    names = [
-        f"{__name__}.{family}.{module.name}"
-        for family in FAMILIES
-        for module in iter_modules([str(Path(__file__).parent / family)])
-    ]
-    classes = [(name, found) for name in names for found in vars(import_module(name)).values()]
-    return [
-        found()
-        for name, found in classes
-        if isinstance(found, type) and issubclass(found, Rule) and found.__module__ == name
-    ]
+    folders = [(family, str(Path(__file__).parent / family)) for family in FAMILIES]
+    names = [f"{__name__}.{family}.{module.name}" for family, folder in folders for module in iter_modules([folder])]
+    found = [(name, member) for name in names for member in vars(import_module(name)).values()]
+    classes = [(name, member) for name, member in found if isinstance(member, type) and issubclass(member, Rule)]
+    return [rule() for name, rule in classes if rule.__module__ == name]
 
 
 #: Every built-in rule, sorted by code.

@@ -364,7 +364,7 @@ def _relieved(facts: Facts, outcome: Outcome) -> Outcome:
     fewer = parts == () and any(finding.bound == "overhead-bound" for finding in found)
     if fewer or any(finding.throughput for finding in found) or any(part in HOST_PARTS for part in parts or ()):
         share = recording_share(facts)
-        found = [_slowed(facts, finding, share) for finding in outcome.findings]
+        found = tuple(_slowed(facts, finding, share) for finding in outcome.findings)
         gains = [one.saving or one.throughput for one in found]
         kept = [one for one, gain in zip(found, gains, strict=True) if gain is None or gain.expected >= SMALLEST_SAVING]
         if kept or not found:

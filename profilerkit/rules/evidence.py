@@ -65,19 +65,9 @@ def line_evidence(facts: Facts, label: str, line: HotLine | None) -> tuple[Evide
     """Return the share of a place that a line holds, with its interval; nothing where no line is known."""
     if line is None:
         return ()
-    return (
-        facts.evidence(
-            f"{label} in {line_text(line)}",
-            line.share,
-            "ratio",
-            f"sampled stacks: {' → '.join(frame_text(frame) for frame in line.frames)}",
-            n=line.looks,
-            low=line.low,
-            high=line.high,
-            steps=facts.judged_steps,
-            line=code_line(line.frames[-1]),
-        ),
-    )
+    calls, place = " → ".join(map(frame_text, line.frames)), code_line(line.frames[-1])
+    row = facts.evidence(f"{label} in {line_text(line)}", line.share, "ratio", f"sampled stacks: {calls}", n=line.looks)
+    return (revise(row, low=line.low, high=line.high, steps=facts.judged_steps, line=place),)
 
 
 #: Where the share comes from.

@@ -14,16 +14,7 @@ from profilerkit.analysis.trust import fitting
 from profilerkit.config import Options, Suppression, did_you_mean, unknown_word
 from profilerkit.errors import ConfigError
 from profilerkit.model.change import revise
-from profilerkit.model.finding import (
-    Confidence,
-    Finding,
-    Outcome,
-    Saving,
-    Severity,
-    Throughput,
-    in_order,
-    require_writable,
-)
+from profilerkit.model.finding import Confidence, Finding, Outcome, Severity, in_order, require_writable
 from profilerkit.model.step import WHOLE_TRACE, as_judged
 from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed, Rule
 from profilerkit.rules.calibrated import calibrated, with_replay, without_recording
@@ -91,9 +82,7 @@ def numbered(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
         )
         for _, finding in in_order(outcomes)
     }
-    return tuple(
-        revise(outcome, findings=tuple(judged[id(finding)] for finding in outcome.findings)) for outcome in outcomes
-    )
+    return tuple(revise(row, findings=tuple(judged[id(finding)] for finding in row.findings)) for row in outcomes)
 
 
 def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[str]) -> Outcome:
@@ -199,19 +188,13 @@ def _checked(outcome: Outcome) -> Outcome:
     require_writable(outcome)
     for finding in outcome.findings:
         for gain, most in ((finding.saving, 1.0), (finding.throughput, math.inf)):
-            if gain is not None:
-                _in_order(finding.title, gain, most)
+            ends = (0.0, gain.low, gain.expected, gain.high, most) if gain is not None else (0.0,)
+            # A comparison with NaN is false, so that NaN is out of order too.
+            ordered = all(lower <= higher + _ROUNDING for lower, higher in pairwise(ends))
+            if not ordered or math.inf in ends[:-1]:
+                said = f"a gain of {', '.join(map(str, ends[1:-1]))} (low, expected, high)"
+                raise ValueError(f"{finding.title}: {said} is none between 0 and {most:g}")
     return outcome
-
-
-def _in_order(title: str, gain: Saving | Throughput, most: float) -> None:
-    """Raise ``ValueError`` unless 0 ≤ low ≤ expected ≤ high ≤ ``most``, all of them finite."""
-    ends = (0.0, gain.low, gain.expected, gain.high, most)
-    # A comparison with NaN is false, so that NaN is out of order too.
-    ordered = all(lower <= higher + _ROUNDING for lower, higher in pairwise(ends))
-    if not ordered or math.isinf(gain.high):
-        said = f"{gain.low}, {gain.expected}, {gain.high}"
-        raise ValueError(f"{title}: a gain of {said} (low, expected, high) is none between 0 and {most:g}")
 
 
 def with_options(
@@ -269,7 +252,7 @@ def _checked_option(rule: Rule, name: str, value: Any, where: str) -> Any:
     if name not in known:
         hint = did_you_mean(name, list(known)) or (f"its options: {', '.join(known)}" if known else "it has no options")
         raise ConfigError(f"{rule.code} has no option {name!r}", cause=f"it is in {where}", hint=hint)
-    default = known[name]
+    default: Any = known[name]
     written = f"write {name.replace('_', '-')} = {json.dumps(default)}"
     if isinstance(default, float) and type(value) is int:
         value = float(value)

@@ -118,10 +118,8 @@ def _batch(facts: Facts) -> _Batch | MissingData:
     samples = facts.loader.batch_size if facts.loader is not None else None
     ratio = facts.input.cpu_ratio if facts.input is not None else None
     if workers_now(facts) != 0 or samples is None or ratio is None or facts.input is None:
-        return MissingData(
-            "what a sample costs was not recorded",
-            "run the loop under profilerkit.profile(...): it times the batches of torch's DataLoader",
-        )
+        hint = "run the loop under profilerkit.profile(...): it times the batches of torch's DataLoader"
+        return MissingData("what a sample costs was not recorded", hint)
     # What the step waits is only what the device does not hide of it.
     held_ns = (facts.input.held_ratio or 0.0) * (facts.mean_step_ns or 0.0)
     time_ns = max(held_ns, facts.time_ns(*WAITS)) / batches_per_step(facts)

@@ -34,10 +34,8 @@ def recorded_workers(facts: Facts) -> Workers | Result:
     if share < SMALLEST_WAIT:
         return Passed(f"the step waits {format_ratio(share)} of its time for data")
     if facts.workers is None:
-        return MissingData(
-            "what the loader's workers do was not recorded",
-            "run the loop under profilerkit.profile(...): it times the batches of torch's DataLoader",
-        )
+        hint = "run the loop under profilerkit.profile(...): it times the batches of torch's DataLoader"
+        return MissingData("what the loader's workers do was not recorded", hint)
     return facts.workers
 
 

@@ -51,18 +51,15 @@ class NoWorkers(Rule, frozen=True):
             return MissingData("the loader's settings are not known", "wrap a torch DataLoader: prof.wrap(loader)")
         if workers:
             return NotApplicable("the loader uses worker processes")
-        share = waited_share(facts)
+        share, wait = waited_share(facts), format_ns(facts.time_ns(*WAITS))
         if share < self.smallest_share or facts.time_ns(*WAITS) < self.smallest_wait_ns:
-            return Passed(
-                f"the main process loads the data, but that costs only {format_ns(facts.time_ns(*WAITS))} "
-                f"({format_ratio(share)}) of the step"
-            )
+            costs = f"{wait} ({format_ratio(share)}) of the step"
+            return Passed(f"the main process loads the data, but that costs only {costs}")
         fix = loader_fix(facts)
         if fix is None or (fix.limited_by == "cores" and not self.worth_saying(facts, fix.expected)):
             return Passed("workers would not shorten the step: the host's cores are the limit")
         if not self.worth_saying(facts, fix.expected):
             return unsure(f"the step waits {format_ratio(share)} of its time for data", fix.expected)
-        wait = format_ns(facts.time_ns(*WAITS))
         known = facts.loader is not None and facts.loader.num_workers is not None
         return fired(
             facts,

@@ -7,6 +7,8 @@ from profilerkit.units import format_ratio
 
 #: Share of the copies' time on the stream that computes, from which they are in line with the kernels (a choice).
 _IN_LINE = 0.5
+_IN_LINE_WHY = "The copies are on the stream of the kernels: the next kernel starts when they are done."
+_ASIDE_WHY = "The copies have their own stream, but start when their batch is needed: no kernel is left to overlap."
 
 
 class SerialCopy(Rule, frozen=True):
@@ -66,11 +68,7 @@ class SerialCopy(Rule, frozen=True):
             facts,
             bound="input-bound",
             title=f"The device waits {spent(facts, bound)} for batch copies",
-            why="The copies are on the stream of the kernels: the next kernel starts when they are done."
-            if in_line
-            else (
-                "The copies have their own stream, but start when their batch is needed: no kernel is left to overlap."
-            ),
+            why=_IN_LINE_WHY if in_line else _ASIDE_WHY,
             evidence=(
                 row(alone, exposed, "ratio", origin="arithmetic on its streams"),
                 row("Bytes copied per step", copies.bytes_per_step, "bytes"),

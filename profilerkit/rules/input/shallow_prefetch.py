@@ -3,6 +3,7 @@
 from profilerkit.analysis.whatif import waited_share
 from profilerkit.analysis.workers.capacity import batch_room
 from profilerkit.analysis.workers.queue import PREFETCH, QueueFacts
+from profilerkit.model.change import revise
 from profilerkit.model.run import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, SettingChange, fired, saving
 from profilerkit.rules.input.loader import measured, part_evidence, recorded_workers, wait_detail
@@ -59,11 +60,8 @@ class ShallowPrefetch(Rule, frozen=True):
             )
         now = (facts.loader.prefetch_factor if facts.loader else None) or PREFETCH
         room = batch_room(facts)
-        fitting = {
-            depth: gain
-            for depth, gain in queue.by_prefetch.items()
-            if room is None or (depth - now) * workers.count <= room
-        }
+        deeper = queue.by_prefetch.items()
+        fitting = {depth: gain for depth, gain in deeper if room is None or (depth - now) * workers.count <= room}
         if not fitting:
             deep = "free memory has no room for more" if queue.by_prefetch else "that is deep already"
             return Passed(f"prefetch_factor is {now}, and {deep}")
@@ -78,16 +76,15 @@ class ShallowPrefetch(Rule, frozen=True):
 
 
 def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth: int, expected: float) -> Result:
-    held = workers.count * depth
     keep = "1 worker then keeps" if workers.count == 1 else f"{workers.count} workers then keep"
     change = SettingChange("prefetch_factor", now, depth)
-    text = f"{change.text}: {keep} {held} batches under way."
+    text = f"{change.text}: {keep} {workers.count * depth} batches under way."
     if queue.out_of_order >= expected:
-        text += (
-            f" in_order=False saves {format_ratio(min(queue.out_of_order, facts.share(*WAITS)))} without more memory, "
-            "but changes the order of the samples."
-        )
+        saved = format_ratio(min(queue.out_of_order, facts.share(*WAITS)))
+        text += f" in_order=False saves {saved} without more memory, but changes the order of the samples."
     slowest = f", {format_ns(workers.p99_ns)} at the 99th percentile" if workers.p99_ns is not None else ""
+    label = "Replayed with the present prefetch, beside the measured time"
+    replayed = facts.evidence(label, 1.0 + queue.error_ratio, "ratio", "the loader's queue replayed", "derived")
     return fired(
         facts,
         bound="input-bound",
@@ -100,15 +97,7 @@ def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth:
             measured(facts, workers, "Fetches that found no batch ready", workers.queue_empty_ratio, "ratio"),
             measured(facts, workers, "Wait for batches of twice the usual work", queue.slow_ratio, "ratio"),
             measured(facts, workers, "prefetch_factor", now, "count"),
-            facts.evidence(
-                "Replayed with the present prefetch, beside the measured time",
-                1.0 + queue.error_ratio,
-                "ratio",
-                "the loader's queue replayed",
-                "derived",
-                n=queue.batches,
-                steps=facts.judged_steps,
-            ),
+            revise(replayed, n=queue.batches, steps=facts.judged_steps),
         ),
         at_most="high",
         detail=wait_detail(facts, workers),

@@ -8,6 +8,8 @@ from profilerkit.rules.evidence import in_line, line_evidence, told_line
 from profilerkit.rules.input.loader import measured, part_evidence, recorded_workers
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
+_LOCKED = "Moments at which blocked workers waited for a lock"
+
 
 class SlowStorage(Rule, frozen=True):
     """Find workers that are blocked on reads for {blocked_share} of the work on a batch.
@@ -51,13 +53,12 @@ class SlowStorage(Rule, frozen=True):
         if blocked < self.blocked_share:
             return Passed(f"a batch is blocked {format_ratio(blocked)} of the time it takes")
         busy = workers_busy(facts)
+        said = f"a batch is blocked {format_ratio(blocked)} of its time"
         if busy is not None and busy < BUSY_WORKERS:
-            return Passed(
-                f"a batch is blocked {format_ratio(blocked)} of its time, and the workers are busy {format_ratio(busy)}"
-            )
+            return Passed(f"{said}, and the workers are busy {format_ratio(busy)}")
         expected = cheaper_batch(facts, workers.time_ns("fetch") * (1.0 - 1.0 / self.faster))
         if not self.worth_saying(facts, expected):
-            return Passed(f"a batch is blocked {format_ratio(blocked)} of its time, and the step hardly waits for it")
+            return Passed(f"{said}, and the step hardly waits for it")
         time = format_ns(workers.time_ns("fetch"))
         reads = workers.read_bytes is not None and workers.read_bytes >= self.fewest_bytes
         is_storage = reads and (workers.storage_bytes or 0) >= self.stored_ratio * (workers.read_bytes or 0)
@@ -66,16 +67,13 @@ class SlowStorage(Rule, frozen=True):
         line = facts.lines.get("fetch")
         if is_locked:
             why = "The blocked workers were seen waiting for a lock: they hold each other up, however many there are."
-            what = "one file handle or connection per worker, opened in the worker."
-            text = f"Read without the shared lock{in_line(line)}: {what}"
+            text = "Read without the shared lock{}: one file handle or connection per worker, opened in the worker."
         elif reads:
             why = f"A batch reads {size}; meanwhile its worker neither computes nor waits for a core."
-            what = "larger files read in sequence, a local copy, or a cache."
-            text = f"Halve the time blocked on reading{in_line(line)}: {what}"
+            text = "Halve the time blocked on reading{}: larger files read in sequence, a local copy, or a cache."
         else:
             why = "Hardly any bytes are read through files meanwhile: a network, a lock, or a sleep."
-            what = "ask the service for more at once, or remove the shared lock."
-            text = f"Halve the time the workers wait{in_line(line)}: {what}"
+            text = "Halve the time the workers wait{}: ask the service for more at once, or remove the shared lock."
         return fired(
             facts,
             bound="input-bound",
@@ -87,14 +85,12 @@ class SlowStorage(Rule, frozen=True):
                 measured(facts, workers, "Read for a batch", workers.read_bytes, "bytes"),
                 measured(facts, workers, "Read from storage", workers.storage_bytes, "bytes"),
                 *line_evidence(facts, "Making samples", line),
-                measured(
-                    facts, workers, "Moments at which blocked workers waited for a lock", workers.locked_ratio, "ratio"
-                ),
+                measured(facts, workers, _LOCKED, workers.locked_ratio, "ratio"),
             ),
             at_most="high" if is_storage or is_locked else "medium" if reads else "low",
             detail="fetch",
             saving=saving(expected, facts.share(*WAITS)),
-            fix=Fix(text=text),
+            fix=Fix(text=text.format(in_line(line))),
             confirm="With the files in the page cache the wait must shrink."
             if reads
             else "A stack of a blocked worker (py-spy dump) names the call it waits in.",

@@ -57,10 +57,8 @@ class StarvedDevice(Rule, frozen=True):
 
     def check(self, facts: Facts) -> Result:
         if facts.input is None:
-            return MissingData(
-                "no loader was seen",
-                "wrap the loader: prof.wrap(loader); without one: prof.phase('data'), or with_stack=True",
-            )
+            hint = "wrap the loader: prof.wrap(loader); without one: prof.phase('data'), or with_stack=True"
+            return MissingData("no loader was seen", hint)
         share = facts.share(*WAITS)
         if share < self.smallest_share:
             return Passed(f"the step waits {format_ratio(share)} of its time for data")
@@ -72,9 +70,7 @@ class StarvedDevice(Rule, frozen=True):
         expected = fix.expected if fix is not None and by_workers else cheaper
         if not self.worth_saying(facts, expected):
             return unsure(f"the step waits {format_ratio(share)} of its time for data", expected)
-        wait = facts.time_ns(*WAITS)
-        leading = max(WAITS, key=facts.share)
-        step = facts.mean_step_ns or 0.0
+        wait, step = facts.time_ns(*WAITS), facts.mean_step_ns or 0.0
         proposal: Fix | None = None if _told_by_workers(facts) else _cheaper_fix(facts)
         if fix is not None and by_workers:
             proposal = _by_workers(facts, fix)
@@ -85,7 +81,7 @@ class StarvedDevice(Rule, frozen=True):
             why=f"{_why(facts)}{told_line(facts.lines.get('workers'), 'the time of workers')}",
             evidence=_evidence(facts, wait),
             at_most=_surest(facts),
-            detail=leading.removeprefix("input."),
+            detail=max(WAITS, key=facts.share).removeprefix("input."),
             saving=saving(expected, share),
             fix=proposal,
             confirm="Record again after the change: the input share must fall and the step with it. "
@@ -95,10 +91,9 @@ class StarvedDevice(Rule, frozen=True):
 
 def _not_for_data(facts: Facts, share: float) -> str:
     queued = facts.input.queue_ratio or 0.0 if facts.input is not None else 0.0
-    hidden = hidden_share(facts)
-    if hidden > max(queued * share, opening_share(facts)):
+    hidden, opening = hidden_share(facts), opening_share(facts)
+    if hidden > max(queued * share, opening):
         return f"the step waits for data for {format_ratio(hidden)} of its time while collectives run that it needs"
-    opening = opening_share(facts)
     if opening > queued * share:
         return f"of the wait of {format_ratio(share)} {format_ratio(opening)} are the openings of epochs"
     return f"of the wait of {format_ratio(share)} {format_ratio(queued)} is waiting for a processor, not for data"
@@ -159,6 +154,16 @@ def _cheaper_fix(facts: Facts) -> Fix:
     return Fix(text=text)
 
 
+_BETWEEN_STEPS = (
+    "The device waits between the range of a step and the next one, where a loop gets its batch; nothing recorded "
+    "names it."
+)
+_BEFORE_THE_COPY = (
+    "The device waits from the start of the step for its first work, the copy of a batch. Nothing recorded names what "
+    "makes it meanwhile; part of that may be something else."
+)
+
+
 def _why(facts: Facts) -> str:
     assert facts.input is not None
     most, slow = _most(facts), facts.steps.slow
@@ -172,19 +177,12 @@ def _why(facts: Facts) -> str:
     if most == "input.ipc":
         return "Most of the wait joins samples to a batch or takes it over from another process."
     if facts.input.gap == "between steps":
-        told = (
-            "The device waits between the range of a step and the next one, where a loop gets its batch; nothing "
-            "recorded names it."
-        )
         if slow is None or slow.period is None or slow.part not in WAITS:
-            return told
+            return _BETWEEN_STEPS
         late = f"so do batches come from {slow.period} workers that all are late"
-        return f"{told} It waits every {slow.period} steps: {late}."
+        return f"{_BETWEEN_STEPS} It waits every {slow.period} steps: {late}."
     if facts.input.gap == "before the copy":
-        return (
-            "The device waits from the start of the step for its first work, the copy of a batch. Nothing recorded "
-            "names what makes it meanwhile; part of that may be something else."
-        )
+        return _BEFORE_THE_COPY
     if facts.mode == "gpu":
         return "The device has nothing to run while the loop is inside the loader."
     return "The training thread is inside the loader and does nothing else."
@@ -222,16 +220,9 @@ def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
     sampled = facts.lines.get("input")
     if sampled is not None and sampled.frames == facts.input.frames:
         return line_evidence(facts, "Input wait", sampled)
-    return (
-        facts.evidence(
-            f"Input wait in {_holder(facts.input.frames)}",
-            facts.input.frames_ratio,
-            "ratio",
-            " → ".join(frame_text(frame) for frame in facts.input.frames),
-            n=facts.input.fetches,
-            line=code_line(placed(facts.input.frames)),
-        ),
-    )
+    label, calls = f"Input wait in {_holder(facts.input.frames)}", " → ".join(map(frame_text, facts.input.frames))
+    row = facts.evidence(label, facts.input.frames_ratio, "ratio", calls, n=facts.input.fetches)
+    return (revise(row, line=code_line(placed(facts.input.frames))),)
 
 
 def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:

@@ -45,28 +45,24 @@ class UnevenParts(Rule, frozen=True):
         if not isinstance(workers, Workers):
             return workers
         if workers.active is None:
-            return MissingData(
-                "which workers still had data was not recorded",
-                "record at least 10 steps of a loader with workers: profilerkit.profile(...)",
-            )
+            hint = "record at least 10 steps of a loader with workers: profilerkit.profile(...)"
+            return MissingData("which workers still had data was not recorded", hint)
         there = workers.active / max(workers.count, 1)
         if there >= self.with_data:
             return Passed(f"{format_ratio(there)} of the workers still had data, on average")
         expected = even_parts(facts)
         if not self.worth_saying(facts, expected):
             return Passed(f"with all workers at work the step would take {format_ratio(expected)} less: too little")
-        active = workers.active
-        left = format_count(round(active, 1))
         return fired(
             facts,
             bound="input-bound",
-            title=f"{left} of {workers.count} workers still had data, on average",
+            title=f"{format_count(round(workers.active, 1))} of {workers.count} workers still had data, on average",
             why=f"They make a step's data in {format_ns(workers.pace_ns)}. The others have ended: their shards were "
             "shorter.",
             evidence=(
                 facts.share_evidence("Input wait, share of the step", *WAITS),
                 measured(facts, workers, "Workers", workers.count, "count"),
-                measured(facts, workers, "Workers that still had data", active, "count"),
+                measured(facts, workers, "Workers that still had data", workers.active, "count"),
                 measured(facts, workers, "They make a step's data in", workers.pace_ns, "ns"),
             ),
             at_most="medium",

@@ -2,19 +2,8 @@
 
 from functools import partial
 
-from profilerkit.rules.api import (
-    Facts,
-    Fix,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    SettingChange,
-    fired,
-    saving,
-    spent,
-    unsure,
-)
+from profilerkit.model.finding import SettingChange
+from profilerkit.rules.api import Facts, Fix, MissingData, Passed, Result, Rule, fired, saving, spent, unsure
 from profilerkit.units import format_ratio
 
 
@@ -55,10 +44,8 @@ class CollectionPauses(Rule, frozen=True):
     def check(self, facts: Facts) -> Result:
         seen, share = facts.host.collections, facts.share("over.gc")
         if seen is None and not share and not facts.measured("Python stacks"):
-            return MissingData(
-                "garbage collections were not watched",
-                "run the loop under profilerkit.profile(...), or with_stack=True",
-            )
+            hint = "run the loop under profilerkit.profile(...), or with_stack=True"
+            return MissingData("garbage collections were not watched", hint)
         if share < self.smallest_share:
             return Passed(f"garbage collection takes {format_ratio(share)} of the step")
         if not self.worth_saying(facts, share):

@@ -4,22 +4,11 @@ import re
 from functools import partial
 
 from profilerkit.analysis.host.operators import HeldFacts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.run import STEP_TIMERS
-from profilerkit.rules.api import (
-    Facts,
-    Finding,
-    Fired,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    finding_for,
-    revise,
-    saving,
-    spent,
-)
+from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, spent
 from profilerkit.rules.evidence import code_line, frame_text, line_evidence, line_text
 from profilerkit.rules.overhead.debug_switch import ANOMALY
 from profilerkit.rules.parts import COMPUTING

@@ -70,12 +70,8 @@ class DebugSwitch(Rule, frozen=True):
         on = facts.host.switches
         if on is None:
             return MissingData("which switches were on was not recorded", "run the loop under profilerkit.profile(...)")
-        found = [
-            (switch, said)
-            for switch in _SWITCHES
-            for said in on
-            if said.startswith(switch.name) and (facts.on_device or switch.name != _BLOCKING)
-        ]
+        switches = [switch for switch in _SWITCHES if facts.on_device or switch.name != _BLOCKING]
+        found = [(switch, said) for switch in switches for said in on if said.startswith(switch.name)]
         if not found:
             return Passed("no switch made for debugging was on")
         return Fired(tuple(self._finding(facts, switch, said) for switch, said in found))

@@ -63,9 +63,8 @@ class FrequentSync(Rule, frozen=True):
         bound = min(1.0 - facts.device.busy_ratio + copying, syncs.blocked_ns / step)
         expected = min(lost, bound)
         if not self.worth_saying(facts, expected):
-            return Passed(
-                f"{syncs.per_step:,.1f} blocking calls per step leave the device idle for {format_ratio(lost)} of it"
-            )
+            held = format_ratio(lost)
+            return Passed(f"{syncs.per_step:,.1f} blocking calls per step leave the device idle for {held} of it")
         copies = copying > lost / 2
         calls = ", ".join(f"{count} × {name}" for name, count in syncs.culprits)
         idle = facts.share_evidence("Idle after them, share of the step", "sync.drain")

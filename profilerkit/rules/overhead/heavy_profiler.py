@@ -53,10 +53,8 @@ class HeavyProfiler(Rule, frozen=True):
                 amount = f"{format_ns(found.waited_ns + found.hidden_ns)} of {each(facts)} or more"
             title = f"Recorded with {options}, which slows the host by {amount}"
         elif ratio is None:
-            return MissingData(
-                "how long a step takes without the profiler is not known",
-                "run the loop under profilerkit.profile(...), which also times steps without a trace",
-            )
+            hint = "run the loop under profilerkit.profile(...), which also times steps without a trace"
+            return MissingData("how long a step takes without the profiler is not known", hint)
         else:
             return Passed(f"traced steps took {ratio:.2f} × the time of the others")
         return fired(

@@ -44,15 +44,13 @@ class OversubscribedCores(Rule, frozen=True):
     def check(self, facts: Facts) -> Result:
         threads, cores = facts.host.threads, facts.usable_cores
         if threads is None or cores is None:
-            return MissingData(
-                "how many threads torch uses was not recorded", "run the loop under profilerkit.profile(...)"
-            )
+            hint = "run the loop under profilerkit.profile(...)"
+            return MissingData("how many threads torch uses was not recorded", hint)
         if threads <= max(cores, 1.0):
             return Passed(f"torch uses {_threads(threads)} on {cores:g} cores of this rank")
         queued = queued_evidence(facts, "Training thread waits for a core, share of the time")
         if queued is None:
-            has_host = any(series.name.startswith("host.") for series in facts.samples)
-            if has_host:
+            if any(series.name.startswith("host.") for series in facts.samples):
                 return NotApplicable("this system does not record how long a thread waits for a core")
             return MissingData("the host was not sampled", "profilerkit.profile(..., host=True), for at least 2 s")
         share = min(queued.value or 0.0, 1.0)
@@ -61,16 +59,14 @@ class OversubscribedCores(Rule, frozen=True):
             return Passed(f"the training thread waits {format_ratio(share)} of the time for a core")
         used = own_cores(facts)
         if used is None:
-            return MissingData(
-                "how many cores the rank itself uses was not sampled", "profilerkit.profile(..., host=True), on Linux"
-            )
+            hint = "profilerkit.profile(..., host=True), on Linux"
+            return MissingData("how many cores the rank itself uses was not sampled", hint)
         if used < self.own_ratio * cores:
             return Passed(f"the rank uses {used:.1f} of its {cores:g} cores: other processes take them")
         waits_for_host = 1.0 - facts.device.busy_ratio if facts.device is not None else 1.0
         value = at_most(min(share, waits_for_host))
-        if not self.worth_saying(facts, value.expected):
-            lost = format_ratio(value.expected)
-            return Passed(f"the training thread waits for a core, and the step loses {lost} by it")
+        if not self.worth_saying(facts, lost := value.expected):
+            return Passed(f"the training thread waits for a core, and the step loses {format_ratio(lost)} by it")
         proposed, row = max(math.floor(cores), 1), partial(facts.evidence, unit="count", n=None)
         return fired(
             facts,

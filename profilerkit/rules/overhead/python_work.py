@@ -5,24 +5,11 @@ from functools import partial
 
 from profilerkit.analysis.host.host_facts import PythonFacts
 from profilerkit.analysis.trust import SHOW_FETCHES, SHOW_STACKS, fitting
-from profilerkit.analysis.whatif import slowed
+from profilerkit.analysis.whatif import saving, slowed
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Evidence, Fix, Saving
 from profilerkit.model.run import OPERATOR_TRACE
-from profilerkit.rules.api import (
-    Evidence,
-    Facts,
-    Fix,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    Saving,
-    each,
-    fired,
-    revise,
-    saving,
-    unsure,
-)
+from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, unsure
 from profilerkit.rules.evidence import code_line, frame_text, line_evidence, line_text, placed, told_line
 from profilerkit.rules.parts import own_python_share
 from profilerkit.units import format_ns, format_ratio
@@ -109,6 +96,7 @@ def _finding(facts: Facts, value: Saving) -> Result:
         why += f"{told_line(hook, each(facts))} The backward pass calls it, as a hook."
         fix = revise(fix, text=f"Call {line_text(hook)} less often, every 100 steps for example. {fix.text}")
     known = facts.trust.inflation_ratio is not None
+    longer = facts.share_evidence("Longer stretches of Python, share of the step", "over.python")
     return fired(
         facts,
         bound="overhead-bound",
@@ -120,10 +108,7 @@ def _finding(facts: Facts, value: Saving) -> Result:
             facts.share_evidence("Idle while Python runs", "over.python"),
             *(_stretches(facts, python) if python is not None else ()),
             *line_evidence(facts, "Share of the step in a hook of the backward pass,", hook),
-            revise(
-                facts.share_evidence("Longer stretches of Python, share of the step", "over.python"),
-                value=value.expected,
-            ),
+            revise(longer, value=value.expected),
         ),
         at_most="medium",
         detail="python",

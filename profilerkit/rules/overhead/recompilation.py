@@ -6,18 +6,9 @@ from typing import NamedTuple
 
 from profilerkit.analysis.host.host_facts import CompileFacts
 from profilerkit.analysis.whatif import saving
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Fix, SettingChange
-from profilerkit.rules.api import (
-    Facts,
-    Fired,
-    MissingData,
-    NotApplicable,
-    Passed,
-    Result,
-    Rule,
-    finding_for,
-    revise,
-)
+from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -94,14 +85,12 @@ class Recompilation(Rule, frozen=True):
         compiles = facts.host.compiles
         if compiles is None:
             if not facts.trace_read and facts.host.collections is None:
-                return MissingData(
-                    "compilations were not watched", "run the loop under profilerkit.profile(..., light=True)"
-                )
+                hint = "run the loop under profilerkit.profile(..., light=True)"
+                return MissingData("compilations were not watched", hint)
             return NotApplicable("nothing was seen to be compiled by torch.compile")
         if compiles.steps < self.fewest_steps:
-            return Passed(
-                f"{compiles.steps} of {compiles.of} settled steps compile{'s' if compiles.steps == 1 else ''}"
-            )
+            verb = "compiles" if compiles.steps == 1 else "compile"
+            return Passed(f"{compiles.steps} of {compiles.of} settled steps {verb}")
         if not self.worth_saying(facts, compiles.share):
             return Passed(f"compiling takes {format_ratio(compiles.share)} of the steps once they have settled")
         return Fired((_finding(facts, compiles),))

@@ -50,9 +50,8 @@ class SmallTransfers(Rule, frozen=True):
         blocked_ns = facts.syncs.blocked_ns if facts.syncs is not None else copies.drained_ns
         expected = min((copies.exposed_ns + min(copies.drained_ns, blocked_ns)) / step, bound)
         if not self.worth_saying(facts, expected):
-            return Passed(
-                f"{copies.per_step:,.1f} copies below 4 KiB per step cost the device {format_ratio(expected)} of it"
-            )
+            lost = format_ratio(expected)
+            return Passed(f"{copies.per_step:,.1f} copies below 4 KiB per step cost the device {lost} of it")
         return fired(
             facts,
             bound="overhead-bound",

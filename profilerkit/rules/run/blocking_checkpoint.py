@@ -89,8 +89,5 @@ class BlockingCheckpoint(Rule, frozen=True):
         best = math.sqrt(2.0 * stop.each_ns * failure_ns) / step_ns
         if best < self.longer_interval * steps:
             return ""
-        hours = format_about(failure_ns / _HOUR_NS)
-        return (
-            f" Or every {format_about(steps)} → {format_about(best)} steps, which loses least if the run fails every "
-            f"{hours} hours."
-        )
+        hours, rarer = format_about(failure_ns / _HOUR_NS), f"every {format_about(steps)} → {format_about(best)} steps"
+        return f" Or {rarer}, which loses least if the run fails every {hours} hours."

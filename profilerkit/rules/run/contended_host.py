@@ -56,15 +56,11 @@ class ContendedHost(Rule, frozen=True):
         if most < self.fewest_samples and facts.taken <= self.queue_ratio:
             few = f"{most} samples are too few" if known else "the host's processors were not sampled"
             return MissingData(few, "let the run go on for some seconds on Linux: profilerkit.profile(..., host=True)")
-        taken = [
-            *self._above(facts, "host.steal", self.steal_ratio),
-            *self._above(facts, "host.cpu_throttled", self.throttled_ratio),
-        ]
+        taken = self._above(facts, "host.steal", self.steal_ratio)
+        taken += self._above(facts, "host.cpu_throttled", self.throttled_ratio)
         # Threads of the run that wait for each other raise these as well.
-        waited = [
-            *self._above(facts, SIGNAL, self.queue_ratio),
-            *self._above(facts, "host.cpu_pressure", self.pressure_ratio),
-        ]
+        waited = self._above(facts, SIGNAL, self.queue_ratio)
+        waited += self._above(facts, "host.cpu_pressure", self.pressure_ratio)
         own, cores = own_cores(facts), cores_in_use(facts)
         if own is not None and cores and own < self.own_ratio * cores:
             taken = [*waited, *taken]
@@ -91,18 +87,14 @@ class ContendedHost(Rule, frozen=True):
 
     def _finding(self, facts: Facts, told: list[Evidence], own: float | None) -> Result:
         worst = max(told, key=lambda entry: entry.value or 0.0) if not facts.taken else told[0]
-        uses = (
-            f"The run itself uses {format_count(own)} of its {format_count(facts.usable_cores)} cores. "
-            if own and facts.usable_cores
-            else ""
-        )
-        used = Evidence("Cores that the run itself uses", own, "count", "measured", "CPU time")
-        cores = (used, cores_evidence(facts)) if own and facts.usable_cores else ()
+        now = f" of {format_count(facts.usable_cores)} cores" if facts.usable_cores else ""
+        uses, cores = "", list[Evidence]()
+        if own and facts.usable_cores:
+            uses = f"The run itself uses {format_count(own)} of its {format_count(facts.usable_cores)} cores. "
+            used = Evidence("Cores that the run itself uses", own, "count", "measured", "CPU time")
+            cores = [used, cores_evidence(facts)]
         signals = {name for entry in told for name in entry.behind}
-        texts = []
-        if "host.cpu_throttled" in signals:
-            now = f" of {format_count(facts.usable_cores)} cores" if facts.usable_cores else ""
-            texts.append(f"Raise the quota{now}.")
+        texts = [f"Raise the quota{now}."] if "host.cpu_throttled" in signals else []
         if "host.steal" in signals:
             texts.append("Move the run to a host whose processors are not lent to other guests.")
         if signals & {"host.cpu_pressure", SIGNAL}:

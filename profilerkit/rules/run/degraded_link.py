@@ -1,5 +1,7 @@
 """RU007: the PCIe link runs below its width or generation."""
 
+from functools import partial
+
 from profilerkit.analysis.surroundings import HostLink
 from profilerkit.analysis.whatif import at_most
 from profilerkit.model.finding import Evidence, Fix, Source
@@ -42,10 +44,8 @@ class DegradedLink(Rule, frozen=True):
             return NotApplicable("no device")
         link = facts.surroundings.link
         if link is None or link.samples < self.fewest_samples:
-            return MissingData(
-                "the link was not sampled while the device was busy",
-                "let the run go on for some seconds with NVML: profilerkit.profile(..., nvml=True)",
-            )
+            hint = "let the run go on for some seconds with NVML: profilerkit.profile(..., nvml=True)"
+            return MissingData("the link was not sampled while the device was busy", hint)
         if link.generation >= link.generation_max and link.width >= link.width_max:
             return Passed(f"the link runs at its best: generation {link.generation}, {link.width} lanes")
         copies = facts.share(*_COPIES)
@@ -74,10 +74,8 @@ def _evidence(facts: Facts, link: HostLink) -> tuple[Evidence, ...]:
         ("Most PCIe lanes of device and system", link.width_max, "count", "measured", ()),
         ("Rate of its best", link.rate_ratio, "ratio", "derived", ()),
     )
-    return tuple(
-        facts.evidence(label, value, unit, "NVML, while the device was busy", source, n=link.samples, behind=behind)
-        for label, value, unit, source, behind in rows
-    )
+    row = partial(facts.evidence, origin="NVML, while the device was busy", n=link.samples)
+    return tuple(row(label, value, unit, source=source, behind=behind) for label, value, unit, source, behind in rows)
 
 
 def _change(link: HostLink) -> str:

@@ -54,7 +54,7 @@ _KEPT = Fix(
     code="state = state.detach()\ntotal += loss.item()",
 )
 _GROWING = Fix(
-    text="Look for what gets longer: sequences, batches, a metric over all batches so far, a graph kept over steps.",
+    text="Look for what gets longer: sequences, batches, a metric over all batches so far, a graph kept over steps."
 )
 
 
@@ -199,8 +199,5 @@ def _evidence(facts: Facts, found: StepGrowth) -> tuple[Evidence, ...]:
     row = facts.evidence("Growth from step to step", slope.value, "ns", "length of the steps", "derived")
     row = revise(row, steps=found.steps, behind=(STEP_LENGTHS,))
     first, last = ("of the first tenth", "of the last tenth") if found.jump is None else ("before", "after")
-    return (
-        revise(row, low=slope.low, high=slope.high),
-        revise(row, label=f"Typical step {first}", value=found.first_ns),
-        revise(row, label=f"Typical step {last}", value=found.last_ns),
-    )
+    lengths = ((f"Typical step {first}", found.first_ns), (f"Typical step {last}", found.last_ns))
+    return (revise(row, low=slope.low, high=slope.high), *(revise(row, label=of, value=ns) for of, ns in lengths))

@@ -38,10 +38,8 @@ class RestingDevice(Rule, frozen=True):
             return NotApplicable("no device")
         known = facts.logs.rests if facts.logs is not None else ()
         if not known:
-            return MissingData(
-                "the use of a device was not sampled beside the run, or too seldom",
-                "nvidia-smi --query-gpu=timestamp,index,utilization.gpu --format=csv -l 1",
-            )
+            hint = "nvidia-smi --query-gpu=timestamp,index,utilization.gpu --format=csv -l 1"
+            return MissingData("the use of a device was not sampled beside the run, or too seldom", hint)
         most = max(known, key=lambda one: one.idle_ratio)
         if most.idle_ratio < self.idle_ratio:
             return Passed(f"no device is idle for more than {format_ratio(most.idle_ratio)} of the sampled time")

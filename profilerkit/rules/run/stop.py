@@ -133,12 +133,8 @@ def stops(facts: Facts) -> tuple[Stop, ...]:
     """
     whole = {pause.kind: pause for pause in facts.pauses}
     found = [_of_pause(pause, [stall for stall in facts.stalls if stall.kind == kind]) for kind, pause in whole.items()]
-    inferred = [pause for pause in facts.pauses if pause.inferred]
-    found += [
-        _of_stall(facts, stall)
-        for stall in facts.stalls
-        if stall.kind not in whole and not any(_same(stall, pause) for pause in inferred)
-    ]
+    inferred, others = [one for one in facts.pauses if one.inferred], [s for s in facts.stalls if s.kind not in whole]
+    found += [_of_stall(facts, stall) for stall in others if not any(_same(stall, pause) for pause in inferred)]
     return tuple(sorted(found, key=lambda stop: -stop.share))
 
 

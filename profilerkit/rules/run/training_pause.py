@@ -69,10 +69,8 @@ class TrainingPause(Rule, frozen=True):
             # Measured by its own time, or found beyond chance: how much the other steps vary says nothing of it.
             return Fired(tuple(self._finding(facts, stop) for stop in large))
         if not found and facts.steps.count < self.fewest_steps:
-            return MissingData(
-                f"{facts.steps.count} steps are too few to see a period",
-                record_longer(facts, f"{self.fewest_steps} steps"),
-            )
+            few = f"{facts.steps.count} steps are too few to see a period"
+            return MissingData(few, record_longer(facts, f"{self.fewest_steps} steps"))
         if found:
             most = format_ratio(max(stop.lost(facts) for stop in found))
             return Passed(f"the largest stop costs {most} of the run")

@@ -2,17 +2,7 @@
 
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Finding
 from profilerkit.model.step import WHOLE_TRACE
-from profilerkit.rules.api import (
-    STEPS_FOR_HIGH,
-    Facts,
-    Fired,
-    MissingData,
-    Passed,
-    Result,
-    Rule,
-    finding_for,
-    used_steps,
-)
+from profilerkit.rules.api import STEPS_FOR_HIGH, Facts, Fired, MissingData, Passed, Rule, finding_for, used_steps
 from profilerkit.units import format_ratio
 
 
@@ -41,7 +31,7 @@ class UnsteadyWindow(Rule, frozen=True):
     fewest_steps: int = STEPS_FOR_HIGH
     cold_share: float = 0.25
 
-    def check(self, facts: Facts) -> Result:
+    def check(self, facts: Facts) -> Fired | MissingData | Passed:
         if facts.steps.time_ns is None:
             return MissingData("no step was found", "call prof.step(), or profiler.step() when tracing by hand")
         findings = [*self._cold(facts), *self._short(facts)]
@@ -57,15 +47,9 @@ class UnsteadyWindow(Rule, frozen=True):
         for name, duration in facts.cold.calls:
             origin = "slow launches, which load modules lazily" if "Launch" in name else "slow runtime calls"
             evidence.append(Evidence(name, duration, "ns", "measured", origin))
-        found = finding_for(
-            facts,
-            bound=None,
-            title=f"First-use work takes {format_ratio(share)} of the window",
-            why="Modules are loaded, memory is set up and graphs are captured once; later steps do without.",
-            evidence=tuple(evidence),
-            at_most="high",
-        )
-        return [found]
+        title = f"First-use work takes {format_ratio(share)} of the window"
+        why = "Modules are loaded, memory is set up and graphs are captured once; later steps do without."
+        return [finding_for(facts, bound=None, title=title, why=why, evidence=tuple(evidence), at_most="high")]
 
     def _short(self, facts: Facts) -> list[Finding]:
         if facts.steps.steady >= self.fewest_steps:
