@@ -140,15 +140,10 @@ def call_sites(columns: TraceColumns, calls: I64) -> list[CallSite]:
     modules = matching(columns, used, _MODULE)
     own = matching(columns, used, _LINE) & ~matching(columns, used, _OUTSIDE)
     thread, ts_ns = columns.thread[calls], columns.ts_ns[calls]
-    found = [
-        innermost_at(columns, np.flatnonzero(frames & wanted[columns.name]), thread, ts_ns) for wanted in (modules, own)
-    ]
-
-    def text(row: int, call: int) -> str | None:
-        return columns.strings[columns.name[row]] if row >= 0 and call >= 0 else None
-
-    named = zip(found[0].tolist(), found[1].tolist(), calls.tolist(), strict=True)
-    return [
-        CallSite((text(module, call) or "").removeprefix("nn.Module: ") or None, text(own_line, call))
-        for module, own_line, call in named
-    ]
+    texts: list[list[str]] = []
+    for wanted in (modules, own):
+        rows = innermost_at(columns, np.flatnonzero(frames & wanted[columns.name]), thread, ts_ns)
+        rows[calls < 0] = -1
+        texts.append([columns.strings[columns.name[row]] if row >= 0 else "" for row in rows.tolist()])
+    named = zip(*texts, strict=True)
+    return [CallSite(module.removeprefix("nn.Module: ") or None, line or None) for module, line in named]

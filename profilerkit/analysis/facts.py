@@ -483,21 +483,9 @@ class Facts:
         line: CodeLine | None = None,
     ) -> Evidence:
         """Return evidence about the judged rank; ``n`` counts its steady steps unless given."""
-        return Evidence(
-            label,
-            value,
-            unit,
-            source,
-            origin,
-            n=self.steps.steady if n == STEADY else n,
-            low=low,
-            high=high,
-            rank=self.rank.rank,
-            steps=steps,
-            range_ns=range_ns,
-            behind=behind,
-            line=line,
-        )
+        n = self.steps.steady if n == STEADY else n
+        row = Evidence(label, value, unit, source, origin, n=n, low=low, high=high, rank=self.rank.rank)
+        return revise(row, steps=steps, range_ns=range_ns, behind=behind, line=line)
 
     def share_evidence(self, label: str, *parts: str, origin: str = "partition of the steady window") -> Evidence:
         """Return the share of the step that a group of parts owns; it is as good as its weakest part."""

@@ -163,7 +163,7 @@ def latest_end_owner(start: I64, end: I64, label: I64) -> Segments:
     extends = np.r_[True, end[1:] > reach[:-1]]
     owner = np.maximum.accumulate(np.where(extends, np.arange(len(start)), 0))
     stop = np.minimum(np.r_[start[1:], reach[-1]], reach)
-    return _merge_same(start, stop, label[owner])
+    return joined(Segments(start, stop, label[owner]))
 
 
 def innermost_owner(start: I64, end: I64, label: I64) -> Segments:
@@ -197,8 +197,8 @@ def innermost_owner(start: I64, end: I64, label: I64) -> Segments:
     sorted_keys, sorted_rows = start_keys[rank], row[is_start][rank]
     found = np.searchsorted(sorted_keys, key, side="right") - 1
     owner = np.where(depth > 0, sorted_rows[np.maximum(found, 0)], -1)
-    lengths_positive = (time[1:] > time[:-1]) & (owner[:-1] >= 0)
-    return _merge_same(time[:-1][lengths_positive], time[1:][lengths_positive], label[owner[:-1][lengths_positive]])
+    kept = (time[1:] > time[:-1]) & (owner[:-1] >= 0)
+    return joined(Segments(time[:-1][kept], time[1:][kept], label[owner[:-1][kept]]))
 
 
 def paint(window: Spans, layers: Sequence[Segments]) -> Segments:
@@ -230,18 +230,13 @@ def paint(window: Spans, layers: Sequence[Segments]) -> Segments:
         open_rows = np.flatnonzero(label == NO_LABEL)
         at = index_at(layer, left[open_rows])
         label[open_rows] = np.where(at >= 0, layer.label[np.maximum(at, 0)], NO_LABEL)
-    return _merge_same(left, right, label, inside)
+    return joined(Segments(left, right, label), inside)
 
 
-def joined(segments: Segments) -> Segments:
-    """The same labels, with touching neighbours of one label as one."""
-    return _merge_same(segments.start, segments.end, segments.label)
-
-
-def _merge_same(start: I64, end: I64, label: I64, piece: I64 | None = None) -> Segments:
-    """Join touching neighbours with the same label (and the same ``piece``, where given)."""
-    keep = end > start
-    start, end, label = start[keep], end[keep], label[keep]
+def joined(segments: Segments, piece: I64 | None = None) -> Segments:
+    """The same labels, with touching neighbours of one label (and of the same ``piece``, where given) as one."""
+    keep = segments.end > segments.start
+    start, end, label = segments.start[keep], segments.end[keep], segments.label[keep]
     if not len(start):
         return NO_SEGMENTS
     changes = (label[1:] != label[:-1]) | (start[1:] != end[:-1])

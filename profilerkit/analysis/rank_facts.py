@@ -214,12 +214,9 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
         step_ns = sum(times.values()) / count
         # Without an event of a fetch, what leads up to the batch copies stands for it.
         derived = (*_DERIVED, *(WAITS if len(trace.partition.lead_in) else ()))
-        parts = _ordered(
-            [
-                _part(name, value / count, step_ns, "derived" if name.startswith(derived) else "measured")
-                for name, value in times.items()
-            ]
-        )
+        source: dict[bool, Source] = {True: "derived", False: "measured"}
+        each = {name: (value / count, source[name.startswith(derived)]) for name, value in times.items()}
+        parts = _parts(each, step_ns)
     else:
         parts = ()
     steps, series = _steps(trace, log, record, wait_part)
@@ -276,13 +273,14 @@ def _inflation(trace: TraceFacts | None, log: StepLog | None) -> float | None:
 BESIDE = 50
 
 
-def _part(name: str, time_ns: float, step_ns: float, source: Source) -> Part:
-    share = time_ns / step_ns if step_ns else 0.0
-    return Part(part=name, family=PARTS[name][0], time_ns=round(time_ns), share=share, source=source)
-
-
-def _ordered(parts: list[Part]) -> tuple[Part, ...]:
-    return tuple(sorted((part for part in parts if part.time_ns > 0), key=lambda part: -part.time_ns))
+def _parts(times: Times, step_ns: float) -> tuple[Part, ...]:
+    """The parts of a step, largest first."""
+    parts = [
+        Part(part=name, family=PARTS[name][0], time_ns=round(time_ns), share=time_ns / step_ns, source=source)
+        for name, (time_ns, source) in times.items()
+        if round(time_ns) > 0
+    ]
+    return tuple(sorted(parts, key=lambda part: -part.time_ns))
 
 
 def _parts_by_log(
@@ -292,7 +290,7 @@ def _parts_by_log(
     steady = log.steady
     waits = {wait_part} if log.waits_seen else set()
     spent = {
-        name: values[steady] for name, values in log.spent(wait_part).items() if log.waits_seen or name != wait_part
+        name: values[steady] for name, values in log.spent(wait_part).items() if name in waits or name != wait_part
     }
     step_ns = float(log.time[steady].mean())
     traced = _composition(log, trace) if trace is not None else _at_work(log, record, step_ns)
@@ -300,21 +298,17 @@ def _parts_by_log(
     on_gpu = trace.partition.mode == "gpu" if trace is not None else _used_a_device(record)
     times = compose(log.time[steady], spent, traced, room=log.room[steady], on_gpu=on_gpu, stall_ns=unnamed * step_ns)
     # Without a trace only the device's clock shows how much of a wait the device worked through.
-    vague = trace is None and _used_a_device(record)
     device = log.device
     known = {
         UNSPLIT: (device is not None and device.work_ns is not None) or len(_utilization(log, record)) > 0,
         wait_part: device is not None and device.saw_waits,
     }
-    sources: dict[str, Source] = {
-        name: "derived" if known.get(name) else "estimated" for name in (UNSPLIT, *waits) if vague
-    }
-    return _ordered(
-        [
-            _part(name, value, step_ns, sources.get(name) or _source(name, source, log))
-            for name, (value, source) in times.items()
-        ]
-    )
+    # Derived where nobody named it, or it rests on other ranks' clocks.
+    sources: dict[str, Source] = dict.fromkeys((*log.inferred_phases, "comm.skew", "comm.lat", "comm.bw"), "derived")
+    for name in (UNSPLIT, *waits) if trace is None and _used_a_device(record) else ():
+        sources[name] = "derived" if known[name] else "estimated"
+    told = {name: (value, sources.get(name, source)) for name, (value, source) in times.items()}
+    return _parts(told, step_ns)
 
 
 def _used_a_device(record: RankRecord | None) -> bool:
@@ -394,12 +388,6 @@ def _weights(log: StepLog, steps: TraceSteps, time: I64) -> tuple[Floats, Floats
             weight[is_kind] = 0.0
             weight[plain] = np.count_nonzero(is_kind) / np.count_nonzero(plain)
     return weight, stopped
-
-
-def _source(name: str, source: Source, log: StepLog) -> Source:
-    """The source of a part's time: derived where nobody named it, or it rests on other ranks' clocks."""
-    derived = name in log.inferred_phases or name in ("comm.skew", "comm.lat", "comm.bw")
-    return "derived" if source == "measured" and derived else source
 
 
 def input_part(log: StepLog, record: RankRecord | None, workers: Workers | None = None) -> str:

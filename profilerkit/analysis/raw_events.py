@@ -1,6 +1,7 @@
 """From a number to the raw events behind it: the longest intervals of a trace, the timers' records and the samples."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from profilerkit.trace.columns import Bools, Category, TraceColumns, TraceMeta
 MOST_ROWS = 20
 
 _WAIT, _COLLECTION = "wait for a batch", "garbage collection"
+_LONGEST = partial(RawEvents, unit="ns", order="longest")
 
 
 def timed_events(parts: Sequence[str], rank: RankFacts, origin: str) -> RawEvents | None:
@@ -42,12 +44,10 @@ def timed_events(parts: Sequence[str], rank: RankFacts, origin: str) -> RawEvent
     step = in_step(start, log.start, log.stop)
     judged = (step >= 0) & log.steady[np.maximum(step, 0)]
     rows = longest(np.where(judged, length, -1))[: np.count_nonzero(judged)]
-    return RawEvents(
+    return _LONGEST(
         what="Records of the step timers",
         origin=origin,
         clock="run",
-        unit="ns",
-        order="longest",
         count=int(np.count_nonzero(judged)),
         rows=tuple(
             RawEvent(
@@ -113,12 +113,10 @@ def step_events(rank: RankFacts, origin: str) -> RawEvents | None:
         return None
     start = source.start - (source.start[0] if isinstance(source, StepLog) else 0)
     rows = longest(np.where(series.steady, series.time, -1))[: np.count_nonzero(series.steady)]
-    return RawEvents(
+    return _LONGEST(
         what="Judged steps",
         origin=origin,
         clock="run" if isinstance(source, StepLog) else "trace",
-        unit="ns",
-        order="longest",
         count=int(np.count_nonzero(series.steady)),
         rows=tuple(
             RawEvent(start_ns=int(start[row]), value=float(series.time[row]), step=int(series.index[row]))
@@ -145,21 +143,15 @@ _COMMUNICATION = ("comm.skew", *TRANSFER)
 def events_of_parts(parts: Sequence[str], trace: TraceFacts, columns: TraceColumns, origin: str) -> RawEvents:
     """The longest intervals of these parts in the judged steps."""
     wanted = {*parts, *(_COMMUNICATION if set(parts) & set(_COMMUNICATION) else ())}
-    found = in_order(
-        [
-            with_label(intersect(trace.partition.segments.only(label), trace.window), label)
-            for label in map(leaf, sorted(wanted))
-        ]
-    )
+    segments, labels = trace.partition.segments, map(leaf, sorted(wanted))
+    found = in_order([with_label(intersect(segments.only(label), trace.window), label) for label in labels])
     rows = longest(found.end - found.start)
     events = _Events(columns, trace)
     what = ", ".join(PARTS[part][1] for part in parts)
-    return RawEvents(
+    return _LONGEST(
         what=f"Intervals of the judged steps ({what})",
         origin=origin,
         clock="trace",
-        unit="ns",
-        order="longest",
         count=len(found),
         rows=tuple(events.told(LEAVES[found.label[row]], int(found.start[row]), int(found.end[row])) for row in rows),
     )
@@ -168,21 +160,16 @@ def events_of_parts(parts: Sequence[str], trace: TraceFacts, columns: TraceColum
 def events_between(range_ns: tuple[int, int], trace: TraceFacts, columns: TraceColumns, origin: str) -> RawEvents:
     """The events that fill most of a range of the trace's clock, those that begin or end outside it cut to it."""
     events = _Events(columns, trace)
-    overlap = np.minimum(columns.end_ns, range_ns[1]) - np.maximum(columns.ts_ns, range_ns[0])
+    begin = np.maximum(columns.ts_ns, range_ns[0])
+    overlap = np.minimum(columns.end_ns, range_ns[1]) - begin
     overlap[~(events.device | events.host)] = 0
     rows = longest(overlap)
-    return RawEvents(
+    return _LONGEST(
         what="Events in the range of time",
         origin=origin,
         clock="trace",
-        unit="ns",
-        order="longest",
         count=int(np.count_nonzero(overlap > 0)),
-        rows=tuple(
-            events.of_row(int(row), max(int(columns.ts_ns[row]), range_ns[0]), int(overlap[row]))
-            for row in rows
-            if overlap[row] > 0
-        ),
+        rows=tuple(events.of_row(int(row), int(begin[row]), int(overlap[row])) for row in rows if overlap[row] > 0),
     )
 
 

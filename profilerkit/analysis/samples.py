@@ -214,10 +214,8 @@ def _strip(signal: Signal, each: int, first_step_ns: int) -> Strip:
     sizes = np.diff(np.r_[starts, count])
     at_ms = np.add.reduceat(signal.at_s, starts) / sizes * 1e3 + (signal.start_ns - first_step_ns) / 1e6
     means = np.add.reduceat(signal.values, starts) / sizes
-    return Strip(
-        at_ns=tuple(round(float(at)) * 1_000_000 for at in at_ms),
-        values=tuple(float(f"{value:.4g}") for value in means),
-    )
+    at_ns = tuple(round(float(at)) * 1_000_000 for at in at_ms)
+    return Strip(at_ns=at_ns, values=tuple(float(f"{value:.4g}") for value in means))
 
 
 def _slope(signal: Signal) -> float | None:

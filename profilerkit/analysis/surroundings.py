@@ -16,6 +16,8 @@ AT_WORK = 0.5
 #: HwPowerBrakeSlowdown. A power cap by software (0x4) is normal at full load.
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 _THERMAL, _BRAKE, _POWER_CAP = 0x20 | 0x40, 0x80, 0x4
+#: Fields of a sample that tell why the clock was held down.
+_REASONS = ("throttle_reasons", "hw_thermal_throttle_ratio", "sw_thermal_throttle_ratio")
 
 
 class Throttling(msgspec.Struct, frozen=True):
@@ -75,14 +77,7 @@ def _of_one(samples: Sequence[GpuSample]) -> Throttling | None:
         sample
         for sample in samples
         if sample.sm_clock_mhz is not None
-        and any(
-            known is not None
-            for known in (
-                sample.throttle_reasons,
-                sample.hw_thermal_throttle_ratio,
-                sample.sw_thermal_throttle_ratio,
-            )
-        )
+        and any(getattr(sample, name) is not None for name in _REASONS)
         and (sample.utilization_ratio is None or sample.utilization_ratio > AT_WORK)
     ]
     if not working:
@@ -123,7 +118,7 @@ def _capped(sample: GpuSample) -> float | None:
     return None if sample.throttle_reasons is None else float(bool(sample.throttle_reasons & _POWER_CAP))
 
 
-def _mean(values: Sequence[int | None]) -> float | None:
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
@@ -162,32 +157,26 @@ def hottest(devices: Sequence[tuple[str, Sequence[Sample]]]) -> HotDevice | None
     known = [(label, n, heat, power) for label, n, heat, power in found if heat is not None]
     if len(known) < FEWEST_DEVICES:
         return None
-    told = []
-    for place, (label, n, heat, power) in enumerate(known):
-        others = [entry for index, entry in enumerate(known) if index != place]
-        powers = [entry[3] for entry in others if entry[3] is not None]
-        told.append(
-            HotDevice(
-                label=label,
-                n=n,
-                others=len(others),
-                temperature_c=heat,
-                others_temperature_c=float(np.median([entry[2] for entry in others])),
-                power_mw=power,
-                others_power_mw=float(np.median(powers)) if powers else None,
-            )
-        )
-    return max(told, key=lambda device: device.hotter_c)
+    # The farthest above the others is the hottest: their median is lowest for it.
+    at = max(range(len(known)), key=lambda place: known[place][2])
+    (label, n, heat, power), others = known[at], [*known[:at], *known[at + 1 :]]
+    powers = [entry[3] for entry in others if entry[3] is not None]
+    return HotDevice(
+        label=label,
+        n=n,
+        others=len(others),
+        temperature_c=heat,
+        others_temperature_c=float(np.median([entry[2] for entry in others])),
+        power_mw=power,
+        others_power_mw=float(np.median(powers)) if powers else None,
+    )
 
 
 def _at_work(samples: Sequence[GpuSample]) -> tuple[int, float | None, float | None]:
     """Samples with a temperature while the device works, their mean temperature in °C and mean power in mW."""
-    working = [
-        sample for sample in samples if sample.temperature_c is not None and (sample.utilization_ratio or 0.0) > AT_WORK
-    ]
-    heat = [sample.temperature_c for sample in working if sample.temperature_c is not None]
-    power = [sample.power_mw for sample in working if sample.power_mw is not None]
-    return len(working), float(np.mean(heat)) if heat else None, float(np.mean(power)) if power else None
+    hot = [sample for sample in samples if sample.temperature_c is not None]
+    working = [sample for sample in hot if (sample.utilization_ratio or 0.0) > AT_WORK]
+    return len(working), _mean([one.temperature_c for one in working]), _mean([one.power_mw for one in working])
 
 
 #: Bytes per second of one PCIe lane in one direction by generation, after encoding (PCI-SIG).
@@ -255,11 +244,10 @@ def surroundings(record: RankRecord, log: StepLog, ranks: Sequence[RankRecord]) 
     unnamed = [max((known.other_processes or 0) - len(known.other_pids), 0) for known in others]
     strangers = [len(set(known.other_pids) - own) + more for known, more in zip(others, unnamed, strict=True)]
     present = [known for known, count in zip(others, strangers, strict=True) if count]
+    held = [known.other_processes_bytes for known in present if known.other_processes_bytes]
     return Surroundings(
         strangers=max(strangers, default=None),
-        strangers_bytes=max(
-            (known.other_processes_bytes for known in present if known.other_processes_bytes), default=None
-        ),
+        strangers_bytes=max(held, default=None),
         siblings=max((len(set(known.other_pids) & own) for known in others), default=None),
         link=_link(record, seen),
         utilization_p95=float(np.quantile(use, 0.95)) if use else None,

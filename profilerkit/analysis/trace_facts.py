@@ -124,20 +124,15 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def totals(self) -> I64:
         """``(n_leaves,)`` ns in the steady window."""
-        return _steady(self.steps, self.partition.per_step)
+        totals: I64 = self.partition.per_step[self.steps.judged].sum(axis=0)
+        return totals
 
     def shares(self, per_step: I64 | None) -> dict[str, float]:
         """Leaf to its share of the steady window, of an array of the partition; empty for ``None``."""
         if per_step is None or not self.window.total_ns:
             return {}
-        return {name: value / self.window.total_ns for name, value in leaf_times(_steady(self.steps, per_step)).items()}
-
-
-def _steady(steps: TraceSteps, per_step: I64) -> I64:
-    """``(n_leaves,)`` ns in the steady steps, of ``(n_steps, n_leaves)``."""
-    keep = np.array([state == "steady" for state in steps.state], dtype=bool)
-    totals: I64 = per_step[keep].sum(axis=0)
-    return totals
+        times = leaf_times(per_step[self.steps.judged].sum(axis=0))
+        return {name: value / self.window.total_ns for name, value in times.items()}
 
 
 def trace_facts(
@@ -234,7 +229,7 @@ def _warmup(view: TraceView) -> Warmup | None:
 
 def _memory_use(view: TraceView) -> MemoryUse:
     columns, steps = view.columns, view.steps
-    recomputes = _steady(steps, view.parts.per_step)[leaf("mem.recompute")] > 0
+    recomputes = view.parts.per_step[steps.judged, leaf("mem.recompute")].any()
     offloads = view.parts.copies[view.parts.copy_leaf == leaf("mem.offload")]
     mine = judged_instants(columns.memory, view.device)
     return MemoryUse(

@@ -77,11 +77,8 @@ def _paused_ns(record: RankRecord, step_ns: int) -> int | None:
     windows = events[events["kind"] == EventKind.WINDOW]
     if not len(windows):
         return None
-    traced_ns = {
-        status.first_step: status.end_perf_ns - status.start_perf_ns
-        for status, _ in record.windows
-        if status.start_perf_ns is not None and status.end_perf_ns is not None
-    }
+    known = [(status.first_step, status.start_perf_ns, status.end_perf_ns) for status, _ in record.windows]
+    traced_ns = {first: end - start for first, start, end in known if start is not None and end is not None}
     spans = zip(windows["value"].tolist(), windows["dur"].tolist(), strict=True)
     return sum(int(max(0, dur_ns - traced_ns[first] - step_ns)) for first, dur_ns in spans if first in traced_ns)
 
@@ -125,14 +122,6 @@ def counter_signals(record: RankRecord | None, samples: Sequence[Series], hint: 
     if gpu is not None:
         said.insert(1, _seen("busy parts of the GPU (GPM)", gpu.gpm or None))
     return tuple(said)
-
-
-def unread(framework: str) -> str:
-    """What such a profile lacks, in one sentence."""
-    return (
-        f"This is a profile of {framework}: device work and step marks are read; launches, loader waits and Python "
-        "are not."
-    )
 
 
 def _seen(name: str, reason: str | None, hint: str = "") -> Signal:
@@ -309,7 +298,8 @@ def doubts_of(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     """What makes the numbers less sure than they look; ``no_trace`` says which ranks have none, while others do."""
     out = [] if chosen.trace else list(no_trace)
     if chosen.trace and chosen.trace.meta.framework:
-        out.append(unread(chosen.trace.meta.framework))
+        unread = "device work and step marks are read; launches, loader waits and Python are not"
+        out.append(f"This is a profile of {chosen.trace.meta.framework}: {unread}.")
     if chosen.trace and chosen.mode == "cpu" and chosen.record is None and chosen.trace.meta.devices:
         hint = fitting(SHOW_DEVICE, chosen.trace.meta.recorder)
         out.append(f"The trace lists a GPU but none of its events. If the model is on it, record {hint}.")

@@ -169,26 +169,21 @@ class HostActivity:
         Without operators or frames around it nothing shows that it was Python: it was not recorded. A backward thread
         is idle while the main thread prepares its work. Without a thread nothing is known.
         """
-        spans = positive(start, end)
-        if key < 0:
-            return with_label(spans, leaf("idle.unknown"))
-        thread = self.thread(key)
-        *upper, dispatch = thread.layers
-        below = self.thread(self.main).layers if self.main not in (-1, key) else ()
-        return self._painted(spans, [*upper, drained(thread, start, end), dispatch, *below], key)
+        return self._painted(start, end, key, [drained(self.thread(key), start, end)] if key >= 0 else [])
 
     def did(self, start: I64, end: I64, key: int) -> Segments:
         """What thread ``key`` did in the disjoint, sorted intervals, whether the device noticed or not."""
+        return self._painted(start, end, key, [])
+
+    def _painted(self, start: I64, end: I64, key: int, over_dispatch: list[Segments]) -> Segments:
         spans = positive(start, end)
         if key < 0 or not len(spans):
             return with_label(spans, leaf("idle.unknown"))
+        *upper, dispatch = self.thread(key).layers
         below = self.thread(self.main).layers if self.main not in (-1, key) else ()
-        low, high = int(spans.start[0]), int(spans.end[-1])
-        return self._painted(spans, [_between(layer, low, high) for layer in (*self.thread(key).layers, *below)], key)
-
-    def _painted(self, spans: Spans, layers: list[Segments], key: int) -> Segments:
-        layers = [*layers, *(with_label(self.thread(known).python, leaf("over.python")) for known in {key, self.main})]
-        painted = paint(spans, layers)
+        layers = [*upper, *over_dispatch, dispatch, *below]
+        layers += [with_label(self.thread(known).python, leaf("over.python")) for known in {key, self.main}]
+        painted = paint(spans, [_between(layer, int(spans.start[0]), int(spans.end[-1])) for layer in layers])
         return revise(painted, label=np.where(painted.label < 0, leaf("idle.unknown"), painted.label))
 
     def _look_at(self, key: int) -> HostThread:

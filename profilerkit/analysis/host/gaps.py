@@ -72,10 +72,8 @@ def attribute(gaps: Spans, issued: Issued, host: HostActivity) -> Segments:
     host_end = np.clip(at, gaps.start, gaps.end)
     latency = gaps.end - host_end
     believable = latency <= np.where(gaps.end > issued.first_ns, LONGEST_LAUNCH_NS, LATE_LAUNCH_NS)
-    pieces = [
-        with_label(positive(host_end[rows], gaps.end[rows]), leaf(part))
-        for rows, part in ((believable, "over.launch"), (~believable, "idle.unknown"))
-    ]
+    parts = ((believable, "over.launch"), (~believable, "idle.unknown"))
+    pieces = [with_label(positive(host_end[rows], gaps.end[rows]), leaf(part)) for rows, part in parts]
     for key in np.unique(thread).tolist():
         own = thread == key
         pieces.append(host.label(gaps.start[own], host_end[own], key))

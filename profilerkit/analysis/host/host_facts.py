@@ -7,7 +7,6 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.host.feeding import dominant_frames
@@ -21,7 +20,6 @@ from profilerkit.analysis.steps.log import StepLog
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.rundir.layout import EventKind
-from profilerkit.trace.columns import TraceColumns
 
 
 class CollectionFacts(msgspec.Struct, frozen=True):
@@ -121,8 +119,9 @@ def input_facts(view: TraceView) -> InputFacts | None:
     gap: Gap | None = None
     if len(rows):
         # A loader's own events count its fetches; frames around them tell the same again.
-        marked = names.loader[columns.name[rows]]
-        counted = rows[marked] if marked.any() else rows[~_nested(columns, rows)]
+        marked, reach = names.loader[columns.name[rows]], np.maximum.accumulate(columns.end_ns[rows])
+        outer = np.r_[True, columns.ts_ns[rows][1:] >= reach[:-1]]
+        counted = rows[marked if marked.any() else outer]
         spans = Spans(columns.ts_ns[counted], columns.ts_ns[counted] + columns.dur_ns[counted])
         origin = columns.strings[columns.name[counted[(spans.end - spans.start).argmax()]]]
         # In a fetch from worker processes the thread only waits.
@@ -153,13 +152,6 @@ def input_facts(view: TraceView) -> InputFacts | None:
     )
 
 
-def _nested(columns: TraceColumns, rows: I64) -> npt.NDArray[np.bool_]:
-    """``(n,)`` which of ``rows``, sorted by start, begin inside an earlier one."""
-    end = np.maximum.accumulate(columns.ts_ns[rows] + columns.dur_ns[rows])
-    nested: npt.NDArray[np.bool_] = np.r_[False, columns.ts_ns[rows][1:] < end[:-1]]
-    return nested
-
-
 def between_ratio(segments: Segments, window: Spans) -> float:
     """Share of the Python in the steady window that lies in gaps of at most 1 ms; 0 without any."""
     python = intersect(window, segments.only(leaf("over.python")))
@@ -177,12 +169,8 @@ def python_facts(view: TraceView) -> PythonFacts | None:
     spans = Spans(python.start[long], python.end[long])
     longest = int(np.argmax(spans.end - spans.start))
     frames, ratio = dominant_frames(columns, main, spans)
-    return PythonFacts(
-        per_step=len(spans) / max(len(window), 1),
-        longest_ns=(int(spans.start[longest]), int(spans.end[longest])),
-        frames=frames,
-        frames_ratio=ratio if frames else None,
-    )
+    longest_ns = (int(spans.start[longest]), int(spans.end[longest]))
+    return PythonFacts(len(spans) / max(len(window), 1), longest_ns, frames, ratio if frames else None)
 
 
 #: Torch's number of what was compiled, ``2/1``: region and, from 1 on, how often it was compiled again. Its own name

@@ -231,17 +231,14 @@ def _held(known: MemorySnapshot, blocks: _Live, total: int) -> MemorySnapshot:
     shown = told[:MOST_LINES]
     rest = total - sum(row.bytes for row in shown)
     others = sum(row.count for row in by_line) - sum(row.count for row in shown)
-    loss = _by_line([(size, own_line(frames), kind_by_stack[frames]) for size, frames in blocks if is_of_loss(frames)])
+    found = _by_line([(size, own_line(frames), kind_by_stack[frames]) for size, frames in blocks if is_of_loss(frames)])
+    count, size = sum(row.count for row in found), _total(row.bytes for row in found)
+    largest = sorted(kinds.items(), key=lambda entry: -entry[1][1])
     return revise(
         known,
         live=(*shown, *([LiveAtPeak(line=None, count=others, bytes=rest)] if rest > 0 else [])),
-        kinds=tuple(
-            LiveBytes(kind=kind, bytes=size, count=count)
-            for kind, (count, size) in sorted(kinds.items(), key=lambda entry: -entry[1][1])
-        ),
-        loss=revise(loss[0], count=sum(row.count for row in loss), bytes=_total(row.bytes for row in loss))
-        if loss
-        else None,
+        kinds=tuple(LiveBytes(kind=kind, bytes=held, count=number) for kind, (number, held) in largest),
+        loss=revise(found[0], count=count, bytes=size) if found else None,
     )
 
 
@@ -327,11 +324,8 @@ FEWEST_SAMPLES = 10
 
 def rests(label: str, samples: Sequence[Sample]) -> Rests | None:
     """The pattern of one device; ``None`` of one with fewer than ``FEWEST_SAMPLES`` at work, which nobody used."""
-    known = [
-        (sample.t_ns, sample.gpu.utilization_ratio)
-        for sample in samples
-        if sample.gpu is not None and sample.gpu.utilization_ratio is not None
-    ]
+    told = [(sample.t_ns, sample.gpu.utilization_ratio) for sample in samples if sample.gpu is not None]
+    known = [(t_ns, value) for t_ns, value in told if value is not None]
     use = np.array([value for _, value in known], dtype=np.float64)
     at_work = float(np.square(use).sum() / use.sum()) if use.any() else 1.0
     resting = use < AT_REST_RATIO * at_work

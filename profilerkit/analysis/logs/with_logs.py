@@ -176,7 +176,8 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     alone = chosen.trace is None and chosen.record is None
     samplers = [log for log in logs if isinstance(log, SamplerLog)]
     snapshots = [log for log in logs if isinstance(log, SnapshotLog)]
-    devices = _devices(samplers)
+    of = {log.origin: f" of {log.origin}" if len(samplers) > 1 else "" for log in samplers}
+    devices = [_Device(f"{gpu.label}{of[log.origin]}", log.origin, gpu.samples) for log in samplers for gpu in log.gpus]
     world = chosen.trace.meta.world_size if chosen.trace is not None else None
     only = len(ranks) == 1 and (world or 1) == 1
     joined, told, notes = _joined(samplers, snapshots, chosen, alone=alone, only=only)
@@ -230,12 +231,6 @@ def _summary(device: _Device, *, drawn: bool) -> tuple[Series, ...]:
         samples = tuple(Sample(t_ns=place * 10**9, gpu=sample.gpu) for place, sample in enumerate(samples))
     start_ns = samples[0].t_ns if drawn and samples else None
     return summarise(samples, None, start_ns, device=device.label, timed=timed)
-
-
-def _devices(logs: Sequence[SamplerLog]) -> list[_Device]:
-    """The devices of all logs; with their log's name where there are several."""
-    of = {log.origin: f" of {log.origin}" if len(logs) > 1 else "" for log in logs}
-    return [_Device(f"{gpu.label}{of[log.origin]}", log.origin, gpu.samples) for log in logs for gpu in log.gpus]
 
 
 def _joined(

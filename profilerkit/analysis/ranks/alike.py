@@ -43,9 +43,7 @@ def without_trace(ranks: Sequence[RankFacts]) -> list[str]:
     for rank in ranks:
         if rank.trace is None and rank.rank is not None:
             of.setdefault(why_no_trace(rank.record), []).append(rank.rank)
-    return [
-        f"{named_ranks(found)} {'has' if len(found) == 1 else 'have'} no trace: {why}." for why, found in of.items()
-    ]
+    return [f"{named_ranks(own)} {'has' if len(own) == 1 else 'have'} no trace: {why}." for why, own in of.items()]
 
 
 def uneven_steps(ranks: Sequence[RankFacts]) -> list[str]:
@@ -55,12 +53,11 @@ def uneven_steps(ranks: Sequence[RankFacts]) -> list[str]:
     if len(counted) < 2 or counted[-1].steps.count - counted[0].steps.count <= _STEPS_APART:
         return []
     # What a rank had not written yet when its timers stopped without a word is not counted.
-    ends = [
-        (one, one.log is not None and one.record is not None and one.record.end is None)
-        for one in counted[:: len(counted) - 1]
-    ]
-    told = " and ".join(f"{'at least ' * lost}{rank.steps.count:,} by {rank_name(rank)}" for rank, lost in ends)
-    why = "; a killed rank loses its last records" if any(lost for _, lost in ends) else ""
+    ends = (counted[0], counted[-1])
+    lost = [one.log is not None and one.record is not None and one.record.end is None for one in ends]
+    named = zip(ends, lost, strict=True)
+    told = " and ".join(f"{'at least ' * is_lost}{one.steps.count:,} by {rank_name(one)}" for one, is_lost in named)
+    why = "; a killed rank loses its last records" if any(lost) else ""
     return [f"The ranks recorded different numbers of steps: {told}{why}."]
 
 

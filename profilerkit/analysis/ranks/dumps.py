@@ -1,6 +1,7 @@
 """Ranks of which only dumped flight recorders are known; their steps are what the collectives repeat."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -140,9 +141,8 @@ def dumped_ranks(dumps: Sequence[FlightDump], numbers: Sequence[int]) -> tuple[l
     # Nobody can have waited in two dumps of times so far apart.
     found = find_repetition(list(known.values())) if known and apart_ns < APART_NS else None
     starts = dict(zip(known, found.starts, strict=True)) if found is not None else {}
-    entries = [
-        _rank(rank, " and ".join(dump.origin for dump in own[rank]), flights[rank], starts.get(rank)) for rank in ranks
-    ]
+    named = {rank: " and ".join(dump.origin for dump in own[rank]) for rank in ranks}
+    entries = [_rank(rank, named[rank], flights[rank], starts.get(rank)) for rank in ranks]
     notes = [f"{dump.origin}: {note}" for dump in dumps for note in dump.notes]
     if apart_ns >= APART_NS:
         said = (
@@ -164,10 +164,8 @@ def dumped_ranks(dumps: Sequence[FlightDump], numbers: Sequence[int]) -> tuple[l
 def _rank(rank: int, origin: str, flights: tuple[Flight, ...], starts: I64 | None) -> RankFacts:
     """A rank whose steps reach from one start to the next; its clock is the time of day."""
     bounds = [] if starts is None else starts.tolist()
-    events = b"".join(
-        EVENT.pack(EventKind.STEP, EventFlag.INFERRED, 0, start, end - start, number)
-        for number, (start, end) in enumerate(pairwise(bounds))
-    )
+    steps, pack = enumerate(pairwise(bounds)), partial(EVENT.pack, EventKind.STEP, EventFlag.INFERRED, 0)
+    events = b"".join(pack(start, end - start, number) for number, (start, end) in steps)
     record = RankRecord(
         rank=rank,
         path=Path(origin),
@@ -225,9 +223,5 @@ def with_dumps(facts: Facts, ranks: Sequence[RankFacts]) -> Facts:
         for signal in facts.trust.signals
     )
     notes = (*_LIMITS, *facts.trust.notes, *(one for one in doubts if one not in facts.trust.notes))
-    return revise(
-        facts,
-        by_dumps=True,
-        doubts=doubts,
-        trust=revise(facts.trust, mode="dumps", signals=signals, notes=notes),
-    )
+    trust = revise(facts.trust, mode="dumps", signals=signals, notes=notes)
+    return revise(facts, by_dumps=True, doubts=doubts, trust=trust)

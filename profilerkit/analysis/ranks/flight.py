@@ -81,10 +81,8 @@ class FlightLog(msgspec.Struct, frozen=True):
 
 def groups_of(log: FlightLog) -> tuple[ProcessGroup, ...]:
     """The process groups of a rank; a recorder does not list their members."""
-    return tuple(
-        ProcessGroup(name, description, size or 0)
-        for (name, description), size in zip(log.groups, log.sizes, strict=True)
-    )
+    known = zip(log.groups, log.sizes, strict=True)
+    return tuple(ProcessGroup(name, description, size or 0) for (name, description), size in known)
 
 
 def flight_log(flights: Sequence[Flight], clock: Clock | None, steady: Spans, numbers: I64) -> FlightLog | None:

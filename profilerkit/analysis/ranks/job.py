@@ -87,13 +87,9 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         return _by_flight(ranks, world_size, None)
     if sum(log is not None for log in logs) < 2 or captures_apart(ranks):
         return _by_flight(ranks, world_size, Communication())
-    matching = match_ranks(
-        [
-            RankLog(rank_name(rank), log, rank.trace.meta.base_time_ns if rank.trace else None)
-            for rank, log in zip(ranks, logs, strict=True)
-        ],
-        world_size,
-    )
+    bases = [rank.trace.meta.base_time_ns if rank.trace else None for rank in ranks]
+    named = zip(map(rank_name, ranks), logs, bases, strict=True)
+    matching = match_ranks([RankLog(name, log, base) for name, log, base in named], world_size)
     if not matching.groups:
         return _by_flight(ranks, world_size, Communication(matched=0, of=matching.of, problems=matching.problems))
     none = (EMPTY, np.empty(0, dtype=np.int64))
@@ -147,10 +143,8 @@ def _by_flight(ranks: Sequence[RankFacts], world_size: int | None, by_traces: Co
     if sum(log is not None for log in logs) < 2:
         return Job(tuple(ranks), by_traces)
     metas = [rank.record.meta if rank.record else None for rank in ranks]
-    on_device = [
-        bool(meta and meta.device_name) or bool(log and issues_for_device(log))
-        for meta, log in zip(metas, logs, strict=True)
-    ]
+    pairs = zip(metas, logs, strict=True)
+    on_device = [bool(meta and meta.device_name) or bool(log and issues_for_device(log)) for meta, log in pairs]
     match = match_flights(logs, on_device, world_size)
     without = [rank.rank for rank, log in zip(ranks, logs, strict=True) if log is None and rank.rank is not None]
     problems = [f"{named_ranks(without)} has no flight recording; the others may wait for it."] if without else []
@@ -397,11 +391,8 @@ def notes_of(job: Job, world_size: int | None) -> list[str]:
     if len(job.ranks) == 1:
         return [f"Only one of {world_size} ranks was analyzed: {together}."] if (world_size or 1) > 1 else []
     if not found.matched:
-        return [
-            *captures_apart(job.ranks),
-            *found.problems,
-            f"No collective could be matched across the ranks: {together}.",
-        ]
+        unmatched = f"No collective could be matched across the ranks: {together}."
+        return [*captures_apart(job.ranks), *found.problems, unmatched]
     matching = job.matching
     partial = matching is not None and any(not group.whole for group in matching.groups)
     missing = ["Not all members of the process groups were read: the last to arrive may be missing."] if partial else []

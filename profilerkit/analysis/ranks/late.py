@@ -211,9 +211,7 @@ def timed_ns(ranks: Sequence[RankFacts]) -> list[float | None]:
     known = [values for values in spent if values is not None]
     lacked = [name for name in LOGGED if known and not median_rank_ns([values.get(name, 0.0) for values in known])]
     counted = {*_ALONE, *lacked}
-    return [
-        None if values is None else sum(value for name, value in values.items() if name in counted) for values in spent
-    ]
+    return [None if own is None else sum(value for name, value in own.items() if name in counted) for own in spent]
 
 
 def may_be_hidden(ranks: Sequence[RankFacts]) -> bool:
@@ -405,8 +403,5 @@ def _same(one: TraceFacts, other: TraceFacts) -> bool | None:
 def _per_step(trace: TraceFacts) -> dict[str, tuple[int, float]]:
     """Name to calls per step, rounded, and share of the window, of the largest kernels that compute."""
     count = max(trace.n_steady, 1)
-    return {
-        kernel.name: (round(kernel.count / count), kernel.share)
-        for kernel in trace.kernels
-        if kernel.kind != COMMUNICATION
-    }
+    computing = (kernel for kernel in trace.kernels if kernel.kind != COMMUNICATION)
+    return {kernel.name: (round(kernel.count / count), kernel.share) for kernel in computing}

@@ -109,9 +109,7 @@ def fit(first: Sequence, other: Sequence, offset_ns: int | None, *, comparable: 
     if offset_ns is not None:
         return best
     blurred = comparable and first.on_host and other.on_host
-    close = [
-        found for found in fits if found.residual_ns <= best.residual_ns + _allowance(best, found, blurred=blurred)
-    ]
+    close = [one for one in fits if one.residual_ns <= best.residual_ns + _allowance(best, one, blurred=blurred)]
     if comparable:
         return min(close, key=lambda found: (abs(found.offset_ns), found.residual_ns, -found.common, abs(found.shift)))
     likeliest = min(close, key=lambda found: (-found.common, abs(found.shift), found.residual_ns))
@@ -292,20 +290,15 @@ class Placing:
         """Align a rank with those before it; one that shares no channel with any is a reference of its own."""
         own = [channel for channel, members in self.sequences.items() if rank in members]
         known: int | None = None
+        # Transfers tell the clocks only where nothing else does: a sender may leave long before the other side.
         fits = [
-            (channel, index, found)
+            ((not self.sequences[channel][rank].between, found.common, -found.residual_ns), channel, index, found)
             for channel in own
             for index, found in self._fits(rank, channel, None)
             if found.credible
         ]
-        # Transfers tell the clocks only where nothing else does: a sender may leave long before the other side.
-        best = max(
-            fits,
-            key=lambda entry: (not self.sequences[entry[0]][rank].between, entry[2].common, -entry[2].residual_ns),
-            default=None,
-        )
-        if best is not None:
-            channel, index, found = best
+        if fits:
+            _, channel, index, found = max(fits, key=lambda entry: entry[0])
             if found.ambiguous:
                 self.problems.append(
                     f"The collectives of {self.ranks[rank].name} fit those of other ranks in several ways, shifted by "
@@ -463,10 +456,8 @@ def _groups(
         for cluster in several:
             own = {rank: placing.sequences[channel][rank] for rank in sorted(cluster)}
             numbered = all(entry.number is not None for entry in own.values())
-            positions = [
-                entry.number if entry.number is not None else np.arange(len(entry.rows)) + cluster[rank]
-                for rank, entry in own.items()
-            ]
+            places = {rank: np.arange(len(entry.rows)) + cluster[rank] for rank, entry in own.items()}
+            positions = [places[rank] if entry.number is None else entry.number for rank, entry in own.items()]
             found = _common_rows(own, positions)
             most = max(len(entry.rows) for entry in own.values())
             of += max(most, sum(rows.shape[1] for _, rows in found))

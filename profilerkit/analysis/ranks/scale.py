@@ -227,11 +227,8 @@ _MEDIANS = (
 
 def condition_of(samples: Sequence[Sample]) -> Condition | None:
     """Medians over the samples, of the device those at work; ``None`` where nothing of it was sampled."""
-    working = [
-        sample
-        for sample in samples
-        if sample.gpu is not None and (sample.gpu.utilization_ratio is None or sample.gpu.utilization_ratio > AT_WORK)
-    ]
+    use = [(sample, sample.gpu.utilization_ratio) for sample in samples if sample.gpu is not None]
+    working = [sample for sample, ratio in use if ratio is None or ratio > AT_WORK]
     of_device = {signal.name: float(np.median(signal.values)) for signal in signals(working)}
     of_host = {signal.name: float(np.median(signal.values)) for signal in signals(samples)}
     held = throttling([samples], 0)
@@ -287,9 +284,7 @@ def side_by_side(members: Sequence[Place], ledger: Ledger | None) -> tuple[Group
 def _divided(dimension: ParallelName, members: Sequence[Place]) -> dict[tuple[int, ...] | str, list[int]]:
     """Positions of the members by group: its ranks or its name; of a pipeline by the place in it."""
     held = [[group for group in member.groups if dimension_of(group) == dimension] for member in members]
-    described = Counter(
-        description for groups in held for description in {_kept(group.description) for group in groups}
-    )
+    described = Counter(words for groups in held for words in {_kept(group.description) for group in groups})
     if not described:
         return {}
     wanted = min(described, key=lambda description: (-described[description], description))
@@ -425,15 +420,10 @@ def _hosts(members: Sequence[Member], ledger: Ledger | None) -> tuple[told.HostR
             places.setdefault(member.host, []).append(index)
     if len(places) < 2:
         return ()
-    rows = [
-        told.HostRow(
-            name=name,
-            ranks=len(own),
-            step_ns=_typical_step_ns([members[at] for at in own]),
-            caused_ns=_caused_ns(own, ledger),
-        )
-        for name, own in places.items()
-    ]
+    rows = []
+    for name, own in places.items():
+        step_ns = _typical_step_ns([members[at] for at in own])
+        rows.append(told.HostRow(name=name, ranks=len(own), step_ns=step_ns, caused_ns=_caused_ns(own, ledger)))
     return tuple(sorted(rows, key=lambda row: (-(row.caused_ns or 0), row.name))[:_MOST_HOSTS])
 
 

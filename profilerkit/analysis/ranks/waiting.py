@@ -170,9 +170,8 @@ def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
         amounts.append(amount)
         groups.append(np.full(len(at), len(entry.members)))
         positions.append(at)
-    owner, amount, members, at = (
-        np.concatenate(parts).astype(np.int64) for parts in (owners, amounts, groups, positions)
-    )
+    each = (owners, amounts, groups, positions)
+    owner, amount, members, at = (np.concatenate(parts).astype(np.int64) for parts in each)
     return Ledger(last, of, caused, waited, tuple(peers), owner, amount, members, at, steps, own)
 
 
@@ -327,10 +326,5 @@ def _told(of: Literal["caused", "own", "step"], index: I64, times: I64, count: i
     """The record: of many ranks the slowest of neighbouring ones."""
     group = -(-len(times) // MOST_ROWS)
     rows = [times[first : first + group].max(axis=0).tolist() for first in range(0, len(times), group)]
-    return RankSteps(
-        of=of,
-        group=group,
-        count=count,
-        index=tuple(index.tolist()),
-        time_ns=tuple(tuple(None if value == _UNKNOWN else value for value in row) for row in rows),
-    )
+    time_ns = tuple(tuple(None if value == _UNKNOWN else value for value in row) for row in rows)
+    return RankSteps(of=of, group=group, count=count, index=tuple(index.tolist()), time_ns=time_ns)

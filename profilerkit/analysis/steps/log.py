@@ -151,9 +151,8 @@ def _parts_by_host(of: I64, spans: Events, host: I64, work_ns: float) -> I64:
     longer = np.where(of >= 0, np.maximum(host - work_ns, 0.0), 0.0)
     most = np.bincount(record, weights=longer, minlength=len(spans))
     share = np.where(most[record] > 0, longer / np.maximum(most[record], 1.0), 1.0 / span[record])
-    return np.where(of >= 0, np.rint((spans["dur"] - rest)[record] / span[record] + rest[record] * share), -1).astype(
-        np.int64
-    )
+    parts = (spans["dur"] - rest)[record] / span[record] + rest[record] * share
+    return np.where(of >= 0, np.rint(parts), -1).astype(np.int64)
 
 
 def _added_up(index: I64, number: I64, values: I64) -> tuple[I64, Mask]:
@@ -277,11 +276,6 @@ class StepLog(msgspec.Struct, frozen=True):
         """Start of the first judged step and end of the last one, ns; of all steps where none is judged."""
         rows = np.flatnonzero(self.steady) if self.steady.any() else np.arange(len(self.start))
         return int(self.start[rows[0]]), int(self.stop[rows[-1]])
-
-    def series(self, wait_part: str) -> StepSeries:
-        """The steps and what the timers split them into; ``wait_part`` is the leaf of the wait."""
-        parts = exposed(self.spent(wait_part), self.room)
-        return StepSeries(self.index, self.time, self.steady, self.optimizes, parts, stages=self.stages)
 
     def spent(self, wait_part: str) -> dict[str, I64]:
         """Leaf to the host's time per step in the order in which they claim it; of a wait what starved."""
@@ -428,10 +422,8 @@ def _phases(phases: Events, names: Mapping[int, str], waited: Spans, start: I64,
     leaves = {int(name_id): phase_leaf(names.get(int(name_id), "phase")) for name_id in np.unique(phases["name"])}
     label = np.array([leaves[int(name_id)] for name_id in phases["name"]], dtype=np.int64)
     owned = innermost_owner(phases["start"], phases["start"] + phases["dur"], label)
-    return {
-        LEAVES[value]: spent_in(subtract(owned.only(value), waited), start, stop)
-        for value in sorted(set(leaves.values()))
-    }
+    used = sorted(set(leaves.values()))
+    return {LEAVES[value]: spent_in(subtract(owned.only(value), waited), start, stop) for value in used}
 
 
 def _inferred(phases: Events, names: Mapping[int, str]) -> frozenset[str]:

@@ -135,18 +135,13 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[str]:
     out = []
     few = 1 < len(rows) < FEW_STEPS
     if few and time.max() >= OUTLIER * usual:
-        longest = (
-            f"{time.max() / usual:.1f} × the median" if usual else f"{format_ns(int(time.max()))}, most took no time"
-        )
+        times = f"{time.max() / usual:.1f} × the median" if usual else ""
+        longest = times or f"{format_ns(int(time.max()))}, most took no time"
         out.append(f"One of only {len(rows)} judged steps took {longest}.")
     if step_error_ns is not None and usual and step_error_ns >= NOISY_STEPS * usual:
-        # Of so few steps an interval of the median says less than the steps themselves.
-        extent = format_ns_range(float(time.min()), float(time.max()))
-        known = (
-            f"the {len(rows)} judged steps take {extent}"
-            if few
-            else f"their median is known to ±{100 * step_error_ns / usual:.0f} %"
-        )
+        known = f"their median is known to ±{100 * step_error_ns / usual:.0f} %"
+        if few:  # of which an interval of the median says less than the steps themselves
+            known = f"the {len(rows)} judged steps take {format_ns_range(float(time.min()), float(time.max()))}"
         out.append(f"Step times vary widely: {known}.")
     slope = theil_sen(rows, time) if len(rows) >= FEWEST_TO_DRIFT else None
     if slope and (slope.low > 0 or slope.high < 0):

@@ -9,11 +9,10 @@ import numpy as np
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median, quantile
-from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.steps.log import StepLog, exposed
 from profilerkit.analysis.steps.series import LEAST_COVERAGE, StepSeries, evened, recurring, shown_rows, what_grew
 from profilerkit.analysis.steps.trend import warmup_cost
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.model.change import revise
 from profilerkit.model.step import PARTS, SlowSteps, StepRow, Steps, StepState, StepTimes, Stretches, Warmup, within
 from profilerkit.rundir.sampled import HostSample, Sample
 from profilerkit.units import format_ns
@@ -190,8 +189,10 @@ def trace_series(trace: TraceFacts) -> StepSeries:
 def log_series(log: StepLog, wait_part: str, samples: Sequence[Sample]) -> StepSeries:
     """The steps of the timers, with what the host's samples tell of them."""
     time = log.stop - log.start
+    queued = queued_per_step(samples, log.start, time)
     computed = per_step(samples, log.start, time, lambda host: host.process_cpu_cores)
-    return revise(log.series(wait_part), queued=queued_per_step(samples, log.start, time), computed=computed)
+    parts = exposed(log.spent(wait_part), log.room)
+    return StepSeries(log.index, log.time, log.steady, log.optimizes, parts, queued, computed, log.stages)
 
 
 def log_steps(log: StepLog, series: StepSeries, found_by: str) -> Steps:

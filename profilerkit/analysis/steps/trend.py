@@ -98,12 +98,8 @@ def warmup_cost(state: Sequence[StepState], time: I64, spent: Mapping[str, I64])
     total = _excess(time, leading, steady)
     cause = next((words for words, value in excess.items() if value >= NAMED_RATIO * total), None)
     noted = total >= NOTED_RATIO * float(np.median(time[steady]))
-    return Warmup(
-        steps=len(leading),
-        time_ns=int(time[leading].sum()),
-        excess_ns=max(round(total), 0),
-        cause=cause if noted else None,
-    )
+    time_ns, excess_ns = int(time[leading].sum()), max(round(total), 0)
+    return Warmup(steps=len(leading), time_ns=time_ns, excess_ns=excess_ns, cause=cause if noted else None)
 
 
 def _excess(values: I64, leading: npt.NDArray[np.int64], steady: npt.NDArray[np.bool_]) -> float:

@@ -387,9 +387,7 @@ def _set_apart(spent: dict[str, int], found: Account, log: StepLog) -> None:
     steps = found.records.steps
     if log.device is not None:
         steps = Timed(steps.start, np.maximum(steps.end, log.device.end), steps.flags)
-    first, steady = (
-        np.array([value == wanted for value in log.state], dtype=np.bool_) for wanted in ("warmup", "steady")
-    )
+    first, steady = np.array([value == "warmup" for value in log.state], dtype=np.bool_), log.steady
     windows, touched = found.records.kinds[EventKind.WINDOW], np.zeros(len(steps), dtype=np.bool_)
     low = np.searchsorted(steps.end, windows.start, side="right")
     high = np.searchsorted(steps.start, windows.end, side="left")

@@ -168,12 +168,8 @@ _FEWEST_LOOKS = 5
 #: Share of the producer time from which one kind of it names the wait.
 NAMING_SHARE = 0.5
 #: What the wait is, by the kind that names it; a core that is not there names nothing of the loader's own.
-_LEAF: dict[WorkerPartName, str] = {
-    "fetch": "input.fetch",
-    "prep": "input.prep",
-    "collate": "input.ipc",
-    "handover": "input.ipc",
-}
+_LEAVES: dict[str, tuple[WorkerPartName, ...]] = {"input.fetch": ("fetch",), "input.prep": ("prep",)}
+_LEAVES["input.ipc"] = ("collate", "handover")
 
 
 def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:
@@ -243,9 +239,7 @@ def named_wait(workers: Workers, cpu_ratio: float | None) -> str:
     """The input leaf of the wait for batches of worker processes, by what making a batch mostly is."""
     if on_its_way(workers, cpu_ratio) >= NAMING_SHARE:
         return "input.ipc"
-    together: dict[str, float] = {}
-    for part, leaf in _LEAF.items():
-        together[leaf] = together.get(leaf, 0.0) + workers.share(part)
+    together = {leaf: workers.share(*parts) for leaf, parts in _LEAVES.items()}
     name = max(together, key=lambda leaf: together[leaf])
     return name if together[name] >= NAMING_SHARE else "input.wait"
 
@@ -257,11 +251,8 @@ def _parts(samples: StageTimes, collate: StageTimes, handover: StageTimes, total
     times |= {"collate": collate.cpu + collate.blocked, "handover": handover.cpu}
     # Where the kernel does not keep the time in the run queue, what is blocked holds it.
     source: Source = "measured" if "core" in times else "derived"
-    means = {name: float(time.mean()) for name, time in times.items()}
-    return tuple(
-        WorkerPart(part=name, time_ns=round(mean), share=mean / total if total else 0.0, source=source)
-        for name, mean in means.items()
-    )
+    means, whole = [(name, float(time.mean())) for name, time in times.items()], total or 1.0
+    return tuple(WorkerPart(part=name, time_ns=round(ns), share=ns / whole, source=source) for name, ns in means)
 
 
 def _stage(name: str, times: StageTimes) -> WorkerStage:
@@ -323,10 +314,8 @@ def _waiting(
     made, sent = there + collate.wall[real], sent[real]
     total = float((end - start).sum())
     edges = {"samples": (begun, there), "collate": (there, made), "handover": (made, sent), "arriving": (sent, end)}
-    shares = {
-        name: float(np.maximum(np.minimum(end, high) - np.maximum(start, low), 0).sum()) / total
-        for name, (low, high) in edges.items()
-    }
+    within = {name: np.minimum(end, high) - np.maximum(start, low) for name, (low, high) in edges.items()}
+    shares = {name: float(np.maximum(time, 0).sum()) / total for name, time in within.items()}
     shares["not begun"] = max(0.0, 1.0 - sum(shares.values()))
     late = made > start
     return shares, round(float(np.median((end - made)[late]))) if late.any() else None

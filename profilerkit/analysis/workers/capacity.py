@@ -197,18 +197,13 @@ def contended(facts: Facts) -> Facts:
     if share < _LEAST:
         return facts
     step = facts.mean_step_ns or 0.0
-    left = {part.part: 1.0 - taken[part.part] / part.share for part in facts.parts}
-    parts = [
-        revise(part, time_ns=round(part.time_ns * left[part.part]), share=part.share * left[part.part])
-        for part in facts.parts
-    ]
+    left = [(part, 1.0 - taken[part.part] / part.share) for part in facts.parts]
+    parts = [revise(part, time_ns=round(part.time_ns * kept), share=part.share * kept) for part, kept in left]
     parts.append(Part(part=QUEUE, family=PARTS[QUEUE][0], time_ns=round(share * step), share=share, source="derived"))
     ordered = tuple(sorted((part for part in parts if part.time_ns > 0), key=lambda part: -part.time_ns))
-    ranks = tuple(
-        revise(rank, breakdown=ordered) if place == facts.judged_rank else rank
-        for place, rank in enumerate(facts.ranks)
-    )
-    return revise(facts, parts=ordered, ranks=ranks, taken=share)
+    ranks = list(facts.ranks)
+    ranks[facts.judged_rank] = revise(facts.rank, breakdown=ordered)
+    return revise(facts, parts=ordered, ranks=tuple(ranks), taken=share)
 
 
 def quiet(facts: Facts) -> Facts:

@@ -351,10 +351,8 @@ def queue_facts(
     count = sum(len(stretch.waits) for stretch in stretches)
     if count < FEWEST_FETCHES:
         return None
-    waits, making, lay_ready, cpu = (
-        np.concatenate([getattr(stretch, name) for stretch in stretches])
-        for name in ("waits", "making", "lay_ready", "cpu")
-    )
+    names = ("waits", "making", "lay_ready", "cpu")
+    waits, making, lay_ready, cpu = (np.concatenate([getattr(one, name) for one in stretches]) for name in names)
     # A batch that lies ready is received in this time; the loop spends it whatever the workers do.
     # Where none ever did, receiving one is part of its delivery.
     receiving = int(np.median(waits[lay_ready])) if lay_ready.any() else min(int(waits.min()), delivery_ns or 0)
