@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.steps.series import Stall
+from profilerkit.analysis.steps.series import Doubt, Stall
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
@@ -474,12 +474,14 @@ def test_a_trace_without_the_events_of_its_device_has_no_verdict():
 
 def test_a_doubt_about_the_split_is_said_and_caps_the_confidence():
     known = facts({"input.wait": 0.4}, loader=Loader(kind="DataLoader", num_workers=0))
-    doubtful = replace(known, doubts=("Traced steps took 1.81 × the time.", "Second."))
+    doubtful = replace(
+        known, doubts=(Doubt("traced steps", "Traced steps took 1.81 × the time."), Doubt("noise", "Second."))
+    )
     assert (verdict_of(known).confidence, verdict_of(doubtful).confidence) == ("high", "medium")
     assert "Traced steps took 1.81 × the time." in verdict_of(doubtful).consequence
     assert "Second." not in verdict_of(doubtful).consequence
     assert "Traced" not in verdict_of(replace(doubtful, waiting_share=0.4)).consequence
-    healthy = facts(doubts=("Traced steps took 1.81 × the time.",))
+    healthy = facts(doubts=(Doubt("traced steps", "Traced steps took 1.81 × the time."),))
     assert (verdict_of(healthy).bound, verdict_of(healthy).confidence) == ("compute-bound", "medium")
 
 

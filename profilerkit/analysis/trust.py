@@ -9,7 +9,7 @@ from profilerkit.analysis.device.kernels import LaunchFacts
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import why_no_trace
-from profilerkit.analysis.steps.series import weaknesses
+from profilerkit.analysis.steps.series import Doubt, weaknesses
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import revise
 from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, CaptureCost, Series, Signal, Trust
@@ -246,7 +246,9 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
     return tuple(revise(known, hint=fitting(known.hint, recorder)) if known.hint else known for known in signals)
 
 
-def trust_of(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[str], doubts: Sequence[str]) -> Trust:
+def trust_of(
+    ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[str], doubts: Sequence[Doubt]
+) -> Trust:
     """What was recorded of the judged rank, how completely, and what recording cost; ``of_the_run`` are notes."""
     damage = [rank.trace.damage for rank in ranks if rank.trace]
     trace = chosen.trace
@@ -259,7 +261,7 @@ def trust_of(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence
     notes += record_notes(records)
     if chosen.unseen or (trace and trace.device_events_missing and not trace.damage.truncated):
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
-    notes += [doubt for doubt in doubts if doubt not in notes]
+    notes += [doubt.words for doubt in doubts if doubt.words not in notes]
     if chosen.steps.inferred and chosen.steps.time_ns:
         notes.append(f"Steps were inferred from {chosen.steps.found_by}.")
     return Trust(
@@ -294,32 +296,39 @@ HIGH_PRESSURE = 0.4
 HIGH_STEAL = 0.02
 
 
-def doubts_of(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
+def doubts_of(chosen: RankFacts, no_trace: Sequence[str]) -> list[Doubt]:
     """What makes the numbers less sure than they look; ``no_trace`` says which ranks have none, while others do."""
-    out = [] if chosen.trace else list(no_trace)
+    out = [] if chosen.trace else [Doubt("untraced ranks", said) for said in no_trace]
     if chosen.trace and chosen.trace.meta.framework:
         unread = "device work and step marks are read; launches, loader waits and Python are not"
-        out.append(f"This is a profile of {chosen.trace.meta.framework}: {unread}.")
+        out.append(Doubt("framework", f"This is a profile of {chosen.trace.meta.framework}: {unread}."))
     if chosen.trace and chosen.mode == "cpu" and chosen.record is None and chosen.trace.meta.devices:
         hint = fitting(SHOW_DEVICE, chosen.trace.meta.recorder)
-        out.append(f"The trace lists a GPU but none of its events. If the model is on it, record {hint}.")
+        said = f"The trace lists a GPU but none of its events. If the model is on it, record {hint}."
+        out.append(Doubt("unseen device", said))
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":
-        out.append("The end of the file is missing, with some device events: the device did more than is shown.")
+        said = "The end of the file is missing, with some device events: the device did more than is shown."
+        out.append(Doubt("cut file", said))
     if chosen.trace and damage and damage.dropped and damage.dropped >= MANY_DROPPED * chosen.trace.n_events:
-        out.append(f"{damage.dropped:,} damaged events could not be read: shares may be off by as much.")
+        said = f"{damage.dropped:,} damaged events could not be read: shares may be off by as much."
+        out.append(Doubt("lost events", said))
     ratio, times = chosen.inflation_ratio, chosen.steps.time_ns
     if ratio is not None and not ALIKE[0] <= ratio <= ALIKE[1]:
-        out.append(f"Traced steps took {ratio:.2f} × the time of the others: how the step splits is uncertain.")
+        said = f"Traced steps took {ratio:.2f} × the time of the others: how the step splits is uncertain."
+        out.append(Doubt("traced steps", said))
     unexplained = chosen.share("idle.unknown") >= NOTED_UNKNOWN
     if times is not None and times.mean > OUTLIER_MEAN * times.median > 0 and unexplained:
-        out.append(f"Slow steps raise the mean to {times.mean / times.median:.1f} × the median.")
+        said = f"Slow steps raise the mean to {times.mean / times.median:.1f} × the median."
+        out.append(Doubt("slow steps", said))
     if chosen.series is not None:
         out += weaknesses(chosen.series, chosen.step_error_ns)
     mean = {series.name: series.mean for series in chosen.samples}
     if (pressure := mean.get("host.cpu_pressure")) is not None and pressure >= HIGH_PRESSURE:
-        out.append(f"The host was busy: tasks waited for a core {100 * pressure:.0f} % of the time (PSI).")
+        said = f"The host was busy: tasks waited for a core {100 * pressure:.0f} % of the time (PSI)."
+        out.append(Doubt("pressure", said))
     if (steal := mean.get("host.steal")) is not None and steal > HIGH_STEAL:
         taken = f"{100 * steal:.0f} % of its processors' time"
-        out.append(f"Other guests of this machine took {taken}: host times may differ in the next run.")
+        said = f"Other guests of this machine took {taken}: host times may differ in the next run."
+        out.append(Doubt("steal", said))
     return out

@@ -222,7 +222,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
         verb = "is" if facts.missing_ranks == 1 else "are"
         sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks {verb} missing.")
     if not late:  # all doubts stand among what the report can be trusted for; the first screen is short
-        sentences += facts.doubts[:1]
+        sentences += [doubt.words for doubt in facts.doubts[:1]]
     sentences.append(f"{fired} of {len(outcomes)} rules fired; {blind} could not run.")
     return " ".join(sentences)
 

@@ -386,7 +386,7 @@ def test_ranks_are_compared_only_with_those_recorded_alike():
 def doubts_of(tmp_path, log, trace=None, **run):
     record = read_run(write_run(tmp_path / "run", [log], **run)).ranks[0]
     known = Facts([rank_facts("rank_00000", trace.facts() if trace else None, record)])
-    return known.doubts
+    return tuple(doubt.words for doubt in known.doubts)
 
 
 @pytest.mark.parametrize(

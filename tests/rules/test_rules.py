@@ -11,7 +11,7 @@ from profilerkit.analysis.device.roofline import MathFacts, WideMath
 from profilerkit.analysis.host.host_facts import GAPS
 from profilerkit.analysis.memory.use import CopiedPages, MemoryUse
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
-from profilerkit.analysis.steps.series import Stall
+from profilerkit.analysis.steps.series import Doubt, Stall
 from profilerkit.analysis.whatif import HANDOVER_NS
 from profilerkit.analysis.workers.queue import EpochFacts, LoadingFacts
 from profilerkit.diagnosis.verdict import diagnose
@@ -1473,7 +1473,8 @@ def test_slow_steps_that_recur_are_told_with_their_period():
 
 def test_each_doubt_lowers_the_confidence():
     def sure(steady, *doubts):
-        known = facts({"input.wait": 0.4}, steady=steady, doubts=doubts, loader=Loader(kind="x", num_workers=0))
+        told = tuple(Doubt("noise", words) for words in doubts)
+        known = facts({"input.wait": 0.4}, steady=steady, doubts=told, loader=Loader(kind="x", num_workers=0))
         return finding("IN001", known).confidence
 
     assert [sure(20), sure(20, "a"), sure(20, "a", "b"), sure(20, "a", "b", "c")] == ["high", "medium", "medium", "low"]

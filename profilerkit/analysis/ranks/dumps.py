@@ -14,6 +14,7 @@ from profilerkit.analysis.intervals import EMPTY, I64
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.ranks.alike import APART_NS
 from profilerkit.analysis.ranks.flight import FlightLog, common_calls, flight_log
+from profilerkit.analysis.steps.series import Doubt
 from profilerkit.model.change import revise
 from profilerkit.model.run import Signal
 from profilerkit.rundir.documents import Flight
@@ -214,7 +215,7 @@ def with_dumps(facts: Facts, ranks: Sequence[RankFacts]) -> Facts:
             f"A wait of {format_ns(waited_ns)} proves a late rank only if all ranks are on one host: the clocks of "
             f"several hosts may be {format_ns(CLOCK_ERROR_NS)} apart."
         )
-        doubts = (*doubts, words)
+        doubts = (*doubts, Doubt("clocks", words))
     # No timer ran, and the steps are inferred.
     signals = tuple(
         Signal(name=signal.name, state="partial", reason=f"from {FOUND_BY}")
@@ -222,6 +223,6 @@ def with_dumps(facts: Facts, ranks: Sequence[RankFacts]) -> Facts:
         else revise(signal, reason=_ONLY)
         for signal in facts.trust.signals
     )
-    notes = (*_LIMITS, *facts.trust.notes, *(one for one in doubts if one not in facts.trust.notes))
+    notes = (*_LIMITS, *facts.trust.notes, *(one.words for one in doubts if one.words not in facts.trust.notes))
     trust = revise(facts.trust, mode="dumps", signals=signals, notes=notes)
     return revise(facts, by_dumps=True, doubts=doubts, trust=trust)

@@ -1,6 +1,7 @@
 """The steps of one rank as arrays: what is longer in some of them, what recurs, and what makes them a weak sample."""
 
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -13,6 +14,36 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.units import format_ns, format_ns_range
+
+DoubtKind = Literal[
+    "untraced ranks",
+    "framework",
+    "unseen device",
+    "cut file",
+    "lost events",
+    "traced steps",
+    "slow steps",
+    "odd step",
+    "noise",
+    "drift",
+    "one end",
+    "pressure",
+    "steal",
+    "clocks",
+]
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """One thing that makes the judged numbers less sure than they look.
+
+    Attributes:
+        kind: what it is; confidence counts doubts and never reads their words.
+        words: one sentence for the reader.
+    """
+
+    kind: DoubtKind
+    words: str
+
 
 #: A part did it when it holds at least this share of what some steps take more (the coverage that a late rank's cause
 #: needs as well).
@@ -125,8 +156,8 @@ FEWEST_TO_DRIFT = 8
 ONE_END = 0.5
 
 
-def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[str]:
-    """Return reasons why the judged steps may not represent the run, a sentence each; empty when there is none."""
+def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[Doubt]:
+    """Return reasons why the judged steps may not represent the run; empty when there is none."""
     rows = np.flatnonzero(series.steady)
     if not len(rows):
         return []
@@ -137,22 +168,22 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[str]:
     if few and time.max() >= OUTLIER * usual:
         times = f"{time.max() / usual:.1f} × the median" if usual else ""
         longest = times or f"{format_ns(int(time.max()))}, most took no time"
-        out.append(f"One of only {len(rows)} judged steps took {longest}.")
+        out.append(Doubt("odd step", f"One of only {len(rows)} judged steps took {longest}."))
     if step_error_ns is not None and usual and step_error_ns >= NOISY_STEPS * usual:
         known = f"their median is known to ±{100 * step_error_ns / usual:.0f} %"
         if few:  # of which an interval of the median says less than the steps themselves
             known = f"the {len(rows)} judged steps take {format_ns_range(float(time.min()), float(time.max()))}"
-        out.append(f"Step times vary widely: {known}.")
+        out.append(Doubt("noise", f"Step times vary widely: {known}."))
     slope = theil_sen(rows, time) if len(rows) >= FEWEST_TO_DRIFT else None
     if slope and (slope.low > 0 or slope.high < 0):
         change = slope.value * float(rows[-1] - rows[0]) / usual
         if abs(change) >= DRIFT:
             word = "longer" if change > 0 else "shorter"
             by = f"by {100 * abs(change):.0f} % from first to last judged step"
-            out.append(f"Steps get steadily {word}: {by}.")
+            out.append(Doubt("drift", f"Steps get steadily {word}: {by}."))
     count = len(series.time)
     if rows[0] >= ONE_END * count or rows[-1] + 1 <= ONE_END * count:
-        out.append(f"The {len(rows)} judged steps come from one end of the {count} recorded.")
+        out.append(Doubt("one end", f"The {len(rows)} judged steps come from one end of the {count} recorded."))
     return out
 
 

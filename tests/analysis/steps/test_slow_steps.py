@@ -90,7 +90,7 @@ def test_timers_that_do_not_split_the_excess_name_no_part(tmp_path):
 
 def told(time, **fields):
     found = series(time, **fields)
-    return weaknesses(found, median_error(found.time[found.steady]))
+    return [doubt.words for doubt in weaknesses(found, median_error(found.time[found.steady]))]
 
 
 def test_even_steps_have_no_weakness():
