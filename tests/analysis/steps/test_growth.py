@@ -8,6 +8,7 @@ import pytest
 from profilerkit.analysis.host.lines import growing_line
 from profilerkit.analysis.steps import trend
 from profilerkit.analysis.steps.log import log_of
+from profilerkit.analysis.steps.table import log_series
 from profilerkit.analysis.steps.trend import step_growth
 from profilerkit.model.change import revise
 from profilerkit.rundir.layout import EventKind
@@ -105,7 +106,7 @@ def test_where_backward_passes_were_not_timed_no_stage_is_told():
 
 
 def test_the_stage_that_grows_is_told():
-    found = step_growth(log_of(rank_record(staged(count=90))).series("input.wait"))
+    found = step_growth(log_series(log_of(rank_record(staged(count=90))), "input.wait", ()))
     assert found.stage.part == "after"
     assert found.stage.coverage > 0.9
 

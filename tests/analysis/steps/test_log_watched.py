@@ -3,7 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.steps.log import read_log
-from profilerkit.analysis.steps.table import log_steps
+from profilerkit.analysis.steps.table import log_series, log_steps
 from profilerkit.rundir.layout import EVENT, EventFlag, EventKind
 from tests.recipes import Log
 
@@ -60,6 +60,6 @@ def test_the_first_steps_are_long_because_of_the_compilation():
     log.record(EventKind.COMPILE, start, 45_000, name=log.name("0/0"))
     log.steps(40, 1000)
     found = logged(log)
-    steps = log_steps(found, found.series("input.wait"), "the training loop")
+    steps = log_steps(found, log_series(found, "input.wait", ()), "the training loop")
     assert np.flatnonzero(found.compiling).tolist() == [0]
     assert steps.warmup.cause == "compilation"
