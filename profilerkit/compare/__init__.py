@@ -53,7 +53,6 @@ def compare(
         verdict, hindered = memory_judgement(only_memory), ()
     sides = side_of(before, *first), side_of(after, *second)
     findings = finding_changes(before, after, verdict)
-    parts = part_changes(before, after, step)
     diff = Diff(
         verdict=verdict,
         headline=memory_headline(only_memory) if only_memory else headline(verdict, step, hindered, sides, spans),
@@ -64,10 +63,10 @@ def compare(
         spans=spans,
         differences=differences(before, after),
         memory=memory,
-        parts=parts,
+        parts=part_changes(before, after, step),
         kernels=kernel_changes(before, after),
         findings=findings,
-        fixes=applied_fixes(before, after, findings, parts, step),
+        fixes=applied_fixes(before, after, findings, step),
         notes=() if only_memory else notes(before, after, sides, step, spans),
         profilerkit_version=after.run.profilerkit_version,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
