@@ -21,112 +21,63 @@ def _saved(text: str, path: str | Path | None) -> str:
     return text
 
 
-# Without slots: the events of its timeline are kept beside the fields, and so out of its JSON.
-class Report(analysed.Report, frozen=True, kw_only=True, dict=True):
-    """Hold the result of an analysis. ``None`` anywhere below means not measured, never zero."""
+class _Documents:
+    """Give a record its documents: redacted unless ``redact`` is false, and written to ``path`` when given.
+
+    Values of the command line, messages of exceptions, variables, names of users and hosts, and absolute paths are
+    left out; of a trial also its command and the patch, which holds lines of your files. Hosts that recorded a run are
+    known by address alone; ``profilerkit analyze`` also knows the names a run has kept.
+    """
+
+    __slots__ = ()
 
     def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the report as JSON text, and write it to ``path`` when given.
+        """Return the record as JSON text; ``profilerkit rules --schema`` prints the schema of a report."""
+        from profilerkit.report import json
 
-        Values of the command line, messages of exceptions, variables, names of users and hosts, and absolute paths
-        are left out unless ``redact`` is false. Hosts that recorded the run are known by address alone; ``profilerkit
-        analyze`` also knows the names a run has kept.
-        """
-        from profilerkit.report.json import render
-        from profilerkit.report.redaction import told
-
-        return _saved(render(told(self, redact=redact)), path)
+        return _saved(json.render(_shown(self, redact)), path)
 
     def to_html(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the report as one offline HTML document, and write it to ``path`` when given; see ``to_json``."""
+        """Return the record as one offline HTML document."""
         from profilerkit.report.html import render
-        from profilerkit.report.redaction import redacted_step_events, told
+        from profilerkit.report.redaction import redacted_step_events
         from profilerkit.rundir.places import identity_of
 
         events = events_of(self)
-        shown = redacted_step_events(events, identity_of()) if redact else events
-        return _saved(render(told(self, redact=redact), shown), path)
+        shown = redacted_step_events(events, identity_of()) if redact and events else events
+        return _saved(render(_shown(self, redact), shown), path)
 
     def to_markdown(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the report as Markdown of at most 6 kB, and write it to ``path`` when given; see ``to_json``."""
-        from profilerkit.report.markdown import render
-        from profilerkit.report.redaction import told
+        """Return the record as Markdown of at most 6 kB."""
+        from profilerkit.report import markdown
 
-        return _saved(render(told(self, redact=redact)), path)
+        return _saved(markdown.render(_shown(self, redact)), path)
 
     def _repr_html_(self) -> str:
-        """Return the verdict for a notebook cell; names and paths are left out, as notebooks are shared."""
-        from profilerkit.report.html import render_verdict
-        from profilerkit.report.redaction import told
+        """Return the answer for a notebook cell; names and paths are left out, as notebooks are shared."""
+        from profilerkit.report import html
 
-        return render_verdict(told(self, redact=True))
+        return html.render_verdict(_shown(self, redact=True))
 
 
-class Diff(compared.Diff, frozen=True, kw_only=True):
+def _shown(record: _Documents, redact: bool) -> analysed.Report | compared.Diff | tried.Trial:
+    from profilerkit.report.redaction import told
+
+    assert isinstance(record, analysed.Report | compared.Diff | tried.Trial)
+    return told(record, redact=redact)
+
+
+# Without slots: the events of its timeline are kept beside the fields, and so out of its JSON.
+class Report(analysed.Report, _Documents, frozen=True, kw_only=True, dict=True):
+    """Hold the result of an analysis. ``None`` anywhere below means not measured, never zero."""
+
+
+class Diff(compared.Diff, _Documents, frozen=True, kw_only=True):
     """Hold a comparison of two runs."""
 
-    def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the comparison as JSON text, and write it to ``path`` when given; redacted as a report is."""
-        from profilerkit.report.json import render
-        from profilerkit.report.redaction import told_diff
 
-        return _saved(render(told_diff(self, redact=redact)), path)
-
-    def to_html(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the comparison as one offline HTML document, and write it to ``path`` when given."""
-        from profilerkit.report.html import render_diff
-        from profilerkit.report.redaction import told_diff
-
-        return _saved(render_diff(told_diff(self, redact=redact)), path)
-
-    def to_markdown(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the comparison as Markdown of at most 6 kB, and write it to ``path`` when given."""
-        from profilerkit.report.markdown import render_diff
-        from profilerkit.report.redaction import told_diff
-
-        return _saved(render_diff(told_diff(self, redact=redact)), path)
-
-    def _repr_html_(self) -> str:
-        """Return the verdict of the comparison for a notebook cell; names and paths are left out."""
-        from profilerkit.report.html import render_diff_verdict
-        from profilerkit.report.redaction import told_diff
-
-        return render_diff_verdict(told_diff(self, redact=True))
-
-
-class Trial(tried.Trial, frozen=True, kw_only=True):
+class Trial(tried.Trial, _Documents, frozen=True, kw_only=True):
     """Hold what changes to a program saved. ``None`` anywhere below means not measured, never zero."""
-
-    def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the trial as JSON text, and write it to ``path`` when given; redacted as a report is.
-
-        The command and the patch, which holds lines of your files, are left out too.
-        """
-        from profilerkit.report.json import render
-        from profilerkit.report.redaction import told_trial
-
-        return _saved(render(told_trial(self, redact=redact)), path)
-
-    def to_html(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the trial as one offline HTML document, and write it to ``path`` when given; see ``to_json``."""
-        from profilerkit.report.html import render_trial
-        from profilerkit.report.redaction import told_trial
-
-        return _saved(render_trial(told_trial(self, redact=redact)), path)
-
-    def to_markdown(self, path: str | Path | None = None, *, redact: bool = True) -> str:
-        """Return the trial as Markdown of at most 6 kB, and write it to ``path`` when given; see ``to_json``."""
-        from profilerkit.report.markdown import render_trial
-        from profilerkit.report.redaction import told_trial
-
-        return _saved(render_trial(told_trial(self, redact=redact)), path)
-
-    def _repr_html_(self) -> str:
-        """Return the answer for a notebook cell; names and paths are left out."""
-        from profilerkit.report.html import render_trial_verdict
-        from profilerkit.report.redaction import told_trial
-
-        return render_trial_verdict(told_trial(self, redact=True))
 
 
 def as_report(record: analysed.Report, events: Sequence[StepEvents] = ()) -> Report:
@@ -137,7 +88,7 @@ def as_report(record: analysed.Report, events: Sequence[StepEvents] = ()) -> Rep
     return made
 
 
-def events_of(report: analysed.Report) -> Sequence[StepEvents]:
+def events_of(report: object) -> Sequence[StepEvents]:
     """Return the events of the median and the slowest step; empty where the report was not made just now."""
     events: Sequence[StepEvents] = getattr(report, "__dict__", {}).get("step_events", ())
     return events

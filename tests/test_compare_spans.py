@@ -49,7 +49,7 @@ def test_of_traces_without_steps_the_device_is_compared_as_a_whole_and_up_to_its
 
 def test_every_form_has_the_spans_and_says_that_they_have_no_interval():
     diff = compare(whole(300, 240), whole(299.4, 170.4))
-    for text in (terminal.render_diff(diff, width=100), markdown.render_diff(diff), html.render_diff(diff)):
+    for text in (terminal.render(diff, width=100), markdown.render(diff), html.render(diff)):
         assert "−29 %" in text.replace("\N{NO-BREAK SPACE}", " ")
         assert "no interval" in text
         assert "no real change" in text

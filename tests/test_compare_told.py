@@ -24,8 +24,8 @@ from tests.report.pages import Page, spaces
 
 def forms(diff):
     """The comparison in every form, without marks that a form needs and the blanks around links."""
-    page = re.sub(r"(?<=\() | (?=[;)])", "", Page(html.render_diff(diff)).text)
-    return tuple(map(spaces, (terminal.render_diff(diff), markdown.render_diff(diff).replace("\\", ""), page)))
+    page = re.sub(r"(?<=\() | (?=[;)])", "", Page(html.render(diff)).text)
+    return tuple(map(spaces, (terminal.render(diff), markdown.render(diff).replace("\\", ""), page)))
 
 
 def row_of(diff, label):
@@ -54,7 +54,7 @@ def test_the_typical_step_is_told_where_the_mean_hides_its_change():
     was, now, change = row_of(diff, "Median step")
     assert (value_text(was), value_text(now)) == ("165\u00a0ms", "139\u00a0ms")
     assert change.startswith("−16 % (−")
-    assert "Median step" in terminal.render_diff(diff)
+    assert "Median step" in terminal.render(diff)
 
 
 def test_the_interval_of_the_typical_step_holds_what_differs_between_runs():
@@ -201,7 +201,7 @@ def test_kernels_that_did_not_change_are_not_shown():
 
 def test_each_kernel_has_one_line_in_a_terminal():
     long = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
-    text = terminal.render_diff(compare(traced(kernel(long, 12)), traced(kernel(long, 3))))
+    text = terminal.render(compare(traced(kernel(long, 12)), traced(kernel(long, 3))))
     (row,) = [line for line in text.splitlines() if "−9.00 ms" in line]
     assert row.startswith("void at::native")
     assert len(row) <= 80

@@ -527,7 +527,7 @@ def test_two_snapshots_are_compared_by_their_peaks(tmp_path):
     )
     assert found.headline == "The memory peak is 38 % lower: 1.00 GiB → 640 MiB, 384 MiB less activations"
     assert (found.memory.kinds[0].name, found.memory.kinds[0].bytes) == ("activations", -384 * MIB)
-    for text in (terminal.render_diff(found), found.to_markdown(), found.to_html()):
+    for text in (terminal.render(found), found.to_markdown(), found.to_html()):
         assert "What holds the memory" in text
         assert "model.py:21 forward" in text
     assert diff(after, before).verdict == "more memory"

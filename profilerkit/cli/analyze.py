@@ -12,9 +12,7 @@ from profilerkit.cli.arguments import (
     add_no_redact,
     one_of,
     project_settings,
-    shown_events,
     shown_report,
-    shown_step_events,
     some_of,
 )
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
@@ -169,14 +167,18 @@ def publish(
     events: "Sequence[StepEvents]" = (),
 ) -> int:
     """Write the report, print its verdict, judge the gates; return the exit code."""
+    from profilerkit.report.redaction import redacted_step_events
+    from profilerkit.rundir.places import identity_of
+
     with Progress(console) as progress:
         progress.begin("writing the report")
         report = shown_report(full, paths, arguments)
         local = shown_report(full, paths, arguments, is_local=True)
-        known = shown_step_events(events, paths, arguments)
+        if events and not arguments.no_redact:
+            events = redacted_step_events(events, identity_of(paths))
         page = next((output.path for output in outputs if output.format == "html"), None)
         documents = [
-            (one.path, render(report, one, width=80 if one.path else console.width, events=known, page=page))
+            (one.path, render(report, one, width=80 if one.path else console.width, events=events, page=page))
             for one in outputs
         ]
     try:
@@ -204,7 +206,8 @@ def _show(
     paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings, console: Console
 ) -> int:
     from profilerkit import api
-    from profilerkit.report import findings, terminal
+    from profilerkit.report import findings, redaction, terminal
+    from profilerkit.rundir.places import identity_of
 
     unfit = [name for name in _NOT_WITH_SHOW if getattr(arguments, name)]
     if unfit:
@@ -222,10 +225,11 @@ def _show(
     if made:
         files = " and ".join(made.files_of(wanted))
         unknown = f"This number has no raw events of its own; it comes from the recording in {files}."
+    tables = made.raw_events(wanted) if made else ()
     text = terminal.render_evidence(
         report,
         arguments.show,
-        shown_events(made.raw_events(wanted), paths, arguments) if made else (),
+        tables if arguments.no_redact else redaction.redacted_events(tables, identity_of(paths)),
         unknown=unknown,
         width=console.width,
         colour=console.colour,

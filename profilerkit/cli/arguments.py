@@ -10,10 +10,7 @@ from profilerkit.config import Settings, load_settings
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from profilerkit.model.events import RawEvents, StepEvents
     from profilerkit.model.report import Report
-    from profilerkit.results import Diff
-    from profilerkit.rundir.places import Identity
 
 
 class Parser(argparse.ArgumentParser):
@@ -113,50 +110,6 @@ def shown_report(
     from profilerkit.rundir.places import identity_of
 
     return redacted(report, identity_of(paths), is_local=is_local)
-
-
-def shown_diff(diff: "Diff", names: "Identity", arguments: argparse.Namespace) -> "Diff":
-    """The comparison as it is told: redacted unless ``--no-redact``."""
-    if arguments.no_redact:
-        return diff
-    from profilerkit.report.redaction import redacted_diff
-    from profilerkit.results import as_diff
-
-    return as_diff(redacted_diff(diff, names))
-
-
-def shown_events(
-    tables: "Sequence[RawEvents]", paths: Sequence[Path], arguments: argparse.Namespace
-) -> "Sequence[RawEvents]":
-    """Raw events as they are told: redacted unless ``--no-redact``."""
-    if arguments.no_redact:
-        return tables
-    from profilerkit.report.redaction import redacted_events
-    from profilerkit.rundir.places import identity_of
-
-    return redacted_events(tables, identity_of(paths))
-
-
-def shown_step_events(
-    events: "Sequence[StepEvents]", paths: Sequence[Path], arguments: argparse.Namespace
-) -> "Sequence[StepEvents]":
-    """Return the events of steps as they are shown: redacted unless ``--no-redact``."""
-    if arguments.no_redact or not events:
-        return events
-    from profilerkit.report.redaction import redacted_step_events
-    from profilerkit.rundir.places import identity_of
-
-    return redacted_step_events(events, identity_of(paths))
-
-
-def mask(paths: Sequence[Path], arguments: argparse.Namespace) -> "Callable[[str], str]":
-    """Return what is done to each text that is shown: nothing with ``--no-redact``."""
-    if arguments.no_redact:
-        return str
-    from profilerkit.report.redaction import masking
-    from profilerkit.rundir.places import identity_of
-
-    return masking(identity_of(paths))
 
 
 def add_allow_rules(parser: argparse.ArgumentParser) -> None:

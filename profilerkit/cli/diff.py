@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from profilerkit.cli import results
-from profilerkit.cli.arguments import project_settings, shown_diff
+from profilerkit.cli.arguments import project_settings
 from profilerkit.cli.console import Console
 from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.errors import UsageError
@@ -81,13 +81,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.note("a recording is named twice: what is compared with itself shows no change")
     from profilerkit import api
     from profilerkit.compare.gates import parse_limit
+    from profilerkit.report import terminal
+    from profilerkit.report.redaction import redacted_diff
+    from profilerkit.results import as_diff
 
     for text in arguments.fail_if:
         parse_limit(text)  # before minutes of analysis
     read, names = _read(places, arguments, console)
     before, after, also = read[0], read[1], 2 + len(arguments.also_before)
-    full = api.diff(before, after, fail_if=arguments.fail_if, also_before=read[2:also], also_after=read[also:])
-    diff = shown_diff(full, names, arguments)
+    diff = api.diff(before, after, fail_if=arguments.fail_if, also_before=read[2:also], also_after=read[also:])
+    if not arguments.no_redact:
+        diff = as_diff(redacted_diff(diff, names))
     to_standard_output = results.publish(documents, lambda name: render(diff, name, arguments.location), console)
     alerts = alerts_of(diff)
     if not diff.gates and not alerts and any(document.format == "sarif" for document in documents):
@@ -97,11 +101,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if to_standard_output:
         results.tell_gates(diff.gates, console)
     elif not console.quiet:
-        from profilerkit.report import terminal
-
-        console.out(
-            terminal.render_diff(diff, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
-        )
+        console.out(terminal.render(diff, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
     results.tell_github(arguments, lambda: diff.to_markdown(redact=False), diff.gates, alerts, console)
     return results.exit_code(diff.gates, strict=arguments.strict, judged=diff.verdict != "not comparable")
 
@@ -134,7 +134,7 @@ def render(diff: "Diff", format_name: str, location: str) -> str:
         return ci.junit(f"{diff.before.name} to {diff.after.name}", diff.gates)
     if format_name == "sarif":
         return ci.sarif(diff.gates, alerts_of(diff), version=diff.profilerkit_version, location=location)
-    return terminal.render_diff(diff)
+    return terminal.render(diff)
 
 
 def alerts_of(diff: "Diff") -> "list[Alert]":

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from profilerkit.cli.arguments import add_allow_rules, add_no_redact, mask, one_of, project_settings
+from profilerkit.cli.arguments import add_allow_rules, add_no_redact, one_of, project_settings
 from profilerkit.cli.console import DONE, Console
 from profilerkit.cli.outputs import name_of, unwritten
 from profilerkit.cli.places import REMOTE_HELP, Progress, at_hand, place
@@ -51,6 +51,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit import api
     from profilerkit.formats.inputs import require_existing
     from profilerkit.report import perfetto
+    from profilerkit.report.redaction import masking
+    from profilerkit.rundir.places import identity_of
 
     with at_hand(arguments.paths, console) as copies:
         paths = copies.paths
@@ -69,7 +71,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             progress.begin("writing the events")
             beside = path.with_name(f".{path.name}.{os.getpid()}.part")
             try:
-                count = perfetto.write(beside, made.report, made.ranks, mask(paths, arguments))
+                mask = str if arguments.no_redact else masking(identity_of(paths))
+                count = perfetto.write(beside, made.report, made.ranks, mask)
                 beside.replace(path)
             except OSError as error:
                 beside.unlink(missing_ok=True)

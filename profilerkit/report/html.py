@@ -173,9 +173,14 @@ _PAGE = """<!doctype html>
 """
 
 
-def render(report: Report, events: Sequence[StepEvents] = ()) -> str:
-    """The report as one offline HTML document; ``events`` of two steps make its timeline zoom."""
-    made = with_events(document(report), events)
+def render(record: Report | Diff | Trial, events: Sequence[StepEvents] = ()) -> str:
+    """The record as one offline HTML document; ``events`` of two steps make the timeline of a report zoom."""
+    made = document(record)
+    return _with_download(record, with_events(made, events)) if isinstance(record, Report) else page(made, _MADE_BY)
+
+
+def _with_download(report: Report, made: Document) -> str:
+    """The page with the JSON of the report in it."""
     from markupsafe import Markup
 
     text = report_json.render(report).encode("utf-8")
@@ -199,18 +204,9 @@ def render(report: Report, events: Sequence[StepEvents] = ()) -> str:
 _MADE_BY = "Made by profilerkit."
 
 
-def render_diff(diff: Diff) -> str:
-    """The comparison as one offline HTML document."""
-    from profilerkit.report.diff_document import document_of_diff
-
-    return page(document_of_diff(diff), _MADE_BY)
-
-
 def render_trial(trial: Trial) -> str:
     """Return the trial as one offline HTML document."""
-    from profilerkit.report.trial_document import document_of_trial
-
-    return page(document_of_trial(trial), _MADE_BY)
+    return render(trial)
 
 
 #: Text keeps the notebook's own colour. Dark themes of JupyterLab, VS Code and Colab are known by these attributes.
@@ -220,7 +216,7 @@ _DARK_NOTEBOOKS = ",".join(
 )
 
 
-def _cell(made: Document) -> str:
+def render_verdict(record: Report | Diff | Trial) -> str:
     """The first screen for a notebook cell: no script, no ids, colours of the surrounding page."""
     from markupsafe import Markup
 
@@ -230,25 +226,6 @@ def _cell(made: Document) -> str:
     )
     cell = Markup("<div><style>{}</style>{}</div>").format(
         Markup(css),  # noqa: S704 - the package's own
-        first_screen(made.first, is_page=False),
+        first_screen(document(record).first, is_page=False),
     )
     return str(cell)
-
-
-def render_verdict(report: Report) -> str:
-    """The verdict for a notebook cell."""
-    return _cell(document(report))
-
-
-def render_diff_verdict(diff: Diff) -> str:
-    """The comparison's verdict for a notebook cell."""
-    from profilerkit.report.diff_document import document_of_diff
-
-    return _cell(document_of_diff(diff))
-
-
-def render_trial_verdict(trial: Trial) -> str:
-    """Return the answer of a trial for a notebook cell."""
-    from profilerkit.report.trial_document import document_of_trial
-
-    return _cell(document_of_trial(trial))

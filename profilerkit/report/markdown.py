@@ -8,11 +8,10 @@ from profilerkit.model.diff import Diff, Gate
 from profilerkit.model.report import Report
 from profilerkit.model.trial import Trial
 from profilerkit.report import blocks as b
-from profilerkit.report.diff_document import document_of_diff, gate_table
+from profilerkit.report.diff_document import gate_table
 from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import clip, code_spans
 from profilerkit.report.sections import document
-from profilerkit.report.trial_document import document_of_trial
 from profilerkit.report.wording import cell_text, segment_text
 
 #: Size that a comment may take.
@@ -28,9 +27,11 @@ _ESCAPED = re.compile(r"[\\`*_\[\]~#$]")
 _PAGE = "Everything else is in the report's HTML page"
 
 
-def render(report: Report, *, page: str = "") -> str:
-    """The report as Markdown; ``page`` is the address of its HTML page, for a link."""
-    made = document(report)
+def render(record: Report | Diff | Trial, *, page: str = "") -> str:
+    """The record as Markdown; ``page`` is the address of a report's HTML page, for a link."""
+    made = document(record)
+    if not isinstance(record, Report):
+        return _compared(DIFF_MARKER if isinstance(record, Diff) else TRIAL_MARKER, made)
     first = made.first
     lines = [REPORT_MARKER, *_first(first)]
     for number, found in enumerate(first.fixes[:_FIXES], start=1):
@@ -48,18 +49,13 @@ def render(report: Report, *, page: str = "") -> str:
     return _whole([*lines, "", f"{link}."], made.sections)
 
 
-def render_diff(diff: Diff) -> str:
-    """The comparison as Markdown."""
-    # What is different and both sides stand unfolded.
-    return _compared(DIFF_MARKER, document_of_diff(diff))
-
-
 def render_trial(trial: Trial) -> str:
-    """Return the trial as Markdown, with what was tried and what to keep unfolded."""
-    return _compared(TRIAL_MARKER, document_of_trial(trial))
+    """Return the trial as Markdown."""
+    return render(trial)
 
 
 def _compared(marker: str, made: b.Document) -> str:
+    """The first two sections unfolded: both sides and what differs, or what was tried and what to keep."""
     lines = [marker, *_first(made.first)]
     for one in made.sections[:2]:
         lines += ["", f"**{plain(one.title)}**", "", *(line for block in one.blocks for line in _block(block))]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -17,6 +17,7 @@ from profilerkit.report.inert import short_paths
 from profilerkit.rundir.places import Identity, identity_of
 from profilerkit.secrets import MASK, command_shown, is_secret, masked, message_shown, setting_shown, version_shown
 
+_Shown = TypeVar("_Shown", bound=Report | Diff | Trial)
 USER, HOST = "<user>", "<host>"
 
 #: The difference that is a command line.
@@ -85,11 +86,6 @@ def redacted(report: Report, identity: Identity, *, is_local: bool = False) -> R
     )
 
 
-def told(report: Report, *, redact: bool) -> Report:
-    """The report as it is told to others: redacted by the names of this machine, or as it is where not ``redact``."""
-    return redacted(report, identity_of()) if redact else report
-
-
 def redacted_diff(diff: Diff, identity: Identity) -> Diff:
     """The comparison without what ``redacted`` takes out of a report; one of redacted reports stays the same."""
     mask = _Mask(identity)
@@ -112,11 +108,6 @@ def redacted_diff(diff: Diff, identity: Identity) -> Diff:
             revise(row, before=value(row, row.before), after=value(row, row.after)) for row in diff.differences
         ),
     )
-
-
-def told_diff(diff: Diff, *, redact: bool) -> Diff:
-    """The comparison as it is told to others: redacted by the names of this machine, or as it is."""
-    return redacted_diff(diff, identity_of()) if redact else diff
 
 
 def redacted_trial(trial: Trial, identity: Identity, *, is_local: bool = False) -> Trial:
@@ -142,9 +133,13 @@ def _redacted_attempt(attempt: Attempt) -> Attempt:
     return revise(attempt, changes=changes, reason=message_shown(attempt.reason))
 
 
-def told_trial(trial: Trial, *, redact: bool) -> Trial:
-    """Return the trial as it is shown to others: redacted by the names of this machine, or as it is."""
-    return redacted_trial(trial, identity_of()) if redact else trial
+def told(record: _Shown, *, redact: bool) -> _Shown:
+    """Return the record as it is shown to others: redacted by the names of this machine, or as it is."""
+    if not redact:
+        return record
+    makers: dict[type, Callable[[Any, Identity], Any]] = {Diff: redacted_diff, Trial: redacted_trial, Report: redacted}
+    shown: _Shown = next(make for kind, make in makers.items() if isinstance(record, kind))(record, identity_of())
+    return shown
 
 
 def redacted_events(tables: Sequence[RawEvents], identity: Identity) -> tuple[RawEvents, ...]:

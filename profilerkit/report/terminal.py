@@ -11,11 +11,10 @@ from profilerkit.model.step import Family
 from profilerkit.model.trial import Trial
 from profilerkit.report import blocks as b
 from profilerkit.report.blocks import Segment, Tone
-from profilerkit.report.diff_document import document_of_diff, gate_table
+from profilerkit.report.diff_document import gate_table
 from profilerkit.report.findings import Anchors, evidence_row, first_sentence, numbered, require_evidence
 from profilerkit.report.inert import SENTENCE_LIMIT, clip, inert, to_ascii
 from profilerkit.report.sections import document
-from profilerkit.report.trial_document import document_of_trial
 from profilerkit.report.wording import (
     cell_text,
     number_text,
@@ -170,18 +169,23 @@ _TITLE = 150
 
 
 def render(
-    report: Report, *, width: int = 80, colour: bool = False, ascii_only: bool = False, verbose: bool = False
+    record: Report | Diff | Trial,
+    *,
+    width: int = 80,
+    colour: bool = False,
+    ascii_only: bool = False,
+    verbose: bool = False,
 ) -> str:
-    """The report as text of at most 24 lines of 80 columns; with ``verbose`` all its sections.
+    """The report as text of at most 24 lines of 80 columns; with ``verbose`` all its sections, as of other records.
 
     Args:
-        report: what to show.
+        record: what to show; the patch of a trial is left to ``--write``.
         width: columns; below 40 the text is set for 40.
         colour: add ANSI colours; shapes and words carry the same meaning.
         ascii_only: print nothing outside ASCII.
         verbose: add the sections of the page.
     """
-    made = document(report)
+    made = document(revise(record, patch="") if isinstance(record, Trial) else record)
     page = Page(width, colour, ascii_only)
     _first(page, made.first)
     for number, found in enumerate(made.first.fixes[:_FIXES], start=1):
@@ -200,26 +204,14 @@ def render(
             page.line((_plain(made.first.because, 300), ""))
         if made.first.command:
             page.line((made.first.command, "cyan"), indent=3)
-    if verbose:
+    if verbose or not isinstance(record, Report):
         _sections(page, made)
     return page.text()
 
 
-def render_diff(diff: Diff, *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:
-    """The comparison as text; its arguments are those of ``render``."""
-    return _whole(document_of_diff(diff), Page(width, colour, ascii_only))
-
-
 def render_trial(trial: Trial, *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:
-    """Return the trial as text; its arguments are those of ``render``. The patch is left to ``--write``."""
-    made = document_of_trial(revise(trial, patch=""))
-    return _whole(made, Page(width, colour, ascii_only))
-
-
-def _whole(made: b.Document, page: Page) -> str:
-    _first(page, made.first)
-    _sections(page, made)
-    return page.text()
+    """Return the trial as text; its arguments are those of ``render``."""
+    return render(trial, width=width, colour=colour, ascii_only=ascii_only)
 
 
 def render_gates(gates: Sequence[Gate], *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:

@@ -75,7 +75,7 @@ def _rendered(sample: Sample, text: bytes) -> tuple[str, Entry]:
     found = load(text)
     about = (sample.name, sample.shows, contention(found))
     if isinstance(found, Diff):
-        return html.render_diff(found), _entry(about, document_of_diff(found).first)
+        return html.render(found), _entry(about, document_of_diff(found).first)
     return html.render(found), _entry(about, document(found).first)
 
 

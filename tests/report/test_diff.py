@@ -92,7 +92,7 @@ def diffs():
 
 
 def test_the_terminal_says_verdict_prediction_and_limits(diffs):
-    text = terminal.render_diff(diffs["faster"])
+    text = terminal.render(diffs["faster"])
     assert "▼ FASTER" in text
     assert "The step takes 33 % less time: 30.0 ms → 20.0 ms" in text
     assert re.search(r"passed +step_time", text)
@@ -106,12 +106,12 @@ def test_the_terminal_says_verdict_prediction_and_limits(diffs):
 
 
 def test_the_timed_step_is_named_so_where_the_verdict_rests_on_another(diffs):
-    assert "Mean step, as timed" in terminal.render_diff(diffs["same"], width=120)
-    assert "as timed" not in terminal.render_diff(diffs["faster"])
+    assert "Mean step, as timed" in terminal.render(diffs["same"], width=120)
+    assert "as timed" not in terminal.render(diffs["faster"])
 
 
 def test_the_terminal_says_what_cannot_be_compared(diffs):
-    text = terminal.render_diff(diffs["incomparable"])
+    text = terminal.render(diffs["incomparable"])
     assert "? NOT COMPARABLE" in text
     assert "Not comparable: world size 1 → 2" in text
 
@@ -119,18 +119,18 @@ def test_the_terminal_says_what_cannot_be_compared(diffs):
 @pytest.mark.parametrize("name", DIFFS)
 @pytest.mark.parametrize("width", [40, 80])
 def test_no_line_is_wider_than_the_terminal(diffs, name, width):
-    text = terminal.render_diff(diffs[name], width=width)
+    text = terminal.render(diffs[name], width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "\x1b" not in text
 
 
 @pytest.mark.parametrize("name", DIFFS)
 def test_plain_ascii_where_it_is_asked_for(diffs, name):
-    assert terminal.render_diff(diffs[name], ascii_only=True).isascii()
+    assert terminal.render(diffs[name], ascii_only=True).isascii()
 
 
 def test_colour_is_on_demand(diffs):
-    assert "\x1b[" in terminal.render_diff(diffs["faster"], colour=True)
+    assert "\x1b[" in terminal.render(diffs["faster"], colour=True)
 
 
 # Markdown.
@@ -138,7 +138,7 @@ def test_colour_is_on_demand(diffs):
 
 @pytest.mark.parametrize("name", DIFFS)
 def test_markdown_fits_into_six_thousand_bytes_and_closes_what_it_opens(diffs, name):
-    text = markdown.render_diff(diffs[name])
+    text = markdown.render(diffs[name])
     assert len(text.encode("utf-8", "replace")) <= 6_000
     assert text.startswith("<!-- profilerkit-diff -->\n")
     assert text.count("<details>") == text.count("</details>")
@@ -147,7 +147,7 @@ def test_markdown_fits_into_six_thousand_bytes_and_closes_what_it_opens(diffs, n
 
 
 def test_hostile_names_are_inert_in_markdown(diffs):
-    text = markdown.render_diff(diffs["hostile"])
+    text = markdown.render(diffs["hostile"])
     bare = re.sub(r"(?<!\\)`[^`\n]+`", "", text)
     assert set(re.findall(r"<(?!!--)/?([a-zA-Z]+)", bare)) <= {"details", "summary"}
     assert "https://" not in text
@@ -155,7 +155,7 @@ def test_hostile_names_are_inert_in_markdown(diffs):
 
 
 def test_markdown_says_what_is_different_before_what_is_folded(diffs):
-    text = markdown.render_diff(diffs["faster"])
+    text = markdown.render(diffs["faster"])
     assert text.index("**What is different**") < text.index("**Before and after**") < text.index("<details>")
     assert "**The step takes 33 % less time" in text
     assert "| FAILED | findings |" in text
@@ -174,7 +174,7 @@ def test_markdown_of_a_check():
 
 @pytest.mark.parametrize("name", DIFFS)
 def test_the_page_loads_nothing_runs_nothing_and_is_closed(diffs, name):
-    text = html.render_diff(diffs[name])
+    text = html.render(diffs[name])
     page = Page(text)
     assert page.open == []
     tags = {tag for tag, _ in page.tags}
@@ -187,13 +187,13 @@ def test_the_page_loads_nothing_runs_nothing_and_is_closed(diffs, name):
 
 
 def test_both_steps_are_bars_to_one_scale(diffs):
-    page = Page(html.render_diff(diffs["faster"]))
+    page = Page(html.render(diffs["faster"]))
     bars = [attrs for _, attrs in page.tags if attrs.get("role") == "img"]
     assert [bar["aria-label"] for bar in bars] == [
         "Before by family: Input 40 %, Compute 60 %",
         "After by family: Input 10 %, Compute 90 %",
     ]
-    widths = re.findall(r'style="width:([\d.]+)%"', html.render_diff(diffs["faster"]))
+    widths = re.findall(r'style="width:([\d.]+)%"', html.render(diffs["faster"]))
     assert widths == ["100.00", "66.67"]
 
 
@@ -208,7 +208,7 @@ def test_what_a_side_does_not_measure_is_called_so():
 
 def test_without_parts_there_is_no_bar():
     bare = replace(report_of(), breakdown=())
-    assert 'role="img"' not in html.render_diff(compare(bare, bare))
+    assert 'role="img"' not in html.render(compare(bare, bare))
 
 
 # JSON.

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 
+from profilerkit.model.diff import Diff
 from profilerkit.model.report import Report
+from profilerkit.model.trial import Trial
 from profilerkit.report.blocks import Document, Section
+from profilerkit.report.diff_document import document_of_diff
 from profilerkit.report.findings import findings_of
 from profilerkit.report.inert import inert
 from profilerkit.report.sections import (
@@ -19,6 +22,7 @@ from profilerkit.report.sections import (
     workers,
 )
 from profilerkit.report.sections.fixes import first_of
+from profilerkit.report.trial_document import document_of_trial
 
 SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     fixes.section,
@@ -39,8 +43,14 @@ SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
 )
 
 
-def document(report: Report) -> Document:
-    """The report as a page; a section that has nothing to show is left out."""
+def document(record: Report | Diff | Trial) -> Document:
+    """The record as a page; a section that has nothing to show is left out."""
+    if isinstance(record, Diff):
+        return document_of_diff(record)
+    return document_of_trial(record) if isinstance(record, Trial) else _document_of_report(record)
+
+
+def _document_of_report(report: Report) -> Document:
     made = (section(report) for section in SECTIONS)
     return Document(
         title=f"{report.verdict.bound}: {inert(report.run.name) or 'run'}",
