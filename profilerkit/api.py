@@ -260,7 +260,6 @@ def _told(
 
 
 def _with_others(facts: Facts, recording: Recording) -> Facts:
-    """The facts with what logs and dumps of flight recorders say."""
     if recording.logs:
         from profilerkit.analysis.logs.with_logs import with_logs
 

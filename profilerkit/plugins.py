@@ -89,7 +89,6 @@ def _allowed() -> dict[str, str]:
 
 
 def _digest(files: Mapping[Path, bytes | None]) -> str:
-    """The SHA-256 of names and contents."""
     told = hashlib.sha256()
     for file, content in files.items():
         told.update(repr((file.name, content)).encode("utf-8", "surrogateescape"))
@@ -145,7 +144,6 @@ def about_project_rules(settings: Settings) -> tuple[str, ...]:
 
 
 def _about(settings: Settings, files: Mapping[Path, bytes | None]) -> tuple[tuple[str, ...], bool]:
-    """The note, and whether the rules are withheld."""
     path = Path(settings.rules_path or "")
     if not path.exists():
         return (), False
@@ -205,7 +203,6 @@ def project_rules(
 
 
 def _rules_in(file: Path, content: bytes | None) -> "list[Rule]":
-    """An instance of every rule class that the file defines."""
     from profilerkit.rules.api import Rule
 
     if content is None or file.suffix != ".py":

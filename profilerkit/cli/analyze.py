@@ -252,7 +252,6 @@ def _check_device(name: str | None) -> None:
 def _read(
     paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings, *, has_page: bool
 ) -> "tuple[Report, Sequence[StepEvents]]":
-    """Return the report, and what its page draws the timeline from."""
     from profilerkit import api
     from profilerkit.diagnosis.cost import with_cost
 

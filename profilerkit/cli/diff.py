@@ -109,7 +109,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _read(
     places: "Sequence[str | Path]", arguments: argparse.Namespace, console: Console
 ) -> "tuple[list[Report], Identity]":
-    """The reports of the places, and the names in them that are not shown."""
     from profilerkit import api
     from profilerkit.rundir.places import identity_of
 

@@ -64,7 +64,6 @@ def _dependencies() -> Check:
 
 
 def _plugins() -> Check:
-    """What other packages add to every analysis: their code is run."""
     from profilerkit.formats.registry import ENTRY_POINTS
     from profilerkit.plugins import RENDERER_GROUP, RULE_GROUP
 
@@ -98,7 +97,6 @@ def _torch() -> Iterator[Check]:
 
 
 def _tracing(torch: Any) -> Check:
-    """Whether torch's profiler records, on a device by running one kernel under it."""
     if not torch.profiler.kineto_available():
         fix = "install a torch build with Kineto, such as the official wheels"
         return Check("tracing", "warn", "torch was built without Kineto: no deep tier", fix)

@@ -38,7 +38,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _find(word: str) -> tuple[str, ...]:
-    """Return the page of that name, else the pages with that word in a heading."""
     if word in TOPICS:
         return (word,)
     heading = re.compile(rf"^#+ .*\b{re.escape(word)}", re.IGNORECASE | re.MULTILINE)

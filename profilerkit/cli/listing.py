@@ -125,7 +125,6 @@ def _saving(of: "Saving") -> dict[str, float | str]:
 
 
 def _table(rows: Sequence[Row], now_ns: int, width: int) -> str:
-    """One line for each run, and one below it: what to change, or why there is nothing to change."""
     cells = [_HEAD, *(_cells(row, now_ns) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
     below = ["", *(row.error or row.fix or row.headline for row in rows)]

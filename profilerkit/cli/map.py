@@ -134,7 +134,6 @@ def _tell_room(tasks: "Sequence[Task]", workers: int, room: float, console: Cons
 
 
 def _shown(results: "Iterable[Done]", count: int, console: Console) -> "Iterator[Done]":
-    """The results as they come, and on a terminal how far it is."""
     with Progress(console) as progress:
         progress.begin(f"summarising {count:,} traces")
         for number, done in enumerate(results):
@@ -170,7 +169,6 @@ def _text_bytes(trace: "Path | RemoteFile") -> int:
 
 
 def _traces(places: Sequence[str | Path]) -> "list[Path | RemoteFile]":
-    """The traces that are named, and those in the directories that are, at any depth; sorted, each once."""
     from profilerkit.formats.directories import traces_below, traces_named
     from profilerkit.formats.remote import is_remote, listed, shown
 

@@ -237,7 +237,6 @@ def opening(page: str) -> str:
 
 
 def _check_target(target: str, formats: Sequence[str]) -> None:
-    """Raise for a name that says something else than what would be written there."""
     if Path(target).is_dir():
         return
     if target.endswith(os.sep):
@@ -273,7 +272,6 @@ def _default_formats(first: Path, target: str | None) -> tuple[str, ...]:
 
 
 def _stem(first: Path, target: str | None, beside: Path | None, *, rerender: bool) -> Path:
-    """The path of the reports without the ending of the format."""
     if target is not None and not Path(target).is_dir():
         named = Path(target)
         return named.with_suffix("") if named.suffix.lower() in SUFFIXES.values() else named

@@ -106,15 +106,12 @@ def at_hand(places: Sequence[str | Path], console: Console) -> Iterator["Copies"
 
 
 class _StandardInput:
-    """Standard input as a file system of one file."""
-
     def open(self, _path: str, _mode: str) -> AbstractContextManager[BinaryIO]:
         """Return the stream. It stays open: it is not ours."""
         return nullcontext(sys.stdin.buffer)
 
 
 def _standard_input() -> "RemoteFile":
-    """Return what is piped in, as a file to be fetched. Raises ``UsageError`` where nothing is."""
     from profilerkit.formats.remote import RemoteFile
 
     if sys.stdin is None or sys.stdin.isatty():

@@ -184,7 +184,6 @@ def _ending(live: "Live", report: "Report | None") -> str:
 
 
 def _follow(watched: "_Watched", console: Console) -> str:
-    """Show the run until it is over, or taken to be gone; return how it ended."""
     from profilerkit.report import live as words
 
     screen = Screen(console) if console.live else None
@@ -226,8 +225,6 @@ def _follow(watched: "_Watched", console: Console) -> str:
 
 
 class _Watched:
-    """One run, what is known of it, and when it is judged again."""
-
     def __init__(self, place: Path, settings: "Settings", arguments: argparse.Namespace) -> None:
         from profilerkit.rundir.follow import FollowedRun
 

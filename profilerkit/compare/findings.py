@@ -170,7 +170,6 @@ def _matters(finding: Finding, most: float) -> bool:
 
 
 def _noted(fix: AppliedFix, note: str) -> AppliedFix:
-    """The fix and why it is not judged; what was known of itself goes first."""
     return fix if fix.note else revise(fix, note=note)
 
 

@@ -191,7 +191,6 @@ def _notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepCh
 
 
 def _queued(step: StepChange, sides: tuple[Side, Side], *, on_device: bool) -> Iterator[str]:
-    """What the training thread waited for a processor, and what was done about it."""
     first, second = (format_ratio(side.queued_ratio or 0.0) for side in sides)
     others = f"Other programs had the training thread's processor for {first} of the time before and {second} after"
     if step.is_taken_out:

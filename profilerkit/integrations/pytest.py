@@ -56,7 +56,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _limits(item: pytest.Item) -> "list[Limit]":
-    """Return the budgets: of the closest marker first, then those of the project."""
     from profilerkit.compare.gates import parse_budget
     from profilerkit.config import load_settings
     from profilerkit.errors import UsageError
@@ -73,7 +72,6 @@ def _limits(item: pytest.Item) -> "list[Limit]":
 
 
 def _judge(limits: "list[Limit]", prof: "Profile") -> None:
-    """Fail the test for every budget that is exceeded, or that could not be judged."""
     from profilerkit.compare.gates import judge_budget
 
     if not limits:
@@ -87,7 +85,6 @@ def _judge(limits: "list[Limit]", prof: "Profile") -> None:
 
 
 def _failure(gates: "list[Gate]", report: "Report", directory: Path | None) -> str:
-    """Return what is over its budget, what bounds the test, and what to change first."""
     from profilerkit.model.finding import with_fixes
     from profilerkit.units import format_gain
 

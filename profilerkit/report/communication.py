@@ -358,7 +358,6 @@ def _members(row: GroupRow) -> str:
 
 
 def _outliers(crowd: Crowd) -> Table:
-    """The ranks of the culprits, and the median rank last; a column that nobody has is left out and named."""
     told = [(inert(row.name, 60), row.condition) for row in crowd.outliers]
     told += [(f"Median of {plural(crowd.conditions, 'rank')}", crowd.typical)]
     known = [entry for entry in _CONDITION if any(_value(condition, entry[0]) is not None for _, condition in told)]

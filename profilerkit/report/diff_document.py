@@ -132,7 +132,6 @@ def _part_ns(time_ns: int | None) -> str:
 
 
 def _part_shares(part: PartChange) -> str:
-    """Of the step on both sides; of one where the other is not measured, which its time says already."""
     told = {"before": part.before_share, "after": part.after_share}
     known = {side: share_text(share) for side, share in told.items() if share is not None}
     if len(known) == len(told):

@@ -96,7 +96,6 @@ def embedded_json(value: Any) -> str:
 
 
 def _scripts(page: Document) -> tuple["Markup", list[str]]:
-    """The page's script elements, and their hashes for its policy."""
     from markupsafe import Markup
 
     figures = [block for one in page.sections for block in one.blocks if isinstance(block, Figure)]
@@ -180,7 +179,6 @@ def render(record: Report | Diff | Trial, events: Sequence[StepEvents] = ()) -> 
 
 
 def _with_download(report: Report, made: Document) -> str:
-    """The page with the JSON of the report in it."""
     from markupsafe import Markup
 
     text = report_json.render(report).encode("utf-8")

@@ -75,7 +75,6 @@ def bar(block: b.Bar, *, is_small: bool = False) -> Markup:
 
 
 def _shown(segment: b.Segment, ratio: float, share: str) -> Markup:
-    """What is read on a piece of a bar: of one beside the whole its name comes before its time."""
     is_named = ratio >= (_NAMED_BESIDE if segment.beside else _NAMED)
     number = share if ratio >= _NUMBERED else ""
     if segment.beside:
@@ -84,7 +83,6 @@ def _shown(segment: b.Segment, ratio: float, share: str) -> Markup:
 
 
 def _names(block: b.Bar) -> Markup:
-    """The pieces of a bar by name, for screens on which they are too narrow for their names."""
     rows = (
         Markup('<li><span class="swatch {}"></span>{}</li>').format(
             "beside" if segment.beside else segment.family, segment_text(segment)
@@ -222,7 +220,6 @@ def _label(label: b.Label) -> Markup:
 
 
 def _figure(figure: b.Figure) -> Markup:
-    """The element that the figure's script fills, and its static twin."""
     static = block(figure.static) if figure.static else ""
     return Markup(
         '<figure><p class="figure-title">{}</p><div id="{}" class="plot" hidden></div></figure>'

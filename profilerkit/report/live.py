@@ -92,7 +92,6 @@ def line(live: Live, report: Report | None, *, ascii_only: bool = False) -> str:
 
 
 def _state(out: Page, name: str, live: Live, report: Report | None) -> None:
-    """Whose page it is, whether it runs, and what ended it."""
     world = live.world_size or len(live.ranks)
     ranks = plural(world, "rank") if len(live.ranks) >= world else f"{len(live.ranks)} of {plural(world, 'rank')}"
     silent_ns = live.silent_ns or 0 if _is_silent(live) else 0
@@ -121,12 +120,10 @@ def _quiet(live: Live) -> str:
 
 
 def _is_silent(live: Live) -> bool:
-    """Whether nothing was heard for so long of a job that cannot be asked that it may be gone."""
     return live.silent_ns is not None and live.silent_ns >= SILENT_NS
 
 
 def _age(live: Live, before: str) -> str:
-    """How old the verdict is, behind ``before``; empty for one of now."""
     if live.verdict_age_ns is None or live.verdict_age_ns < _LEAST_AGE_NS:
         return ""
     return f"{before} {_long(live.verdict_age_ns)} ago"
@@ -137,12 +134,10 @@ def _long(time_ns: int) -> str:
 
 
 def _judged(report: Report | None) -> Report | None:
-    """The report, where enough steps were judged for a verdict."""
     return report if report is not None and report.steps.steady >= FEWEST_JUDGED else None
 
 
 def _sure(report: Report) -> str:
-    """The detail of the verdict and how sure it is."""
     verdict = report.verdict
     rank = "" if verdict.rank is None else f"rank {verdict.rank}"
     detail = " on ".join(piece for piece in (kind_words(verdict.detail), rank) if piece)
@@ -150,7 +145,6 @@ def _sure(report: Report) -> str:
 
 
 def _verdict(out: Page, name: str, live: Live, report: Report | None) -> None:
-    """What bounds the job so far, how sure that is, and what it rests on."""
     if report is None or _judged(report) is None:
         judged = report.steps.steady if report is not None else 0
         word = "◇ NO VERDICT" if live.is_over else "◇ NO VERDICT YET"
@@ -252,8 +246,6 @@ def _input_wait(live: Live) -> Iterator[str]:
 
 
 def _device(devices: Sequence[LiveDevice]) -> list[str]:
-    """The latest readings; of several devices the least and the most."""
-
     def field(name: str) -> list[float]:
         return [value for device in devices if (value := getattr(device, name)) is not None]
 
@@ -271,7 +263,6 @@ def _device(devices: Sequence[LiveDevice]) -> list[str]:
 
 
 def _host(ranks: Sequence[LiveRank]) -> list[str]:
-    """The latest readings: of each host once, and of the ranks' own threads and memory."""
     known = [(rank.host, rank.hosted) for rank in ranks if rank.hosted is not None]
     hosts = list(dict(known).values())
     own = [hosted for _, hosted in known]

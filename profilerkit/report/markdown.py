@@ -113,7 +113,6 @@ def _first(first: b.First) -> list[str]:
 
 
 def _bar(bar: b.Bar) -> str:
-    """A bar of twenty characters, full up to the end of its first piece."""
     filled = round(bar.segments[0].ratio * _BAR_CELLS) if bar.segments else 0
     return "█" * filled + "░" * (_BAR_CELLS - filled)
 
@@ -123,7 +122,6 @@ def _size(lines: Sequence[str]) -> int:
 
 
 def _whole(lines: list[str], sections: Sequence[b.Section]) -> str:
-    """The lines, and each section that still fits, folded."""
     for one in sections:
         body = [line for block in one.blocks for line in _block(block)]
         title = plain(" · ".join(piece for piece in (one.title, one.summary) if piece))

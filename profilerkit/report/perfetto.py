@@ -143,7 +143,6 @@ def _write_rank(out: _Writer, name: str, trace: TraceFacts) -> None:
 
 
 def _columns(trace: TraceFacts) -> TraceColumns:
-    """The events that the facts were made from, on the same clock."""
     parts = by_process(read_pooled(trace.meta))
     mine = next((part for part in parts if part.meta.process == trace.meta.process), parts[0])
     columns = distinct(mine)

@@ -226,7 +226,6 @@ class _Mask:
 
 
 def _head(message: str) -> tuple[str, str]:
-    """The class of an exception, or the call of an exit, and what it says."""
     head, *rest = re.split(r":\s|\n", message, maxsplit=1)
     return head, "".join(rest)
 
@@ -261,7 +260,6 @@ def _host_pattern(host: str) -> re.Pattern[str]:
 
 
 def _with_short_names(hosts: Iterable[str]) -> list[str]:
-    """The names with and without their domain, longest first."""
     every = {name for host in hosts for name in (host, host.partition(".")[0]) if not _ANY_MACHINE.fullmatch(name)}
     return sorted(every, key=lambda name: (-len(name), name))
 

@@ -306,7 +306,6 @@ def _finding(page: Page, found: b.Finding, also: str = "") -> None:
 
 
 def _table(page: Page, table: b.Table, limit: int) -> None:
-    """A table, or in few columns each row as a sentence."""
     if table.title:
         page.line((table.title, "bold"))
     rows = [
@@ -374,7 +373,6 @@ def render_evidence(
 
 
 def _events_table(page: Page, table: RawEvents) -> None:
-    """The rows of one file; a column that none of them fills is left out."""
     shown, count = len(table.rows), format_count(table.count)
     which = {"longest": f"the {shown} longest of {count}", "even": f"{shown} of {count}, at an even distance"}
     title = f"{inert(table.what)}, from {inert(table.origin)}: "

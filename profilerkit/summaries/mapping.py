@@ -33,8 +33,6 @@ def usable_workers(wanted: int | None) -> int:
 
 
 class _Inline(Executor):
-    """Runs what it is given at once, here; what that raises is raised here."""
-
     def submit(self, fn: Callable[..., _R], /, *args: Any, **kwargs: Any) -> "Future[_R]":
         future: Future[_R] = Future()
         future.set_result(fn(*args, **kwargs))
@@ -241,7 +239,6 @@ def _fits(task: Task, running: Sequence[Task], room_bytes: float) -> bool:
 
 
 def _submit(executor: Executor, task: Task, running: dict["Future[str]", Task]) -> bool:
-    """Whether the executor takes another task; one whose worker died does not."""
     try:
         running[executor.submit(run, task)] = task
     except BrokenExecutor:

@@ -114,7 +114,6 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
 
 
 def _details(summary: Summary, lost: list[str]) -> TraceFacts:
-    """Everything that was kept of a rank, else what it is compared by, which is then said in ``lost``."""
     try:
         return summary.details()
     except UnreadableInputError as error:

@@ -110,7 +110,6 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 def _have_room(ticks: Sequence[Tick]) -> bool:
-    """Whether no label below a narrow box touches the next."""
     starts = [tick.at / 100 * _CHARACTERS - tick.before * len(tick.label) for tick in ticks]
     ends = [start + len(tick.label) for start, tick in zip(starts, ticks, strict=True)]
     return all(end + _APART <= start for end, start in zip(ends, starts[1:], strict=False))

@@ -277,7 +277,6 @@ def _scale(sampled: Sampled, kind: _Kind) -> Scale:
 
 
 def _where(span: _Span, x: Scale, across: Sequence[Lane]) -> Iterator[Shape]:
-    """The steady window behind all strips, and lines at the start of the first step and at the end of the last."""
     if span.steady:
         low, high = span.steady
         yield Shape("rule pale", "area", rectangle(x.at(low), 0.0, x.at(high), 100.0), "Steady window")
@@ -350,7 +349,6 @@ def _judged(shown: dict[str, Sampled], span: _Span) -> Iterator[str]:
 
 
 def _table(shown: dict[str, Sampled], said: Callable[[float], str] = _seconds, across: str = "Time") -> Table:
-    """The points at an even distance; signals that were read at other moments stand beside the closest."""
     times = [at_ns for at_ns, _ in max(shown.values(), key=lambda sampled: len(sampled.points)).points]
     every = -(-len(times) // _TABLE_ROWS)
     rows = tuple(

@@ -138,7 +138,6 @@ def _caption(report: Report, timeline: Timeline) -> str:
 
 
 def _slow(slow: SlowSteps | None, *, thinned: bool) -> Iterator[str]:
-    """What slow steps take more, and the part that grew in them."""
     if slow is None:
         return
     of_all = " of all" if thinned else ""
@@ -153,7 +152,6 @@ def _slow(slow: SlowSteps | None, *, thinned: bool) -> Iterator[str]:
 
 
 def _warmup(report: Report) -> Iterator[str]:
-    """What the steps before the window cost beyond usual ones, where that is more than one of those."""
     times, warmup = report.steps.time_ns, report.steps.warmup
     if times is None or warmup is None or warmup.excess_ns <= times.median:
         return
@@ -364,7 +362,6 @@ def _bins(waits: _Waits) -> _Bins:
 
 
 def _histogram(colour: str, counts: Sequence[int], lane: Lane, middle: float) -> tuple[Shape, Shape]:
-    """The bars of one lane, and a line at the median."""
     width, most = 100.0 / len(counts), max(counts)
     bars = "".join(
         lane.bar(width * place, width * (place + 1 - _GAP), max(_LEAST_PERCENT, 100.0 * count / most))
@@ -391,7 +388,6 @@ def _wait_title(report: Report, waits: _Waits) -> str:
 
 
 def _pace(report: Report, waits: _Waits) -> str:
-    """What the wait has to be seen beside: how fast data is made, and the rest of the step."""
     rest, workers, loader = median(waits.rest_ns), report.workers, report.run.loader
     if workers is not None and workers.count > 0:
         made = format_ns(workers.pace_ns)

@@ -86,7 +86,6 @@ def _size_axis(scale: Scale) -> Axis:
 
 
 def _points(rows: Sequence[Collective], places: Sequence[tuple[float, float]]) -> list[Shape]:
-    """A point for each row, the one with most time on top."""
     pairs = reversed(list(zip(rows, places, strict=True)))
     return [Shape(_colour(row), "point", point(*place), _words(row)) for row, place in pairs]
 
@@ -112,7 +111,6 @@ def _legend(rows: Sequence[Collective]) -> tuple[tuple[str, str], ...]:
 
 
 def _title(rows: Sequence[Collective], *, are_all: bool) -> str:
-    """Where most of the time goes, and how fast it is there; ``are_all`` when there are none beside ``rows``."""
     most = rows[0]
     least = "at least " if most.bandwidth_is_bound else ""
     reached = (
@@ -188,7 +186,6 @@ def _bandwidth(row: Collective) -> str:
 
 
 def _cells(row: Collective) -> dict[str, str]:
-    """What is known of a collective by column."""
     recorded = "not recorded"
     return {
         "Collective": inert(row.name),

@@ -129,7 +129,6 @@ def _codes(report: Report, names: tuple[str, ...]) -> set[str]:
 
 
 def _bar(report: Report) -> Bar:
-    """The step by family; the family that bounds it first."""
     bar = bar_of(report.breakdown, caption=bar_caption(report))
     first = BOUND_FAMILY.get(report.verdict.bound)
     segments = sorted(bar.segments, key=lambda piece: (piece.beside, piece.family != first, -piece.ratio))
@@ -150,7 +149,6 @@ def _about(report: Report) -> str:
 
 
 def _machine(report: Report) -> list[str]:
-    """That the host is busy with something else, where it is."""
     found = next((finding for outcome, finding in in_order(report.outcomes) if outcome.name == _BUSY_HOST), None)
     share = taken_share(report.breakdown)
     if found is not None and report.verdict.detail != "contention":
@@ -188,8 +186,6 @@ def limits_of(report: Report) -> tuple[str, ...]:
 
 
 def _suppressed(report: Report) -> list[str]:
-    """What was found and set aside, with the reason that was given, largest expected saving first."""
-
     def expected(outcome: Outcome) -> float:
         return max((found.saving.expected for found in outcome.suppressed if found.saving), default=0.0)
 

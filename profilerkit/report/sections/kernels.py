@@ -31,7 +31,6 @@ def section(report: Report) -> Section | None:
 
 
 def _compute_facts(report: Report) -> tuple[Fact, ...]:
-    """What is known of all compute kernels together, and of the copies over the host link."""
     facts = _against_peaks(report.compute, cpu=report.trust.mode == "cpu") if report.compute else []
     return (*facts, *map(_copy_fact, report.copies))
 
@@ -89,7 +88,6 @@ def _copy_fact(copy: HostCopy) -> Fact:
 
 
 def _kernel_table(report: Report) -> Table | None:
-    """The kernels that took most time; ``None`` without any. Columns that nothing is known for are left out."""
     if not report.kernels:
         return None
     top = sorted(report.kernels, key=lambda kernel: -kernel.total_ns)[:_TOP_ROWS]
@@ -190,7 +188,6 @@ def roofline_chart(report: Report) -> Chart | None:
 
 
 def _priced(report: Report) -> list[Kernel]:
-    """Kernels whose calls have a price and a roof, most time first."""
     known = [
         kernel
         for kernel in report.kernels
@@ -220,7 +217,6 @@ def _roofline_rate(kernel: Kernel) -> float:
 
 
 def _roof_lines(roofs: dict[str, float], memory: float, x: Scale, y: Scale) -> list[Shape]:
-    """The memory's roof up to the highest ridge, and a level one for each type."""
     top = max(roofs.values())
     left = max(x.low, y.low / memory)
     lines = [Shape("mark", "line", polyline([_at(left, left * memory, x, y), _at(top / memory, top, x, y)]))]
@@ -251,7 +247,6 @@ def _colour(kernel: Kernel) -> str:
 
 
 def _points(kernels: Sequence[Kernel], places: Sequence[tuple[float, float]]) -> list[Shape]:
-    """A point for each kernel, the one with most time on top."""
     pairs = reversed(list(zip(kernels, places, strict=True)))
     return [Shape(_colour(kernel), "point", point(*place), inert(kernel.name, _NAME)) for kernel, place in pairs]
 

@@ -87,7 +87,6 @@ def used_ratio(memory: Memory) -> float | None:
 
 
 def _peak(memory: Memory) -> int | None:
-    """The largest memory known of the device."""
     own = memory.peak_reserved_bytes or memory.peak_allocated_bytes if memory.place == "device" else None
     return own if own is not None else memory.peak_device_used_bytes
 
@@ -250,7 +249,6 @@ def section(report: Report) -> Section | None:
 
 
 def _chart(memory: Memory, columns: Columns) -> Chart:
-    """The peak of each step as a column; what is reserved beyond it is pale."""
     wide = 100.0 / max(len(columns.rows), LEAST_COLUMNS)
     paths = {"memory": "", "memory pale": ""}
     for number, row in enumerate(columns.rows):

@@ -57,7 +57,6 @@ def _row(rank: Rank, report: Report) -> tuple[Cell, ...]:
 
 
 def _caption(report: Report) -> str:
-    """How far the ranks differ, and how many are missing."""
     times = [rank.step_ns for rank in report.ranks if rank.step_ns is not None]
     pieces = []
     if times:
@@ -284,7 +283,6 @@ def _longest_title(steps: RankSteps, rows: Sequence[_Row], levels: Sequence[Sequ
 
 
 def _longest(rows: Sequence[_Row]) -> _Row:
-    """The row with the largest mean of those of which any cell is known."""
     return max((row for row in rows if row.known), key=lambda row: row.mean_ns)
 
 

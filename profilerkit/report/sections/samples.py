@@ -152,7 +152,6 @@ def _row(text: str, series: Series, *, many: bool, trends: bool) -> tuple[str, .
 
 
 def _trend(series: Series) -> str:
-    """How fast it grew or shrank over the run; empty where that was not asked."""
     if series.slope_per_s is None:
         return ""
     sign = "+" if series.slope_per_s > 0 else ""
@@ -251,7 +250,6 @@ def _snapshots(snapshots: Sequence[MemorySnapshot]) -> Table | None:
 
 
 def _name(one: MemorySnapshot, among: Sequence[MemorySnapshot]) -> str:
-    """The file, with the device where the file has several."""
     several = sum(other.origin == one.origin for other in among) > 1
     return f"{inert(one.origin, 40)}{f' cuda:{one.device}' if several else ''}"
 
@@ -263,7 +261,6 @@ def _peak(one: MemorySnapshot) -> str:
 
 
 def _live(one: MemorySnapshot) -> Table:
-    """Who asked for what was in use at the peak, without a history at the snapshot."""
     total = one.in_use_bytes if one.peak_bytes is None else one.peak_bytes
     rows = tuple(
         (

@@ -227,7 +227,6 @@ def _staircase(heights: list[float], top: float, base: float) -> str:
 
 
 def _labelled(found: MedianStep, scale: Scale) -> list[Gap]:
-    """The longest gaps of which a label has room, also on a phone."""
     chosen: list[Gap] = []
     taken: list[tuple[float, float]] = []
     for gap in found.gaps:
@@ -275,7 +274,6 @@ def _title(found: MedianStep) -> str:
 
 
 def _largest(found: MedianStep) -> list[tuple[str, int]]:
-    """The parts that hold most of the idle time, largest first."""
     return sorted(found.causes.items(), key=lambda cause: -cause[1])[:_MOST_CAUSES]
 
 

@@ -57,13 +57,11 @@ def _rules(report: Report) -> Table:
 
 
 def _hint(outcome: Outcome) -> str:
-    """How to record what a rule lacks, or what a suppressed one found."""
     found = (f"{one.title}{f', saves {saving_range(one.saving)}' if one.saving else ''}" for one in outcome.suppressed)
     return inert(outcome.hint or (f"Found: {'; '.join(found)}." if outcome.suppressed else ""), SENTENCE_LIMIT)
 
 
 def _trust_facts(report: Report) -> tuple[Fact, ...]:
-    """How the recording was made and what it cost."""
     steps, trust = report.steps, report.trust
     if trust.mode == "logs":
         return (Fact("Recording", _MODES[trust.mode]),)
@@ -120,7 +118,6 @@ def _other_cost(cost: CaptureCost | None) -> tuple[Fact, ...]:
 
 
 def _warmup(report: Report) -> tuple[Fact, ...]:
-    """What the first steps cost, beside the window that is judged."""
     warmup = report.steps.warmup
     if warmup is None:
         return ()
@@ -132,7 +129,6 @@ def _warmup(report: Report) -> tuple[Fact, ...]:
 
 
 def _spread(report: Report) -> tuple[Fact, ...]:
-    """How much the steady steps differ; empty for a single one."""
     times = report.steps.time_ns
     if times is None or times.cv_ratio is None:
         return ()
@@ -182,7 +178,6 @@ def this_run(report: Report) -> Section | None:
 
 
 def _run_facts(report: Report) -> tuple[Fact, ...]:
-    """What was run and read; facts that are not known are left out."""
     run = report.run
     read = [format_count(rank) for rank in run.ranks]
     shown = "" if not read else f"rank{'' if len(read) == 1 else 's'} {', '.join(read[:16])}"

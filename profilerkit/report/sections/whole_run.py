@@ -88,7 +88,6 @@ def _largest(stages: dict[Stage, list[LedgerEntry]], least: float) -> list[tuple
 
 
 def _title(ledger: Ledger, stages: dict[Stage, list[LedgerEntry]]) -> str:
-    """The finding in words: what most of the run was."""
     wall, steps = _time(ledger.wall_ns), share_text(_share(stages.get("steps", ())))
     largest = _largest(stages, _NOTED_SHARE) or _largest(stages, 0.0)[:1]
     others = listed([f"{_STAGES[stage][1].lower()} {share_text(share)}" for stage, share in largest])
@@ -186,7 +185,6 @@ def lost_time(report: Report) -> Section | None:
 
 
 def _hours_unit(cost: Cost) -> tuple[str, float]:
-    """What hours are told in, and how many of it one hour has."""
     name, factor = next((name, factor) for least, name, factor in _UNITS if cost.hours >= least)
     return f"{cost.unit}-{name}", factor
 
@@ -206,7 +204,6 @@ def _money(value: float) -> str:
 
 
 def _lost_title(cost: Cost) -> str:
-    """The finding in words: how much the training lost, of what, and what that costs."""
     unit, factor = _hours_unit(cost)
     hours = sum(row.hours for row in cost.lost_in_training)
     of = f"{_amount(cost.hours * factor)} {unit}" + ("" if cost.scope == "run" else " of 1,000 steps")
@@ -215,7 +212,6 @@ def _lost_title(cost: Cost) -> str:
 
 
 def _caption(cost: Cost) -> str:
-    """Whose hours are counted, at which price, what start-up took beside them, and what was not recorded."""
     whole = (
         "The whole recorded run"
         if cost.scope == "run"
@@ -233,7 +229,6 @@ def _caption(cost: Cost) -> str:
 
 
 def _start_up(cost: Cost) -> list[str]:
-    """What went before the first step, which no fix of a step gives back; nothing where it was not recorded."""
     hours = sum(row.hours for row in cost.start_up)
     if not hours:
         return []
@@ -244,7 +239,6 @@ def _start_up(cost: Cost) -> list[str]:
 
 
 def _label(row: LostTime) -> str:
-    """The words for a cause; what lies outside of the steps begins with the stage of the run."""
     if row.inside:
         return part_label(row.cause)
     known = ENTRIES.get(row.cause)
@@ -252,7 +246,6 @@ def _label(row: LostTime) -> str:
 
 
 def _lost(cost: Cost) -> Table | None:
-    """What the training lost by cause, largest first."""
     lost = cost.lost_in_training
     shown = [row for row in lost if row.share >= _LEAST_SHARE][:_ROWS]
     if not shown:
@@ -276,7 +269,6 @@ def _lost(cost: Cost) -> Table | None:
 
 
 def _fixes(cost: Cost) -> Table | None:
-    """What each finding would give back."""
     if not cost.fixes:
         return None
     unit, factor = _hours_unit(cost)
