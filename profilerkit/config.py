@@ -224,20 +224,9 @@ def _price(value: Any, where: str) -> float:
         raise ConfigError(
             f"{'--' if where == _FLAGS else ''}gpu-hour-price is not a price",
             cause=f"{where} says {value!r}, and a price is a number of 0 or more",
-            hint=f"write {_written('gpu-hour-price', '2.5', where)}",
+            hint="write a number, for example 2.5",
         )
     return price
-
-
-def _written(option: str, value: str, where: str) -> str:
-    """A setting as it is written where a wrong one stands: a flag, a variable, or a line of TOML.
-
-    >>> _written("fail-on", "high", "the command line"), _written("fail-on", "high", "PROFILERKIT_FAIL_ON")
-    ('--fail-on high', 'PROFILERKIT_FAIL_ON=high')
-    """
-    if where == _FLAGS:
-        return f"--{option} {value}"
-    return f"{where}={value}" if where.startswith(_VARIABLE) else f"{option} = {value}"
 
 
 def _rule_options(value: Any, where: str) -> dict[str, Options]:

@@ -1,7 +1,6 @@
 """``profilerkit check``: a run against its budgets, for continuous integration."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from profilerkit.model.diff import Gate
     from profilerkit.model.report import Report
     from profilerkit.report.ci import Alert
 
@@ -62,23 +60,23 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     limits = [parse_budget(name, value) for name, value in budgets.items()]
     documents = results.plan(arguments.formats, arguments.output, "check", _FORMATS, [arguments.path])
     from profilerkit import api
+    from profilerkit.report import markdown, terminal
 
     results.tell_saved([arguments.path], settings, console)
     report = shown_report(api.read_report(arguments.path, settings), [arguments.path], arguments)
     gates = [judge_budget(limit, report) for limit in limits]
 
-    def rendered(name: str) -> str:
-        return render(report, gates, name, arguments.location)
-
-    if results.publish(documents, rendered, console):
-        results.tell_gates(gates, console)
-    elif not console.quiet:
-        from profilerkit.report import terminal
-
+    def printed() -> str:
         shown = terminal.render_gates(gates, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
-        console.out(f"{report.verdict.bound}: {report.verdict.headline}\n\n{shown}")
-    results.tell_github(arguments, lambda: rendered("md"), gates, alerts_of(report), console)
-    return results.exit_code(gates, strict=arguments.strict, judged=True)
+        return f"{report.verdict.bound}: {report.verdict.headline}\n\n{shown}"
+
+    texts = {
+        "": printed,
+        "text": lambda: terminal.render_gates(gates),
+        "md": lambda: markdown.render_gates(report.run.name, report.verdict.headline, gates),
+    }
+    name, version = report.run.name, report.run.profilerkit_version
+    return results.conclude(arguments, documents, gates, alerts_of(report), texts, console, name=name, version=version)
 
 
 def _budget(text: str) -> tuple[str, str]:
@@ -88,19 +86,6 @@ def _budget(text: str) -> tuple[str, str]:
             f"{text!r} is not a budget", cause="a budget is NAME=LIMIT", hint="write --budget step_time=200ms"
         )
     return name.strip(), value.strip()
-
-
-def render(report: "Report", gates: "Sequence[Gate]", format_name: str, location: str) -> str:
-    """The gates in one of the formats."""
-    from profilerkit.report import ci, markdown, terminal
-
-    if format_name == "md":
-        return markdown.render_gates(report.run.name, report.verdict.headline, gates)
-    if format_name == "junit":
-        return ci.junit(report.run.name, gates)
-    if format_name == "sarif":
-        return ci.sarif(gates, alerts_of(report), version=report.run.profilerkit_version, location=location)
-    return terminal.render_gates(gates)
 
 
 def alerts_of(report: "Report") -> "list[Alert]":

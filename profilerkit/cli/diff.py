@@ -92,18 +92,29 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     diff = api.diff(before, after, fail_if=arguments.fail_if, also_before=read[2:also], also_after=read[also:])
     if not arguments.no_redact:
         diff = as_diff(redacted_diff(diff, names))
-    to_standard_output = results.publish(documents, lambda name: render(diff, name, arguments.location), console)
     alerts = alerts_of(diff)
     if not diff.gates and not alerts and any(document.format == "sarif" for document in documents):
         console.note(
             "sarif is empty: nothing is new or worse, and no gate was given, for example --fail-if step_time:+5%"
         )
-    if to_standard_output:
-        results.tell_gates(diff.gates, console)
-    elif not console.quiet:
-        console.out(terminal.render(diff, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
-    results.tell_github(arguments, lambda: diff.to_markdown(redact=False), diff.gates, alerts, console)
-    return results.exit_code(diff.gates, strict=arguments.strict, judged=diff.verdict != "not comparable")
+    texts = {
+        "": lambda: terminal.render(diff, width=console.width, colour=console.colour, ascii_only=console.ascii_only),
+        "text": lambda: terminal.render(diff),
+        "html": lambda: diff.to_html(redact=False),
+        "md": lambda: diff.to_markdown(redact=False),
+        "json": lambda: diff.to_json(redact=False),
+    }
+    return results.conclude(
+        arguments,
+        documents,
+        diff.gates,
+        alerts,
+        texts,
+        console,
+        name=f"{diff.before.name} to {diff.after.name}",
+        version=diff.profilerkit_version,
+        judged=diff.verdict != "not comparable",
+    )
 
 
 def _read(
@@ -117,23 +128,6 @@ def _read(
         results.tell_saved(copies.paths, settings, console, copies.words)
         told = [copies.told(api.read_report(path, settings), path) for path in copies.paths]
         return told, identity_of(copies.paths)
-
-
-def render(diff: "Diff", format_name: str, location: str) -> str:
-    """The comparison in one of the formats; it was redacted before."""
-    from profilerkit.report import ci, terminal
-
-    if format_name == "html":
-        return diff.to_html(redact=False)
-    if format_name == "md":
-        return diff.to_markdown(redact=False)
-    if format_name == "json":
-        return diff.to_json(redact=False)
-    if format_name == "junit":
-        return ci.junit(f"{diff.before.name} to {diff.after.name}", diff.gates)
-    if format_name == "sarif":
-        return ci.sarif(diff.gates, alerts_of(diff), version=diff.profilerkit_version, location=location)
-    return terminal.render(diff)
 
 
 def alerts_of(diff: "Diff") -> "list[Alert]":

@@ -97,50 +97,51 @@ def plan(
     return (Output(chosen[0], Path(target)),)
 
 
-def publish(outputs: Sequence[Output], render: Callable[[str], str], console: Console) -> bool:
-    """Write each document; whether one of them went to standard output."""
-    written = write_all(((output.path, render(output.format)) for output in outputs), console)
-    if written:
-        console.note(f"wrote {' and '.join(written)}")
-    return any(output.path is None for output in outputs)
-
-
-def tell_github(
+def conclude(
     arguments: argparse.Namespace,
-    markdown: Callable[[], str],
+    documents: Iterable[Output],
     gates: "Sequence[Gate]",
     alerts: "Sequence[Alert]",
+    texts: Mapping[str, Callable[[], str]],
     console: Console,
-    environment: Mapping[str, str] = os.environ,
-) -> None:
-    """Annotations, and the step's summary.
+    *,
+    name: str,
+    version: str,
+    judged: bool = True,
+) -> int:
+    """Write the documents, print what was found, tell GitHub; return the exit code.
 
-    Both only where asked for, by an option or by the variables that GitHub Actions sets.
+    ``texts`` makes the document of each format but those of gates, and under ``""`` what is printed: where a document
+    goes to standard output, the gates that did not pass are notes instead. ``name`` is what was judged, ``version``
+    that of the report, and ``judged`` whether the whole could be: otherwise ``--strict`` gives 3.
     """
-    if arguments.annotations or environment.get("GITHUB_ACTIONS") == "true":
-        from profilerkit.report.ci import annotations
+    from profilerkit.report import ci
 
-        console.commands(annotations(gates, alerts))
-    summary = arguments.summary or environment.get("GITHUB_STEP_SUMMARY")
+    every: dict[str, Callable[[], str]] = {
+        **texts,
+        "junit": lambda: ci.junit(name, gates),
+        "sarif": lambda: ci.sarif(gates, alerts, version=version, location=arguments.location),
+    }
+    made = [(output.path, every[output.format]()) for output in documents]
+    if written := write_all(made, console):
+        console.note(f"wrote {' and '.join(written)}")
+    if any(path is None for path, _ in made):
+        for gate in sorted(gates, key=lambda gate: gate.status):  # failed, then not judged
+            if gate.status != "passed":
+                console.note(f"{gate.status}: {gate.name}, {gate.limit}: {gate.reason}")
+    elif not console.quiet:
+        console.out(texts[""]())
+    # Annotations, and the step's summary: where asked for, by an option or by the variables that GitHub Actions sets.
+    if arguments.annotations or os.environ.get("GITHUB_ACTIONS") == "true":
+        console.commands(ci.annotations(gates, alerts))
+    summary = arguments.summary or os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:
             with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(markdown())
+                file.write(texts["md"]())
         except OSError as error:
             raise unwritten(summary, error, "name another file with --summary") from error
-
-
-def tell_gates(gates: "Sequence[Gate]", console: Console) -> None:
-    """The gates that did not pass as notes, for where standard output holds a document instead of them."""
-    for status in ("failed", "not judged"):
-        for gate in gates:
-            if gate.status == status:
-                console.note(f"{status}: {gate.name}, {gate.limit}: {gate.reason}")
-
-
-def exit_code(gates: "Sequence[Gate]", *, strict: bool, judged: bool) -> int:
-    """1 when a gate failed; with ``strict`` 3 when a gate, or the whole, could not be judged."""
-    statuses = {gate.status for gate in gates}
+    statuses = [gate.status for gate in gates]
     if "failed" in statuses:
         return GATE_FAILED
-    return INCONCLUSIVE if strict and ("not judged" in statuses or not judged) else DONE
+    return INCONCLUSIVE if arguments.strict and ("not judged" in statuses or not judged) else DONE

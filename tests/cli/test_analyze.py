@@ -444,7 +444,7 @@ def test_a_price_that_is_none_is_refused(trace, analysis, capsys, price):
         assert main(["analyze", "trace.json", *words]) == 2
         shown = capsys.readouterr().err
         assert "error: --gpu-hour-price is not a price" in shown
-        assert "hint:  write --gpu-hour-price 2.5" in shown
+        assert "hint:  write a number, for example 2.5" in shown
 
 
 def test_open_starts_a_browser_or_says_that_there_is_none(trace, analysis, capsys, monkeypatch):
