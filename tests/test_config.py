@@ -81,9 +81,21 @@ def test_communication_kernels_keep_their_commas_and_blanks_separate_them_in_tex
             "is not a day",
             "write until = 2026-12-31",
         ),
-        ("[tool.profilerkit]\ngpu-hour-price = -1\n", "gpu-hour-price is not a price", "write a number, for example 2.5"),
-        ("[tool.profilerkit]\ngpu-hour-price = true\n", "gpu-hour-price is not a price", "write a number, for example 2.5"),
-        ("[tool.profilerkit]\ngpu-hour-price = nan\n", "gpu-hour-price is not a price", "write a number, for example 2.5"),
+        (
+            "[tool.profilerkit]\ngpu-hour-price = -1\n",
+            "gpu-hour-price is not a price",
+            "write a number",
+        ),
+        (
+            "[tool.profilerkit]\ngpu-hour-price = true\n",
+            "gpu-hour-price is not a price",
+            "write a number",
+        ),
+        (
+            "[tool.profilerkit]\ngpu-hour-price = nan\n",
+            "gpu-hour-price is not a price",
+            "write a number",
+        ),
         ("[tool]\nprofilerkit = 3\n", "is not a table", "select"),
         ("[tool.profilerkit\n", "cannot be read", "correct the file"),
     ],
@@ -148,8 +160,8 @@ def test_a_price_may_come_from_the_environment(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "environment", "hint"),
     [
-        ({"gpu_hour_price": "-3"}, {}, "write a number, for example 2.5"),
-        ({}, {"PROFILERKIT_GPU_HOUR_PRICE": "-3"}, "write a number, for example 2.5"),
+        ({"gpu_hour_price": "-3"}, {}, "write a number"),
+        ({}, {"PROFILERKIT_GPU_HOUR_PRICE": "-3"}, "write a number"),
     ],
 )
 def test_a_wrong_price_is_answered_with_how_it_is_written_there(tmp_path, flags, environment, hint):

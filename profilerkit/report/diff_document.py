@@ -206,8 +206,7 @@ def fixes_table(diff: Diff) -> Table | None:
         )
         for fix in diff.fixes
     )
-    waited = max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= WAITED
-    is_told = waited and diff.step is not None and diff.step.timed is not None
+    is_told = _waited(diff) and diff.step is not None and diff.step.timed is not None
     measured = "Measured, as timed" if is_told else "Measured"
     columns = ("Rule", "Fix", "Predicted saving", measured, "Prediction")
     return Table("", columns, rows, text_columns=5) if rows else None
@@ -328,27 +327,21 @@ def _different(diff: Diff) -> str:
 def _numbers(diff: Diff) -> Table:
     before, after, step = diff.before, diff.after, diff.step
     rows: list[tuple[str, Cell, Cell, Cell]] = []
-    timed = ", as timed" if _is_timed(diff) else ""
+    timed = ", as timed" if _waited(diff) and step is not None and step.is_taken_out else ""
     change: Cell = "not comparable"
     if step is not None:
-        judged = step.timed or step.judged
-        change = f"{format_change(judged.expected)} ({format_change(judged.low)} to {format_change(judged.high)})"
+        change = _interval(step.timed or step.judged)
     if before.mean_ns is not None or after.mean_ns is not None:
         rows.append((f"Mean step{timed}", _ns(before.mean_ns), _ns(after.mean_ns), change))
     if step is not None and step.typical is not None and before.median_ns is not None and after.median_ns is not None:
-        typical = step.typical
-        interval = f" ({format_change(typical.low)} to {format_change(typical.high)})"
+        typical, shown = step.typical, _interval(step.typical)
         if typical.low <= 0 <= typical.high and typical.high - typical.low > _TOO_WIDE:
-            interval = ", the steps vary too much for an interval"
-        rows.append(
-            ("Median step", _ns(before.median_ns), _ns(after.median_ns), f"{format_change(typical.expected)}{interval}")
-        )
+            shown = f"{format_change(typical.expected)}, the steps vary too much for an interval"
+        rows.append(("Median step", _ns(before.median_ns), _ns(after.median_ns), shown))
     if step is not None and step.is_taken_out:
         own, quiet = "Mean step without other programs", "… and without cold caches"
         rows.append((own, _ns(step.own_before_ns), _ns(step.own_after_ns), ""))
-        judged = step.judged
-        change = f"{format_change(judged.expected)} ({format_change(judged.low)} to {format_change(judged.high)})"
-        rows.append((quiet, _ns(step.quiet_before_ns), _ns(step.quiet_after_ns), change))
+        rows.append((quiet, _ns(step.quiet_before_ns), _ns(step.quiet_after_ns), _interval(step.judged)))
     rows += [
         (label, was, now, "")
         for label, was, now in (
@@ -362,9 +355,12 @@ def _numbers(diff: Diff) -> Table:
     return Table("Intervals are at 99 % confidence.", ("Number", "Before", "After", "Change"), tuple(rows), 4)
 
 
-def _is_timed(diff: Diff) -> bool:
-    waited = max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= WAITED
-    return waited and diff.step is not None and diff.step.is_taken_out
+def _interval(change: Range) -> str:
+    return f"{format_change(change.expected)} ({format_change(change.low)} to {format_change(change.high)})"
+
+
+def _waited(diff: Diff) -> bool:
+    return max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= WAITED
 
 
 def _ns(time_ns: float | None) -> Value:

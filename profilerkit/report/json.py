@@ -1,7 +1,7 @@
 """Report to JSON text and back, and the schema that ships with the package."""
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -10,7 +10,6 @@ from profilerkit.model.diff import Diff
 from profilerkit.model.report import SCHEMA_VERSION, Report
 from profilerkit.model.trial import Trial
 
-_Record = TypeVar("_Record", Report, Trial)
 #: File in which the schema of each record ships.
 _SCHEMAS: dict[type[msgspec.Struct], str] = {
     Report: "schema.json",
@@ -55,29 +54,22 @@ def load(text: str | bytes) -> Report:
     Raises:
         UnreadableInputError: not JSON, not a report, or of another ``schema_version``.
     """
-    return _loaded(text, Report, "report", "a report.json that profilerkit wrote, or the trace itself")
-
-
-def load_trial(text: str | bytes) -> Trial:
-    """Return the trial in ``text``, which may be hostile; see ``load``."""
-    return _loaded(text, Trial, "trial", "a trial.json that profilerkit try wrote")
-
-
-def _loaded(text: str | bytes, kind: type[_Record], what: str, wanted: str) -> _Record:
     try:
         version = msgspec.json.decode(text, type=_Envelope).schema_version
         if version == SCHEMA_VERSION:
-            return msgspec.json.decode(text, type=kind)
+            return msgspec.json.decode(text, type=Report)
     except msgspec.ValidationError as error:
         raise UnreadableInputError(
-            f"this JSON is not a profilerkit {what}", cause=str(error), hint=f"pass {wanted}"
+            "this JSON is not a profilerkit report",
+            cause=str(error),
+            hint="pass a report.json that profilerkit wrote, or the trace itself",
         ) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UnreadableInputError(
-            f"the {what} cannot be read as JSON", cause=str(error), hint="the file may be truncated; write it again"
+            "the report cannot be read as JSON", cause=str(error), hint="the file may be truncated; write it again"
         ) from error
     raise UnreadableInputError(
-        f"the {what} has schema_version {version}, this profilerkit reads {SCHEMA_VERSION}",
+        f"the report has schema_version {version}, this profilerkit reads {SCHEMA_VERSION}",
         cause="another version of profilerkit wrote it",
         hint="make it again with this version, or install the version that wrote it",
     )

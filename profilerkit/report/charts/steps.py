@@ -174,19 +174,10 @@ def _table(timeline: Timeline) -> Table:
     rows = tuple(
         (
             format_count(column.index),
-            column.state + (" · slow" if column.slow else ""),
+            column.state + (" · slow" if column.slow and column.families else ""),
             column.largest or "not split",
             format_ns(column.time_ns),
-            *(format_ns(column.families[family]) if family in column.families else "0 ns" for family in used),
-            *((format_ns(column.unsplit_ns),) if rest else ()),
-        )
-        if column.families
-        else (
-            format_count(column.index),
-            column.state,
-            "not split",
-            format_ns(column.time_ns),
-            *("not split" for _ in used),
+            *(format_ns(column.families.get(family, 0)) if column.families else "not split" for family in used),
             *((format_ns(column.unsplit_ns),) if rest else ()),
         )
         for column in shown
