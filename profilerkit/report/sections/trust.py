@@ -1,9 +1,9 @@
 """What was run and recorded, and how far to trust it."""
 
+from collections.abc import Iterator
+
 from profilerkit.model.finding import Outcome, Status, in_order
 from profilerkit.model.report import Report
-from profilerkit.model.run import CaptureCost
-from profilerkit.model.step import Steps
 from profilerkit.report.blocks import Block, Fact, Facts, Heading, Section, Table, Text
 from profilerkit.report.communication import parallel_facts
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
@@ -61,91 +61,53 @@ def _hint(outcome: Outcome) -> str:
     return inert(outcome.hint or (f"Found: {'; '.join(found)}." if outcome.suppressed else ""), SENTENCE_LIMIT)
 
 
-def _trust_facts(report: Report) -> tuple[Fact, ...]:
-    steps, trust = report.steps, report.trust
+def _step_facts(report: Report) -> Iterator[Fact]:
+    steps, times, warmup = report.steps, report.steps.time_ns, report.steps.warmup
+    left = [f"{format_count(n)} {STATE_WORDS.get(why, inert(why, 40))}" for why, n in steps.dropped.items() if n]
+    note = f"left out: {', '.join(left[:8])}" if left else "none left out"
+    yield Fact("Steps judged", f"{format_count(steps.steady)} of {format_count(steps.count)}", note)
+    if warmup is not None:
+        longer = f"{format_ns(warmup.excess_ns)} longer than steady ones"
+        longer = longer if warmup.excess_ns else "no longer than the others"
+        note = f"{longer}: {inert(warmup.cause)}" if warmup.cause else longer
+        yield Fact("Warm-up", f"{plural(warmup.steps, 'step')}, {format_ns(warmup.time_ns)}", note)
+    if times is not None and times.cv_ratio is not None:
+        tail = f"99th percentile {format_ns(times.p99)}" if times.p99 is not None else "standard deviation / mean"
+        yield Fact("Steps vary by", format_ratio(times.cv_ratio), tail)
+    yield Fact("Steps marked by", inert(steps.found_by) or "nothing", "inferred" if steps.inferred else "given")
+    if steps.ahead_ns is not None:
+        later = f"a step ends {format_ns(steps.ahead_ns)} later than on the host"
+        yield Fact("Steps timed by", "the device's clock", later)
+
+
+def _trust_facts(report: Report) -> Iterator[Fact]:
+    trust, cost = report.trust, report.trust.cost
+    yield Fact("Recording", _MODES[trust.mode])
     if trust.mode == "logs":
-        return (Fact("Recording", _MODES[trust.mode]),)
-    dropped = [
-        f"{format_count(n)} {STATE_WORDS.get(inert(why, 40), inert(why, 40))}" for why, n in steps.dropped.items() if n
-    ]
-    facts = [
-        Fact("Recording", _MODES[trust.mode]),
-        Fact("Steps judged", f"{format_count(steps.steady)} of {format_count(steps.count)}", _dropped_note(dropped)),
-        *_warmup(report),
-        *_spread(report),
-        Fact("Steps marked by", inert(steps.found_by) or "nothing", "inferred" if steps.inferred else "given"),
-        *_clock(steps),
-    ]
+        return
+    yield from _step_facts(report)
     if trust.inflation_ratio is None:
-        facts.append(Fact("Profiler inflation", "not measured", "needs step times from outside the traced window"))
+        yield Fact("Profiler inflation", "not measured", "needs step times from outside the traced window")
     else:
-        facts.append(Fact("Profiler inflation", f"{trust.inflation_ratio:.2f}×", "traced / untraced step time"))
+        yield Fact("Profiler inflation", f"{trust.inflation_ratio:.2f}×", "traced / untraced step time")
+    own = f", {format_ns(cost.per_step_ns)} per step" if cost and cost.per_step_ns is not None else ""
     if trust.overhead_ratio is None:
-        facts.append(Fact("Capture overhead", "not measured"))
+        yield Fact("Capture overhead", "not measured")
     else:
-        facts.append(Fact("Capture overhead", format_ratio(trust.overhead_ratio), _per_step(trust.cost)))
-    facts += _other_cost(trust.cost)
+        yield Fact("Capture overhead", format_ratio(trust.overhead_ratio), f"estimated, of the step time{own}")
+    ends = (("start", cost.start_ns), ("end", cost.close_ns)) if cost else ()
+    if around := ", ".join(f"{format_ns(value_ns)} to {what}" for what, value_ns in ends if value_ns is not None):
+        yield Fact("Start and end of capture", around, "outside the loop")
+    if cost and cost.windows_ns is not None:
+        yield Fact("Pauses for trace windows", format_ns(cost.windows_ns), "in total; these steps are not judged")
     damage = [f"{format_count(trust.repaired)} repaired" if trust.repaired else ""]
     damage.append(f"{format_count(trust.dropped)} could not be read" if trust.dropped else "")
     damage.append("the end of a file is missing" if trust.truncated else "")
     note = listed([piece for piece in damage if piece]) or "none damaged"
-    facts.append(Fact("Events read", format_count(trust.events), note))
+    yield Fact("Events read", format_count(trust.events), note)
     calibrations = sorted({inert(f.saving.calibration) for _, f in in_order(report.outcomes) if f.saving})
     if calibrations:
-        facts.append(Fact("Saving ranges", "; ".join(calibrations)))
-    return tuple(facts)
-
-
-def _per_step(cost: CaptureCost | None) -> str:
-    own = f", {format_ns(cost.per_step_ns)} per step" if cost and cost.per_step_ns is not None else ""
-    return f"estimated, of the step time{own}"
-
-
-def _other_cost(cost: CaptureCost | None) -> tuple[Fact, ...]:
-    if cost is None:
-        return ()
-    around = [
-        f"{format_ns(value_ns)} to {what}"
-        for what, value_ns in (("start", cost.start_ns), ("end", cost.close_ns))
-        if value_ns is not None
-    ]
-    facts = [Fact("Start and end of capture", ", ".join(around), "outside the loop")] if around else []
-    if cost.windows_ns is not None:
-        facts.append(
-            Fact("Pauses for trace windows", format_ns(cost.windows_ns), "in total; these steps are not judged")
-        )
-    return tuple(facts)
-
-
-def _warmup(report: Report) -> tuple[Fact, ...]:
-    warmup = report.steps.warmup
-    if warmup is None:
-        return ()
-    longer = (
-        f"{format_ns(warmup.excess_ns)} longer than steady ones" if warmup.excess_ns else "no longer than the others"
-    )
-    note = f"{longer}: {inert(warmup.cause)}" if warmup.cause else longer
-    return (Fact("Warm-up", f"{plural(warmup.steps, 'step')}, {format_ns(warmup.time_ns)}", note),)
-
-
-def _spread(report: Report) -> tuple[Fact, ...]:
-    times = report.steps.time_ns
-    if times is None or times.cv_ratio is None:
-        return ()
-    tail = f"99th percentile {format_ns(times.p99)}" if times.p99 is not None else "standard deviation / mean"
-    return (Fact("Steps vary by", format_ratio(times.cv_ratio), tail),)
-
-
-def _clock(steps: Steps) -> tuple[Fact, ...]:
-    if steps.ahead_ns is None:
-        return ()
-    return (
-        Fact("Steps timed by", "the device's clock", f"a step ends {format_ns(steps.ahead_ns)} later than on the host"),
-    )
-
-
-def _dropped_note(dropped: list[str]) -> str:
-    return f"left out: {', '.join(dropped[:8])}" if dropped else "none left out"
+        yield Fact("Saving ranges", "; ".join(calibrations))
 
 
 def _signals(report: Report) -> Table | None:
