@@ -44,7 +44,7 @@ def compare(
     # Times of different work or hardware have no ratio that means anything.
     step = None if hindered else timed
     only_few = hindered and set(hindered) <= set(few_steps(before, after))
-    spans = span_changes(before, after) if only_few else ()
+    spans = tuple(span_changes(before, after)) if only_few else ()
     memory = memory_change(before, after)
     verdict = judgement(step, hindered, spans)
     # Snapshots have no steps to compare; of the memory they say all.
@@ -67,7 +67,7 @@ def compare(
         kernels=kernel_changes(before, after),
         findings=findings,
         fixes=applied_fixes(before, after, findings, step),
-        notes=() if only_memory else notes(before, after, sides, step, spans),
+        notes=() if only_memory else tuple(notes(before, after, sides, step, spans)),
         profilerkit_version=after.run.profilerkit_version,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )

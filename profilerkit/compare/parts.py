@@ -1,6 +1,7 @@
 """Parts, kernels and memory of two runs: which changed, and whether that is more than noise."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable
 
 from profilerkit.compare.sides import is_traced, share_of
 from profilerkit.compare.steps import SMALLEST_RATIO
@@ -89,18 +90,15 @@ def memory_change(before: Report, after: Report) -> MemoryChange | None:
     held, holds = _total(first), _total(second)
     if not held:
         return None
-    kinds = _paired(((entry.kind, entry.bytes) for entry in one.kinds) for one in (first, second))
-    lines = _paired(((row.line, row.bytes) for row in one.live if row.line) for one in (first, second))
+    sides = (first, second)
     return MemoryChange(
         before_bytes=held,
         after_bytes=holds,
         change=holds / held - 1.0,
         at_peak=first.peak_bytes is not None,
         is_lower_bound=first.peak_bytes is not None and (first.is_lower_bound or second.is_lower_bound),
-        kinds=tuple(HolderChange(name=kind, before_bytes=old, after_bytes=new) for kind, old, new in kinds),
-        lines=tuple(HolderChange(name=line, before_bytes=old, after_bytes=new) for line, old, new in lines)[
-            :_MOST_LINES
-        ],
+        kinds=_paired(*([(entry.kind, entry.bytes) for entry in one.kinds] for one in sides)),
+        lines=_paired(*([(row.line, row.bytes) for row in one.live if row.line] for one in sides))[:_MOST_LINES],
     )
 
 
@@ -132,24 +130,21 @@ def _total(one: MemorySnapshot) -> int:
     return one.in_use_bytes if one.peak_bytes is None else one.peak_bytes
 
 
-def _paired(sides: Iterable[Iterable[tuple[str | None, int]]]) -> list[tuple[str, int | None, int | None]]:
+def _paired(*sides: Iterable[tuple[str | None, int]]) -> tuple[HolderChange, ...]:
     """Name and size on both sides, largest change first; a line may hold several kinds of blocks."""
-    found: list[dict[str, int]] = []
-    for side in sides:
-        sizes: dict[str, int] = {}
-        for name, size in side:
-            sizes[name or ""] = sizes.get(name or "", 0) + size
-        found.append(sizes)
-    names = list(dict.fromkeys(name for sizes in found for name in sizes))
-    rows = [(name, found[0].get(name), found[1].get(name)) for name in names]
-    return sorted(rows, key=lambda row: -abs((row[2] or 0) - (row[1] or 0)))
+    before, after = Counter[str](), Counter[str]()
+    for sizes, pairs in zip((before, after), sides, strict=True):
+        for name, size in pairs:
+            sizes[name or ""] += size
+    rows = (
+        HolderChange(name=name, before_bytes=before.get(name), after_bytes=after.get(name))
+        for name in dict.fromkeys((*before, *after))
+    )
+    return tuple(sorted(rows, key=lambda row: -abs(row.bytes)))
 
 
 #: Changes that a comparison keeps (a choice).
 _KEPT = 20
-
-#: The kernels of something, and their ns per step.
-_Times = Mapping[str, Mapping[str, float]]
 
 
 def kernel_changes(before: Report, after: Report) -> tuple[KernelChange, ...]:
@@ -163,8 +158,13 @@ def kernel_changes(before: Report, after: Report) -> tuple[KernelChange, ...]:
         return ()
     unlisted = _unlisted_ns(before), _unlisted_ns(after)
     least_ns = SMALLEST_RATIO * before.step_times.mean if before.step_times else 0.0
+    listed = [_times(side) for side in sides]
     found = []
-    for of, name, *times in _told(before, after):
+    for of, name in dict.fromkeys((*listed[0], *listed[1])):
+        launched = [side.get((of, name), {}) for side in listed]
+        if of == "operator" and before.trust.mode != "cpu" and len({*launched[0], *launched[1]}) < 2:
+            continue  # an operator of one same kernel says no more than that
+        times = [sum(own.values()) if own else None for own in launched]
         first, second = (bound if own is None else own for own, bound in zip(times, unlisted, strict=True))
         moved_ns = abs(second - first)
         is_real = moved_ns >= least_ns and moved_ns > doubt(first, second, VISIBLE_RATIO)
@@ -185,31 +185,13 @@ def _unlisted_ns(report: Report) -> float:
     return min(times) if len(times) >= MOST_KERNELS else 0.0
 
 
-def _told(before: Report, after: Report) -> Iterator[tuple[KernelOf, str, float | None, float | None]]:
-    """Kernels and operators with their time on both sides; an operator of one same kernel says no more than that."""
-    kernels = tuple(
-        {kernel.name: {kernel.name: kernel.per_step_ns or 0.0} for kernel in side.kernels} for side in (before, after)
-    )
-    is_host = before.trust.mode == "cpu"
-    for name, first, second in _joined(*kernels):
-        yield "operator" if is_host else "kernel", name, _sum(first), _sum(second)
-    for name, first, second in () if is_host else _joined(_operators(before), _operators(after)):
-        if len({*first, *second}) > 1:
-            yield "operator", name, _sum(first), _sum(second)
-
-
-def _joined(before: _Times, after: _Times) -> Iterator[tuple[str, Mapping[str, float], Mapping[str, float]]]:
-    for name in dict.fromkeys((*before, *after)):
-        yield name, before.get(name, {}), after.get(name, {})
-
-
-def _operators(report: Report) -> _Times:
-    found: dict[str, dict[str, float]] = {}
+def _times(report: Report) -> dict[tuple[KernelOf, str], dict[str, float]]:
+    """Kernels, and operators by what they launched, with the ns per step of each kernel."""
+    found: dict[tuple[KernelOf, str], dict[str, float]] = {}
+    is_host = report.trust.mode == "cpu"
     for kernel in report.kernels:
+        found["operator" if is_host else "kernel", kernel.name] = {kernel.name: kernel.per_step_ns or 0.0}
+    for kernel in () if is_host else report.kernels:
         if kernel.operator:
-            found.setdefault(kernel.operator, {})[kernel.name] = kernel.per_step_ns or 0.0
+            found.setdefault(("operator", kernel.operator), {})[kernel.name] = kernel.per_step_ns or 0.0
     return found
-
-
-def _sum(times: Mapping[str, float]) -> float | None:
-    return sum(times.values()) if times else None

@@ -46,25 +46,12 @@ def side_of(report: Report, *timed: Timed | None) -> Side:
     )
 
 
-def samples_per_step(report: Report) -> float | None:
-    """Samples that one rank trains on in a step; ``None`` when the batch size is not known."""
-    if report.run.batch_size is None:
-        return None
-    batches = report.run.batches_per_step
-    return report.run.batch_size * (1.0 if batches is None else batches)
-
-
 def _throughput(report: Report, mean_ns: float | None) -> float | None:
-    samples = samples_per_step(report)
-    return samples * (report.run.world_size or 1) / (mean_ns / 1e9) if mean_ns and samples is not None else None
-
-
-def obstacles(before: Report, after: Report) -> tuple[str, ...]:
-    """Why the step times of two runs say nothing about each other, in words; empty when they can be compared.
-
-    Only what both sides tell can differ.
-    """
-    return tuple(_obstacles(before, after))
+    run = report.run
+    if not mean_ns or run.batch_size is None:
+        return None
+    samples = run.batch_size * (1.0 if run.batches_per_step is None else run.batches_per_step)
+    return samples * (run.world_size or 1) / (mean_ns / 1e9)
 
 
 def few_steps(before: Report, after: Report) -> Iterator[str]:
@@ -79,7 +66,8 @@ def few_steps(before: Report, after: Report) -> Iterator[str]:
             yield f"no step times {name}"
 
 
-def _obstacles(before: Report, after: Report) -> Iterator[str]:
+def obstacles(before: Report, after: Report) -> Iterator[str]:
+    """Why the step times of two runs say nothing about each other, in words: only what both sides tell can differ."""
     yield from few_steps(before, after)
     pairs = [
         ("hardware", before.run.devices, after.run.devices),

@@ -7,7 +7,7 @@ from profilerkit.compare.sides import is_traced
 from profilerkit.compare.steps import SMALLEST_RATIO, UNSEEN_RATIO, Z99, is_on_device, judged_rank
 from profilerkit.model.diff import Judgement, Range, Side, SpanChange, SpanOf, StepChange
 from profilerkit.model.report import Report
-from profilerkit.model.step import WHOLE_TRACE, DeviceWindow
+from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.units import format_change, format_ns, format_ratio
 
 # One span of each side does not show what differs between two spans of one program. What differs between two runs of
@@ -24,55 +24,35 @@ _WORDS: dict[SpanOf, str] = {
 }
 
 
-def span_changes(before: Report, after: Report) -> tuple[SpanChange, ...]:
+def span_changes(before: Report, after: Report) -> Iterator[SpanChange]:
     """The spans that both sides have one of: the step, else the whole trace and what its device did.
 
     Empty unless both sides have one judged step, found in the same way.
     """
-    steps = before.steps, after.steps
-    if any(side.steady != 1 or side.time_ns is None for side in steps) or steps[0].found_by != steps[1].found_by:
-        return ()
-    return tuple(_spans(before, after))
+    sides = (before, after)
+    if any(side.steps.steady != 1 or side.steps.time_ns is None for side in sides):
+        return
+    if before.steps.found_by != after.steps.found_by:
+        return
+    ranks = [next((rank for rank in side.ranks if rank.rank == judged_rank(side)), None) for side in sides]
+    windows = [rank.device_window for rank in ranks if rank and rank.device_window]
+    means = [side.step_times.mean if side.step_times else None for side in sides]
+    known: dict[SpanOf, list[int | None]] = {"step": means}
+    if before.steps.found_by == WHOLE_TRACE:
+        known = {"trace": means}
+        if len(windows) == len(sides):
+            known = {"device": [w.window_ns for w in windows], "stretch": [w.stretch_ns for w in windows]}
+    for span, (before_ns, after_ns) in known.items():
+        if before_ns and after_ns:
+            change = after_ns / before_ns - 1
+            seen = abs(math.log(after_ns / before_ns)) > math.log1p(VISIBLE_RATIO)
+            yield SpanChange(span=span, before_ns=before_ns, after_ns=after_ns, change=change, is_visible=seen)
 
 
-def _spans(before: Report, after: Report) -> Iterator[SpanChange]:
-    windows = _window(before), _window(after)
-    if before.steps.found_by == WHOLE_TRACE and windows[0] is not None and windows[1] is not None:
-        yield from _change("device", windows[0].window_ns, windows[1].window_ns)
-        yield from _change("stretch", windows[0].stretch_ns, windows[1].stretch_ns)
-    else:
-        kind: SpanOf = "trace" if before.steps.found_by == WHOLE_TRACE else "step"
-        yield from _change(kind, *(side.step_times.mean if side.step_times else None for side in (before, after)))
-
-
-def _window(report: Report) -> DeviceWindow | None:
-    judged = judged_rank(report)
-    return next((rank.device_window for rank in report.ranks if rank.rank == judged), None)
-
-
-def _change(span: SpanOf, before_ns: int | None, after_ns: int | None) -> Iterator[SpanChange]:
-    if before_ns and after_ns:
-        change = after_ns / before_ns - 1
-        seen = abs(math.log(after_ns / before_ns)) > math.log1p(VISIBLE_RATIO)
-        yield SpanChange(span=span, before_ns=before_ns, after_ns=after_ns, change=change, is_visible=seen)
-
-
-def span_headline(verdict: Judgement, spans: Sequence[SpanChange]) -> str:
-    """The spans with their numbers in one sentence."""
-    told = [
-        f"{_WORDS[row.span]} {format_ns(row.before_ns)} → {format_ns(row.after_ns)} ({format_change(row.change)})"
-        for row in spans
-    ]
-    return f"{verdict.capitalize()}: {', '.join(told)}; one of each, so no interval"
-
-
-def span_notes(spans: Sequence[SpanChange]) -> tuple[str, ...]:
-    """What the spans do not say, in whole sentences; empty without any."""
+def _span_notes(spans: Sequence[SpanChange]) -> Iterator[str]:
     kinds = {row.span for row in spans}
-    return tuple(_span_notes(kinds)) if kinds else ()
-
-
-def _span_notes(kinds: set[SpanOf]) -> Iterator[str]:
+    if not kinds:
+        return
     yield (
         "One recording of each does not show how much runs vary: a difference below "
         f"{format_ratio(VISIBLE_RATIO)} may be chance."
@@ -121,7 +101,11 @@ def headline(
     The change is that of the times shown: as they were timed, or the estimate that the verdict rests on.
     """
     if spans:
-        return span_headline(verdict, spans)
+        told = [
+            f"{_WORDS[row.span]} {format_ns(row.before_ns)} → {format_ns(row.after_ns)} ({format_change(row.change)})"
+            for row in spans
+        ]
+        return f"{verdict.capitalize()}: {', '.join(told)}; one of each, so no interval"
     if verdict == "not comparable" or step is None:
         return f"Not comparable: {'; '.join(obstacles) or 'no step times'}"
     waited = step.is_taken_out and max(side.queued_ratio or 0.0 for side in sides) >= _QUIET
@@ -143,12 +127,9 @@ def notes(
     sides: tuple[Side, Side],
     step: StepChange | None,
     spans: Sequence[SpanChange],
-) -> tuple[str, ...]:
+) -> Iterator[str]:
     """What limits the comparison, in whole sentences, most important first."""
-    return (*span_notes(spans), *_notes(before, after, sides, step))
-
-
-def _notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepChange | None) -> Iterator[str]:
+    yield from _span_notes(spans)
     if step is not None:
         waits = [side.queued_ratio for side in sides]
         if None in waits:
