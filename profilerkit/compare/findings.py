@@ -22,15 +22,26 @@ _Pair = tuple[str, Finding | None, Finding | None]
 def finding_changes(before: Report, after: Report, verdict: Judgement) -> tuple[FindingChange, ...]:
     """Every finding of either side, gone first, unchanged last; ``verdict`` is that on the step."""
     summaries = {outcome.rule: outcome.summary for outcome in (*before.outcomes, *after.outcomes)}
-    rows = [
-        _change(rule, first, second, verdict, _why_silent(after if first else before, rule), summaries[rule])
-        for rule, first, second in _pairs(_findings(before), _findings(after))
-    ]
-    return tuple(sorted(rows, key=lambda row: (_STATES.index(row.state), -_expected(row), row.rule)))
-
-
-def _findings(report: Report) -> list[_Entry]:
-    return [(outcome.rule, finding) for outcome, finding in in_order(report.outcomes)]
+    sides = [[(outcome.rule, finding) for outcome, finding in in_order(side.outcomes)] for side in (before, after)]
+    rows = []
+    for rule, first, second in _pairs(*sides):
+        shown = second or first
+        assert shown is not None
+        row = FindingChange(
+            rule=rule,
+            title=shown.title,
+            state=_state(first, second, verdict),
+            rank=shown.rank,
+            before_severity=first.severity if first else None,
+            after_severity=second.severity if second else None,
+            before_saving=first.saving if first else None,
+            after_saving=second.saving if second else None,
+            reason="" if first and second else _why_silent(after if first else before, rule),
+            summary=summaries[rule],
+        )
+        saving = row.before_saving if row.state == "gone" else row.after_saving
+        rows.append((_STATES.index(row.state), -saving.expected if saving else 1.0, rule, row))
+    return tuple(row for *_, row in sorted(rows, key=lambda entry: entry[:3]))
 
 
 def _pairs(before: list[_Entry], after: list[_Entry]) -> list[_Pair]:
@@ -69,25 +80,6 @@ def _why_silent(report: Report, rule: str) -> str:
     return f"{outcome.status.replace('_', ' ')}: {outcome.reason}" if outcome.reason else outcome.status
 
 
-def _change(
-    rule: str, before: Finding | None, after: Finding | None, verdict: Judgement, silent: str, summary: str
-) -> FindingChange:
-    shown = after or before
-    assert shown is not None
-    return FindingChange(
-        rule=rule,
-        title=shown.title,
-        state=_state(before, after, verdict),
-        rank=shown.rank,
-        before_severity=before.severity if before else None,
-        after_severity=after.severity if after else None,
-        before_saving=before.saving if before else None,
-        after_saving=after.saving if after else None,
-        reason="" if before and after else silent,
-        summary=summary,
-    )
-
-
 def _state(before: Finding | None, after: Finding | None, verdict: Judgement) -> FindingState:
     """Of savings, only a change that is more than their intervals leave open, or that the step itself shows, counts."""
     if after is None:
@@ -103,11 +95,6 @@ def _state(before: Finding | None, after: Finding | None, verdict: Judgement) ->
         return "unchanged"
     grown = ORDER.index(after.severity) - ORDER.index(before.severity)
     return "unchanged" if not grown else "worse" if grown > 0 else "better"
-
-
-def _expected(row: FindingChange) -> float:
-    saving = row.before_saving if row.state == "gone" else row.after_saving
-    return saving.expected if saving else -1.0
 
 
 #: Rules about other programs, which end without a fix: what they took is taken out of the steps, or in the doubt.

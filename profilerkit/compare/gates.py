@@ -12,7 +12,7 @@ from profilerkit.compare.parts import doubt
 from profilerkit.compare.sides import share_of, side_of
 from profilerkit.config import SEVERITIES, unknown_word
 from profilerkit.errors import UsageError
-from profilerkit.model.diff import Diff, FindingChange, Gate, GateStatus, StepChange
+from profilerkit.model.diff import Diff, Gate, GateStatus, StepChange
 from profilerkit.model.finding import Severity, in_order
 from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, Family
@@ -114,11 +114,6 @@ def quantity(text: str, units: dict[str, float], *, whole: str, example: str) ->
     return float(found[1]) * units[found[2].strip()]
 
 
-def example_of(metric: Metric) -> str:
-    """A limit in the unit of the metric."""
-    return _EXAMPLES[metric.unit]
-
-
 #: Metrics of the step time, which noise alone must not fail; of the first two the verdict decides.
 _OF_THE_STEP = ("step_time", "throughput", "step_time_median", "step_time_p90")
 _BY_THE_VERDICT = _OF_THE_STEP[:2]
@@ -175,12 +170,9 @@ def judge_change(limit: Limit, before: Report, after: Report, diff: Diff) -> Gat
     """
     if limit.metric is None:
         asked = f"no new or worse finding of severity {limit.severity} or above"
-        found = [row for row in diff.findings if row.state in ("new", "worse") and _reaches(row, limit.severity)]
         # A rule that could not look before has not found anything new.
-        counted = [row for row in found if not row.reason]
-        if not counted:
-            return _gate(FINDINGS, asked, "none", "passed")
-        return _gate(FINDINGS, asked, f"{len(counted)}", "failed", _named([(row.rule, row.title) for row in counted]))
+        news = [row for row in diff.findings if row.state in ("new", "worse") and not row.reason]
+        return _of_findings(asked, limit, [(row.rule, row.title, row.after_severity) for row in news])
     metric = limit.metric
     first, second = metric.read(before), metric.read(after)
     kinds = metric.kind(before), metric.kind(after)
@@ -231,10 +223,6 @@ def _is_real(name: str, ratio: float, diff: Diff, step: StepChange) -> bool:
     return ratio > QUANTILE_NOISE * step.visible_ratio + abs(waits[1] - waits[0]) / max(1 - max(waits), 0.01)
 
 
-def _reaches(row: FindingChange, severity: Severity) -> bool:
-    return row.after_severity is not None and ORDER.index(row.after_severity) >= ORDER.index(severity)
-
-
 def parse_budget(name: str, value: str) -> Limit:
     """A limit on one run: ``step_time = "200 ms"``, ``input = "20 %"``, ``findings = "high"``.
 
@@ -245,7 +233,7 @@ def parse_budget(name: str, value: str) -> Limit:
         return Limit(whole, None, severity=_severity(value.strip()))
     metric = _metric(name)
     units = {"%": 0.01} if metric.unit == "ratio" else UNITS[metric.unit]
-    example = f'{name} = "{example_of(metric)}"'
+    example = f'{name} = "{_EXAMPLES[metric.unit]}"'
     return Limit(whole, metric, quantity(value, units, whole=whole, example=example))
 
 
@@ -253,14 +241,8 @@ def judge_budget(limit: Limit, report: Report) -> Gate:
     """Whether a run stays within a budget."""
     if limit.metric is None:
         asked = f"no finding of severity {limit.severity} or above"
-        found = [
-            (outcome.rule, finding.title)
-            for outcome, finding in in_order(report.outcomes)
-            if ORDER.index(finding.severity) >= ORDER.index(limit.severity)
-        ]
-        if not found:
-            return _gate(FINDINGS, asked, "none", "passed")
-        return _gate(FINDINGS, asked, f"{len(found)}", "failed", _named(found))
+        pairs = in_order(report.outcomes)
+        return _of_findings(asked, limit, [(outcome.rule, one.title, one.severity) for outcome, one in pairs])
     metric, value = limit.metric, limit.metric.read(report)
     limited = metric.text(limit.amount)
     asked = f"at {'least' if metric.more_is_better else 'most'} {limited}"
@@ -291,12 +273,16 @@ def _metric(name: str) -> Metric:
 
 
 def _severity(word: str) -> Severity:
-    found: Severity | None = next((severity for severity in ORDER if severity == word and word in SEVERITIES), None)
-    if found is None:
-        raise unknown_word(word, SEVERITIES, what="severity", hint="write findings:high")
-    return found
+    for severity in ORDER:
+        if severity == word and word in SEVERITIES:
+            return severity
+    raise unknown_word(word, SEVERITIES, what="severity", hint="write findings:high")
 
 
-def _named(found: Sequence[tuple[str, str]]) -> str:
-    shown = "; ".join(f"{rule} {title}" for rule, title in found[:_NAMES_SHOWN])
-    return f"{shown}; {len(found) - _NAMES_SHOWN} more" if len(found) > _NAMES_SHOWN else shown
+def _of_findings(asked: str, limit: Limit, known: Sequence[tuple[str, str, Severity | None]]) -> Gate:
+    least = ORDER.index(limit.severity)
+    found = [f"{rule} {title}" for rule, title, severity in known if severity and ORDER.index(severity) >= least]
+    if not found:
+        return _gate(FINDINGS, asked, "none", "passed")
+    left = [f"{len(found) - _NAMES_SHOWN} more"] if len(found) > _NAMES_SHOWN else []
+    return _gate(FINDINGS, asked, f"{len(found)}", "failed", "; ".join([*found[:_NAMES_SHOWN], *left]))
