@@ -1,7 +1,6 @@
 """Gates and findings as CI services read them: annotations of GitHub Actions, JUnit XML, SARIF."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
@@ -30,29 +29,29 @@ _KINDS: dict[Severity, str] = {"high": "warning", "medium": "warning", "low": "n
 
 def annotations(gates: Sequence[Gate], alerts: Sequence[Alert]) -> list[str]:
     """One line each: an error for a gate that failed, a warning for one that could not be judged, then the alerts."""
-    return list(_lines(gates, alerts))
+    said = [
+        ("error" if gate.status == "failed" else "warning", f"profilerkit {gate.name}", _measured(gate))
+        for gate in gates
+        if gate.status != "passed"
+    ]
+    said += [(_KINDS[alert.severity], alert.rule, alert.message) for alert in alerts]
+    return [
+        f"::{kind} title={_escaped(inert(title)).translate(_IN_TITLE)}::{_escaped(inert(message, SENTENCE_LIMIT))}"
+        for kind, title, message in said
+    ]
 
 
-def _lines(gates: Sequence[Gate], alerts: Sequence[Alert]) -> Iterator[str]:
-    for gate in gates:
-        if gate.status != "passed":
-            kind = "error" if gate.status == "failed" else "warning"
-            yield _command(kind, f"profilerkit {gate.name}", f"{gate.reason}. Measured: {gate.measured}.")
-    for alert in alerts:
-        yield _command(_KINDS[alert.severity], alert.rule, alert.message)
+#: A command's title ends at one of these.
+_IN_TITLE = str.maketrans({":": "%3A", ",": "%2C"})
 
 
-def _command(kind: str, title: str, message: str) -> str:
-    """A command whose text cannot end it or begin another one."""
-    return f"::{kind} title={_property(title)}::{_escaped(inert(message, SENTENCE_LIMIT))}"
+def _measured(gate: Gate) -> str:
+    return f"{gate.reason}. Measured: {gate.measured}."
 
 
 def _escaped(text: str) -> str:
+    """Text that cannot end its command or begin another one."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _escaped(inert(text)).replace(":", "%3A").replace(",", "%2C")
 
 
 def junit(name: str, gates: Sequence[Gate]) -> str:
@@ -93,9 +92,13 @@ def sarif(gates: Sequence[Gate], alerts: Sequence[Alert], *, version: str, locat
     failed = [gate for gate in gates if gate.status == "failed"]
     rules = {f"budget/{gate.name}": f"{gate.name} within its limit" for gate in failed}
     rules |= {alert.rule: alert.summary for alert in alerts}
-    said = [(f"budget/{gate.name}", "error", f"{gate.reason}. Measured: {gate.measured}.") for gate in failed]
+    said = [(f"budget/{gate.name}", "error", _measured(gate)) for gate in failed]
     said += [(alert.rule, _LEVELS[alert.severity], alert.message) for alert in alerts]
-    results = [_result(*claim, location) for claim in said]
+    place = {"physicalLocation": {"artifactLocation": {"uri": location}, "region": {"startLine": 1}}}
+    results = [
+        {"ruleId": rule, "level": level, "message": {"text": inert(text, SENTENCE_LIMIT)}, "locations": [place]}
+        for rule, level, text in said
+    ]
     driver = {
         "name": "profilerkit",
         "version": version,
@@ -105,12 +108,3 @@ def sarif(gates: Sequence[Gate], alerts: Sequence[Alert], *, version: str, locat
     }
     log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
     return msgspec.json.format(msgspec.json.encode(log), indent=2).decode("utf-8") + "\n"
-
-
-def _result(rule: str, level: str, message: str, location: str) -> dict[str, Any]:
-    return {
-        "ruleId": rule,
-        "level": level,
-        "message": {"text": inert(message, SENTENCE_LIMIT)},
-        "locations": [{"physicalLocation": {"artifactLocation": {"uri": location}, "region": {"startLine": 1}}}],
-    }
