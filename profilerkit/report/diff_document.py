@@ -35,8 +35,7 @@ from profilerkit.report.blocks import (
     Value,
 )
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, short_paths
-from profilerkit.report.sections.samples import KINDS
-from profilerkit.report.wording import FAMILY_LABELS, kind_words, part_label, plural, share_text
+from profilerkit.report.wording import FAMILY_LABELS, KINDS, kind_words, part_label, plural, share_text
 from profilerkit.units import format_bytes, format_change, format_decimal, format_ns, format_ratio, format_saving
 
 _GROUPS = {

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Saving, Severity, Source, Status, Throughput
+from profilerkit.model.memory import LiveKind
 from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, QUEUE, WHOLE_TRACE, Family, Part, taken_share
 from profilerkit.report.blocks import Bar, Cell, Name, Segment, Tone, Value
@@ -62,6 +63,17 @@ DETAIL_WORDS = {
     "engine": "copy engines",
     "debug": "debugging checks",
     "growing": "growing memory",
+}
+
+#: What a block is, by the lines that asked for it.
+KINDS: dict[LiveKind, str] = {
+    "parameters": "weights",
+    "buffers": "buffers",
+    "gradients": "gradients",
+    "optimizer state": "optimizer",
+    "activations": "activations",
+    "other": "other",
+    "unseen": "not known",
 }
 
 #: Verdicts' details that are no sub-cause.

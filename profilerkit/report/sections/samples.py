@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from profilerkit.model.memory import LiveKind, MemorySnapshot
+from profilerkit.model.memory import MemorySnapshot
 from profilerkit.model.report import Report
 from profilerkit.model.run import Series
 from profilerkit.report.blocks import Block, Heading, Section, Table
 from profilerkit.report.charts.samples import logged_strips
 from profilerkit.report.inert import inert, short_paths
-from profilerkit.report.wording import plural, share_text
+from profilerkit.report.wording import KINDS, plural, share_text
 from profilerkit.units import format_bytes, format_count, format_ratio, format_value
 
 #: Group of signals to the words for each of them, in the order of the report.
@@ -170,16 +170,6 @@ _SIGNALS = (
     ("gpu.sm_clock", "Clock", False),
 )
 _MOST_DEVICES, _MOST_SNAPSHOTS, _MOST_LIVE = 64, 32, 4
-#: What a block is, by the lines that asked for it.
-KINDS: dict[LiveKind, str] = {
-    "parameters": "weights",
-    "buffers": "buffers",
-    "gradients": "gradients",
-    "optimizer state": "optimizer",
-    "activations": "activations",
-    "other": "other",
-    "unseen": "not known",
-}
 _DEVICES = "Means over the whole log, including idle times; for memory the maximum."
 _SNAPSHOTS = (
     "Sizes as requested. Reserved and idle are measured at the peak, or at the snapshot if there is no history. "
