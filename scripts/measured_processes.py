@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from profilerkit.model.trial import Trial
-from profilerkit.report.json import load_trial
 
 SCRIPTS = Path(__file__).resolve().parent
 SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
@@ -46,4 +47,4 @@ def tried(
     failed = wait([started], _MOST_TRYING_S)
     if not (out / "trial.json").exists():
         raise RuntimeError(f"try: {failed}")
-    return load_trial((out / "trial.json").read_bytes())
+    return msgspec.json.decode((out / "trial.json").read_bytes(), type=Trial)
