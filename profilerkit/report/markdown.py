@@ -31,7 +31,11 @@ def render(record: Report | Diff | Trial, *, page: str = "") -> str:
     """The record as Markdown; ``page`` is the address of a report's HTML page, for a link."""
     made = document(record)
     if not isinstance(record, Report):
-        return _compared(DIFF_MARKER if isinstance(record, Diff) else TRIAL_MARKER, made)
+        marker = DIFF_MARKER if isinstance(record, Diff) else TRIAL_MARKER
+        lines = [marker, *_first(made.first)]
+        for one in made.sections[:2]:
+            lines += ["", f"**{plain(one.title)}**", "", *(line for block in one.blocks for line in _block(block))]
+        return _whole(lines, made.sections[2:])
     first = made.first
     lines = [REPORT_MARKER, *_first(first)]
     for number, found in enumerate(first.fixes[:_FIXES], start=1):
@@ -52,14 +56,6 @@ def render(record: Report | Diff | Trial, *, page: str = "") -> str:
 def render_trial(trial: Trial) -> str:
     """Return the trial as Markdown."""
     return render(trial)
-
-
-def _compared(marker: str, made: b.Document) -> str:
-    """The first two sections unfolded: both sides and what differs, or what was tried and what to keep."""
-    lines = [marker, *_first(made.first)]
-    for one in made.sections[:2]:
-        lines += ["", f"**{plain(one.title)}**", "", *(line for block in one.blocks for line in _block(block))]
-    return _whole(lines, made.sections[2:])
 
 
 def render_gates(name: str, headline: str, gates: Sequence[Gate]) -> str:
