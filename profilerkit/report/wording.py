@@ -234,6 +234,16 @@ def cell_text(cell: Cell, limit: int = NAME_LIMIT) -> str:
     return f"{cell[:1] if cell[:1] == ' ' else ''}{inert(cell, _LONGEST)}{' ' if cell[-1:] == ' ' else ''}"
 
 
+#: Of a cell without a value: nobody recorded it, or it cannot be derived.
+NOT_RECORDED, NOT_KNOWN = "not recorded", "not known"
+
+
+def known_columns(rows: Sequence[dict[str, Cell]]) -> tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]:
+    """Columns and rows of a table, without the columns of which nothing is known in any row; at least one row."""
+    names = tuple(name for name in rows[0] if any(row[name] not in (NOT_RECORDED, NOT_KNOWN) for row in rows))
+    return names, tuple(tuple(row[name] for name in names) for row in rows)
+
+
 #: The piece of a bar that is the machine's.
 TAKEN = "Other programs"
 #: A table of more ranks than this is no longer read row by row.

@@ -1,17 +1,17 @@
 """Communication: each collective, what the flight recorder held, and what DistributedDataParallel measured."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from profilerkit.model.communication import (
     DistributedModel,
     RecordedCollective,
 )
 from profilerkit.model.report import Collective, Report
-from profilerkit.report.blocks import Axis, Block, Chart, Fact, Facts, Heading, Label, Section, Shape, Table, Tick
+from profilerkit.report.blocks import Axis, Block, Cell, Chart, Fact, Facts, Heading, Label, Section, Shape, Table, Tick
 from profilerkit.report.charts.chart import NUMBERED, Scale, below, numbers_of, point, polyline
 from profilerkit.report.inert import inert
-from profilerkit.report.wording import listed, plural, share_text
+from profilerkit.report.wording import NOT_KNOWN, NOT_RECORDED, known_columns, listed, plural, share_text
 from profilerkit.units import format_bytes, format_count, format_decimal, format_ns, format_ratio
 
 
@@ -185,15 +185,14 @@ def _bandwidth(row: Collective) -> str:
     return f"{_bound(row)}{value:.3g}" if value >= 0.01 else "< 0.01"
 
 
-def _cells(row: Collective) -> dict[str, str]:
-    recorded = "not recorded"
+def _cells(row: Collective) -> dict[str, Cell]:
     return {
         "Collective": inert(row.name),
         "Kind": inert(row.kind, 20).replace("_", "-"),
-        "Type": inert(row.dtype or recorded, 20),
+        "Type": inert(row.dtype or NOT_RECORDED, 20),
         "Calls": format_count(row.count),
-        "Ranks": recorded if row.group_size is None else format_count(row.group_size),
-        "Bytes": recorded if row.bytes is None else format_bytes(row.bytes),
+        "Ranks": NOT_RECORDED if row.group_size is None else format_count(row.group_size),
+        "Bytes": NOT_RECORDED if row.bytes is None else format_bytes(row.bytes),
         "Total": format_ns(row.total_ns),
         "Exposed": format_ns(row.exposed_ns),
         "Waiting": "not known" if row.wait_ns is None else format_ns(row.wait_ns),
@@ -208,22 +207,13 @@ def collective_table(report: Report) -> Table | None:
     if not report.collectives:
         return None
     top = sorted(report.collectives, key=lambda row: (-row.exposed_ns, -row.total_ns))[:_TOP_ROWS]
-    known = {
-        "Type": any(row.dtype is not None for row in top),
-        "Ranks": any(row.group_size is not None for row in top),
-        "Bytes": any(row.bytes is not None for row in top),
-        "Waiting": any(row.wait_ns is not None for row in top),
-        "Transfer": any(row.transfer_ns is not None for row in top),
-        "Bus GB/s": any(row.bus_bytes_per_s is not None for row in top),
-        "Share of link": any(row.link_ratio is not None for row in top),
-    }
-    found = [{name: text for name, text in _cells(row).items() if known.get(name, True)} for row in top]
+    columns, rows = known_columns([_cells(row) for row in top])
     more = len(report.collectives) - len(top)
     return Table(
         " ".join(_collective_notes(report)),
-        tuple(found[0]),
-        tuple(tuple(cells.values()) for cells in found),
-        3 if known["Type"] else 2,
+        columns,
+        rows,
+        3 if "Type" in columns else 2,
         f"{plural(more, 'collective')} more in the JSON." if more > 0 else "",
     )
 
@@ -252,9 +242,7 @@ def recorded_table(report: Report) -> Table | None:
     found = report.communication.flight if report.communication else None
     if found is None or not found.collectives:
         return None
-    skewed = any(row.skew_ns is not None for row in found.collectives)
-    columns = ("Collective", "Type", "Group", "Calls", "Bytes", *(("Skew",) if skewed else ()))
-    rows = [_recorded_cells(row) for row in found.collectives]
+    columns, rows = known_columns([_recorded_cells(row) for row in found.collectives])
     rank = f"Rank {found.rank}" if found.rank is not None else "This rank"
     per_step = f", {found.per_step:g} in the median step" if found.per_step is not None else ""
     held = (
@@ -262,25 +250,20 @@ def recorded_table(report: Report) -> Table | None:
         if found.held >= found.made
         else f"the last {format_count(found.held)} of {plural(found.made, 'collective')} it issued"
     )
-    skew = " Skew is derived: from the first rank's arrival to the last one's, median." if skewed else ""
-    return Table(
-        f"{rank}: {held}{per_step}. Calls and bytes are measured.{skew}",
-        columns,
-        tuple(cells if skewed else cells[:-1] for cells in rows),
-        text_columns=3,
-    )
+    skew = " Skew is derived: from the first rank's arrival to the last one's, median." if "Skew" in columns else ""
+    return Table(f"{rank}: {held}{per_step}. Calls and bytes are measured.{skew}", columns, rows, text_columns=3)
 
 
-def _recorded_cells(row: RecordedCollective) -> tuple[str, ...]:
+def _recorded_cells(row: RecordedCollective) -> dict[str, Cell]:
     size = f", {plural(row.group_size, 'rank')}" if row.group_size is not None else ""
-    return (
-        inert(row.name),
-        inert(row.dtype or "none", 20),
-        f"{inert(row.group, 40)}{size}",
-        format_count(row.count),
-        "not known" if row.bytes is None else format_bytes(row.bytes),
-        "not known" if row.skew_ns is None else format_ns(row.skew_ns),
-    )
+    return {
+        "Collective": inert(row.name),
+        "Type": inert(row.dtype or "none", 20),
+        "Group": f"{inert(row.group, 40)}{size}",
+        "Calls": format_count(row.count),
+        "Bytes": NOT_KNOWN if row.bytes is None else format_bytes(row.bytes),
+        "Skew": NOT_KNOWN if row.skew_ns is None else format_ns(row.skew_ns),
+    }
 
 
 def model_facts(report: Report) -> tuple[Fact, ...]:
@@ -289,24 +272,16 @@ def model_facts(report: Report) -> tuple[Fact, ...]:
     return tuple(fact for model in models[:_MODELS] for fact in _model(model))
 
 
-def _model(model: DistributedModel) -> list[Fact]:
+def _model(model: DistributedModel) -> Iterator[Fact]:
     name = f"DDP, {inert(model.module or 'a model', 40)}"
-    facts = [Fact(name, _times(model), f"measured, {_SAMPLED}")] if model.comm_ns is not None else []
-    if model.overlap_ratio is not None:
-        facts.append(
-            Fact(
-                f"{name}: overlapped with backward",
-                format_ratio(model.overlap_ratio),
-                "of the time from the first bucket's reduction to the end of the last, including waits for other ranks",
-            )
-        )
-    facts.append(Fact(f"{name}: buckets", _buckets(model), _settings(model)))
-    return facts
-
-
-def _times(model: DistributedModel) -> str:
     parts = (("forward", model.forward_ns), ("backward", model.backward_ns), ("communication", model.comm_ns))
-    return ", ".join(f"{what} {format_ns(value)}" for what, value in parts if value is not None)
+    if model.comm_ns is not None:
+        times = ", ".join(f"{what} {format_ns(value)}" for what, value in parts if value is not None)
+        yield Fact(name, times, f"measured, {_SAMPLED}")
+    if model.overlap_ratio is not None:
+        of = "of the time from the first bucket's reduction to the end of the last, including waits for other ranks"
+        yield Fact(f"{name}: overlapped with backward", format_ratio(model.overlap_ratio), of)
+    yield Fact(f"{name}: buckets", _buckets(model), _settings(model))
 
 
 def _buckets(model: DistributedModel) -> str:

@@ -6,13 +6,11 @@ from profilerkit.model.report import Compute, HostCopy, Kernel, Report
 from profilerkit.report.blocks import Block, Cell, Chart, Fact, Facts, Label, Name, Section, Shape, Table, Value
 from profilerkit.report.charts.chart import NUMBERED, Scale, below, decades, numbers_of, point, polyline
 from profilerkit.report.inert import inert
-from profilerkit.report.wording import listed, plural, share_text
+from profilerkit.report.wording import NOT_KNOWN, known_columns, listed, plural, share_text
 from profilerkit.units import format_bytes, format_count, format_decimal, format_ns, format_ratio
 
-_TOP_ROWS = 200
 _PLACE = 40
 _KINDS = {"membw": "bandwidth", "comm": "communication"}
-_UNKNOWN = "not known"
 _BY_NAME = "A question mark means that the kind comes from the name alone."
 _ROOF = "the least time their shapes allow on this device / the time taken, derived"
 
@@ -40,7 +38,7 @@ def _against_peaks(compute: Compute, *, cpu: bool) -> list[Fact]:
     if not cpu:
         spec = inert(compute.spec or "", 40)
         none = "the device is not in the hardware table: efficiency is not known, and kinds come from names"
-        facts.append(Fact("Judged by the peaks of", spec or _UNKNOWN, "" if spec else none))
+        facts.append(Fact("Judged by the peaks of", spec or NOT_KNOWN, "" if spec else none))
         if compute.by_shape_ratio is not None:
             facts.append(Fact("Kind known from shapes", _of(compute.by_shape_ratio, "kernel time"), "the rest by name"))
     if compute.efficiency is not None:
@@ -69,7 +67,7 @@ def _utilisation(compute: Compute) -> Fact:
     label = "Model FLOP utilisation"
     if compute.mfu is None or compute.peak_flops_per_s is None:
         device = "" if compute.spec else "a known device, and "
-        return Fact(label, _UNKNOWN, f"needs {device}shapes of nearly all math kernels")
+        return Fact(label, NOT_KNOWN, f"needs {device}shapes of nearly all math kernels")
     peak = format_decimal(compute.peak_flops_per_s, "FLOP/s")
     return Fact(label, format_ratio(compute.mfu), f"derived, of {peak} in {inert(compute.precision or '', 20)}")
 
@@ -90,25 +88,10 @@ def _copy_fact(copy: HostCopy) -> Fact:
 def _kernel_table(report: Report) -> Table | None:
     if not report.kernels:
         return None
-    top = sorted(report.kernels, key=lambda kernel: -kernel.total_ns)[:_TOP_ROWS]
-    columns = ("Kernel", "Kind", "Launched by", "Calls", "Total", "Share", "Rate", "Share of roof")
-    known = {
-        "Launched by": any(kernel.operator for kernel in top) and report.trust.mode != "cpu",
-        "Rate": any(kernel.priced_ns for kernel in top),
-        "Share of roof": any(kernel.efficiency is not None for kernel in top),
-    }
-    keep = [index for index, column in enumerate(columns) if known.get(column, True)]
-    rows = tuple(tuple(cells[index] for index in keep) for cells in map(_cells, top))
-    more = len(report.kernels) - len(rows)
-    return Table(
-        _caption(report, top),
-        tuple(columns[index] for index in keep),
-        rows,
-        3 if known["Launched by"] else 2,
-        f"{plural(more, 'kernel')} more in the JSON." if more else "",
-        title="Kernels",
-        searchable=True,
-    )
+    top = sorted(report.kernels, key=lambda kernel: -kernel.total_ns)
+    columns, rows = known_columns([_cells(kernel, cpu=report.trust.mode == "cpu") for kernel in top])
+    texts = 3 if "Launched by" in columns else 2
+    return Table(_caption(report, top), columns, rows, texts, title="Kernels", searchable=True)
 
 
 def _caption(report: Report, top: list[Kernel]) -> str:
@@ -122,19 +105,19 @@ def _caption(report: Report, top: list[Kernel]) -> str:
     return caption
 
 
-def _cells(kernel: Kernel) -> tuple[Cell, ...]:
+def _cells(kernel: Kernel, *, cpu: bool) -> dict[str, Cell]:
     # Of a file its own name: the directories are in the JSON.
-    pieces = (kernel.operator, kernel.module, (kernel.line or "").rpartition("/")[2])
-    return (
-        Name(kernel.name, "kernel"),
-        (_KINDS.get(kernel.kind, inert(kernel.kind, 20)) + (" ?" if _by_name(kernel) else "")),
-        (" · ".join(inert(piece, _PLACE) for piece in pieces if piece) or _UNKNOWN),
-        Value(kernel.count),
-        Value(kernel.total_ns, "ns"),
-        Value(kernel.share, "ratio"),
-        _rate(kernel),
-        _UNKNOWN if kernel.efficiency is None else Value(kernel.efficiency, "ratio"),
-    )
+    pieces = () if cpu else (kernel.operator, kernel.module, (kernel.line or "").rpartition("/")[2])
+    return {
+        "Kernel": Name(kernel.name, "kernel"),
+        "Kind": _KINDS.get(kernel.kind, inert(kernel.kind, 20)) + (" ?" if _by_name(kernel) else ""),
+        "Launched by": " · ".join(inert(piece, _PLACE) for piece in pieces if piece) or NOT_KNOWN,
+        "Calls": Value(kernel.count),
+        "Total": Value(kernel.total_ns, "ns"),
+        "Share": Value(kernel.share, "ratio"),
+        "Rate": _rate(kernel),
+        "Share of roof": NOT_KNOWN if kernel.efficiency is None else Value(kernel.efficiency, "ratio"),
+    }
 
 
 def _by_name(kernel: Kernel) -> bool:
@@ -144,11 +127,11 @@ def _by_name(kernel: Kernel) -> bool:
 def _rate(kernel: Kernel) -> str:
     """What a kernel reaches of what bounds it: arithmetic for math, traffic for the others."""
     if not kernel.priced_ns:
-        return _UNKNOWN
+        return NOT_KNOWN
     per_s = 1e9 / kernel.priced_ns
     if kernel.kind == "math" and kernel.flops:
         return format_decimal(kernel.flops * per_s, "FLOP/s")
-    return format_decimal(kernel.bytes * per_s, "B/s") if kernel.bytes else _UNKNOWN
+    return format_decimal(kernel.bytes * per_s, "B/s") if kernel.bytes else NOT_KNOWN
 
 
 #: Roofs of more types would be hard to tell apart.
