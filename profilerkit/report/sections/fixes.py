@@ -1,5 +1,7 @@
 """The answer: what to change first, every finding with its evidence, and why not the other causes."""
 
+from collections.abc import Iterator
+
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Outcome, Saving, in_order, with_fixes
 from profilerkit.model.report import Report
@@ -59,7 +61,6 @@ _CURES = ("growing_memory", "fragmented_memory", "oversized_step", "near_capacit
 def first_of(report: Report, findings: Findings) -> First:
     """The first screen of a report whose findings are these."""
     verdict, tone = report.verdict, verdict_tone(report)
-    has_bar = any(part.time_ns > 0 for part in report.breakdown)
     first = First(
         about=_about(report),
         made=inert(report.run.created, 40)[:10],
@@ -69,13 +70,13 @@ def first_of(report: Report, findings: Findings) -> First:
         kind=kind_words(verdict.detail),
         headline=inert(verdict.headline, 200),
         confidence=verdict.confidence,
-        bars=(_bar(report),) if has_bar else (),
+        bars=() if parts_missing(report) else (_bar(report),),
         lines=(*limits_of(report), *_machine(report)),
     )
     failure = inert(report.run.failure or "", SENTENCE_LIMIT)
     if report.oom:
         oom = report.oom
-        cures = tuple(found for found in findings.fixes if found.rule in _codes(report, _CURES))
+        codes = {outcome.rule for outcome in report.outcomes if outcome.name in _CURES}
         said = f"{first.word}: {first.headline}." if report.verdict.bound != "inconclusive" else ""
         return revise(
             first,
@@ -85,7 +86,7 @@ def first_of(report: Report, findings: Findings) -> First:
             kind="",
             headline=oom_headline(oom, report),
             confidence="high",
-            fixes=cures,
+            fixes=tuple(found for found in findings.fixes if found.rule in codes),
             advice=oom_advice(oom),
             because=oom_held(oom),
             lines=(said, *first.lines) if said else first.lines,
@@ -97,9 +98,9 @@ def first_of(report: Report, findings: Findings) -> First:
     first = revise(first, lines=(failure, *first.lines) if failure else first.lines)
     if findings.fixes and report.trust.mode != "logs":
         because = _because(report, findings.fixes[0])
-        return revise(first, fixes=findings.fixes, because=because, measure=_MEASURE, missing=_missing(report))
+        return revise(first, fixes=findings.fixes, because=because, measure=_MEASURE, missing=parts_missing(report))
     if not findings.fixes and verdict.bound in ("balanced", "compute-bound"):
-        return revise(first, advice="Nothing needs to change.", missing=_missing(report))
+        return revise(first, advice="Nothing needs to change.", missing=parts_missing(report))
     verdict, helps = report.verdict, inert(report.verdict.refuted_by, SENTENCE_LIMIT)
     is_log = report.trust.mode in ("logs", "dumps")
     if verdict.bound != "inconclusive" and not is_log:
@@ -118,14 +119,6 @@ def _because(report: Report, fix: Finding) -> str:
     said = first_sentence(fix.why).partition("; ")[0] if is_own else fix.title
     where = f"Where: {fix.where}." if fix.where else ""
     return " ".join(filter(None, (f"{said}." if len(said.split()) <= _MOST_WORDS else "", where)))
-
-
-def _missing(report: Report) -> str:
-    return "" if any(part.time_ns > 0 for part in report.breakdown) else parts_missing(report)
-
-
-def _codes(report: Report, names: tuple[str, ...]) -> set[str]:
-    return {outcome.rule for outcome in report.outcomes if outcome.name in names}
 
 
 def _bar(report: Report) -> Bar:
@@ -148,16 +141,15 @@ def _about(report: Report) -> str:
     return " · ".join(piece for piece in pieces if piece)
 
 
-def _machine(report: Report) -> list[str]:
+def _machine(report: Report) -> Iterator[str]:
     found = next((finding for outcome, finding in in_order(report.outcomes) if outcome.name == _BUSY_HOST), None)
     share = taken_share(report.breakdown)
     if found is not None and report.verdict.detail != "contention":
         said = "Busy machine: times above exclude it." if share else "Busy machine."
-        return [f"{said} {inert(found.title, SENTENCE_LIMIT)}."]
-    if share >= _NOTED_SHARE and found is None:
+        yield f"{said} {inert(found.title, SENTENCE_LIMIT)}."
+    elif share >= _NOTED_SHARE and found is None:
         held = f"other programs held its processors for {format_ratio(share)} of the step"
-        return [f"Busy machine: {held}. Times above exclude it."]
-    return []
+        yield f"Busy machine: {held}. Times above exclude it."
 
 
 # Suppressed rules named beside the verdict, and how much of each reason.
@@ -165,38 +157,31 @@ _SUPPRESSED_SHOWN = 4
 _REASON_LIMIT = 200
 
 
-def limits_of(report: Report) -> tuple[str, ...]:
+def limits_of(report: Report) -> Iterator[str]:
     """What stands against the headline, in whole sentences: missing events, suppressed findings."""
     trust = report.trust
-    lines: list[str] = []
+    alone = len(report.run.files) == 1
     if trust.truncated or trust.dropped:
-        alone = len(report.run.files) == 1
         what = "A trace is" if not alone else "The file is" if report.run.kind == "trace" else "The trace is"
         if not alone and len(trust.damaged) == 1:
             what = f"The trace of {inert(trust.damaged[0], 60)} is"
         read = f"{plural(trust.events, 'event')} {'was' if trust.events == 1 else 'were'} read"
         lost = f", {format_count(trust.dropped)} {'was' if trust.dropped == 1 else 'were'} dropped"
-        lines.append(f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}.")
+        yield f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}."
     if trust.another_follows:
-        lines.append(
-            f"{'The' if len(report.run.files) == 1 else 'A'} file holds a second document after the first: "
-            "only the first was read."
-        )
-    return (*lines, *_suppressed(report))
+        yield f"{'The' if alone else 'A'} file holds a second document after the first: only the first was read."
+    aside = sorted((outcome for outcome in report.outcomes if outcome.suppressed), key=_expected, reverse=True)
+    for outcome in aside[:_SUPPRESSED_SHOWN]:
+        saves = f" (saves {format_ratio(_expected(outcome))})" if _expected(outcome) else ""
+        reason = inert(outcome.reason or "no reason", _REASON_LIMIT).rstrip(".")
+        yield f"Suppressed: {inert(outcome.rule, 24)}{saves}: {reason}."
+    left = len(aside) - _SUPPRESSED_SHOWN
+    if left > 0:
+        yield f"{plural(left, 'more rule')} {'was' if left == 1 else 'were'} suppressed."
 
 
-def _suppressed(report: Report) -> list[str]:
-    def expected(outcome: Outcome) -> float:
-        return max((found.saving.expected for found in outcome.suppressed if found.saving), default=0.0)
-
-    def told(outcome: Outcome) -> str:
-        saves = f" (saves {format_ratio(expected(outcome))})" if expected(outcome) else ""
-        return f"{inert(outcome.rule, 24)}{saves}: {inert(outcome.reason or 'no reason', _REASON_LIMIT).rstrip('.')}."
-
-    aside = sorted((outcome for outcome in report.outcomes if outcome.suppressed), key=expected, reverse=True)
-    lines = [f"Suppressed: {told(outcome)}" for outcome in aside[:_SUPPRESSED_SHOWN]]
-    left = len(aside) - len(lines)
-    return [*lines, *([f"{plural(left, 'more rule')} {'was' if left == 1 else 'were'} suppressed."] if left else [])]
+def _expected(outcome: Outcome) -> float:
+    return max((found.saving.expected for found in outcome.suppressed if found.saving), default=0.0)
 
 
 def other_causes(report: Report) -> Section | None:
