@@ -13,7 +13,6 @@ from profilerkit.model.communication import (
     Groups,
     Heat,
     LateRank,
-    Parallelism,
     Sampled,
     Spread,
 )
@@ -37,22 +36,27 @@ _MATCHED_BY = {
 }
 
 
-def waiting_lines(report: Report) -> tuple[str, ...]:
-    """Who waits for whom and how that is known, one sentence or two each; empty for a single rank."""
+def waiting_lines(report: Report) -> Iterator[str]:
+    """Who waits for whom and how that is known, one sentence or two each; nothing for a single rank."""
     found = report.communication
     if found is None or len(report.ranks) < 2:
-        return ()
+        return
+    problems = [inert(problem, SENTENCE_LIMIT) for problem in found.problems]
     if not found.matched and found.flight is not None and not report.collectives:
-        return tuple(inert(problem, SENTENCE_LIMIT) for problem in found.problems)
+        yield from problems
+        return
     if not found.matched:
         timed = found.late_by_timers
         late = "no rank is called late" if timed is None else f"only the timers point at a rank: rank {timed}"
-        return (f"The ranks' collectives could not be matched: waiting and transfer look the same, and {late}.",)
-    lines = [_late_line(late, report) for late in found.late]
+        yield f"The ranks' collectives could not be matched: waiting and transfer look the same, and {late}."
+        return
     by_flight = found.matched_in == "flight recorders"
-    if not lines and not (by_flight and found.blurred):
-        lines.append(_nobody_late(found, report))
-    lines += found.problems if by_flight else ()
+    for one in found.late:
+        yield _late_line(one, report)
+    if not found.late and not (by_flight and found.blurred):
+        yield _nobody_late(found, report)
+    if by_flight:
+        yield from problems
     if found.time_ns and found.waited_ns is not None:
         share = format_ratio(found.waited_ns / found.time_ns)
         divided = (
@@ -60,17 +64,17 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
             if found.transfer_ns is not None
             else f"at least {share} waiting; the rest may include waiting for ranks that were not read."
         )
-        lines.append(
+        yield (
             f"In {plural(found.steps or 0, 'judged step')} the ranks spent {format_ns(found.time_ns)} together in "
             f"matched collectives: {divided}"
         )
     shift = f", captures starting up to {plural(found.most_shift, 'collective')} apart" if found.most_shift else ""
     within = f"; ends agree within {format_ns(found.residual_ns)} (median)" if found.residual_ns is not None else ""
-    lines.append(
+    flight = " They come from torch's flight recorders, which show who arrives when, but not the transfer."
+    yield (
         f"{format_count(found.matched)} of {plural(found.of or 0, 'collective')} matched by "
-        f"{_MATCHED_BY[found.by or 'order']}{shift}{within}.{matched_in_words(found)}"
+        f"{_MATCHED_BY[found.by or 'order']}{shift}{within}.{flight if by_flight else ''}"
     )
-    return tuple(inert(line, SENTENCE_LIMIT) for line in lines)
 
 
 def _nobody_late(found: Communication, report: Report) -> str:
@@ -154,50 +158,31 @@ def _clock(rank: Rank) -> str:
     return f"{format_ns(rank.clock_offset_ns)} ± {format_ns(rank.clock_residual_ns)}"
 
 
-def parallel_facts(report: Report) -> tuple[Fact, ...]:
-    """How the work is divided among the ranks, as far as groups and names say; empty for a single rank."""
+def parallel_facts(report: Report) -> Iterator[Fact]:
+    """How the work is divided among the ranks, as far as groups and names say; nothing for a single rank."""
     found = report.communication.parallelism if report.communication else ()
-    if not found:
-        return (
-            (Fact("Parallelism", "unknown", "no group or name shows it"),) if (report.run.world_size or 1) > 1 else ()
-        )
-    return tuple(
-        Fact(f"Parallelism, {entry.name}", _dimension(entry), f"derived from {inert(entry.evidence, 80)}")
-        for entry in found
-    )
-
-
-def _dimension(entry: Parallelism) -> str:
-    size = plural(entry.size, "rank") if entry.size is not None else "of unknown size"
-    if entry.bubble_share is None:
-        return size
-    bubble = f"; {format_ratio(entry.bubble_share)} of the step in exposed transfers between stages"
-    if entry.schedule_share is None:
-        return f"{size}{bubble}"
-    micro = f"{format_count(entry.micro_batches or 0)} microbatch{'' if entry.micro_batches == 1 else 'es'}"
-    return f"{size}{bubble}, {format_ratio(entry.schedule_share)} expected of {micro}"
-
-
-def matched_in_words(found: Communication) -> str:
-    """Whose collectives were matched, where these were not a trace's."""
-    if found.matched_in == "traces":
-        return ""
-    return " They come from torch's flight recorders, which show who arrives when, but not the transfer."
+    if not found and (report.run.world_size or 1) > 1:
+        yield Fact("Parallelism", "unknown", "no group or name shows it")
+    for entry in found:
+        size = plural(entry.size, "rank") if entry.size is not None else "of unknown size"
+        if entry.bubble_share is not None:
+            size += f"; {format_ratio(entry.bubble_share)} of the step in exposed transfers between stages"
+            if entry.schedule_share is not None:
+                micro = f"{format_count(entry.micro_batches or 0)} microbatch{'' if entry.micro_batches == 1 else 'es'}"
+                size += f", {format_ratio(entry.schedule_share)} expected of {micro}"
+        yield Fact(f"Parallelism, {entry.name}", size, f"derived from {inert(entry.evidence, 80)}")
 
 
 _NAMED_RANKS = 8
 
 
-def scale_lines(report: Report) -> tuple[str, ...]:
+def scale_lines(report: Report) -> Iterator[str]:
     """What the comparison of all ranks found, in sentences; where all of them are told in detail only their groups."""
-    if report.crowd is not None:
-        return tuple(_lines(report.crowd))
-    groups = report.communication.groups if report.communication is not None else ()
-    sides = " ".join(_groups_lines(groups)) if groups else ""
-    return (sides,) if sides else ()
-
-
-def _lines(crowd: Crowd) -> Iterator[str]:
+    crowd = report.crowd
+    if crowd is None:
+        if report.communication is not None and report.communication.groups:
+            yield from _groups_lines(report.communication.groups)
+        return
     yield " ".join(_scope(crowd))
     for culprit in crowd.culprits:
         yield _culprit(culprit)
@@ -212,8 +197,7 @@ def _lines(crowd: Crowd) -> Iterator[str]:
             "Clocks, throttling and hosts of the late ranks were not measured: traces hold no samples of them. "
             "Run directories do (profilerkit run)."
         )
-    if sides := " ".join(_groups_lines(crowd.groups)):
-        yield sides
+    yield from _groups_lines(crowd.groups)
     if crowd.host_count is None:
         yield "The recordings do not name their hosts."
 
@@ -256,12 +240,14 @@ def _culprit(found: CulpritRow) -> str:
 
 
 def _groups_lines(known: Sequence[Groups]) -> Iterator[str]:
-    alone = [groups.kind for groups in known if groups.count == 1]
-    if alone:
-        yield f"All ranks are in one {listed(alone)}."
-    unknown = [f"{kind}s" for kind in get_args(GroupKind) if kind not in {groups.kind for groups in known}]
-    if unknown:
-        yield f"Not measured: {listed(unknown)}, because no process group in the recordings is described as one."
+    said = []
+    if alone := [groups.kind for groups in known if groups.count == 1]:
+        said.append(f"All ranks are in one {listed(alone)}.")
+    if unknown := [f"{kind}s" for kind in get_args(GroupKind) if kind not in {groups.kind for groups in known}]:
+        why = "because no process group in the recordings is described as one"
+        said.append(f"Not measured: {listed(unknown)}, {why}.")
+    if said:
+        yield " ".join(said)
 
 
 def _numbers(ranks: tuple[int, ...]) -> str:
@@ -284,14 +270,12 @@ _CONDITION = (
 )
 
 
-def scale_tables(report: Report) -> tuple[tuple[str, Table], ...]:
+def scale_tables(report: Report) -> Iterator[tuple[str, Table]]:
     """Heading and table of what all ranks show; where all of them are told in detail only of their groups."""
-    if report.crowd is not None:
-        return tuple(_tables(report.crowd))
-    return tuple(_sides(report.communication.groups)) if report.communication is not None else ()
-
-
-def _tables(crowd: Crowd) -> Iterator[tuple[str, Table]]:
+    crowd = report.crowd
+    if crowd is None:
+        yield from _sides(report.communication.groups if report.communication is not None else ())
+        return
     columns = ("Over all ranks", "Ranks", "Least", "p10", "Median", "p90", "Most")
     rows = []
     if crowd.step_ns is not None:
@@ -314,7 +298,7 @@ def _tables(crowd: Crowd) -> Iterator[tuple[str, Table]]:
                         inert(row.name, 60),
                         format_count(row.ranks),
                         "not found" if row.step_ns is None else format_ns(row.step_ns),
-                        "not measured" if row.caused_ns is None else format_ns(row.caused_ns),
+                        format_value(row.caused_ns, "ns"),
                     )
                     for row in crowd.hosts
                 ),

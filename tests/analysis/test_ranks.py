@@ -149,7 +149,7 @@ def test_of_a_job_bound_by_communication_verdict_and_ranks_tell_the_same_late_ra
     report = analyze(write_run(tmp_path / "run", logs, traces=traces))
     assert (report.verdict.bound, report.verdict.rank) == ("comm-bound", None)
     assert "By the timers of 2 ranks rank 1 is late" in report.verdict.consequence
-    assert "only the timers point at a rank: rank 1." in waiting_lines(report)[0]
+    assert "only the timers point at a rank: rank 1." in next(waiting_lines(report))
 
 
 def test_a_rank_whose_fetches_nobody_saw_is_not_the_one_that_waits_for_none(tmp_path):

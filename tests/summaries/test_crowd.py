@@ -52,7 +52,7 @@ def test_few_are_told_and_all_are_counted(report, job):
     assert crowd.missing == report.run.missing_ranks == len(job.missing)
     assert job.late in crowd.told
     assert len(report.ranks) == len(crowd.told) < 20
-    assert "6 ranks that others wait for are not among them." in scale_lines(report)[0]
+    assert "6 ranks that others wait for are not among them." in next(scale_lines(report))
     assert crowd.host_count == job.ranks // PER_HOST
     assert crowd.step_ns.n == crowd.ranks
     assert sum(len(line) for line in crowd.heat.waited_ns) == len(crowd.heat.rows) * len(crowd.heat.columns)

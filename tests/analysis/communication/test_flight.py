@@ -212,7 +212,9 @@ def test_collectives_outside_of_the_judged_steps_call_nobody(tmp_path):
     after = STEPS * STEP
     report = job(tmp_path, *(flight([after + late + number for number in range(9)]) for late in (0, 20_000)))
     assert report.communication.matched is None
-    assert waiting_lines(report) == ("None of the collectives in the flight recorders was issued in a judged step.",)
+    assert list(waiting_lines(report)) == [
+        "None of the collectives in the flight recorders was issued in a judged step."
+    ]
 
 
 def test_one_recorder_shows_what_it_held_and_calls_nobody(tmp_path):
