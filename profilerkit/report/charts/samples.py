@@ -169,7 +169,7 @@ def sampled_strips(report: Report) -> Chart | None:
     return Chart(
         anchor="sampled-strips",
         title=title_of(shown, report.run.samples, span.steady),
-        caption=_caption(report, names, shown, span),
+        caption=" ".join(_caption(report, names, shown, span)),
         height_px=height_px(len(shown)),
         shapes=(*_where(span, x, lanes(len(shown))), *(_line(*row, x) for row in rows)),
         x=x.across("Seconds since the first step began", _seconds),
@@ -210,7 +210,7 @@ def logged_strips(report: Report) -> Chart | None:
     return Chart(
         anchor="logged-strips",
         title=busy or "What was sampled",
-        caption=_logged_caption(drawn, more=len(use) - len(drawn) if len(use) > 1 else 0),
+        caption=" ".join(_logged_caption(drawn, more=len(use) - len(drawn) if len(use) > 1 else 0)),
         height_px=height_px(len(drawn)),
         shapes=tuple(_line(*row, x) for row in rows),
         x=x.across("Seconds since the first sample" if timed else "Samples", _seconds if timed else _counted),
@@ -224,18 +224,17 @@ def logged_strips(report: Report) -> Chart | None:
     )
 
 
-def _logged_caption(drawn: Sequence[tuple[Series, Sampled]], *, more: int) -> str:
+def _logged_caption(drawn: Sequence[tuple[Series, Sampled]], *, more: int) -> Iterator[str]:
     most = max((sampled for _, sampled in drawn), key=lambda sampled: sampled.n)
-    pieces = [f"{plural(most.n, 'sample')} of each, measured: the share of the time in which a kernel runs first."]
-    pieces += _thinned(most)
+    yield f"{plural(most.n, 'sample')} of each, measured: the share of the time in which a kernel runs first."
+    yield from _thinned(most)
     if more > 0:
-        pieces.append(f"{plural(more, 'more device')} in the table.")
-    return " ".join(pieces)
+        yield f"{plural(more, 'more device')} in the table."
 
 
-def _thinned(most: Sampled) -> list[str]:
-    each = -(-most.n // len(most.points))
-    return [f"Each point is the mean of {each} samples, derived."] if each > 1 else []
+def _thinned(most: Sampled) -> Iterator[str]:
+    if (each := -(-most.n // len(most.points))) > 1:
+        yield f"Each point is the mean of {each} samples, derived."
 
 
 def _names(samples: Sequence[Series]) -> tuple[str, ...]:
@@ -318,20 +317,19 @@ def _counted(value: float) -> str:
     return f"{value:,.10g}"
 
 
-def _caption(report: Report, names: Sequence[str], shown: dict[str, Sampled], span: _Span) -> str:
+def _caption(report: Report, names: Sequence[str], shown: dict[str, Sampled], span: _Span) -> Iterator[str]:
     most = max(shown.values(), key=lambda sampled: sampled.n)
-    pieces = [f"{plural(most.n, 'sample')}, measured{drawn_rank(report)}."]
-    pieces += _thinned(most)
-    pieces.append(f"Dashed: step {span.first} begins, and step {span.last} ends at {_seconds(round(span.end, 1))}.")
-    pieces += _judged(shown, span)
+    yield f"{plural(most.n, 'sample')}, measured{drawn_rank(report)}."
+    yield from _thinned(most)
+    yield f"Dashed: step {span.first} begins, and step {span.last} ends at {_seconds(round(span.end, 1))}."
+    yield from _judged(shown, span)
     known = {series.name for series in report.run.samples}
     left = [name for name in names if name not in shown]
     few, missing = ([_KINDS[name].words for name in left if (name in known) is is_known] for is_known in (True, False))
     if few:
-        pieces.append(f"Too few samples to draw: {listed(few)}.")
+        yield f"Too few samples to draw: {listed(few)}."
     if missing:
-        pieces.append(f"Not measured: {listed(missing)}.")
-    return " ".join(pieces)
+        yield f"Not measured: {listed(missing)}."
 
 
 def _judged(shown: dict[str, Sampled], span: _Span) -> Iterator[str]:

@@ -58,11 +58,6 @@ class Timeline(msgspec.Struct, frozen=True):
     median_ns: float
     cut_ns: float
 
-    @property
-    def cut_columns(self) -> list[Column]:
-        """Steps that are higher than the scale."""
-        return [column for column in self.columns if column.time_ns > self.cut_ns]
-
 
 def _column(row: StepRow, median_ns: float) -> Column:
     families: dict[Family, int] = {}
@@ -122,19 +117,14 @@ def _title(timeline: Timeline, *, thinned: bool, is_whole: bool) -> str:
     )
 
 
-def _caption(report: Report, timeline: Timeline) -> str:
-    shown = len(timeline.columns)
-    pieces = [f"{plural(shown, 'step')} of the judged rank"]
-    if report.steps.thinned:
-        pieces[0] += f", evenly thinned from {format_count(report.steps.count)}"
-    pieces[0] += "."
-    cut = timeline.cut_columns
-    if cut:
-        pieces.append(
-            f"{plural(len(cut), 'column')} higher than {format_ns(timeline.cut_ns)} "
-            f"{'is' if len(cut) == 1 else 'are'} cut off, with a bar above."
-        )
-    return " ".join([*pieces, *_slow(report.steps.slow, thinned=report.steps.thinned), *_warmup(report)])
+def _caption(report: Report, timeline: Timeline) -> Iterator[str]:
+    thinned = f", evenly thinned from {format_count(report.steps.count)}" if report.steps.thinned else ""
+    yield f"{plural(len(timeline.columns), 'step')} of the judged rank{thinned}."
+    if cut := sum(column.time_ns > timeline.cut_ns for column in timeline.columns):
+        higher = f"{plural(cut, 'column')} higher than {format_ns(timeline.cut_ns)}"
+        yield f"{higher} {'is' if cut == 1 else 'are'} cut off, with a bar above."
+    yield from _slow(report.steps.slow, thinned=report.steps.thinned)
+    yield from _warmup(report)
 
 
 def _slow(slow: SlowSteps | None, *, thinned: bool) -> Iterator[str]:
@@ -222,7 +212,7 @@ def steps_blocks(report: Report) -> tuple[Block, ...]:
         Chart(
             anchor="step-by-step",
             title=title,
-            caption=" ".join((_caption(report, timeline), *notes)),
+            caption=" ".join((*_caption(report, timeline), *notes)),
             height_px=190,
             shapes=(
                 *(Shape(key, "area", path) for key, path in sorted(paths.items())),

@@ -56,7 +56,7 @@ def collective_chart(report: Report) -> Chart | None:
     return Chart(
         anchor="collective-bandwidth",
         title=_title(rows, are_all=len(rows) == len(report.collectives)),
-        caption=_caption(report, rows, peak),
+        caption=" ".join(_caption(report, rows, peak)),
         height_px=260,
         shapes=(*link, *_points(rows, places)),
         x=_size_axis(x),
@@ -127,24 +127,18 @@ def _title(rows: Sequence[Collective], *, are_all: bool) -> str:
     return f"{part} the time of {whose} goes to messages of {size}, which reach {least}{reached}"
 
 
-def _caption(report: Report, rows: Sequence[Collective], peak: float | None) -> str:
-    pieces = [
-        f"{plural(sum(row.count for row in rows), 'collective')} of the judged rank in "
-        f"{plural(report.steps.steady, 'judged step')}. Each point is one name, type and group, at the "
-        "mean size of its calls."
-    ]
-    pieces.append(
-        "Bus bandwidth is derived as in nccl-tests, from the transfer time without waiting where that is known."
-    )
+def _caption(report: Report, rows: Sequence[Collective], peak: float | None) -> Iterator[str]:
+    calls, steps = plural(sum(row.count for row in rows), "collective"), plural(report.steps.steady, "judged step")
+    yield f"{calls} of the judged rank in {steps}."
+    yield "Each point is one name, type and group, at the mean size of its calls."
+    yield "Bus bandwidth is derived as in nccl-tests, from the transfer time without waiting where that is known."
     if peak is None:
-        pieces.append("The peak of the device's link is not known.")
+        yield "The peak of the device's link is not known."
     elif any(row.link_bytes_per_s is None for row in rows):
-        pieces.append("Groups that also use the network are not compared with the link.")
-    left = [row for row in report.collectives if row not in rows]
-    if left:
+        yield "Groups that also use the network are not compared with the link."
+    if left := [row for row in report.collectives if row not in rows]:
         time = format_ns(sum(map(_time, left)))
-        pieces.append(f"Size or bandwidth is not known for {plural(len(left), 'other kind')}, {time} in all.")
-    return " ".join(pieces)
+        yield f"Size or bandwidth is not known for {plural(len(left), 'other kind')}, {time} in all."
 
 
 def _table(rows: Sequence[Collective]) -> Table:
@@ -218,17 +212,16 @@ def collective_table(report: Report) -> Table | None:
     )
 
 
-def _collective_notes(report: Report) -> list[str]:
-    notes = ["Exposed: no compute kernel ran at the same time."]
+def _collective_notes(report: Report) -> Iterator[str]:
+    yield "Exposed: no compute kernel ran at the same time."
     if any(row.bus_bytes_per_s is not None and row.bandwidth_is_bound for row in report.collectives):
-        notes.append("≥: the time holds waiting for other ranks, which looks the same.")
+        yield "≥: the time holds waiting for other ranks, which looks the same."
     derived = sorted({inert(row.name, 40) for row in report.collectives if row.bytes_source == "derived"})
     if derived:
-        notes.append(f"Bytes of {listed(derived[:3])} are derived from operator shapes.")
+        yield f"Bytes of {listed(derived[:3])} are derived from operator shapes."
     ratio = report.communication.unclassified_ratio if report.communication else None
     if ratio:
-        notes.append(f"The kind of collective is not known for {format_ratio(ratio)} of the communication time.")
-    return notes
+        yield f"The kind of collective is not known for {format_ratio(ratio)} of the communication time."
 
 
 #: Bucket sizes told one by one; of more the smallest and the largest.
@@ -281,7 +274,7 @@ def _model(model: DistributedModel) -> Iterator[Fact]:
     if model.overlap_ratio is not None:
         of = "of the time from the first bucket's reduction to the end of the last, including waits for other ranks"
         yield Fact(f"{name}: overlapped with backward", format_ratio(model.overlap_ratio), of)
-    yield Fact(f"{name}: buckets", _buckets(model), _settings(model))
+    yield Fact(f"{name}: buckets", _buckets(model), "; ".join(_settings(model)))
 
 
 def _buckets(model: DistributedModel) -> str:
@@ -293,16 +286,13 @@ def _buckets(model: DistributedModel) -> str:
     return f"{len(sizes)}, from {format_bytes(min(sizes))} to {format_bytes(max(sizes))}"
 
 
-def _settings(model: DistributedModel) -> str:
-    said = []
+def _settings(model: DistributedModel) -> Iterator[str]:
     if model.rebuilt is False:
-        said.append("not in the order in which gradients become ready")
+        yield "not in the order in which gradients become ready"
     if model.unused_parameter_bytes:
-        said.append(f"{format_bytes(model.unused_parameter_bytes)} of parameters got no gradient")
+        yield f"{format_bytes(model.unused_parameter_bytes)} of parameters got no gradient"
     for name in ("find_unused_parameters", "gradient_as_bucket_view", "static_graph"):
-        value = getattr(model, name)
-        if value is not None:
-            said.append(f"{name}={value}")
+        if (value := getattr(model, name)) is not None:
+            yield f"{name}={value}"
     if model.hook:
-        said.append(f"communication hook {inert(model.hook, 60)}")
-    return "; ".join(said)
+        yield f"communication hook {inert(model.hook, 60)}"

@@ -194,15 +194,16 @@ def _title(memory: Memory, rows: Sequence[MemoryRow]) -> str:
     )
 
 
-def _caption(memory: Memory, columns: Columns) -> str:
-    pieces = [f"The peak of each step: {_TRACKED[memory.rows_of or 'allocated']}."]
+def _caption(memory: Memory, columns: Columns) -> Iterator[str]:
+    yield f"The peak of each step: {_TRACKED[memory.rows_of or 'allocated']}."
     if any(row.reserved_bytes is not None for row in columns.rows):
-        pieces.append("Pale: reserved beyond it.")
+        yield "Pale: reserved beyond it."
     if columns.capacity_bytes is not None and not columns.capacity_drawn:
-        pieces.append(f"The capacity, {format_bytes(columns.capacity_bytes)}, is far above the scale.")
+        yield f"The capacity, {format_bytes(columns.capacity_bytes)}, is far above the scale."
     if columns.group > 1:
-        pieces.append(f"Each column is the highest of {columns.group} neighbouring steps.")
-    return " ".join(pieces)
+        yield f"Each column is the highest of {columns.group} neighbouring steps."
+    if columns.capacity_drawn:
+        yield "Dashed: the capacity."
 
 
 def _table(columns: Columns) -> Table:
@@ -264,7 +265,7 @@ def _chart(memory: Memory, columns: Columns) -> Chart:
     return Chart(
         anchor="memory-steps",
         title=_title(memory, memory.rows),
-        caption=_caption(memory, columns) + (" Dashed: the capacity." if columns.capacity_drawn else ""),
+        caption=" ".join(_caption(memory, columns)),
         height_px=170,
         shapes=tuple(shapes),
         x=step_axis([row.index for row in columns.rows]),

@@ -1,6 +1,6 @@
 """Ranks: how each spends its step, and who waits for whom."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from statistics import median
 
@@ -26,7 +26,7 @@ def section(report: Report) -> Section | None:
     columns = ("Rank", "Where its step goes", "Median step", "Device busy")
     blocks: list[Block] = [
         Table(
-            _caption(report),
+            " ".join(_caption(report)),
             columns,
             tuple(_row(rank, report) for rank in shown),
             2,
@@ -56,16 +56,13 @@ def _row(rank: Rank, report: Report) -> tuple[Cell, ...]:
     return (named, bar, step, Value(rank.device_busy_ratio, "ratio"))
 
 
-def _caption(report: Report) -> str:
-    times = [rank.step_ns for rank in report.ranks if rank.step_ns is not None]
-    pieces = []
-    if times:
-        pieces.append(f"Median steps run from {format_ns(min(times))} to {format_ns(max(times))}.")
+def _caption(report: Report) -> Iterator[str]:
+    if times := [rank.step_ns for rank in report.ranks if rank.step_ns is not None]:
+        yield f"Median steps run from {format_ns(min(times))} to {format_ns(max(times))}."
     if report.run.missing_ranks:
-        pieces.append(f"{plural(report.run.missing_ranks, 'rank')} of the job could not be read.")
+        yield f"{plural(report.run.missing_ranks, 'rank')} of the job could not be read."
     if one_device(report):
-        pieces.append(f"All on {one_device(report)}.")
-    return " ".join(pieces)
+        yield f"All on {one_device(report)}."
 
 
 #: Shares of the median step from which a cell has a shade. From the second on a rank counts as late, as in the

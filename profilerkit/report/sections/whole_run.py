@@ -1,6 +1,6 @@
 """The whole run: where its wall clock went, and what its lost time costs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from profilerkit.model.ledger import ENTRIES, Cost, FixValue, Ledger, LedgerEntry, LedgerSource, LostTime, Stage
 from profilerkit.model.report import Report
@@ -178,7 +178,7 @@ def lost_time(report: Report) -> Section | None:
     cost = report.cost
     if cost is None or not cost.hours or (marks_none(report) and cost.scope != "run"):
         return None
-    blocks: list[Block] = [Text.of(_caption(cost), style="note"), *((lost,) if (lost := _lost(cost)) else ())]
+    blocks: list[Block] = [Text.of(" ".join(_caption(cost)), style="note"), *((lost,) if (lost := _lost(cost)) else ())]
     if fixes := _fixes(cost):
         blocks += [Heading("What each finding gives back"), fixes]
     return Section("lost-time", "Lost time", _lost_title(cost), tuple(blocks), prints=False)
@@ -211,31 +211,21 @@ def _lost_title(cost: Cost) -> str:
     return f"Lost: {_amount(hours * factor)} of {of} ({share_text(hours / cost.hours)}){priced}"
 
 
-def _caption(cost: Cost) -> str:
-    whole = (
-        "The whole recorded run"
-        if cost.scope == "run"
-        else "1,000 steps like the judged ones, because no run was recorded"
-    )
-    sentences = [f"{whole}, {plural(cost.ranks, 'rank')}."]
+def _caption(cost: Cost) -> Iterator[str]:
+    steps = "1,000 steps like the judged ones, because no run was recorded"
+    yield f"{'The whole recorded run' if cost.scope == 'run' else steps}, {plural(cost.ranks, 'rank')}."
     if cost.ranks_read < cost.ranks:
-        sentences.append(f"{format_count(cost.ranks_read)} of them {'was' if cost.ranks_read == 1 else 'were'} read;")
-        sentences.append("the others are assumed to match their mean.")
+        yield f"{format_count(cost.ranks_read)} of them {'was' if cost.ranks_read == 1 else 'were'} read;"
+        yield "the others are assumed to match their mean."
     if cost.unit == "rank":
-        sentences.append("No GPU was seen: a rank-hour is one process for one hour, without a price.")
+        yield "No GPU was seen: a rank-hour is one process for one hour, without a price."
     if cost.price is not None:
-        sentences.append(f"Priced at {_money(cost.price)} per {cost.unit}-hour.")
-    return " ".join([*sentences, *_start_up(cost)])
-
-
-def _start_up(cost: Cost) -> list[str]:
-    hours = sum(row.hours for row in cost.start_up)
-    if not hours:
-        return []
-    unit, factor = _hours_unit(cost)
-    priced = "" if cost.price is None else f", cost {_money(hours * cost.price)}"
-    took = f"{_amount(hours * factor)} {unit} ({share_text(hours / cost.hours)}{priced})"
-    return [f"Start-up, including imports, took {took}. It is paid once and not counted as lost."]
+        yield f"Priced at {_money(cost.price)} per {cost.unit}-hour."
+    if hours := sum(row.hours for row in cost.start_up):
+        unit, factor = _hours_unit(cost)
+        priced = "" if cost.price is None else f", cost {_money(hours * cost.price)}"
+        took = f"{_amount(hours * factor)} {unit} ({share_text(hours / cost.hours)}{priced})"
+        yield f"Start-up, including imports, took {took}. It is paid once and not counted as lost."
 
 
 def _label(row: LostTime) -> str:
