@@ -1,10 +1,11 @@
 """A job that still runs to text: a page that is drawn again and again, or one line for a log."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from shlex import quote
 from textwrap import wrap
 
-from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
+from profilerkit.model.live import Late, Live, Recent
 from profilerkit.model.report import Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.terminal import NARROW, STYLES, Page, bar
@@ -20,7 +21,7 @@ from profilerkit.report.wording import (
     share_text,
     verdict_tone,
 )
-from profilerkit.units import format_bytes, format_count, format_long_ns, format_ns, format_ratio, format_value
+from profilerkit.units import format_count, format_long_ns, format_ns, format_ratio, format_value
 
 #: Judged steps from which a verdict is told: what every report asks for, "at least 10 steps after the first 5".
 FEWEST_JUDGED = 10
@@ -192,8 +193,11 @@ def _numbers(out: Page, live: Live) -> None:
         _row(out, "Trend", [_spark(recent, out.ascii_only), f"last {plural(recent.trend_steps, 'step')}"])
         _row(out, "Input wait", _input_wait(live))
     devices = [rank.device for rank in live.ranks if rank.device is not None]
-    _row(out, "Device", _device(devices) or [_missing([rank.no_device for rank in live.ranks])])
-    _row(out, "Host", _host(live.ranks) or [_missing([rank.no_host for rank in live.ranks])])
+    hosted = [(rank.host, rank.hosted) for rank in live.ranks if rank.hosted is not None]
+    device = [*_readings(_DEVICE, (), devices)]
+    host = [*_readings(_HOST, [one for _, one in hosted], [*dict(hosted).values()])]
+    _row(out, "Device", device or [_missing([rank.no_device for rank in live.ranks])])
+    _row(out, "Host", host or [_missing([rank.no_host for rank in live.ranks])])
 
 
 def _row(out: Page, label: str, pieces: Iterable[str]) -> None:
@@ -245,51 +249,40 @@ def _input_wait(live: Live) -> Iterator[str]:
         yield f"most on rank {max(waiting)[1]}"
 
 
-def _device(devices: Sequence[LiveDevice]) -> list[str]:
-    def field(name: str) -> list[float]:
-        return [value for device in devices if (value := getattr(device, name)) is not None]
-
-    pieces = [f"busy {_span(found, format_ratio)}"] if (found := field("utilization_ratio")) else []
-    for name, limit, unit in (
-        ("power_mw", "power_limit_mw", "mW"),
-        ("sm_clock_mhz", "sm_clock_max_mhz", "MHz"),
-        ("temperature_c", "", "°C"),
-        ("memory_used_bytes", "memory_total_bytes", "bytes"),
-    ):
-        if found := field(name):
-            limits = set(field(limit)) if limit else set()
-            pieces.append(_of(found, limits, unit))
-    return pieces
-
-
-def _host(ranks: Sequence[LiveRank]) -> list[str]:
-    known = [(rank.host, rank.hosted) for rank in ranks if rank.hosted is not None]
-    hosts = list(dict(known).values())
-    own = [hosted for _, hosted in known]
-
-    def field(of: Sequence[LiveHost], name: str) -> list[float]:
-        return [value for hosted in of if (value := getattr(hosted, name)) is not None]
-
-    pieces = [f"CPU {_span(found, format_ratio)}"] if (found := field(hosts, "cpu_ratio")) else []
-    if found := field(hosts, "running_tasks"):
-        pieces.append(f"{_span(found, format_count)} threads run or wait")
-    if found := field(own, "thread_queue_ratio"):
-        pieces.append(f"training thread waits {_span(found, format_ratio)} for a core")
-    if found := field(hosts, "memory_used_bytes"):
-        pieces.append(_of(found, set(field(hosts, "memory_total_bytes")), "bytes"))
-    if found := field(own, "process_rss_bytes"):
-        pieces.append(f"process {_span(found, format_bytes)}")
-    return pieces
+#: Words, field, the field of its limit, and unit of each reading.
+_DEVICE = (
+    ("busy {}", "utilization_ratio", "", "ratio"),
+    ("{}", "power_mw", "power_limit_mw", "mW"),
+    ("{}", "sm_clock_mhz", "sm_clock_max_mhz", "MHz"),
+    ("{}", "temperature_c", "", "°C"),
+    ("{}", "memory_used_bytes", "memory_total_bytes", "bytes"),
+)
+_HOST = (
+    ("CPU {}", "cpu_ratio", "", "ratio"),
+    ("{} threads run or wait", "running_tasks", "", "count"),
+    ("training thread waits {} for a core", "thread_queue_ratio", "", "ratio"),
+    ("{}", "memory_used_bytes", "memory_total_bytes", "bytes"),
+    ("process {}", "process_rss_bytes", "", "bytes"),
+)
+#: What is of each rank on a host; the rest is the same for all of them.
+_OF_RANKS = ("thread_queue_ratio", "process_rss_bytes")
 
 
-def _of(values: Sequence[float], limits: set[float], unit: str) -> str:
-    """Readings and the limit that they share: ``312 of 400 W``."""
-    text = _span(values, lambda value: format_value(value, unit))
-    if len(limits) != 1:
-        return text
-    limit = format_value(limits.pop(), unit)
-    same = f" {limit.rpartition(' ')[2]}"
-    return f"{text.removesuffix(same)} of {limit}"
+def _readings(
+    table: Sequence[tuple[str, str, str, str]], of_ranks: Sequence[object], others: Sequence[object]
+) -> Iterator[str]:
+    """The latest readings, of several the least and the most, with the limit that they share: ``312 of 400 W``."""
+    for words, name, limit, unit in table:
+        of = of_ranks if name in _OF_RANKS else others
+        values = [value for one in of if (value := getattr(one, name)) is not None]
+        limits = {value for one in of if limit and (value := getattr(one, limit)) is not None}
+        if values:
+            text = _span(values, partial(format_value, unit=unit))
+            if len(limits) == 1:
+                most = format_value(limits.pop(), unit)
+                same = f" {most.rpartition(' ')[2]}"
+                text = f"{text.removesuffix(same)} of {most}"
+            yield words.format(text)
 
 
 def _missing(reasons: Sequence[str]) -> str:
