@@ -55,12 +55,7 @@ def _escaped(text: str) -> str:
 
 
 def junit(name: str, gates: Sequence[Gate]) -> str:
-    """One test suite called ``profilerkit``; a gate that could not be judged is a skipped test.
-
-    Args:
-        name: of the run or comparison, which the test cases belong to.
-        gates: what was asked and found.
-    """
+    """One test suite for a run or comparison; a gate that could not be judged is a skipped test."""
     failed = sum(gate.status == "failed" for gate in gates)
     skipped = sum(gate.status == "not judged" for gate in gates)
     counts = f'tests="{len(gates)}" failures="{failed}" errors="0" skipped="{skipped}"'
@@ -83,11 +78,7 @@ def _case(name: str, gate: Gate) -> str:
 def sarif(gates: Sequence[Gate], alerts: Sequence[Alert], *, version: str, location: str) -> str:
     """A log with one run: a result for each gate that failed and for each alert.
 
-    Args:
-        gates: what was asked and found; those that passed or could not be judged give no result.
-        alerts: findings to show.
-        version: of profilerkit.
-        location: file of the repository at which they are shown.
+    ``version`` is that of profilerkit, ``location`` the file of the repository at which they are shown.
     """
     failed = [gate for gate in gates if gate.status == "failed"]
     rules = {f"budget/{gate.name}": f"{gate.name} within its limit" for gate in failed}

@@ -61,14 +61,7 @@ class Anchors:
 
 
 def evidence_row(evidence: Evidence, anchors: Anchors, mean_ns: int | None = None, found_by: str = "") -> EvidenceRow:
-    """One number as a row of a table; what is not known of it is left out.
-
-    Args:
-        evidence: the number.
-        anchors: gives it its own.
-        mean_ns: the steady step, for a share of it as time.
-        found_by: how the steps were found.
-    """
+    """One number as a row of a table; ``mean_ns`` is the steady step, for a share of it as time."""
     unit = inert(evidence.unit, 20)
     interval = ""
     if evidence.low is not None and evidence.high is not None:

@@ -46,15 +46,9 @@ _SPARK_SPREAD = 0.25
 def page(
     name: str, live: Live, report: Report | None, *, width: int = 80, colour: bool = False, ascii_only: bool = False
 ) -> str:
-    """The job as a page of at most ``width`` columns.
+    """The job as a page that looks as ``terminal.render`` has it; ``name`` is its run directory as a command names it.
 
-    Args:
-        name: its run directory, as a command would name it.
-        live: what it does now.
-        report: on its records so far; ``None`` where there is none yet.
-        width: columns; below 40 the text is set for 40.
-        colour: add ANSI colours; words and fills carry the same meaning.
-        ascii_only: print nothing outside ASCII.
+    The report is on its records so far; ``None`` where there is none yet.
     """
     out = Page(width, colour, ascii_only)
     _state(out, name, live, report)

@@ -37,13 +37,10 @@ _ON_DEVICE: dict[int, str] = {
 
 
 def write(path: Path, report: Report, ranks: Sequence[RankFacts], mask: Mask) -> int:
-    """Write the ranks that have a trace, one after the other; return how many events.
+    """Write the ranks that have a trace, one after the other, as gzip; return how many events.
 
-    Args:
-        path: of the file, which is gzip.
-        report: whose findings are marked.
-        ranks: as they were analysed; each trace is read again, for facts keep no events.
-        mask: what takes names and paths out of a text.
+    Findings of the report are marked. Each trace is read again, for facts keep no events; ``mask`` takes names and
+    paths out of a text.
     """
     traced = [(entry, trace) for entry in ranks if (trace := entry.trace or entry.unseen) is not None]
     origins = _origins([trace for _, trace in traced])

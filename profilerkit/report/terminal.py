@@ -337,16 +337,9 @@ def render_evidence(
     colour: bool = False,
     ascii_only: bool = False,
 ) -> str:
-    """One piece of evidence and the raw events behind it as text of at most ``width`` columns.
+    """The evidence of a number, in any case, and the raw events behind it as text; the look is that of ``render``.
 
-    Args:
-        report: what holds it.
-        wanted: its number, in any case.
-        tables: the raw events.
-        unknown: why there are none, a sentence; for where ``tables`` is empty.
-        width: columns; below 40 the text is set for 40.
-        colour: add ANSI colours.
-        ascii_only: print nothing outside ASCII.
+    ``unknown`` says in a sentence why there are no ``tables`` of events.
 
     Raises:
         UsageError: the report has no such evidence.

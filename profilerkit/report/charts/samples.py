@@ -69,12 +69,9 @@ class Sampled(msgspec.Struct, frozen=True):
 
 
 def title_of(shown: Mapping[str, Sampled], samples: Sequence[Series], steady: tuple[float, float] | None) -> str:
-    """One or two clauses with numbers.
+    """One or two clauses with numbers about the ``steady`` window, in seconds; ``None`` takes all points.
 
-    Args:
-        shown: the signals that are drawn, by name; at least one.
-        samples: all signals.
-        steady: the window that the numbers are about, in seconds; ``None`` takes all points.
+    At least one signal is ``shown``.
     """
     judged = {name: sampled.within(steady) for name, sampled in shown.items()}
     clauses = list(_device(judged, samples)) or list(_host(judged))
