@@ -166,11 +166,6 @@ def have_cupti_taken_down(torch: Any) -> None:
         os.environ[_TEARDOWN] = "1"
 
 
-def cupti_is_taken_down() -> bool:
-    """Return whether CUPTI is taken down at the end of sessions, as far as the environment says."""
-    return os.environ.get(_TEARDOWN) == "1"
-
-
 def why_no_kernels() -> NoKernels:
     """Return the likeliest reason why a trace shows nothing of a device; ``unknown`` where nothing points to one."""
     torch = sys.modules["torch"]
@@ -246,16 +241,6 @@ def prepare(torch: Any, profiler: Any) -> None:
         lazy.update([_COMPILER] if hides else ())
 
 
-def free(profiler: Any) -> None:
-    """Let go of what was traced: it is in a cycle, and freeing it took a collection 0.1 s amid a step of the user's."""
-    profiler.profiler = None
-
-
-def printable(name: str) -> str:
-    """``name`` in characters that torch writes into a trace as they are: it neither escapes nor keeps all others."""
-    return "".join(c if c.isascii() and c.isprintable() and c not in '"\\' else "_" for c in name)
-
-
 #: A window of very long steps is closed early: the trace of a minute is larger than anybody reads.
 _LONGEST_NS = 60 * 1_000_000_000
 #: At the end of an epoch a window with this many whole steps is closed instead of waiting for the next epoch.
@@ -324,7 +309,9 @@ class DeepWindow:
         """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
         if self.state != "recording" or not self.is_here:
             return None
-        return Span(sys.modules["torch"].profiler.record_function(printable(name)), self._open)
+        # Torch neither escapes nor keeps other characters in a trace.
+        plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\' else "_" for c in name)
+        return Span(sys.modules["torch"].profiler.record_function(plain), self._open)
 
     def open(self) -> bool:
         """Start the profiler's own warm-up, unless somebody else is profiling: a nested session empties the outer."""
@@ -438,7 +425,8 @@ class DeepWindow:
                         profiler.stop_trace()
                 profiler.export_chrome_trace(str(part))
             finally:
-                free(profiler)
+                # What was traced is in a cycle: freeing it took a collection 0.1 s amid a step of the user's.
+                profiler.profiler = None
         finally:
             self._put_back()
         self._stopped()  # last: what it reads of the device may fail, and the trace is there
@@ -470,7 +458,7 @@ class DeepWindow:
                 if not self._start_ns:
                     profiler.start_trace()  # a prepared session can only be given back by running it
                 profiler.stop_trace()
-                free(profiler)
+                profiler.profiler = None
         finally:
             self._put_back()
             self._disturbed()
@@ -499,7 +487,6 @@ class DeepWindow:
             slow_step=self._slow_step if self.plan.kind == "anomaly" else None,
             kernels=kernels,
             no_kernels=why_no_kernels() if kernels == 0 else None,
-            cupti_is_taken_down=cupti_is_taken_down() if self._asks_device else None,
         )
 
     def _weaknesses(self, export: Export) -> str:

@@ -33,8 +33,8 @@ MOST = 64
 _REST = 50
 #: Pages of larger processes are not counted: one count would hold them up for 0.1 s.
 _MOST_BYTES = 8 << 30
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 10_000_000
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessStat(NamedTuple):
@@ -185,10 +185,9 @@ class HostSource:
     def open(self) -> str:
         """Open the files that exist; there is always something to read."""
         files = self._files = ProcFiles(self._root)
-        machine = _Machine(files)
         self._children, self._pool = ChildProcesses(files), OperatorPool(files, self._tid)
         self._readers = (
-            (machine if machine.is_there else _Portable()).read,
+            _Machine(files).read,
             Readings(files, (*_own_process(self._tid), *_PRESSURE)).read,
             Cgroup(files).read,
             Traffic(files).read,
@@ -222,7 +221,6 @@ class _Machine:
         self._stat = files.open("proc/stat")
         self._loadavg = files.open("proc/loadavg")
         self._meminfo = files.open("proc/meminfo")
-        self.is_there = self._stat.is_open and self._meminfo.is_open
         self._last: list[int] = []
 
     def read(self, _now_ns: int) -> dict[str, Any]:
@@ -258,28 +256,6 @@ class _Machine:
             return None, None, None
         busy = total - grown[3] - grown[4]
         return rounded(busy / total), rounded(grown[4] / total), rounded(grown[7] / total)
-
-
-class _Portable:
-    """The machine where there is no ``/proc``: macOS and Windows."""
-
-    def __init__(self) -> None:
-        import psutil
-
-        self._psutil: Any = psutil
-        self._process = psutil.Process()
-        psutil.cpu_percent(None)  # the first call has nothing to compare with and says 0
-        self._is_first = True
-
-    def read(self, _now_ns: int) -> dict[str, Any]:
-        memory, percent = self._psutil.virtual_memory(), self._psutil.cpu_percent(None)
-        first, self._is_first = self._is_first, False
-        return {
-            "cpu_ratio": None if first else rounded(percent / 100),
-            "memory_used_bytes": memory.total - memory.available,
-            "memory_total_bytes": memory.total,
-            "process_rss_bytes": self._process.memory_info().rss,
-        }
 
 
 #: Time in which some task of the machine waited for a resource (PSI).

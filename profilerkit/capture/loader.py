@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from profilerkit.capture.clocks import Meter, Moment, PerThread, ThreadState, spent
 from profilerkit.capture.guard import Guard, attempt
@@ -27,6 +27,9 @@ from profilerkit.capture.steps import StepTracker
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
+
+if TYPE_CHECKING:
+    from profilerkit.capture.windows import DeepWindows
 
 _R = TypeVar("_R")
 # Plain ints: a lookup of an enum member costs 0.2 µs on Python 3.11, and each step needs several.
@@ -54,17 +57,6 @@ _QUEUE_EVERY = 8
 _Fetch = tuple[int, Moment | None, int, AbstractContextManager[object] | None, int]
 
 
-class Trace(Protocol):
-    """What may be recording a trace meanwhile: the deep window."""
-
-    @property
-    def window(self) -> object | None:
-        """What records, or is about to; ``None`` when nothing does."""
-
-    def span(self, name: str) -> AbstractContextManager[object] | None:
-        """A named span in the trace, if one is being recorded."""
-
-
 class FetchTimer:
     """Records one WAIT per fetch and tells the step tracker where fetches start.
 
@@ -88,7 +80,9 @@ class FetchTimer:
         *("settings", "slow_at", "slow_fetches", "sources", "trace", "tracker", "training", "waited_ns"),
     )
 
-    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
+    def __init__(
+        self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: "DeepWindows"
+    ) -> None:
         self.armed = True
         self.trace = trace
         self.fetches = self.slow_fetches = self.waited_ns = 0

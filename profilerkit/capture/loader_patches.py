@@ -6,25 +6,16 @@ import weakref
 from collections.abc import Callable, Iterator
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from profilerkit.capture.loader import FIRST, INFERRED, LONG_WAIT_NS, FetchTimer
 from profilerkit.capture.loader_info import CLAIM, Claim, length, sampler_of
 from profilerkit.capture.patches import uncounted
+from profilerkit.capture.workers import WorkerWatch
 from profilerkit.rundir.layout import EventKind
 
 _STEP, _WAIT = int(EventKind.STEP), int(EventKind.WAIT)  # an enum lookup costs 0.2 µs on Python 3.11
-
-
-class QueueSampler(Protocol):
-    """What samples the queue of an iterator's workers."""
-
-    def sample_queue(self, iterator: Any) -> None:
-        """A fetch begins."""
-
-    def fetches_to_skip(self, iterator: Any) -> int:
-        """Return how many of the next fetches need no sample."""
 
 
 #: What the slow path asks of a fetch: the arguments of ``FetchTimer.fetch`` behind the first.
@@ -32,7 +23,7 @@ Question = Callable[[Any], tuple[Callable[[Any], Any], Any, int, int, bool, int,
 
 
 def timed_next(
-    timer: FetchTimer, pull: Callable[[Any], Any], question: Question, sampler: QueueSampler | None = None
+    timer: FetchTimer, pull: Callable[[Any], Any], question: Question, sampler: WorkerWatch | None = None
 ) -> Callable[[Any], Any]:
     """Return what stands for the ``__next__`` of iterators, which ``pull`` calls.
 
@@ -91,7 +82,7 @@ def _slow_next(
     timer: FetchTimer,
     pull: Callable[[Any], Any],
     question: Question,
-    sampler: QueueSampler | None,
+    sampler: WorkerWatch | None,
     fast_next: Callable[[Any], Any],
 ) -> Callable[[Any], Any]:
     """Return the way of all fetches that are not fast, or are measured."""
@@ -139,7 +130,7 @@ def _measured(timer: FetchTimer, fast_next: Callable[[Any], Any], iterator: Any)
 
 
 def patched_next(
-    timer: FetchTimer, original: Callable[[Any], Any], sampler: QueueSampler | None = None
+    timer: FetchTimer, original: Callable[[Any], Any], sampler: WorkerWatch | None = None
 ) -> Callable[[Any], Any]:
     """Return a replacement for ``_BaseDataLoaderIter.__next__``."""
     trace, tracker = timer.trace, timer.tracker

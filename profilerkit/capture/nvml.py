@@ -34,7 +34,6 @@ _FACTS = {
     "power_limit_mw": ("nvmlDeviceGetEnforcedPowerLimit",),
     "power_limit_default_mw": ("nvmlDeviceGetPowerManagementDefaultLimit",),
     "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"),
-    "memory_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"),
 }
 
 
@@ -100,7 +99,7 @@ class NvmlSource:
         if self._device is not None:
             self._device.close()
         self._device = _Watched(calls, device)
-        self.facts = read_facts(calls, device, self._device.gpm.reason)
+        self.facts = _read_facts(calls, device, self._device.gpm.reason)
 
 
 class _Watched:
@@ -161,64 +160,14 @@ def _constants(nvml: Any, names: Iterable[str]) -> list[Any]:
     return [getattr(nvml, name) for name in names]
 
 
-#: Words of 64 processors for the affinity: 1,024 processors.
-_WORDS = 16
-
-
-def read_facts(calls: Calls, device: Device, gpm: str) -> GpuFacts:
+def _read_facts(calls: Calls, device: Device, gpm: str) -> GpuFacts:
     """The facts of ``device``; ``gpm`` is why it has no GPM metrics."""
-    whole = device.whole
-
-    def ask(function: str, *args: Any) -> Any:
-        return calls.ask(function, whole, *args)
-
-    ecc, mig, rows = ask("nvmlDeviceGetEccMode"), ask("nvmlDeviceGetMigMode"), ask("nvmlDeviceGetRemappedRows")
-    corrected, uncorrected, pending, _ = rows or (None,) * 4
-    node = ask("nvmlDeviceGetNumaNodeId")
+    ask, nvml = calls.ask, calls.nvml
     return GpuFacts(
         found_by=device.found_by,
-        driver_version=text(calls.ask("nvmlSystemGetDriverVersion")),
-        name=text(calls.ask("nvmlDeviceGetName", device.handle)),
+        driver_version=text(ask("nvmlSystemGetDriverVersion")),
+        name=text(ask("nvmlDeviceGetName", device.handle)),
         uuid=device.uuid,
         gpm=gpm,
-        ecc_is_on=None if ecc is None else bool(ecc[0]),
-        mig_is_on=None if mig is None else bool(mig[0]),
-        nvlinks_up=_links_up(calls, whole),
-        numa_node=node if node is not None and 0 <= node < 1 << 16 else None,  # -1 where the machine has no such nodes
-        cpu_affinity=_affinity(ask("nvmlDeviceGetCpuAffinity", _WORDS)),
-        remapped_rows_correctable=corrected,
-        remapped_rows_uncorrectable=uncorrected,
-        remapping_is_pending=None if pending is None else bool(pending),
-        **{name: ask(function, *_constants(calls.nvml, names)) for name, (function, *names) in _FACTS.items()},
+        **{name: ask(function, device.whole, *_constants(nvml, names)) for name, (function, *names) in _FACTS.items()},
     )
-
-
-def _links_up(calls: Calls, device: Any) -> int | None:
-    """NVLinks that are up; ``None`` when the device has none that it tells of."""
-    most = getattr(calls.nvml, "NVML_NVLINK_MAX_LINKS", 0)
-    states = []
-    for link in range(most):
-        state = calls.ask("nvmlDeviceGetNvLinkState", device, link)
-        if state is None:
-            break
-        states.append(state)
-    return sum(map(bool, states)) if states else None
-
-
-def _affinity(words: Any) -> str | None:
-    """Numbers of processors as ranges.
-
-    >>> _affinity([0b1111, 0b10]), _affinity([0, 0]), _affinity(None)
-    ('0-3,65', None, None)
-    """
-    mask = sum(int(word) << (64 * place) for place, word in enumerate(words or ()))
-    ranges, number = [], 0
-    while mask >> number:
-        if not (mask >> number) & 1:
-            number += 1
-            continue
-        first = number
-        while (mask >> number) & 1:
-            number += 1
-        ranges.append(f"{first}" if number - first == 1 else f"{first}-{number - 1}")
-    return ",".join(ranges) or None

@@ -20,11 +20,6 @@ class ProcFile:
         except OSError:
             self._file = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the file is there and may be read."""
-        return self._file is not None
-
     def text(self) -> str:
         """What the file says now."""
         if self._file is None or not self._file.is_ours:

@@ -13,10 +13,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from profilerkit.rundir.layout import BY_STEP_CALLS, BY_WRAPPED_LOADER, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
+
+if TYPE_CHECKING:
+    from profilerkit.capture.windows import DeepWindows
 
 _STEP, _INFERRED = int(EventKind.STEP), int(EventFlag.INFERRED)  # an enum lookup costs 0.2 µs on Python 3.11
 #: Iterations of a wrapped loader are held back while step() may still come: so long without an optimizer step when
@@ -26,8 +29,6 @@ _HELD_ACCUMULATING, _HELD_PLAIN = 256, 4
 _BACKWARDS_ALONE = 8
 #: Optimizer steps behind the end of a loader after which there is none: one or two may follow an epoch.
 _STEPS_ALONE = 8
-
-
 NEVER = 1 << 62
 
 
@@ -47,22 +48,6 @@ class Quiet(NamedTuple):
 
 #: Where nobody observes.
 _NOBODY = Quiet(NEVER, NEVER, NEVER)
-
-
-class Observer(Protocol):
-    """Follows steps as they happen, as trace windows do."""
-
-    def step_started(self, number: int) -> None:
-        """Step ``number`` starts now."""
-
-    def step_ended(self, number: int, dur_ns: int) -> None:
-        """Step ``number`` ends now, whole; it took that long."""
-
-    def step_cut(self) -> None:
-        """The step that started last will not be counted."""
-
-    def quiet(self) -> Quiet | None:
-        """Return what may wait from now on; ``None`` when nothing may."""
 
 
 #: The optimizer that ended steps is taken to be gone after so many steps of others; a Wasserstein GAN's critic makes 5.
@@ -138,7 +123,7 @@ class StepTracker:
     def __init__(
         self,
         record: Callable[[Record], None],
-        window: Observer | None = None,
+        window: "DeepWindows | None" = None,
         clock: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self._record = record

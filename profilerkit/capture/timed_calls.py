@@ -268,13 +268,6 @@ class SyncWatch(CallWatch):
         return cuda_in_use()
 
 
-class CopyWatch(Watch):
-    """Watch nothing: only a tensor's methods make copies to the device."""
-
-    name = "copies"
-    unseen = _METHODS_ARE_LEFT
-
-
 _GC = int(EventKind.GC)
 #: Collections of the youngest generation run hundreds of times per second and take a few microseconds.
 _SHORTEST_NS = 50_000

@@ -30,7 +30,7 @@ _OF_A_LOOP = frozenset(("index_queue", "data_queue", "collate_fn", "worker_id"))
 _MOST_LEAVES = 32
 #: Its own memory is read once in so many batches.
 _READ_EVERY = 16
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: A worker that outlives the recording finds that out so often.
 _CHECK_NS = 1_000_000_000
 _READ_BYTES = 256

@@ -298,8 +298,6 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         reason: why there is no usable trace; of a usable one, what it lacks.
         kernels: kernels in the trace; ``None`` where no device was asked for, or nobody counted.
-        cupti_is_taken_down: what slows the steps after the window is taken down with it (``TEARDOWN_CUPTI``); ``None``
-            where no device was asked for, and in older recordings.
     """
 
     first_step: int
@@ -315,7 +313,6 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     slow_step: int | None = None
     kernels: int | None = None
     no_kernels: NoKernels | None = None
-    cupti_is_taken_down: bool | None = None
 
 
 class WindowRequest(msgspec.Struct, frozen=True):

@@ -36,7 +36,6 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         gpm: why there are no GPM metrics; empty while there are.
         pcie_generation: of the link when it was asked; an idle link may run slower than a busy one.
         power_limit_mw: what the driver enforces; ``power_limit_default_mw`` is what the device boots with.
-        remapped_rows_uncorrectable: memory rows replaced after errors that could not be corrected, in all its life.
     """
 
     found_by: str
@@ -51,15 +50,6 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     power_limit_mw: int | None = None
     power_limit_default_mw: int | None = None
     sm_clock_max_mhz: int | None = None
-    memory_clock_max_mhz: int | None = None
-    ecc_is_on: bool | None = None
-    mig_is_on: bool | None = None
-    nvlinks_up: int | None = None
-    numa_node: int | None = None
-    cpu_affinity: str | None = None
-    remapped_rows_correctable: int | None = None
-    remapped_rows_uncorrectable: int | None = None
-    remapping_is_pending: bool | None = None
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

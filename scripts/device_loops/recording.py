@@ -152,7 +152,6 @@ def _meta(loop: Loop, recorded: Recorded) -> RankMeta:
             found_by="the UUID of the device that CUDA uses", driver_version="580.95.05", name=H100.name,
             uuid=_UUID.format(rank), pcie_generation=5, pcie_generation_max=5, pcie_width=16, pcie_width_max=16,
             power_limit_mw=loop.chip.power_limit_mw, power_limit_default_mw=700_000, sm_clock_max_mhz=1980,
-            memory_clock_max_mhz=2619,
         ),
     )  # fmt: skip
 
