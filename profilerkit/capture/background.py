@@ -19,11 +19,7 @@ _JOIN_SECONDS = 5.0
 
 
 class Recorder:
-    """Buffer between the hot path and the disk.
-
-    Attributes:
-        record: appends one record, 0.1 µs, from any thread.
-    """
+    """Buffer between the hot path and the disk; ``record`` appends one record, 0.1 µs, from any thread."""
 
     def __init__(self, writer: RankWriter, beat: Callable[[], object], period_seconds: float) -> None:
         """``beat`` is called by the writer thread before each flush; it must not raise."""
@@ -80,7 +76,7 @@ class Recorder:
     def stop(self, late: Callable[[], object]) -> bool:
         """Wait for the writer thread's end and write the rest; whether the disk answers within five seconds.
 
-        Where it does not, the writer thread calls ``late`` once all is written, if the disk ever answers.
+        Where it does not, the writer thread calls ``late`` once all is written.
         """
         self.end()
         if self._thread.is_alive():
@@ -123,11 +119,7 @@ class Source(Protocol):
 
 
 class Sampler:
-    """Reads a source at the start, every second, and at the end.
-
-    Attributes:
-        reason: why it is off; empty while it is on.
-    """
+    """Reads a source at the start, every second, and at the end; ``reason`` is why it is off, empty while it is on."""
 
     def __init__(
         self,

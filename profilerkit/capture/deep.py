@@ -33,11 +33,7 @@ _FULL_DISK = "the disk may be full"
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What an exported file holds.
-
-    Attributes:
-        flaw: what makes it unusable; empty when nothing does.
-    """
+    """What an exported file holds; ``flaw`` is what makes it unusable, empty when nothing does."""
 
     flaw: str
     size_bytes: int = 0
@@ -109,9 +105,8 @@ _MOST_OF_ONE_RATIO = 0.5
 class TraceMemory:
     """The memory that a trace takes of this process, and what its host has, from where recording begins.
 
-    A trace grows by about as much in every few steps; the program's own memory grows in some, as with a longer
-    sequence. So steps count by blocks, about as long as there are many, and each as the middle one does, of two as the
-    one that grew less.
+    A trace grows by about as much in every few steps, the program's own memory in some. So steps count by blocks, about
+    as long as there are many, and each as the middle one does, of two as the one that grew less.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -228,10 +223,7 @@ class Span:
 
 
 def prepare(torch: Any, profiler: Any) -> None:
-    """Prepare a session without importing torch's compiler: torch 2.13 asks it for CUDA graphs, 821 modules in 1 s.
-
-    A program that has not imported it has none of them.
-    """
+    """Prepare a session without importing torch's compiler: torch 2.13 asks it for CUDA graphs, 821 modules in 1 s."""
     lazy: set[str | None] = getattr(torch, "_lazy_modules", set())
     hides = _COMPILER in lazy and f"torch.{_COMPILER}" not in sys.modules
     lazy.discard(_COMPILER if hides else None)
@@ -257,7 +249,6 @@ class DeepWindow:
 
     Attributes:
         reason: why there is no usable trace; empty when there is one.
-        size_bytes: of the export, as torch wrote it.
         may_try_again: nothing of use was traced, and the next window may do better.
     """
 

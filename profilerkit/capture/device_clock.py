@@ -62,10 +62,6 @@ class DeviceClock(Watch):
     host is so far ahead that marks run out, every second one is given up: records span more steps, and no step is
     lost. Events of two devices have no time between them. The tracker calls on the training thread, which alone
     touches events: a query on another thread could fall into a capture that it cannot know of.
-
-    Attributes:
-        meter: what a mark costs; ``marks`` is how many were made.
-        every: steps from one mark to the next, at least.
     """
 
     name = "device_clock"
@@ -124,10 +120,7 @@ class DeviceClock(Watch):
             self._guard.call(self._read_now)
 
     def close(self) -> None:
-        """Read what is ready, or becomes so within ``_LAST_MARKS_NS``: a short run may end before a step of its device.
-
-        The training is over, and the process would wait for its device as it ends. A device that hangs is left.
-        """
+        """Read what becomes ready within ``_LAST_MARKS_NS``: a short run may end before a step of its device."""
         until_ns = perf_counter_ns() + _LAST_MARKS_NS
         self.catch_up()
         while self._under_way and self._guard.failure is None and perf_counter_ns() < until_ns:
@@ -146,10 +139,7 @@ class DeviceClock(Watch):
         self._lost()
 
     def _trains(self, optimizer: Any) -> None:
-        """Mark the stream that this optimizer steps on, of its parameters' device, unless it only captures.
-
-        ``None`` for the optimizer, as when a graph is replayed, is the current device.
-        """
+        """Mark the stream that this optimizer, or a replay, steps on, of its parameters' device, unless it captures."""
         self._tracker.optimizer_starts_at = self._tracker.count + _STREAM_EVERY
         if not self._guard.call(self._is_capturing):
             self._stream = self._guard.call(self._current, attempt(_device_of, optimizer))
@@ -241,10 +231,7 @@ def cuda_in_use() -> bool:
 
 
 def peaks_bytes() -> list[int | None]:
-    """Return the most memory that was allocated on each device, bytes; nothing before CUDA is initialised.
-
-    ``None`` is a device whose allocator torch cannot ask, as with ``torch.cuda.memory.CUDAPluggableAllocator``.
-    """
+    """Return the most bytes that were allocated on each device, ``None`` where torch cannot ask; none before CUDA."""
     if not _is_initialized():
         return []
     cuda = _cuda()
@@ -269,10 +256,7 @@ def _cuda() -> Any:
 
 
 def activities_in_use(torch: Any) -> list[Any]:
-    """The CPU, and the devices in use: asking whether one is available could initialise it.
-
-    ROCm goes by CUDA's name.
-    """
+    """Return the CPU and the devices in use: to ask whether one is available could initialise it."""
     activity = torch.profiler.ProfilerActivity
     found = [activity.CPU]
     if cuda_in_use():

@@ -93,10 +93,7 @@ def _placed(rank: int | None, local: int | None, size: int | None, launch: str, 
 
 
 def _spawned_place(variables: Mapping[str, str], session: int) -> Place | None:
-    """By the process group of ranks that a script spawned itself; ``None`` without a group.
-
-    On several hosts their parents differ, and where they met is what they share.
-    """
+    """By the process group of ranks that a script spawned, and their parent or where they met; ``None`` without."""
     found = _joined()
     if found is None:
         return None

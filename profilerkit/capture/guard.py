@@ -36,10 +36,7 @@ class Guard:
             return None
 
     def caught(self, work: Callable[..., object], error: Exception) -> None:
-        """Record the first failure, one of ``work``, switch capture off and say so once.
-
-        What a signal's handler raised is the program's, and goes on.
-        """
+        """Record the first failure, one of ``work``, switch capture off and say so once. A signal handler's goes on."""
         if raised_by_handler(error):
             raise error
         where = getattr(work, "__qualname__", repr(work))
@@ -103,8 +100,8 @@ def _users_level() -> int:
 def raised_by_handler(error: BaseException) -> bool:
     """Whether ``error`` comes out of a handler of the program's: then it is for the program, wherever it came.
 
-    Ask in the function that caught it. That one's own frame is not looked at: the look would keep its locals, the error
-    with all that lives in its traceback among them, until the next garbage collection.
+    Ask in the function that caught it, whose own frame is not looked at: that would keep its locals, the error's
+    traceback among them, until the next garbage collection.
     """
     trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
     codes = {code for code in map(_code, map(signal.getsignal, signal.valid_signals())) if code is not None}

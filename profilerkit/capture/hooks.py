@@ -83,10 +83,7 @@ class Hooks:
             patches.patch(optim.Optimizer, "_optimizer_step_code", functools.partial(self._hung_in_a_step, left))
 
     def _hung_in_a_step(self, left: list[tuple[Any, Any]], original: Callable[..., Any]) -> Callable[..., Any]:
-        """Hang optimizer hooks where the program has some: on the thread that steps, when no hook of it is called.
-
-        Torch calls ``original`` between the hooks before a step and those after it.
-        """
+        """Hang hooks where the program has some: torch calls ``original`` between those before and after a step."""
         tracker, guard, own = self._tracker, self._guard, self._patches
 
         def hang(patches: Patches) -> None:
@@ -185,11 +182,7 @@ class Hooks:
         return not_compiled(optimizer_starts), not_compiled(optimizer_ends)
 
     def optimizer_stepped(self, optimizer: int, start_ns: int, now_ns: int) -> None:
-        """Take an optimizer step that has to be asked for.
-
-        ``start_ns`` is 0 where its thread does not train, and for the replay of a graph, whose ``id`` then stands in
-        for the optimizer's.
-        """
+        """Take an optimizer step that has to be asked for; ``start_ns`` is 0 on another thread and for a replay."""
         tracker, captures, here = self._tracker, self.captures, get_ident()
         if here in captures:
             captures[here] = True
@@ -235,11 +228,7 @@ _NEVER = -1
 
 
 class GraphWatch(Watch):
-    """Reports replays to the hooks.
-
-    A graph trains if an optimizer stepped while it was captured. Where graphs are parts of a step, as those that
-    ``torch.compile`` makes, the optimizer's own hooks report the step.
-    """
+    """Reports replays of graphs that train: those in whose capture an optimizer stepped. Others are parts of a step."""
 
     name = "graphs"
     needs = ("torch", _GRAPHS)

@@ -78,10 +78,7 @@ def _of_stat(name: str) -> Callable[[str], int | None]:
 
 
 class OperatorPool:
-    """The threads that operators share their work with: the busiest one, beside the training and Python's own threads.
-
-    The training thread spins until the last of them is done, and is on a processor while that one waits for another.
-    """
+    """The threads that operators share their work with: the training thread spins until the busiest one is done."""
 
     def __init__(self, files: ProcFiles, tid: int) -> None:
         self._files, self._tid = files, tid
@@ -156,10 +153,7 @@ class ChildProcesses:
 
 
 def _started() -> list[int]:
-    """Pids of the processes that ``multiprocessing`` knows, those of a fork server too.
-
-    ``multiprocessing.active_children`` would wait for the dead ones, which is for the one who started them to do.
-    """
+    """Pids of the processes that ``multiprocessing`` knows; ``active_children`` would wait for the dead ones."""
     children = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
     processes = [getattr(child, "_popen", None) for child in tuple(children)]
     return [process.pid for process in processes if process is not None and process.pid]
@@ -172,10 +166,7 @@ _MOST = 16
 
 
 class HostSource:
-    """CPU, memory, pressure, traffic and limits. Rates are over the time since the sample before.
-
-    Made on the training thread, whose waiting for a processor is measured.
-    """
+    """CPU, memory, pressure, traffic and limits, rates since the sample before; made on the training thread."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from profilerkit.capture.clocks import Meter, Moment, PerThread, ThreadState, spent
 from profilerkit.capture.guard import Guard, attempt
@@ -27,9 +27,6 @@ from profilerkit.capture.steps import StepTracker
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
-
-if TYPE_CHECKING:
-    from profilerkit.capture.windows import DeepWindows
 
 _R = TypeVar("_R")
 # Plain ints: a lookup of an enum member costs 0.2 µs on Python 3.11, and each step needs several.
@@ -57,16 +54,24 @@ _QUEUE_EVERY = 8
 _Fetch = tuple[int, Moment | None, int, AbstractContextManager[object] | None, int]
 
 
+class Trace(Protocol):
+    """What may be recording a trace meanwhile: the deep window."""
+
+    @property
+    def window(self) -> object | None:
+        """What records, or is about to; ``None`` when nothing does."""
+
+    def span(self, name: str) -> AbstractContextManager[object] | None:
+        """A named span in the trace, if one is being recorded."""
+
+
 class FetchTimer:
     """Records one WAIT per fetch and tells the step tracker where fetches start.
 
     Which loader feeds the training shows in what follows: its batch is fetched last before a backward pass.
 
     Attributes:
-        armed: false outside the block and in forked children. ``fetches``: those seen on the training thread.
-        settings: of the loader iterated last before the first backward pass. The loader is not held: its persistent
-            workers die with its last name.
-        meter, fast_meter: what fetches on the training thread cost beside the wait, slow ones and fast ones.
+        settings: of the loader iterated last before the first backward pass; the loader itself is not held.
         training: what the training thread is doing. This and ``fast_flags``, of the records, are of the fast iterator.
         slow_at: the number of fetches at which the next one takes the slow path again.
         passed: backward passes before the last fast fetch.
@@ -80,9 +85,7 @@ class FetchTimer:
         *("settings", "slow_at", "slow_fetches", "sources", "trace", "tracker", "training", "waited_ns"),
     )
 
-    def __init__(
-        self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: "DeepWindows"
-    ) -> None:
+    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
         self.armed = True
         self.trace = trace
         self.fetches = self.slow_fetches = self.waited_ns = 0
@@ -120,11 +123,7 @@ class FetchTimer:
         self.tracker.leave_fast_path()
 
     def claim(self, loader: Any) -> bool:
-        """Whether the patches see all of ``loader``, a torch one: its iterations then mark steps from now on.
-
-        Such a loader is not wrapped, so that it stays what it was for everyone who asks for its type. Another kind of
-        loader, and one that makes its iterators in a way of its own, is.
-        """
+        """Whether the patches see all of ``loader``, a torch one, which is not wrapped: its iterations mark steps."""
         makers = [kind for kind in type(loader).__mro__ if "__iter__" in vars(kind) or "_get_iterator" in vars(kind)]
         if not makers or getattr(vars(makers[0]).get("__iter__"), "timed_by", None) is not self:
             return False
@@ -184,8 +183,7 @@ class FetchTimer:
     ) -> _R:
         """The next batch, ``pull(of)``, on a thread that fetches none yet; whatever it raises goes on unchanged.
 
-        ``iterator`` and ``loader`` are ids; ``owner`` says that the iterator marks the steps, ``left`` how many batches
-        it has left, negative when that is not known.
+        ``iterator`` and ``loader`` are ids; ``owner``: the iterator marks the steps; ``left``: batches, -1 for unknown.
         """
         more = left != 0
         try:  # and not ``guard.call``, which costs 0.3 µs between a user's calls

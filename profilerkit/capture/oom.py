@@ -40,10 +40,7 @@ class LiveMemory:
 
 
 def live_memory(torch: Any, device: str, index: int | None) -> LiveMemory:
-    """The memory that Python's tensors hold on one device; each storage counts once, for the first kind it has.
-
-    Tensors that only C++ holds, such as most that are saved for the backward pass, are not among them.
-    """
+    """The memory that Python's tensors hold on one device, each storage once; what only C++ holds is not among them."""
     deadline = monotonic() + _SECONDS
     with torch._C.DisableTorchFunctionSubclass():
         tensors, modules, optimizers, complete = _objects(torch, deadline)
@@ -177,10 +174,9 @@ _STATE: dict[str, Callable[[_Group], int]] = {
 
 
 def unallocated_bytes(torch: Any, optimizers: Iterable[Any], size: Callable[[Any], int]) -> int | None:
-    """Bytes of the trained parameters' missing gradients and missing optimizer state.
+    """Bytes of the trained parameters' missing gradients and missing optimizer state, each parameter counted once.
 
-    ``None`` where no optimizer is there, or where one without state yet is of a class that nobody here knows. A
-    parameter counts once. What an optimizer takes for the length of a step (lists of ``foreach``) is left out.
+    ``None`` without an optimizer, or where one without state yet is of a class that is not known.
     """
     parameters: dict[int, Any] = {}
     tensors: dict[int, int | None] = {}
@@ -232,8 +228,7 @@ _Room = dict[str, Any]
 def dossier(error: Exception, *, steps: int, loader: Loader | None) -> OutOfMemory | None:
     """What the memory holds now; ``None`` for an ``error`` that is not about memory. Nothing is kept alive by it.
 
-    Call it on the training thread while ``error`` is on its way: its traceback holds what was live in the functions
-    that it leaves.
+    Call it on the training thread while ``error``, whose traceback holds what was live, is on its way.
     """
     torch = sys.modules.get("torch")
     text = attempt(str, error) or ""

@@ -255,23 +255,31 @@ class Cgroup:
         return _limit(self._readings.text(self._most))
 
     def free_bytes(self) -> int | None:
-        """What the tightest limit leaves; files that were read and are not used give way. ``None`` without a limit."""
-        limit, used = self.limit_bytes(), number(self._readings.text(self._used))
-        if limit is None or used is None:
-            return None
-        return max(limit - used + (field(self._memory_stat.text(), self._version.memory_idle) or 0), 0)
+        """What the tightest limit leaves; ``None`` without a limit."""
+        most, used = self._readings.text(self._most), self._readings.text(self._used)
+        return _left_bytes(self._version, most, used, self._memory_stat.text())
+
+
+def _left_bytes(version: _Version, most: str, used: str, stat: str) -> int | None:
+    """Return what a limit of memory leaves: files that were read and are not used give way; ``None`` without one."""
+    limit, held = _limit(most), number(used)
+    return None if limit is None or held is None else max(limit - held + (field(stat, version.memory_idle) or 0), 0)
 
 
 class FreeMemory:
-    """The memory that this process may still take: the host's, or what its control group allows, if that is less."""
+    """The memory that this process may still take: the host's, or what any group around it allows, if that is less."""
 
     def __init__(self, files: ProcFiles) -> None:
-        self._meminfo, self._cgroup = files.open("proc/meminfo"), Cgroup(files)
+        version = self._version = _V2 if _is_v2(files) else _V1
+        self._meminfo = files.open("proc/meminfo")
+        names = (version.memory_max, version.memory, "memory.stat")
+        self._groups = [[files.open(level / name) for name in names] for level in _levels(files, "memory")]
 
     def now_bytes(self) -> int | None:
         """Return what is free now; ``None`` where the host does not say."""
-        free, left = times(field(self._meminfo.text(), "MemAvailable:"), 1024), self._cgroup.free_bytes()
-        return free if free is None or left is None else min(free, left)
+        free = times(field(self._meminfo.text(), "MemAvailable:"), 1024)
+        left = [_left_bytes(self._version, *(file.text() for file in group)) for group in self._groups]
+        return None if free is None else min([free, *(known for known in left if known is not None)])
 
 
 def quota_cores(root: Path = Path("/")) -> float | None:

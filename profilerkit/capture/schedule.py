@@ -45,10 +45,7 @@ class Settling:
         self._frames = _compiled_frames()  # the process may have compiled before
 
     def is_over(self, last_ns: Sequence[int]) -> bool:
-        """Whether the last steps are alike, and torch.compile compiled nothing since the question was asked last.
-
-        Fewer than three steps are not compared: whoever traces so early wants to see the beginning.
-        """
+        """Whether the last steps are alike, of three or more, and nothing was compiled since this was asked last."""
         frames = _compiled_frames()
         compiled, self._frames = frames != self._frames, frames
         if compiled:
@@ -95,13 +92,7 @@ class Expected(NamedTuple):
 
 
 class StepTimes:
-    """The times of the last steps.
-
-    Attributes:
-        median_ns: of those; 0 until there are enough.
-        limit_ns: a longer step is slow, by the last median.
-        to_go: steps until the median is taken anew.
-    """
+    """The times of the last steps: their median, 0 until there are enough, and above which limit one is slow, ns."""
 
     __slots__ = ("_ring", "limit_ns", "median_ns", "to_go")
 
@@ -177,11 +168,7 @@ class Recurrence:
 
 
 class Schedule:
-    """When to open.
-
-    Once the device's time of steps is known, it alone decides which are slow: a host that runs ahead waits now and then
-    until the device has caught up, and loses nothing by it.
-    """
+    """When to open. Once the device's time of steps is known, it alone decides which are slow: a host may run ahead."""
 
     def __init__(self, settings: Settings, *, alone: bool, asks: bool) -> None:
         """``alone``: no other rank traces. ``asks``: this rank sees to it that all of them get a typical window."""
@@ -279,8 +266,7 @@ class Schedule:
     def slow(self, number: int, dur_ns: int, at: int, steps: int = 1) -> WindowRequest | None:
         """Return the window in which the next slow step is expected; ``None`` if nobody knows yet.
 
-        One of the ``steps`` up to step ``number`` was slow, which took ``dur_ns`` together. ``at`` is the last step
-        that the host has ended.
+        One of the ``steps`` up to ``number`` was slow; they took ``dur_ns`` together. The host has ended step ``at``.
         """
         longest_ns = max(_LONGEST_SLOW_NS, self._settings.trace_steps * self._judged.median_ns)
         is_disturbed = number - steps < self._disturbed

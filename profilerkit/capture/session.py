@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from profilerkit.capture import environment, handoff, oom
+from profilerkit.capture import environment, handoff, oom, timed_calls
 from profilerkit.capture.background import Recorder, Sampler, Source
 from profilerkit.capture.clocks import ClockWatch, Phase, take_anchor
 from profilerkit.capture.device_clock import AllocatorWatch, CudaDevice, DeviceClock
@@ -29,33 +29,11 @@ from profilerkit.capture.patches import Watch, Watches
 from profilerkit.capture.settings import Settings, take_options
 from profilerkit.capture.stacks import stack_sampler
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.timed_calls import (
-    CollectionWatch,
-    CollectiveWatch,
-    CompileWatch,
-    EvaluationWatch,
-    SaveWatch,
-    SyncWatch,
-)
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
-from profilerkit.rundir.layout import (
-    ALONE_FLUSH_SECONDS,
-    DDP,
-    END,
-    FLIGHT,
-    FLUSH_SECONDS,
-    FORMAT_VERSION,
-    META,
-    OFF_BY_SETTINGS,
-    PHASE_SPAN_PREFIX,
-    STACKS,
-    Feature,
-    RankMeta,
-    RunManifest,
-)
+from profilerkit.rundir import layout
 from profilerkit.rundir.places import claim, private_place
 from profilerkit.rundir.process import this_process
 from profilerkit.rundir.writer import RankWriter, write_manifest
@@ -69,8 +47,7 @@ _BEATS_OF_START = 20
 class Session:
     """One recording. Its methods are called on the training thread and never raise an ``Exception`` after ``begin``.
 
-    Attributes:
-        until_exit: no block has it; the end of the program closes it.
+    ``until_exit``: no block has it; the end of the program closes it.
     """
 
     def __init__(self, settings: Settings, place: Place, run: Path, writer: RankWriter) -> None:
@@ -85,10 +62,10 @@ class Session:
         self._looks, self._switches = 0, Counter[str]()  # looks since the first step, and at how many each was on
         self._beats = self._start_ns = self._removals = 0
         self._anchor = take_anchor()
-        self._flight = FlightWatch(writer.path / FLIGHT, self._anchor.unix_ns)
+        self._flight = FlightWatch(writer.path / layout.FLIGHT, self._anchor.unix_ns)
         self._guard = Guard("profilerkit")
         self._guard.on_failure(self._switch_off)
-        self._recorder = Recorder(writer, lambda: self._guard.call(self._beat), FLUSH_SECONDS)
+        self._recorder = Recorder(writer, lambda: self._guard.call(self._beat), layout.FLUSH_SECONDS)
         self._record = record = self._recorder.record if settings.light else lambda _record: None
         self._window = DeepWindows(
             writer, self._recorder.record, settings, place, loader_seen=lambda: self._timer.fetches > 0
@@ -110,7 +87,7 @@ class Session:
         sources |= {"nvml": self._gpu} if settings.nvml else {}
         sources |= {"host": HostSource()} if settings.host else {}
         self._samplers = {name: Sampler(name, source, writer.append_sample) for name, source in sources.items()}
-        looker, self._stacks = stack_sampler(writer.path / STACKS, lambda: self._tracker.thread)
+        looker, self._stacks = stack_sampler(writer.path / layout.STACKS, lambda: self._tracker.thread)
         can_go = stages(self._timer, self._hooks, self._clock, self._workers, [*self._samplers.values()], looker)
         if settings.light:
             self._samplers["stacks"] = looker
@@ -122,14 +99,14 @@ class Session:
         record, calls = recorder.record, (recorder.record, tracker, recorder.name_id)
         return (
             ClockWatch(writer.append_anchor),
-            CollectionWatch(record, tracker),
-            SaveWatch(*calls),
-            CompileWatch(record, recorder.name_id),
-            EvaluationWatch(record, tracker),
-            CollectiveWatch(*calls),
-            SyncWatch(*calls),
+            timed_calls.CollectionWatch(record, tracker),
+            timed_calls.SaveWatch(*calls),
+            timed_calls.CompileWatch(record, recorder.name_id),
+            timed_calls.EvaluationWatch(record, tracker),
+            timed_calls.CollectiveWatch(*calls),
+            timed_calls.SyncWatch(*calls),
             AllocatorWatch(writer.append_sample),
-            DdpWatch(writer.path / DDP),
+            DdpWatch(writer.path / layout.DDP),
             self._clock,
             self._flight,
             GraphWatch(self._hooks, tracker),
@@ -162,7 +139,7 @@ class Session:
         if text is None:
             text = "(a name that cannot be shown)"
         number = self._recorder.name_id(text)
-        span = f"{PHASE_SPAN_PREFIX}{text}"
+        span = f"{layout.PHASE_SPAN_PREFIX}{text}"
         return Phase(self._record, text, number, lambda: self._window.span(span), self._timer.here, self._guard)
 
     # Life
@@ -280,7 +257,7 @@ class Session:
         self._beats += self._hooks.torch_hooked
         is_alone = self._place.world_size < 2
         if is_alone and self._beats == _BEATS_OF_START:
-            self._recorder.period_seconds = ALONE_FLUSH_SECONDS
+            self._recorder.period_seconds = layout.ALONE_FLUSH_SECONDS
         if is_alone or self._beats <= _BEATS_OF_START or self._beats % 2 == 0:
             self._look_around()
         if self._traces:
@@ -304,7 +281,7 @@ class Session:
             self._removals = self._writer.removals
             self._write_first()
 
-    def _manifest(self) -> RunManifest:
+    def _manifest(self) -> layout.RunManifest:
         settings = self._settings
         return environment.manifest(settings.as_text(), settings.command, self._place.world_size)
 
@@ -365,15 +342,15 @@ class Session:
         except OSError as error:
             if error.errno is None:  # a signal's handler raised it
                 raise
-            self._writer.stop(META, error)
+            self._writer.stop(layout.META, error)
 
     def _write_meta(self) -> None:
         place, (device_name, device_uuid) = self._place, environment.cuda_device()
         # Those that were on at most looks: a program may set one back when its loop has ended.
         most = {name for name, looks in self._switches.items() if 2 * looks > self._looks}
         measured = self._closed and self._settings.light
-        meta = RankMeta(
-            format_version=FORMAT_VERSION,
+        meta = layout.RankMeta(
+            format_version=layout.FORMAT_VERSION,
             rank=place.rank,
             local_rank=place.local_rank,
             pid=os.getpid(),
@@ -422,11 +399,11 @@ class Session:
         except OSError as error:  # after a failure it is written twice, and there is room for one
             if error.errno is None:  # a signal's handler raised it
                 raise
-            self._writer.stop(END, error)
+            self._writer.stop(layout.END, error)
 
-    def _features(self) -> dict[str, Feature]:
-        def on(wanted: bool, reason: str) -> Feature:
-            return Feature(on=wanted and not reason, reason=reason if wanted else OFF_BY_SETTINGS)
+    def _features(self) -> dict[str, layout.Feature]:
+        def on(wanted: bool, reason: str) -> layout.Feature:
+            return layout.Feature(on=wanted and not reason, reason=reason if wanted else layout.OFF_BY_SETTINGS)
 
         tracker, light, failure = self._tracker, self._settings.light, self._guard.failure or ""
         stopped = failure or self._writer.stopped or ""
@@ -460,11 +437,8 @@ def active() -> Session | None:
 def start(settings: Settings, *, until_exit: bool = False) -> Session | None:
     """A running session; ``None``, with a warning, inside the block of another one.
 
-    A session that runs ``until_exit`` of the program is not closed by a block: the block that starts first takes it
-    over and ends it. What ``profilerkit run`` was told goes before ``settings``.
-
-    Raises:
-        CaptureError: no directory can be written.
+    The block that starts first takes a session over that runs ``until_exit``, and ends it. What ``profilerkit run`` was
+    told goes before ``settings``. Raises ``CaptureError`` where no directory can be written.
     """
     outer = active()
     if outer is not None:
@@ -520,11 +494,7 @@ os.register_at_fork(after_in_child=_disarm_in_child)
 
 
 def open_run(wanted: Path, place: Place) -> tuple[Path, RankWriter]:
-    """The run directory and its writer; in ``$TMPDIR``, with a warning, when ``wanted`` cannot be written.
-
-    Raises:
-        CaptureError: neither place can be written.
-    """
+    """The run directory and its writer; in ``$TMPDIR``, with a warning, when ``wanted`` cannot be written."""
     try:
         return _claimed(wanted, place)
     except OSError as error:

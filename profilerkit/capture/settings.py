@@ -70,11 +70,7 @@ class Faults:
 
 
 def path_of(path: str | os.PathLike[str] | None) -> Path | None:
-    """Return ``path`` as a ``Path``.
-
-    Raises:
-        UsageError: it is empty, not a path, a file, or a name that no file system takes.
-    """
+    """Return ``path`` as a ``Path``. Raises ``UsageError`` for none, an empty one, a file, or an impossible name."""
     if path is None:
         return None
     wanted, cause = None, "it is not a path"
@@ -92,11 +88,7 @@ def path_of(path: str | os.PathLike[str] | None) -> Path | None:
 
 
 def whole(name: str, value: int, least: int) -> int:
-    """Return a number of steps or bytes.
-
-    Raises:
-        UsageError: it is not a whole number in range.
-    """
+    """Return a number of steps or bytes. Raises ``UsageError`` where it is not a whole number in range."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UsageError(
             f"{name} is {value!r:.60}",
@@ -109,8 +101,7 @@ def whole(name: str, value: int, least: int) -> int:
 def budget_of(given: float | None, environment: Mapping[str, str]) -> float:
     """The share of a step that capture may cost: as ``given``, else from the environment, else the default.
 
-    Raises:
-        UsageError: it is no share: a number above 0, up to 1.
+    Raises ``UsageError`` where it is no number above 0, up to 1.
     """
     name, value = "overhead_budget", given
     if value is None:
@@ -142,10 +133,7 @@ class RunOptions:
         pid: the process that became the command.
         start_directory: what stands in ``PYTHONPATH`` to be run at the start of every Python.
         directory: where the command was started; the script may have gone elsewhere when it records.
-        began_unix_ns: when it was started.
         path: absolute run directory.
-        quiet: say nothing on standard error.
-        command: the words that it was given, without secrets.
         trial: what ``profilerkit try`` changes in the program, and when that ends; see ``trial.Order``.
     """
 

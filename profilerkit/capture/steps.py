@@ -13,13 +13,10 @@ import threading
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from profilerkit.rundir.layout import BY_STEP_CALLS, BY_WRAPPED_LOADER, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
-
-if TYPE_CHECKING:
-    from profilerkit.capture.windows import DeepWindows
 
 _STEP, _INFERRED = int(EventKind.STEP), int(EventFlag.INFERRED)  # an enum lookup costs 0.2 µs on Python 3.11
 #: Iterations of a wrapped loader are held back while step() may still come: so long without an optimizer step when
@@ -37,8 +34,7 @@ class Quiet(NamedTuple):
 
     Attributes:
         until: the step whose start is told; the starts of those before are not told at all.
-        longest_ns: the end of a step that took longer is told at once; of the others later, in their order.
-        steps: at most so many are told later.
+        longest_ns: the end of a step that took longer is told at once; of ``steps`` others later, in their order.
     """
 
     until: int
@@ -48,6 +44,22 @@ class Quiet(NamedTuple):
 
 #: Where nobody observes.
 _NOBODY = Quiet(NEVER, NEVER, NEVER)
+
+
+class Observer(Protocol):
+    """Follows steps as they happen, as trace windows do."""
+
+    def step_started(self, number: int) -> None:
+        """Step ``number`` starts now."""
+
+    def step_ended(self, number: int, dur_ns: int) -> None:
+        """Step ``number`` ends now, whole; it took that long."""
+
+    def step_cut(self) -> None:
+        """The step that started last will not be counted."""
+
+    def quiet(self) -> Quiet | None:
+        """Return what may wait from now on; ``None`` when nothing may."""
 
 
 #: The optimizer that ended steps is taken to be gone after so many steps of others; a Wasserstein GAN's critic makes 5.
@@ -123,7 +135,7 @@ class StepTracker:
     def __init__(
         self,
         record: Callable[[Record], None],
-        window: "DeepWindows | None" = None,
+        window: Observer | None = None,
         clock: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self._record = record
@@ -177,8 +189,8 @@ class StepTracker:
     def own(self, iterator: object, source: object, in_phase: bool = False, aside: bool = False) -> bool:
         """Whether ``iterator`` marks the steps: the first wrapped one alive does, or a new one of the same source.
 
-        In a named phase only the source that marked steps before goes on to do so: another one is evaluated there. It
-        is itself ``aside``, in an evaluation by its name, unless the first steps were made in one.
+        In a named phase another source is evaluated, and so is one ``aside``, in an evaluation by its name, unless the
+        first steps were made in one.
         """
         if aside and self.wrapped and not self._began_aside:
             return False
@@ -229,10 +241,7 @@ class StepTracker:
             self.feeder, self.marked = feeder, True
 
     def enter_fast_path(self, iterator: int) -> None:
-        """Let the next fetches of this iterator be fast, if they feed the steps and the observer does not mind.
-
-        The iterator is one that marks the steps, or that fed the open one.
-        """
+        """Let the next fetches of this iterator be fast, if they feed the steps and the observer does not mind."""
         self._catch_up()
         self.measured = iterator  # another thread may leave the fast path before this one has entered it
         if self.wrapped and not self.explicit:

@@ -154,10 +154,7 @@ def _skip(function: Callable[..., Any]) -> None:
 
 
 def message_bytes(sides: tuple[Any, ...]) -> int:
-    """Return the bytes of the larger of a collective's two sides; -1 where there is none.
-
-    The tensors come first, in lists or lists of lists; a collective in place has one side.
-    """
+    """Return the bytes of the larger of a collective's two sides, tensors or lists of lists; -1 without any."""
     return max(map(_side_bytes, sides[:2]), default=-1)
 
 

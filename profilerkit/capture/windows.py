@@ -35,9 +35,7 @@ _NAMED_NS = 30_000_000
 class DeepWindows:
     """What the steps and the session know of the windows. A failure in here ends them and nothing else.
 
-    Attributes:
-        read_device: has ``device_took`` told of what the device has done by now.
-        wake: called, on any thread, when what ``rest`` said does not hold any more.
+    ``wake`` is called, on any thread, when what ``quiet`` said does not hold any more.
     """
 
     def __init__(
@@ -117,7 +115,7 @@ class DeepWindows:
             self._guard.call(self._in_window, window.step_ended, number)
 
     def device_took(self, number: int, steps: int, dur_ns: int, at: int) -> None:
-        """Look for a slow step among the ``steps`` up to step ``number``, which took the device ``dur_ns`` together.
+        """Look for a slow step among the ``steps`` up to ``number``, which took the device ``dur_ns`` together.
 
         The host, which may be far ahead, has ended step ``at``. Called on the training thread, at the end of a step.
         """
@@ -161,10 +159,7 @@ class DeepWindows:
             self.wake()
 
     def close(self, steps: int, *, held_back: bool = False) -> None:
-        """Export what there is, or say why there is nothing after a run of ``steps`` steps.
-
-        ``held_back`` says that they were not known to be steps before the end.
-        """
+        """Export what there is, or say why there is nothing; ``held_back``: nobody knew that they were steps."""
         self._guard.call(self._close, steps, held_back)
         self._look_at = NEVER
 
@@ -174,10 +169,7 @@ class DeepWindows:
             self._packer.finish(seconds)
 
     def abort(self) -> None:
-        """Stop the profiler without keeping anything, and open no window any more.
-
-        Amid the capture of a graph the profiler is stopped as soon as that is over.
-        """
+        """Stop the profiler without keeping anything, amid a graph's capture behind it, and open no window any more."""
         self._schedule.stop()
         self._heard.clear()
         self._look_at = NEVER

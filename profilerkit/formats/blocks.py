@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, Any, cast
 
 import msgspec
 from isal import isal_zlib
@@ -31,16 +31,6 @@ GZIP_WBITS = 31
 _IGZIP_ERROR = cast(type[Exception], isal_zlib.error)
 
 
-class _Inflater(Protocol):
-    """The part of a zlib decompress object that both libraries share."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
 class BlockSource(msgspec.Struct):
     """Reads a file block by block; whether it is gzip is decided by its first bytes, never by its name.
 
@@ -55,11 +45,7 @@ class BlockSource(msgspec.Struct):
     _inflated_bytes: int = 0
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the plain bytes in order; everything before a damaged spot is yielded first.
-
-        Raises:
-            OSError: the file cannot be opened or read, or is no regular file.
-        """
+        """Yield the plain bytes in order, those before a damaged spot too. Raises ``OSError``."""
         with open_regular(self.path, named=True) as file:
             magic = file.read(len(GZIP_MAGIC))
             file.seek(0)
@@ -70,11 +56,7 @@ class BlockSource(msgspec.Struct):
                 yield block
 
     def beginning(self) -> bytes:
-        """Return the beginning of the plain bytes, in which the format shows; empty when there are none.
-
-        Raises:
-            OSError: the file cannot be opened or read.
-        """
+        """Return the beginning of the plain bytes, in which the format shows; empty when there are none."""
         head = b""
         for block in self.blocks():
             head += block
@@ -86,7 +68,7 @@ class BlockSource(msgspec.Struct):
         member_start = 0
         feed = file.read(FEED_BYTES)
         while feed:
-            inflater: _Inflater = isal_zlib.decompressobj(wbits=GZIP_WBITS)
+            inflater: Any = isal_zlib.decompressobj(wbits=GZIP_WBITS)
             yielded_bytes = 0
             while feed and not inflater.eof:
                 feed_start = file.tell() - len(feed)
@@ -131,11 +113,10 @@ class BlockSource(msgspec.Struct):
     def _before_damage(self, file: IO[bytes], member_start: int, feed_start: int, yielded_bytes: int) -> bytes:
         """Return what a member still holds between the bytes already yielded and its damaged spot.
 
-        isal drops the output of a feed that fails, so the member is inflated again with zlib: in feeds up to the
-        one that failed, from there byte by byte.
+        isal drops the output of a feed that fails: zlib inflates the member again, from that feed on byte by byte.
         """
         file.seek(member_start)
-        inflater: _Inflater = zlib.decompressobj(wbits=GZIP_WBITS)
+        inflater = zlib.decompressobj(wbits=GZIP_WBITS)
         plain = bytearray()
         passed = 0
         try:
@@ -168,12 +149,7 @@ def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def whole(path: Path, most_bytes: int) -> bytes:
-    """All plain bytes of a file that has to be read as a whole.
-
-    Raises:
-        UnreadableInputError: there are more than ``most_bytes``, or the compressed data is damaged.
-        OSError: the file cannot be opened or read.
-    """
+    """Return all plain bytes. Raises ``UnreadableInputError`` for more than ``most_bytes``, and for damaged data."""
     source = BlockSource(path)
     pieces, size = [], 0
     for block in source.blocks():

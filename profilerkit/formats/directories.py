@@ -8,18 +8,7 @@ from shlex import quote
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.registry import reader_of, suffixes
-from profilerkit.rundir.layout import (
-    DDP,
-    END,
-    FLIGHT,
-    LAUNCH,
-    MANIFEST,
-    META,
-    OOM,
-    REPORT_JSON,
-    TRIAL,
-    WINDOW_STATUS,
-)
+from profilerkit.rundir import layout
 from profilerkit.rundir.places import last_written_ns
 from profilerkit.rundir.reader import is_run_directory
 from profilerkit.units import format_long_ns
@@ -30,15 +19,14 @@ _PROFILES_BELOW = "plugins/profile/*"
 _MESSAGE = re.compile(r"(.+?)(?:\.xplane)?\.pb(?:\.gz)?")
 #: What ``jax.profiler.trace(create_perfetto_trace=True)`` adds.
 _PERFETTO_COPY = "perfetto_trace.json.gz"
-_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP, OOM, TRIAL}
+_NO_TRACES = {
+    *(layout.LAUNCH, layout.MANIFEST, layout.META, layout.END, layout.WINDOW_STATUS),
+    *(layout.FLIGHT, layout.DDP, layout.OOM, layout.TRIAL),
+}
 #: More runs, or files, than this are counted instead of named.
 _NAMED = 6
 #: Recordings of other tools by how their names end.
-_OF_OTHER_TOOLS = {
-    ".nsys-rep": "Nsight Systems",
-    ".qdrep": "Nsight Systems",
-    ".ncu-rep": "Nsight Compute",
-}
+_OF_OTHER_TOOLS = {".nsys-rep": "Nsight Systems", ".qdrep": "Nsight Systems", ".ncu-rep": "Nsight Compute"}
 
 _RECORD_INSTEAD = "record with torch.profiler, or with profilerkit run -- train.py"
 #: Tools that can write their recordings in a form that is read.
@@ -71,7 +59,7 @@ def traces_named(names: Iterable[str], also: Iterable[str] = ()) -> set[str]:
     found = {name for name in names if name.endswith(endings)} | set(also)
     profiles = {match[1] for name in found if (match := _MESSAGE.fullmatch(name))}
     copies = {f"{profile}.trace.json.gz" for profile in profiles} | ({_PERFETTO_COPY} if profiles else set())
-    return {name for name in found - copies - _NO_TRACES if not name.endswith(REPORT_JSON)}
+    return {name for name in found - copies - _NO_TRACES if not name.endswith(layout.REPORT_JSON)}
 
 
 def traces_below(directory: Path) -> list[Path]:
@@ -140,7 +128,7 @@ def traces_in(directory: Path) -> list[Path]:
     below = profiles_below(directory)
     files = named_as_traces(directory) or (named_as_traces(below[-1]) if below else [])
     if not files:
-        _refuse_other_tools(directory)
+        refuse_other_tools(directory)
         if (several := several_runs(directory, "analyze")) is not None:
             raise several
         raise UnreadableInputError(
@@ -164,46 +152,20 @@ def older_notes(directories: Iterable[Path]) -> list[str]:
     return notes
 
 
-def _refuse_other_tools(directory: Path) -> None:
-    """Raise ``UnreadableInputError`` where the directory holds recordings of tools that are not supported yet."""
+def refuse_other_tools(path: Path) -> None:
+    """Raise ``UnreadableInputError`` where a file is, or a directory holds, a recording of an unsupported tool."""
     found: dict[str, list[str]] = {}
-    for path in sorted(directory.iterdir()):
-        tool = _tool_of(path)
-        if tool is not None:
-            found.setdefault(tool, []).append(path.name)
-    if not found:
-        return
-    listed = [
-        f"{', '.join(names[:_NAMED_FILES])}{' …' if len(names) > _NAMED_FILES else ''}" for names in found.values()
-    ]
-    told = "; ".join(f"{names} of {tool}" for tool, names in zip(found, listed, strict=True))
-    raise UnreadableInputError(
-        f"the recordings in {directory} are of an unsupported kind",
-        cause=told,
-        hint=_instead(found),
-    )
-
-
-def refuse_other_tool(path: Path) -> None:
-    """Raise ``UnreadableInputError`` where a file that was named is a recording of a tool that is not supported yet."""
-    tool = _tool_of(path)
-    if tool is not None:
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        tool = _OF_OTHER_TOOLS.get(file.suffix)
+        if tool is not None and file.is_file():
+            found.setdefault(tool, []).append(file.name)
+    if found:
+        shown = {tool: f"{', '.join(names[:_NAMED_FILES])}{' …' * (len(names) > 3)}" for tool, names in found.items()}
         raise UnreadableInputError(
-            f"{path} is of an unsupported kind", cause=f"it comes from {tool}", hint=_instead([tool])
+            f"{f'the recordings in {path} are' if path.is_dir() else f'{path} is'} of an unsupported kind",
+            cause="; ".join(f"{names} of {tool}" for tool, names in shown.items()),
+            hint="; or ".join([*(_EXPORT_INSTEAD[tool] for tool in found if tool in _EXPORT_INSTEAD), _RECORD_INSTEAD]),
         )
-
-
-def _instead(tools: Iterable[str]) -> str:
-    """How to get a recording that is read: of the tools that can write one, and else of torch."""
-    exported = [_EXPORT_INSTEAD[tool] for tool in tools if tool in _EXPORT_INSTEAD]
-    return "; or ".join([*exported, _RECORD_INSTEAD])
-
-
-def _tool_of(path: Path) -> str | None:
-    """The tool that wrote a file, by its name; ``None`` when it is no known one."""
-    if not path.is_file():
-        return None
-    return next((tool for ending, tool in _OF_OTHER_TOOLS.items() if path.name.endswith(ending)), None)
 
 
 def _where_instead(directory: Path) -> str:

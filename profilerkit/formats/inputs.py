@@ -12,12 +12,11 @@ from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.ranks.alike import contradiction
 from profilerkit.analysis.trust import record_notes
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.formats.directories import holds_traces, named_as_traces, older_notes, refuse_other_tool, traces_in
+from profilerkit.formats.directories import holds_traces, named_as_traces, older_notes, refuse_other_tools, traces_in
 from profilerkit.formats.jobs import Reading, TraceJob, TraceResult, read_all
-from profilerkit.formats.registry import FilesRead, Reader, files_of, read_files
+from profilerkit.formats.registry import Reader, files_of, read_files
 from profilerkit.formats.windows import (
     Read,
-    Window,
     are_given,
     fitting,
     slow_job,
@@ -46,12 +45,10 @@ class Recording(msgspec.Struct, frozen=True):
 
     Attributes:
         ranks: at least one, by rank number; of logs alone one that nothing was recorded of.
-        run: the run directory; ``None`` for traces.
-        notes: what a reader of the report has to know about the input, in plain sentences.
         logs: what was read beside them, or instead.
         of: how many ranks were read, where ``ranks`` are only some of them; 0 where they are all.
         world_size: ranks of the whole job where no run directory says it; ``None`` leaves it to the traces.
-        by_dumps: the ranks are those of flight recorder dumps, and nothing else was read of them.
+        by_dumps: the ranks are those of flight recorder dumps.
     """
 
     ranks: list[RankFacts]
@@ -90,15 +87,13 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
     _check_distinct(path if file == path else file for path in paths for file, _ in found.get(path, ()))
     logs = read_files(found, strict=reading.strict)
     rest = [path for path in paths if path not in found or (path.is_dir() and holds_traces(path))]
-    recording = _read_recordings(rest, reading) if rest else _of_logs_alone(logs)
-    return revise(recording, logs=logs.read, notes=(*recording.notes, *_left_out_notes(logs.left_out, "log")))
-
-
-def _of_logs_alone(logs: FilesRead) -> Recording:
-    """A recording without a rank's; logs of which none can be read are an error."""
-    if not logs.read:
+    if rest:
+        recording = _read_recordings(rest, reading)
+    elif logs.read:
+        recording = Recording([rank_facts(logs.files[0].name, None, None)], None, ())
+    else:
         raise logs.left_out[0][1]
-    return Recording([rank_facts(logs.files[0].name, None, None)], None, ())
+    return revise(recording, logs=logs.read, notes=(*recording.notes, *_left_out_notes(logs.left_out, "log")))
 
 
 def _has_others(path: Path, dumps: Files) -> bool:
@@ -107,12 +102,7 @@ def _has_others(path: Path, dumps: Files) -> bool:
 
 
 def _of_dumps(paths: Sequence[Path], found: dict[Path, Files], *, strict: bool) -> Recording:
-    """The ranks of flight recorder dumps.
-
-    Raises:
-        UsageError: something else was named beside them.
-        UnreadableInputError: a dump that was named, or each of a directory, cannot be read.
-    """
+    """Return the ranks of flight recorder dumps, with which nothing else may be named."""
     from profilerkit.analysis.ranks.dumps import dumped_ranks
 
     _check_distinct(path if file == path else file for path in paths for file, _ in found.get(path, ()))
@@ -134,9 +124,7 @@ def _of_dumps(paths: Sequence[Path], found: dict[Path, Files], *, strict: bool) 
 
 
 def _ranks_named(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The rank of each dump by its name, where every name tells one; else by their order, which is said.
-
-    A last number that several names share is not taken for a rank: it may be a date, or the step.
+    """Return the rank of each dump by its name, where every name tells another one; else by their order, which is said.
 
     >>> _ranks_named(["nccl_trace_rank_1", "nccl_trace_rank_0"])[0], _ranks_named(["b.json", "a.json"])[0]
     ((1, 0), (0, 1))
@@ -191,11 +179,7 @@ def is_saved_report(path: Path) -> bool:
 
 
 def read_records(run: RunRecord) -> Recording:
-    """What the records of a run say by themselves: its traces are not read.
-
-    Raises:
-        UnreadableInputError: no rank left anything.
-    """
+    """Return what the records of a run say by themselves. Raises ``UnreadableInputError`` without any rank's."""
     bare = [revise(entry, windows=tuple((status, None) for status, _ in entry.windows)) for entry in run.ranks]
     return _read_run(revise(run, ranks=tuple(bare)), Reading())
 
@@ -207,8 +191,10 @@ def _read_run(run: RunRecord, reading: Reading) -> Recording:
             cause=f"it has {MANIFEST} but the files of no rank" + "".join(f"; {note}" for note in run.notes[:_NAMED]),
             hint="record again; if the files were copied, copy the rank_* directories too",
         )
-    typical = typical_windows(run.ranks)
-    jobs = [_job_of_run(entry, windows, reading) for entry, windows in zip(run.ranks, typical, strict=True)]
+    jobs = []
+    for entry, windows in zip(run.ranks, typical_windows(run.ranks), strict=True):
+        files = tuple((path, (status.first_step, status.last_step)) for status, path in windows)
+        jobs.append(TraceJob(files, reading, steps_are_given=are_given(entry.meta), slow=slow_job(entry)))
     results = list(read_all(jobs))
     ranks = [_rank_of_run(entry, result, reading) for entry, result in zip(run.ranks, results, strict=True)]
     usable = [entry for entry in ranks if entry.log is not None or entry.trace is not None]
@@ -220,17 +206,8 @@ def _read_run(run: RunRecord, reading: Reading) -> Recording:
     return Recording(usable, run, (*said, *notes, *record_notes(empty)))
 
 
-def _job_of_run(entry: RankRecord, windows: Sequence[Window], reading: Reading) -> TraceJob:
-    """The traces of the windows that were closed well, the one to judge first."""
-    files = tuple((path, (status.first_step, status.last_step)) for status, path in windows)
-    return TraceJob(files, reading, steps_are_given=are_given(entry.meta), slow=slow_job(entry))
-
-
 def _rank_of_run(entry: RankRecord, result: TraceResult, reading: Reading) -> RankFacts:
-    """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes.
-
-    With ``reading.strict`` it is an error.
-    """
+    """Return the rank with its first readable trace; a damaged one is said in the notes, or an error if ``strict``."""
     if reading.strict and result.errors:
         raise result.errors[0][1]
     errors = (*result.errors, *((result.slow_error,) if result.slow_error else ()))
@@ -248,7 +225,7 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
     results = read_all([TraceJob(((path, None),), reading) for path in (*named, *found)])
     for number, (path, result) in enumerate(zip((*named, *found), results, strict=True)):
         if result.errors and (reading.strict or number < len(named)):
-            refuse_other_tool(path)
+            refuse_other_tools(path)
             raise result.errors[0][1]
         if result.facts is not None:
             parts = (result.facts, *result.beside)
@@ -279,12 +256,9 @@ def _ranks_of(read: Sequence[Read], reading: Reading) -> tuple[list[RankFacts], 
     grouped = {id(facts) for group in groups for _, facts in group}
     ranks = [rank_facts(path.name, facts, None) for path, facts in read if id(facts) not in grouped]
     for group, result in zip(used, read_all(jobs) if jobs else (), strict=True):
-        ranks.append(rank_facts(_named_together([path.name for path, _ in group]), result.facts, None))
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        ranks.append(rank_facts(f"{group[0][0].name}{more}", result.facts, None))
     return ranks, [window_note(*both) for both in zip(groups, used, strict=True)]
-
-
-def _named_together(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _check_distinct(files: Iterable[Path]) -> None:
@@ -325,6 +299,7 @@ def describe(places: Sequence[Path], recording: Recording, ending: Ending | None
     record, ranks, logs = recording.run, recording.ranks, facts.logs
     alone = logs is not None and logs.alone
     manifest = record.manifest if record else None
+    metas = [rank.meta for rank in record.ranks if rank.meta] if record else []
     traced = [entry.trace.meta for entry in ranks if entry.trace]
     return Run(
         name=_name(places),
@@ -351,15 +326,10 @@ def describe(places: Sequence[Path], recording: Recording, ending: Ending | None
         else {k: v for meta in traced for k, v in meta.versions.items()},
         settings={**manifest.settings, **manifest.environment} if manifest else {},
         samples=(*facts.samples, *(logs.series if logs else ())),
-        processors=_processors(record),
+        processors=tuple(dict.fromkeys(meta.processor for meta in metas if meta.processor)),
         usable_cores=facts.usable_cores,
         host_ranks=facts.host_ranks,
     )
-
-
-def _processors(record: RunRecord | None) -> tuple[str, ...]:
-    metas = [rank.meta for rank in record.ranks if rank.meta] if record else []
-    return tuple(dict.fromkeys(meta.processor for meta in metas if meta.processor))
 
 
 def _versions(record: RunRecord) -> dict[str, str]:

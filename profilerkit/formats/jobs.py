@@ -21,7 +21,7 @@ from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.blocks import GZIP_MAGIC
 from profilerkit.formats.registry import read_trace
 from profilerkit.model.change import revise
-from profilerkit.rundir.process import memory_group, own_environment, own_program
+from profilerkit.rundir.process import own_environment, own_program
 from profilerkit.trace.columns import TraceColumns, TraceMeta
 from profilerkit.trace.merged import by_process, pooled
 from profilerkit.units import format_bytes
@@ -56,47 +56,20 @@ def free_cores() -> int:
     return round(usable_cores() * (1 - busy))
 
 
-def free_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path | None = None) -> float:
-    """Memory that is free now, and that every control group around this process allows.
+def free_bytes(root: Path = Path("/")) -> float:
+    """Memory that is free now, and that every control group around this process allows; endless if the host is mute."""
+    from profilerkit.capture.proc_files import FreeMemory, ProcFiles
 
-    Endless where the system does not say. ``cgroup`` is the innermost group, this process's own unless given.
-    """
-    free = float("inf")
-    try:
-        words = dict(line.split(":", 1) for line in proc.read_text().splitlines())
-        free = int(words["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    group = memory_group() if cgroup is None else cgroup
-    # Slurm sets the limit on the job, a container's runtime on the container: it may stand at any level.
-    return min(free, *map(_allowed_bytes, (group, *group.parents)))
-
-
-def _allowed_bytes(group: Path) -> float:
-    """What a control group still allows, of either version: its page cache makes way for more."""
-    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        try:
-            left = int((group / limit).read_text()) - int((group / used).read_text())
-        except (OSError, ValueError):  # no such version, or "max"
-            continue
-        return max(0, left + _cached_bytes(group))
-    return float("inf")
-
-
-def _cached_bytes(group: Path) -> int:
-    """Pages of files that nobody has used lately."""
-    try:
-        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        return int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
-    except (OSError, ValueError):
-        return 0
+    files = ProcFiles(root)
+    free = FreeMemory(files).now_bytes()
+    files.close()
+    return float("inf") if free is None else free
 
 
 class Reading(msgspec.Struct, frozen=True):
     """How traces are read.
 
     Attributes:
-        strict: the first damage of a trace is an error.
         device: a device name that overrides those in the traces.
         registry: which kernels are communication; ``None`` means the built-in table.
         events: keep the longest events of two steps of each trace, for a timeline.
@@ -122,9 +95,7 @@ class TraceJob(msgspec.Struct, frozen=True):
 
     Attributes:
         files: its traces, each with the first and last step that are known to be whole; ``None`` where nothing is.
-        reading: how.
         steps_are_given: the step markers stand where the user put them, not where capture saw an optimizer step.
-        slow: a trace of slow steps to be read beside; ``None`` where there is none.
         replay_events: device events that are kept for replaying steps.
         are_windows: the files are windows of one process, in order of time, and are read as one trace.
     """
@@ -141,10 +112,8 @@ class TraceResult(msgspec.Struct, frozen=True):
     """What was read of one rank.
 
     Attributes:
-        facts: of the first trace that could be read; ``None`` when none could.
-        errors: the traces before it and why they could not be read.
+        facts: of the first trace that could be read; ``None`` when none could. ``errors`` are of those before it.
         slow: what the trace of slow steps showed; ``None`` where there is none, or none was slow.
-        slow_error: why that one could not be read.
         beside: of the further processes in the same file.
     """
 
@@ -179,7 +148,6 @@ def read_job(job: TraceJob) -> TraceResult:
 
 
 def _columns(job: TraceJob, path: Path) -> TraceColumns:
-    """The events of one trace. Raises ``UnreadableInputError``."""
     return read_trace(path, strict=job.reading.strict)
 
 
@@ -207,10 +175,9 @@ GZIP_RATIO = 15
 
 
 def read_all(jobs: Sequence[TraceJob]) -> Iterator[TraceResult]:
-    """The result of each job, in their order; read as they are asked for, or all at first in several processes.
+    """Return the result of each job, in order; read as they are asked for, or all at first in several processes.
 
-    The processes run a module of ours and never the script of this one, so this is safe wherever it is called. A job
-    whose process dies is read here.
+    The processes run a module of ours, never the script of this one. A job whose process dies is read here.
     """
     budget = max(min(MOST_EVENTS, REPLAYED_TOGETHER // max(len(jobs), 1)), FEWEST_REPLAYED)
     jobs = [revise(job, replay_events=budget) for job in jobs]
@@ -242,10 +209,7 @@ def _read_told(number: int, jobs: Sequence[TraceJob]) -> TraceResult:
 
 @contextmanager
 def _helper(jobs: list[tuple[int, TraceJob]]) -> Iterator[Callable[[], dict[int, TraceResult]]]:
-    """A process that reads some of the jobs, as the wait for its results; it ends with the context at the latest.
-
-    Raises ``OSError`` where no process can be started, or there is no room for its results.
-    """
+    """Start a process that reads some of the jobs, and give the wait for its results. Raises ``OSError``."""
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as found:
         pickle.dump(jobs, told)
         told.seek(0)

@@ -44,10 +44,8 @@ class Reader(Protocol):
     def read(self, path: Path, /, *, wanted: Wanted, strict: bool) -> TraceColumns:
         """Return the columns of the file, or raise ``UnreadableInputError`` when it holds no events.
 
-        Args:
-            path: the file.
-            wanted: what is read beside the complete events; more may be read, and ``TraceColumns.read`` says it.
-            strict: whether the first damage is an ``UnreadableInputError`` rather than repaired or dropped.
+        ``wanted`` is what is read beside the complete events; more may be read, and ``TraceColumns.read`` says it. With
+        ``strict`` the first damage is an ``UnreadableInputError``.
         """
 
 
@@ -143,11 +141,7 @@ def files_of(paths: Sequence[Path], kind: Kind) -> dict[Path, list[tuple[Path, R
 
 
 def read_files(found: dict[Path, list[tuple[Path, Reader]]], *, strict: bool) -> FilesRead:
-    """Read the logs or dumps of ``files_of``. One of a directory that cannot be read is left out, unless ``strict``.
-
-    Raises:
-        UnreadableInputError: a file that was named cannot be read.
-    """
+    """Read the logs or dumps of ``files_of``. One that was named, or with ``strict`` any, must be readable."""
     read: list[Any] = []
     files: list[Path] = []
     left_out: list[tuple[Path, UnreadableInputError]] = []
@@ -173,16 +167,12 @@ def _read(file: Path, reader: Any) -> Any:
 def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> TraceColumns:
     """Return the columns of a trace file of any known format, chosen by its content and never by its name.
 
-    Args:
-        path: the file.
-        wanted: what is read beside the complete events of host and device.
-        strict: whether the first damage is an error that names its place; otherwise what is whole or can be repaired
-            is read, and ``TraceColumns.damage`` counts the rest.
+    Of a damaged file what is whole or can be repaired is read, and ``TraceColumns.damage`` counts the rest; with
+    ``strict`` the first damage is an error that names its place.
 
     Raises:
         UsageError: there is no such file.
-        UnreadableInputError: the file cannot be read, is of no known format, or holds no events; or it is damaged
-            and ``strict`` is set.
+        UnreadableInputError: the file cannot be read, is of no known format, or holds no events.
     """
     path = Path(path)
     if not path.exists():

@@ -78,9 +78,7 @@ class RemoteFile:
     """One file that lies elsewhere; it can be sent to another process.
 
     Attributes:
-        filesystem: of fsspec.
-        path: in it; it may hold what opens it.
-        url: of it, to be shown.
+        path: in the file system; it may hold what opens it. ``url`` is shown.
         size_bytes: as the file system says; ``None`` where it cannot tell.
         place: what was asked for, where that is a directory of this file: the file's path begins with it.
     """
@@ -108,12 +106,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Places, those that lie elsewhere as copies that are here for a while.
-
-    Attributes:
-        paths: in the order of the places; local ones as they were given.
-        urls: of the copies, to be shown.
-    """
+    """The ``paths`` of places in their order, local ones as they were given; ``urls`` are shown for copies."""
 
     paths: tuple[Path, ...]
     urls: dict[Path, str]
@@ -167,10 +160,7 @@ def fetched(places: Sequence[str | Path | RemoteFile]) -> Iterator[Copies]:
 
 
 def listed(url: str) -> list[RemoteFile]:
-    """The files that a URL names: itself, those below a directory, or those that match; sorted.
-
-    Raises as ``fetched`` does.
-    """
+    """Return the files that a URL names: itself, those below a directory, or those that match, sorted."""
     told = shown(url)
     filesystem, path = _asked(url, lambda: _open(url))
     found, place = _asked(url, lambda: _found(url, filesystem, path))
@@ -187,10 +177,9 @@ def listed(url: str) -> list[RemoteFile]:
 
 
 def _found(url: str, filesystem: Any, path: str) -> tuple[dict[str, Any], str]:
-    """What file systems say of the files of a path, and the path again where it is a directory.
+    """Return what file systems say of the files of a path, and the path again where it is a directory.
 
-    A name may look like a pattern. Over HTTP anything is a file, and whether it is a page that lists others is told by
-    reading all of it, so that is asked only of what ends in a slash.
+    Over HTTP anything is a file, and only reading a page tells that it lists others: what ends in a slash is asked.
     """
     bare = _bare(path)
     try:

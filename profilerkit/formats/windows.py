@@ -7,31 +7,19 @@ from pathlib import Path
 
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.formats.jobs import Reading, SlowJob, TraceJob, TraceResult
+from profilerkit.rundir import layout
 from profilerkit.rundir.files import GrowingLines, read_document
-from profilerkit.rundir.layout import (
-    BY_STEP_CALLS,
-    BY_WRAPPED_LOADER,
-    META,
-    SAMPLES,
-    WINDOW_STATUS,
-    RankMeta,
-    WindowStatus,
-)
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import Sample
 
 #: Two hours of them, one a second.
 _MOST_SAMPLES = 7_200
 
-Window = tuple[WindowStatus, Path]
+Window = tuple[layout.WindowStatus, Path]
 
 
 def typical_windows(ranks: Sequence[RankRecord]) -> list[list[Window]]:
-    """For each rank its usable windows of typical steps, the one to judge first.
-
-    That is the last of those that most ranks have: ranks are compared within the same steps, and the later a window,
-    the longer ago are start-up and warm-up. A window opened for slow steps is never judged as typical.
-    """
+    """Return for each rank its usable windows of typical steps, the last that most ranks have first."""
     usable = [[window for window in _usable(rank) if window[0].kind == "scheduled"] for rank in ranks]
     held = Counter(status.first_step for windows in usable for status, _ in windows)
     return [
@@ -41,7 +29,7 @@ def typical_windows(ranks: Sequence[RankRecord]) -> list[list[Window]]:
 
 
 def job_of_trace(
-    trace: Path, recorded: tuple[WindowStatus, RankMeta] | None, reading: Reading, replay_events: int
+    trace: Path, recorded: tuple[layout.WindowStatus, layout.RankMeta] | None, reading: Reading, replay_events: int
 ) -> TraceJob:
     """How one trace is read: one that lies in its window of a run directory with what ``window_of`` says of it."""
     if recorded is None:
@@ -51,11 +39,11 @@ def job_of_trace(
     return TraceJob(((trace, whole),), reading, steps_are_given=are_given(meta), replay_events=replay_events)
 
 
-def window_of(trace: Path) -> tuple[WindowStatus, RankMeta] | None:
+def window_of(trace: Path) -> tuple[layout.WindowStatus, layout.RankMeta] | None:
     """What the run directory says of a trace that lies in it; ``None`` for any other."""
     try:
-        status = read_document(trace.with_name(WINDOW_STATUS), WindowStatus)
-        meta = read_document(trace.parents[2] / META, RankMeta)
+        status = read_document(trace.with_name(layout.WINDOW_STATUS), layout.WindowStatus)
+        meta = read_document(trace.parents[2] / layout.META, layout.RankMeta)
     except (OSError, ValueError, IndexError):
         return None
     return status, meta
@@ -63,12 +51,12 @@ def window_of(trace: Path) -> tuple[WindowStatus, RankMeta] | None:
 
 def samples_beside(trace: Path) -> tuple[Sample, ...]:
     """The latest samples of the rank that a trace in a run directory is of: two hours at most."""
-    return tuple(GrowingLines(trace.parents[2] / SAMPLES, Sample, _MOST_SAMPLES).look())
+    return tuple(GrowingLines(trace.parents[2] / layout.SAMPLES, Sample, _MOST_SAMPLES).look())
 
 
-def are_given(meta: RankMeta | None) -> bool:
+def are_given(meta: layout.RankMeta | None) -> bool:
     """Whether the step markers stand where the user put them."""
-    return meta is None or meta.steps_found_by in (None, BY_STEP_CALLS, BY_WRAPPED_LOADER)
+    return meta is None or meta.steps_found_by in (None, layout.BY_STEP_CALLS, layout.BY_WRAPPED_LOADER)
 
 
 def slow_job(rank: RankRecord) -> SlowJob | None:
@@ -124,9 +112,7 @@ Read = tuple[Path, TraceFacts]
 def windows_of_processes(read: Sequence[Read]) -> list[list[Read]]:
     """Return the files of each process that wrote several, in order of time.
 
-    Files are of one process where they name the same process, rank and device, and the marked steps of each are later
-    than those of the file before, by their numbers as by the clock. Ranks of a job do the same steps, and a run that
-    was begun again begins its steps again.
+    They name the same process, rank and device, and each one's marked steps are later, by number as by the clock.
     """
     groups: dict[tuple[object, ...], list[Read]] = {}
     for path, facts in read:

@@ -89,13 +89,10 @@ def is_xla(processes: Iterable[str]) -> bool:
 
 
 def of_xla(columns: TraceColumns, places: Sequence[tuple[str, str]]) -> TraceColumns:
-    """The steps and the work of the device that worked most; ``places`` has process and line of each thread.
+    """Return the steps and the work of the device that worked most; ``places`` has process and line of each thread.
 
-    An operation that holds others, a loop or a call, is left out: they stand for it. Copies and collectives in flight
-    beside the operations of a TPU overlap each other: only the operations that begin and await them count.
-
-    Raises:
-        UnreadableInputError: no device worked.
+    An operation that holds others, a loop or a call, is left out. Of what is in flight beside the operations of a TPU
+    only the operations that begin and await it count. Raises ``UnreadableInputError`` where no device worked.
     """
     roles = np.array([role_of(*place) for place in places], np.int8)
     found = [_DEVICE.search(process) for process, _ in places]
@@ -177,10 +174,9 @@ def _stream(line: str) -> int:
 
 
 def _steps(columns: TraceColumns, role: I8, mine: Bools) -> tuple[I64, StepMarks | None]:
-    """Rows of the step marks and what they are: the device's own line, else the host's, else runs of one module.
+    """Return rows of the step marks and what they are: the device's own line, else the host's, else runs of one module.
 
-    Where one module runs as often as the host annotates steps, its runs are these steps on the device: JAX hands work
-    over and goes on, and no event says which step that is of.
+    JAX hands work over and goes on: a module that runs as often as the host annotates steps is these steps.
     """
     modules = np.flatnonzero(mine & (role == Role.MODULES))
     by_host, runs = np.flatnonzero(role == Role.ANNOTATIONS), _runs(columns, modules)
@@ -257,11 +253,7 @@ def _content(path: Path, losses: Losses) -> Message:
 
 
 class _Rows:
-    """The events that are of use, in columns.
-
-    Attributes:
-        places: plane and line of each thread.
-    """
+    """The events that are of use, in columns; ``places`` has plane and line of each thread."""
 
     def __init__(self, losses: Losses) -> None:
         self.places: list[tuple[str, str]] = []

@@ -72,10 +72,9 @@ class FlightEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One collective, or one transfer between two ranks. An array in the file, in this order.
 
     Attributes:
-        name: position in ``Flight.names``.
+        name: position in ``Flight.names``, as is ``dtype``, ``None`` without a tensor or with several types.
         group: position in ``Flight.groups``.
         sequence: its number in the group; transfers between two are numbered apart.
-        dtype: position in ``Flight.names``; ``None`` without a tensor or with several types.
         duration_ns: on the device; ``None`` unless the back-end times it (NCCL, ``TORCH_NCCL_ENABLE_TIMING=1``).
     """
 
@@ -91,12 +90,7 @@ class FlightEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
-    """``flight.json``.
-
-    Attributes:
-        made: collectives this process had issued by then; the recorder holds the last ones only.
-        names: of collectives and types. Hostile text.
-    """
+    """``flight.json``: the last of the ``made`` collectives of a process. ``names`` are hostile text."""
 
     made: int
     names: tuple[str, ...]
@@ -135,11 +129,7 @@ class Dump(msgspec.Struct):
 
 
 def flight_of(dumps: Sequence[bytes], since_unix_ns: int) -> Flight:
-    """The record of what torch's recorders dumped as JSON, without what was issued before ``since_unix_ns``.
-
-    Raises:
-        ValueError: a dump has another form than torch gives it.
-    """
+    """The record of what torch's recorders dumped as JSON since ``since_unix_ns``. Raises ``ValueError``."""
     try:
         read = [msgspec.json.decode(data, type=Dump) for data in dumps]
     except msgspec.DecodeError as error:  # no ValueError in msgspec 0.19

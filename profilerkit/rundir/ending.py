@@ -73,11 +73,9 @@ class _Last(msgspec.Struct, frozen=True):
     """What a rank left last.
 
     Times are ns since the epoch, ``None`` where its clock is not known: ``ended_ns`` is its end's and ``heard_ns`` that
-    of its last record or sample, which may lie ``unheard_ns`` before its last sign of life. ``told`` is whether it left
-    an end, ``steps`` what that counts or its records do, ``failure`` is ``None`` for one that did not fail,
-    ``raised`` says whether that was an exception and ``interrupted`` whether it was Ctrl-C. ``runs`` is whether it
-    still runs, ``None`` where nobody can tell, ``likely`` what may have killed it. ``refused`` is whether the disk took
-    nothing from the start.
+    of its last record or sample, which may lie ``unheard_ns`` before its last sign of life. ``told``: it left an end.
+    ``failure`` is ``None`` for one that did not fail. ``runs`` is ``None`` where nobody can tell, ``likely`` what may
+    have killed it. ``refused``: the disk took nothing from the start.
     """
 
     rank: int
@@ -258,9 +256,8 @@ def _after(entry: _Last) -> str:
 def _silence(silent: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
     """Who left no word of its end, and whose records ended first; nothing when all ranks left one.
 
-    A rank that stands still has no newer record than one that died in the same step, and a launcher kills those that
-    wait for a rank with an exception: records end first only where they do so by more than a rank leaves unwritten, and
-    no exception lies that close.
+    A rank that stands still has no newer record than one that died in the same step: records end first only where they
+    do so by more than a rank leaves unwritten, and no exception lies that close.
     """
     if not silent:
         return []

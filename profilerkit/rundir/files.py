@@ -34,11 +34,7 @@ _KINDS = {
 
 
 def open_regular(path: Path, most_bytes: int | None = None, *, named: bool = False) -> IO[bytes]:
-    """Open a regular file, which may be hostile.
-
-    Raises:
-        OSError: it cannot be opened, is no regular file, is too large, or is made of holes; ``strerror`` says which.
-    """
+    """Open a regular file, which may be hostile. Raises ``OSError``; ``strerror`` says why."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a pipe waits for its writer
     try:
         file = os.fdopen(os.open(path, flags if named else flags | os.O_NOFOLLOW), "rb", buffering=0)
@@ -126,14 +122,9 @@ _LOOK_SECONDS = 0.2
 
 
 class AppendFile:
-    """A file that only grows, by whole records.
+    """A file that only grows, by whole records; one that was removed is made anew, and counted in ``removals``.
 
-    Where the disk refuses (it is full, or does not answer) records wait, and writing is tried again. A file that was
-    removed is made anew.
-
-    Attributes:
-        removals: how often it was removed, and made anew.
-        stopped: why nothing is written now, for example ``No space left on device``; ``None`` while it works.
+    Where the disk refuses, records wait, and writing is tried again; ``stopped`` says why nothing is written now.
     """
 
     def __init__(self, path: Path, head: Callable[[], bytes] = bytes, record_bytes: int = 1) -> None:
@@ -273,10 +264,7 @@ def reserve(path: Path, size_bytes: int) -> None:
 
 
 def create_document(path: Path, document: msgspec.Struct) -> bool:
-    """Write ``document`` to ``path`` unless somebody has; whether it was this process.
-
-    A reader may find it empty for a moment: what it reads then is no document.
-    """
+    """Write ``document`` to ``path`` unless somebody has; whether it was this process. It may be empty for a moment."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:
@@ -333,12 +321,7 @@ _MOST_LINE_BYTES = 4_000_000
 
 
 class _News(NamedTuple):
-    """What a look at a file found.
-
-    Attributes:
-        is_another: the file is not the one that was read before.
-        is_cut: something before ``data`` was left out.
-    """
+    """What a look at a file found: whether it ``is_another`` one, and something before ``data`` was left out."""
 
     head: bytes = b""
     data: bytes = b""
@@ -354,11 +337,7 @@ class _Growing:
         self._head_bytes = self._offset = head_bytes
 
     def _news(self, unit: int, most_bytes: int) -> _News:
-        """What was appended; of more than ``most_bytes`` only the end, from a whole number of units on.
-
-        A file that is shorter than before is another one, or was cut back by a writer whose disk is full: it is read
-        again.
-        """
+        """What was appended, at most the last ``most_bytes`` in whole units. A shorter file is another one."""
         try:
             with open_regular(self._path, RECORDS_BYTES) as file:
                 size = os.fstat(file.fileno()).st_size

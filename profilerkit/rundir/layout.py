@@ -204,12 +204,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells a process from every other one on every host, and its control group from every other one.
-
-    Attributes:
-        cgroup: number of the directory of its memory control group; ``None`` where it has none.
-        oom_kills: processes that the kernel killed in that group for want of memory, until the recording began.
-    """
+    """What tells a process from every other one on every host, and its memory control group by then."""
 
     boot_id: str
     pid_namespace: str
@@ -219,11 +214,7 @@ class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the recording was allowed to cost, and did beside its time per step.
-
-    Attributes:
-        is_exceeded: it cost more even so.
-    """
+    """What the recording was allowed to cost, and did beside its time per step."""
 
     budget_ratio: float
     start_ns: TimeNs
@@ -293,11 +284,8 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     """``windows/N/status.json``: whether a deep window holds a usable trace, and why not.
 
     ``first_step`` to ``last_step`` are the whole steps in the trace, inclusive; a ``ProfilerStep`` outside that range
-    was cut. ``last_step`` is ``first_step - 1`` when no step was whole.
-
-    Attributes:
-        reason: why there is no usable trace; of a usable one, what it lacks.
-        kernels: kernels in the trace; ``None`` where no device was asked for, or nobody counted.
+    was cut. ``last_step`` is ``first_step - 1`` when no step was whole. ``reason`` also says what a usable trace lacks.
+    ``kernels`` is ``None`` where no device was asked for, or nobody counted.
     """
 
     first_step: int
@@ -316,10 +304,7 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowRequest(msgspec.Struct, frozen=True):
-    """``windows/KIND.request``: ``rank`` asks all of them to trace from ``first_step`` on, at most ``steps`` steps.
-
-    The step before ``first_step`` only warms the profiler up.
-    """
+    """``windows/KIND.request``: ``rank`` asks all to trace steps; the one before ``first_step`` only warms up."""
 
     first_step: int
     steps: int

@@ -25,11 +25,7 @@ def claim(wanted: Path, launch_id: str, rank: int) -> Path:
     """The directory for this run: ``wanted``, or ``wanted-2``, ``wanted-3`` … when it holds another run.
 
     Ranks of one job carry the same ``launch_id`` and get the same directory without talking to each other: the first
-    one to arrive creates ``launch.json``, the others read it.
-
-    Raises:
-        OSError: the place cannot be written.
-        RunDirectoryError: all numbers are taken.
+    creates ``launch.json``, the others read it. Raises ``OSError``, or ``RunDirectoryError`` if all numbers are taken.
     """
     for candidate in candidates(wanted):
         mark = candidate / layout.LAUNCH
@@ -82,10 +78,7 @@ _WRITTEN = (layout.EVENTS, layout.SAMPLES, layout.CLOCK, layout.META, layout.END
 
 
 def last_written_ns(run: Path) -> int | None:
-    """When any rank last wrote a record or its end, ns since the epoch by the clock of the file system.
-
-    The manifest's time where no rank left anything; ``None`` where nothing can be asked for its time.
-    """
+    """When any rank last wrote a record or its end, ns by the file system; else the manifest's time, or ``None``."""
     newest = _newest(directory / name for _, directory in rank_directories(run) for name in _WRITTEN)
     return newest if newest is not None else _newest([run / layout.MANIFEST])
 

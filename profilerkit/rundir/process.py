@@ -45,10 +45,7 @@ def still_runs(meta: RankMeta) -> bool | None:
 
 
 def oom_kills_since(meta: RankMeta) -> int | None:
-    """Processes that the kernel killed for want of memory in the rank's control group since the recording began.
-
-    ``None`` where this process is in another group, or the kernel does not count them.
-    """
+    """Processes killed for want of memory in the rank's control group since its start; ``None`` if not known."""
     mark, group = meta.process, memory_group()
     if mark is None or mark.oom_kills is None or mark.boot_id != _boot_id() or mark.cgroup != _number(group):
         return None
@@ -114,13 +111,7 @@ _SMALLEST_STEP_NS = 1_000_000
 
 
 class ClockAnchor(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``clock.jsonl``: both clocks at one moment.
-
-    Attributes:
-        perf_ns: ``perf_counter_ns``.
-        unix_ns: ns since the epoch.
-        width_ns: between the two readings of the one clock that lie around that of the other.
-    """
+    """One line of ``clock.jsonl``: both clocks at one moment, within ``width_ns``."""
 
     perf_ns: TimeNs
     unix_ns: TimeNs
@@ -173,10 +164,7 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 def clock_of(anchors: Sequence[ClockAnchor], meta: RankMeta | None) -> Clock | None:
-    """The clock of a rank: by its anchors, else by the one in its meta; ``None`` without any.
-
-    Anchors at which a clock goes back are left out: the time of day was set back there.
-    """
+    """The clock of a rank: by its anchors, without those at which one goes back, else by the one in its meta."""
     kept: list[ClockAnchor] = []
     for anchor in anchors:
         if not kept or (anchor.perf_ns > kept[-1].perf_ns and anchor.unix_ns > kept[-1].unix_ns):

@@ -56,10 +56,8 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         events: whole records of ``layout.EVENT``, without the header.
-        names: phase name of each name id.
         windows: status and trace file of each deep window; no file means no usable trace.
         end: ``None`` means the process was killed, or still runs.
-        notes: what was missing or damaged, in plain sentences.
         clock: turns its times into the time of day; ``None`` without an anchor.
         flights: the last collectives before the end of each window and of the run, as far as they were recorded.
         refused: the disk took nothing of the first files, which are empty: it was full, or the host went down.
@@ -84,12 +82,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A run directory in memory.
-
-    Attributes:
-        manifest: ``None`` when rank 0 did not write it or it cannot be read.
-        missing_ranks: ranks of the job that left nothing; empty when the world size is not known.
-    """
+    """A run directory in memory; ``missing_ranks`` left nothing, and are not known without a manifest."""
 
     path: Path
     manifest: layout.RunManifest | None
@@ -105,12 +98,9 @@ def is_run_directory(path: str | Path) -> bool:
 
 
 def read_run(path: str | Path) -> RunRecord:
-    """Everything that can be read of the run in ``path``.
+    """Everything that can be read of the run in ``path``. Damage costs the damaged record, and is said in ``notes``.
 
-    Damage costs the damaged record, never the run: it is said in ``notes``.
-
-    Raises:
-        RunDirectoryError: ``path`` is not a run directory.
+    Raises ``RunDirectoryError`` where ``path`` is not a run directory.
     """
     path, newest = Path(path), layout.FORMAT_VERSION
     if not is_run_directory(path):
@@ -273,10 +263,7 @@ def _lines(path: Path, kind: type[_Document], notes: list[str]) -> list[_Documen
 
 
 def _records(path: Path, magic: bytes, size: int, kept: Callable[[bytes], bytes], notes: list[str]) -> bytes:
-    """Whole records of ``size`` bytes whose times can be true, which are ``kept``; the others are counted in a note.
-
-    None, with a note, when the header is not one this version reads.
-    """
+    """Whole records of ``size`` bytes whose times can be true, which are ``kept``; the others are counted in a note."""
     data = _bytes(path, notes)
     if data is None:
         return b""

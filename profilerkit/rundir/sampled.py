@@ -14,11 +14,7 @@ SizeBytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 
 class StartUp(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program under ``profilerkit run`` did before its recording; instants by ``perf_counter_ns``.
-
-    Attributes:
-        imports: start and end of the main thread's imports, none in another one.
-    """
+    """What a program under ``profilerkit run`` did before its recording; instants by ``perf_counter_ns``."""
 
     python_end_ns: TimeNs
     imports: tuple[tuple[TimeNs, TimeNs], ...] = ()

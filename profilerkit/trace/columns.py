@@ -65,14 +65,9 @@ ANOTHER_FOLLOWS = "another document follows the first; only the first was read"
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """What was wrong with the file and what was done about it.
+    """What was wrong with the file and what was done about it; ``samples`` show the first places, and are hostile text.
 
-    Attributes:
-        repaired: events that were read after a repair of their text.
-        dropped: events, or pieces of text in their place, that were given up.
-        truncated: whether the file ends early, or what follows a damaged spot was given up.
-        samples: the first places: event number, byte offset in the plain text, and the text itself. Hostile.
-        notes: what was left out, repaired or ignored and why, one sentence each.
+    ``truncated`` says that the file ends early, or that what follows a damaged spot was given up.
     """
 
     repaired: int = 0
@@ -220,27 +215,18 @@ class TraceColumns(msgspec.Struct, frozen=True, dict=True):
     """Complete events (``ph`` X) of one trace in file order; every array has shape ``(n_events,)``.
 
     Attributes:
-        name: int32 ids into ``strings``.
+        name: int32 ids into ``strings``, as are ``input_types``, ``input_dims`` and ``concrete_inputs``, raw JSON.
         category: int8 values of ``Category``.
         ts_ns: int64 start on the trace's own clock, exact to the nanosecond.
         dur_ns: int64 duration, never negative; events with impossible durations were dropped and counted.
         thread: int32 ids into ``threads``; a (pid, tid) pair is one thread.
-        correlation: int64, -1 where absent. Links a runtime call to its kernels (one call, many kernels for graphs).
-        external_id: int64, -1 where absent. Links a runtime call to its CPU op.
-        stream: int64, -1 where absent.
-        device: int32, -1 where absent.
-        bytes: int64, -1 where absent.
-        input_types: int32 ids into ``strings`` of the raw JSON of ``Input type``, -1 where absent and for operators
-            that launch nothing themselves: views, allocations, and calls of another one that does the work.
-        input_dims: the same of ``Input Dims``.
-        concrete_inputs: the same of ``Concrete Inputs``, -1 also for all operators but convolutions and attention.
-        blocks_per_sm: float32 blocks of a kernel's grid for each multiprocessor, 0 where absent; traces of AMD devices
-            do not say.
+        correlation: int64, -1 where absent, as below. Links a runtime call to its kernels, many for graphs.
+        external_id: int64. Links a runtime call to its CPU op.
+        input_types: also -1 for operators that launch nothing themselves: views, allocations, calls of another one.
+        concrete_inputs: also -1 for all operators but convolutions and attention.
+        blocks_per_sm: float32 blocks of a kernel's grid for each multiprocessor, 0 where absent, as on AMD devices.
         strings: id to text. Hostile: escape before showing.
-        threads: id to (pid, tid) as text.
-        read: what was read; what was not is empty, or -1.
-        stream_waits: which stream was made to wait for which other: (waiting, awaited). Empty without ``cuda_sync``
-            rows.
+        stream_waits: (waiting, awaited) streams. Empty without ``cuda_sync`` rows.
         windows: when each of several windows begins that were put together, ns; empty for one recording.
         frames_left_out: Python frames in the file that are not among the events because they were not wanted.
     """

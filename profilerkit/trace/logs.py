@@ -26,13 +26,10 @@ AllocatorAction = Literal[
 
 
 class GpuLog(msgspec.Struct, frozen=True):
-    """One device of a sampler's log.
+    """One device of a sampler's log; ``None`` is what the log does not say.
 
     Attributes:
         label: how the report calls it: ``GPU 1``; hostile text where the log names devices by text.
-        index: its number on the host; ``None`` where the log does not say.
-        model: its product name; ``None`` where the log does not say.
-        uuid: of the device, as NVML says it; ``None`` where the log does not say.
         samples: in file order; ``t_ns`` counts as ``SamplerLog.clock`` says, and is 0 where that is ``none``.
     """
 
@@ -104,14 +101,7 @@ Log = SamplerLog | SnapshotLog
 
 
 class FlightDump(msgspec.Struct, frozen=True):
-    """What one dump held.
-
-    Attributes:
-        origin: name of its file.
-        flight: its collectives, by time.
-        world_size: members of its largest process group; ``None`` where it names none.
-        notes: what was left out, in whole sentences.
-    """
+    """What one dump held; ``world_size`` are the members of its largest process group, ``None`` where it names none."""
 
     origin: str
     flight: Flight

@@ -222,7 +222,7 @@ def test_a_trace_that_grows_in_every_third_step_is_no_smaller(tmp_path):
     statm.write_text("0 100 0")
     (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
     room = TraceMemory(root)
-    room._free._cgroup = SimpleNamespace(free_bytes=lambda: 1000 * page)
+    room._free = SimpleNamespace(now_bytes=lambda: 1000 * page)
     said = []
     for pages in (100, 100, 130, 130, 130, 160, 160, 160, 190):
         statm.write_text(f"0 {pages} 0")
@@ -238,7 +238,7 @@ def test_the_limit_of_a_group_leaves_what_the_process_does_not_use(tmp_path):
     statm.write_text("0 100 0")
     (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
     room = TraceMemory(root)
-    room._free._cgroup = SimpleNamespace(free_bytes=lambda: 1000 * page)
+    room._free = SimpleNamespace(now_bytes=lambda: 1000 * page)
     statm.write_text("0 150 0")  # ten times as much again is a half, and one step may be the program's
     assert room.lacks() == ""
     statm.write_text("0 162 0")

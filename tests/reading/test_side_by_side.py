@@ -275,29 +275,39 @@ def test_busy_cores_are_not_counted(monkeypatch, load, free):
     assert jobs.free_cores() == free
 
 
+def _machine(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
 def test_free_memory_is_what_system_and_cgroup_allow(tmp_path):
-    (tmp_path / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable:   1000 kB\n")
-    nothing = tmp_path / "none"
-    assert jobs.free_bytes(tmp_path / "meminfo", nothing) == 1000 * 1024
-    assert jobs.free_bytes(nothing, nothing) == float("inf")
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("5000\n")
-    assert jobs.free_bytes(tmp_path / "meminfo", tmp_path) == 1000 * 1024
-    (tmp_path / "memory.max").write_text("15000\n")
-    assert jobs.free_bytes(tmp_path / "meminfo", tmp_path) == 10_000
-    assert jobs.free_bytes(tmp_path / "meminfo", tmp_path / "inner" / "most") == 10_000
-    (tmp_path / "memory.stat").write_text("anon 7\ninactive_file 2000\nactive_file 9\n")
-    assert jobs.free_bytes(tmp_path / "meminfo", tmp_path) == 12_000
+    assert jobs.free_bytes(tmp_path) == float("inf")
+    group = "sys/fs/cgroup/job/"
+    _machine(tmp_path, {"proc/meminfo": "MemTotal: 99 kB\nMemAvailable:   1000 kB\n"})
+    assert jobs.free_bytes(tmp_path) == 1000 * 1024
+    _machine(tmp_path, {"sys/fs/cgroup/cgroup.controllers": "memory\n", "proc/self/cgroup": "0::/job/task\n"})
+    _machine(tmp_path, {f"{group}memory.max": "max\n", f"{group}memory.current": "5000\n", f"{group}task/x": ""})
+    assert jobs.free_bytes(tmp_path) == 1000 * 1024
+    _machine(tmp_path, {f"{group}memory.max": "15000\n"})
+    assert jobs.free_bytes(tmp_path) == 10_000
+    _machine(tmp_path, {f"{group}memory.stat": "anon 7\ninactive_file 2000\nactive_file 9\n"})
+    assert jobs.free_bytes(tmp_path) == 12_000
+    # A group within has a tighter limit, and more is left of it: both hold.
+    _machine(tmp_path, {f"{group}task/memory.max": "13000\n", f"{group}task/memory.current": "10\n"})
+    assert jobs.free_bytes(tmp_path) == 12_000
 
 
 def test_the_first_version_of_control_groups_is_read_too(tmp_path):
-    (tmp_path / "memory.limit_in_bytes").write_text("9000\n")
-    (tmp_path / "memory.usage_in_bytes").write_text("4000\n")
-    assert jobs.free_bytes(tmp_path / "none", tmp_path) == 5_000
-    (tmp_path / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 500\n")
-    assert jobs.free_bytes(tmp_path / "none", tmp_path) == 5_500
-    (tmp_path / "memory.usage_in_bytes").write_text("99000\n")
-    assert jobs.free_bytes(tmp_path / "none", tmp_path) == 0
+    group = "sys/fs/cgroup/memory/job/"
+    _machine(tmp_path, {"proc/meminfo": "MemAvailable: 1000 kB\n", "proc/self/cgroup": "4:memory:/job\n"})
+    _machine(tmp_path, {f"{group}memory.limit_in_bytes": "9000\n", f"{group}memory.usage_in_bytes": "4000\n"})
+    assert jobs.free_bytes(tmp_path) == 5_000
+    _machine(tmp_path, {f"{group}memory.stat": "inactive_file 1\ntotal_inactive_file 500\n"})
+    assert jobs.free_bytes(tmp_path) == 5_500
+    _machine(tmp_path, {f"{group}memory.usage_in_bytes": "99000\n"})
+    assert jobs.free_bytes(tmp_path) == 0
 
 
 def test_sizes_are_those_of_the_text_whatever_the_name(tmp_path):

@@ -11,39 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
 
-from profilerkit.formats import values as clocks
+from profilerkit.formats import values
 from profilerkit.formats.kineto import records
-from profilerkit.formats.kineto.records import (
-    FRAME,
-    NO_TEXT,
-    ArgumentsWanted,
-    Detail,
-    FlowEnd,
-    FlowStart,
-    Instant,
-    Metadata,
-    PausingFrames,
-    ShapedArgs,
-    Span,
-    ThreadNames,
-    WideArgs,
-    WideSpan,
-    collective,
-    collective_args,
-)
+from profilerkit.formats.kineto.records import FRAME, NO_TEXT
 from profilerkit.formats.limits import COLLECTIVES
-from profilerkit.formats.values import (
-    F64,
-    RawTextIds,
-    StringIds,
-    Table,
-    ThreadIds,
-    as_int32,
-    grid_sizes,
-    printable_text,
-    small_numbers,
-    whole_numbers,
-)
 from profilerkit.trace.classify import CATEGORIES, classify
 from profilerkit.trace.columns import (
     I64,
@@ -59,13 +30,12 @@ from profilerkit.trace.columns import (
 )
 
 # ns and float µs of a group of events
-Stamps = tuple[I64, F64]
+Stamps = tuple[I64, values.F64]
 Values = dict[str, npt.NDArray[Any]]
 Dtypes = dict[str, npt.DTypeLike]
 
-_FAMILIES: tuple[type, ...] = (Span, FlowStart, Instant)
-_UNPAIRED = frozenset((records.Begin, records.End))
-_SKIPPED_FLOWS = frozenset((records.SkippedFlowStart, records.SkippedFlowEnd))
+_FAMILIES: tuple[type, ...] = (records.Span, records.FlowStart, records.Instant)
+_UNPAIRED, _SKIPPED_FLOWS = ({records.UNUSED[phase] for phase in phases} for phases in ("BE", "sf"))
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 _SPANS: Dtypes = {
     **dict.fromkeys(("name", "kind", "thread", "device"), np.int32),
@@ -92,9 +62,9 @@ class _Chunk(msgspec.Struct, frozen=True):
     text: memoryview | bytes
     separator: bytes
 
-    def wide_args(self, names: Sequence[str | None]) -> list[WideArgs] | None:
+    def wide_args(self, names: Sequence[str | None]) -> list[records.WideArgs] | None:
         """Return all args of the events that name a collective, None when their texts cannot be told apart."""
-        found = collective_args(bytes(self.text), self.separator) if self.text else None
+        found = records.collective_args(bytes(self.text), self.separator) if self.text else None
         return found if found and [args.collective for args in found] == list(filter(None, names)) else None
 
 
@@ -102,44 +72,36 @@ class ColumnBuilder:
     """Turns lists of events into columns, interning every text.
 
     Attributes:
-        detail: how the next chunk has to be decoded.
+        detail: how the next chunk has to be decoded, ``least`` as a rule.
         strings: names, flow categories and raw shapes to ids.
-        kinds: category texts to ids.
-        threads: (pid, tid) to ids.
         dropped: why complete events were dropped, and how many.
         rejected: of the events added last, the indices of the first few that were dropped.
-        has_skipped_flows: whether there were flow links, which were not wanted.
-        skipped_frames: Python frames that were not wanted.
         unpaired: begin and end events that were left out.
-        least: how chunks are decoded as a rule.
-        spans, flows, memory: the columns of complete events, flow links and memory instants.
-        collectives: what is said of the collectives among the complete events.
         waits: streams, and those they were made to wait for.
-        names: of threads and processes.
     """
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
-        self.strings = StringIds()
-        self.kinds = StringIds()
-        self.threads = ThreadIds()
+        self.strings = values.StringIds()
+        self.kinds = values.StringIds()
+        self.threads = values.ThreadIds()
         self.dropped: Counter[str] = Counter()
         self.rejected: list[int] = []
         self.has_skipped_flows = False
         self.skipped_frames = 0
         self.unpaired = 0
-        self.least = Detail.SHAPED if Wanted.SHAPES in wanted else Detail.LEAN
+        self.least = records.Detail.SHAPED if Wanted.SHAPES in wanted else records.Detail.LEAN
         self.detail = self.least
-        self._raw_ids = RawTextIds(self.strings)
-        self._arguments = ArgumentsWanted()
-        self._pausing = PausingFrames()
-        self.spans = Table(_SPANS | (_SHAPES if Wanted.SHAPES in wanted else {}))
-        self.flows = Table(_FLOWS)
-        self.memory = Table(_MEMORY)
+        self._raw_ids = values.RawTextIds(self.strings)
+        self._arguments = records.ArgumentsWanted()
+        self._pausing = records.PausingFrames()
+        self.spans = values.Table(_SPANS | (_SHAPES if Wanted.SHAPES in wanted else {}))
+        self.flows = values.Table(_FLOWS)
+        self.memory = values.Table(_MEMORY)
         self.collectives: list[CollectiveArgs] = []
         self.waits: set[tuple[int, int]] = set()
         self._plain_collectives = 0
-        self.names = ThreadNames()
+        self.names = records.ThreadNames()
 
     @property
     def n_spans(self) -> int:
@@ -156,13 +118,8 @@ class ColumnBuilder:
     def add(self, events: records.Events, text: memoryview | bytes = b"", separator: bytes = b"") -> bool:
         """Add the events of one chunk, or return False and add nothing when they need the decoder of ``detail``.
 
-        Args:
-            events: decoded from ``text``, or one by one with every detail.
-            text: the JSON list of the events.
-            separator: what stands between two events as a rule.
-
-        Raises:
-            ValueError: a start is no number; nothing was added.
+        They were decoded from ``text``, a JSON list, or one by one with every detail. Raises ``ValueError``, and adds
+        nothing, where a start is no number.
         """
         self.rejected.clear()
         found = set(map(type, events))
@@ -177,28 +134,28 @@ class ColumnBuilder:
                 group = [event for event in events if type(event) is first or type(event) is last]
             times = [event.ts for event in group]
             if type(times[0]) is Raw:
-                stamps: Stamps | None = clocks.written_to_ns(times, quoted=not text)
+                stamps: Stamps | None = values.written_to_ns(times, quoted=not text)
             else:
-                stamps = clocks.stamps_to_ns(times)
+                stamps = values.stamps_to_ns(times)
             if stamps is None:
-                self.detail = self.least = Detail.EXACT
+                self.detail = self.least = records.Detail.EXACT
                 return False
             groups.append((family, group, stamps))
         for family, group, stamps in groups:
-            if family is FlowStart:
+            if family is records.FlowStart:
                 self._add_flows(group, stamps)
-            elif family is Instant:
+            elif family is records.Instant:
                 self._add_memory(group, stamps)
             elif not self._add_spans(type(group[0]), group, stamps, _Chunk(events, text, separator)):
                 return False
-        if Metadata in found:
+        if records.Metadata in found:
             self.names.add(events)
         self.has_skipped_flows = self.has_skipped_flows or bool(found & _SKIPPED_FLOWS)
         if found & _UNPAIRED:
             self.unpaired += sum(type(event) in _UNPAIRED for event in events)
         return True
 
-    def _add_spans(self, kind: type[Span], spans: list[Span], stamps: Stamps, chunk: "_Chunk") -> bool:
+    def _add_spans(self, kind: type[records.Span], spans: list[records.Span], stamps: Stamps, chunk: "_Chunk") -> bool:
         """Add complete events; False, and nothing added, when ``detail`` does not do for them."""
         kept = self._frames_wanted(spans)
         if kept is not None:
@@ -207,45 +164,45 @@ class ColumnBuilder:
                 return self._skip(kept)
         # One comprehension for each field: attrgetter is slower, and tuples of fields set off the garbage collector.
         args: list[Any] = [span.args for span in spans]
-        kinds = small_numbers(list(map(self.kinds.__getitem__, [span.cat for span in spans])))
+        kinds = values.small_numbers(list(map(self.kinds.__getitem__, [span.cat for span in spans])))
         names = [found.collective for found in args]
-        if not issubclass(kind, WideSpan):
+        if not issubclass(kind, records.WideSpan):
             wide = chunk.wide_args(names) if any(names) else []
             if wide is None or "Runtime" in self.kinds or self._tells_waits(spans):
-                self.detail = Detail.WIDE
-                self.least = Detail.WIDE if "Runtime" in self.kinds else self.least
+                self.detail = records.Detail.WIDE
+                self.least = records.Detail.WIDE if "Runtime" in self.kinds else self.least
                 return False
         else:
             wide = [found for found in args if found.collective]
-        dur_us = clocks.float_us([span.dur for span in spans])
+        dur_us = values.float_us([span.dur for span in spans])
         pairs = zip([span.pid for span in spans], [span.tid for span in spans], strict=True)
-        values: Values = {
-            "name": small_numbers(list(map(self.strings.__getitem__, [span.name for span in spans]))),
+        columns: Values = {
+            "name": values.small_numbers(list(map(self.strings.__getitem__, [span.name for span in spans]))),
             "kind": kinds,
-            "thread": small_numbers(list(map(self.threads.__getitem__, pairs))),
+            "thread": values.small_numbers(list(map(self.threads.__getitem__, pairs))),
             "ts_ns": stamps[0],
-            "dur_ns": clocks.us_to_ns(dur_us),
-            "correlation": whole_numbers([found.correlation for found in args]),
-            "external_id": whole_numbers([found.external_id for found in args]),
-            "stream": whole_numbers([found.stream for found in args]),
-            "device": as_int32(whole_numbers([found.device for found in args])),
-            "bytes": whole_numbers([found.bytes for found in args]),
+            "dur_ns": values.us_to_ns(dur_us),
+            "correlation": values.whole_numbers([found.correlation for found in args]),
+            "external_id": values.whole_numbers([found.external_id for found in args]),
+            "stream": values.whole_numbers([found.stream for found in args]),
+            "device": values.as_int32(values.whole_numbers([found.device for found in args])),
+            "bytes": values.whole_numbers([found.bytes for found in args]),
         }
-        if issubclass(kind, WideSpan):
-            self._widen(values, args)
+        if issubclass(kind, records.WideSpan):
+            self._widen(columns, args)
         if Wanted.SHAPES in self.wanted:
-            self._add_shapes(values, spans, args)
+            self._add_shapes(columns, spans, args)
         possible = self._possible(stamps[1], dur_us)
         if wide:
             self._add_collectives(names, wide, possible)
-        self.spans.append(values, keep=possible)
+        self.spans.append(columns, keep=possible)
         if possible is not None:
-            rows = np.flatnonzero([isinstance(event, Span) for event in chunk.events])
+            rows = np.flatnonzero([isinstance(event, records.Span) for event in chunk.events])
             rows = rows if kept is None else rows[kept]
             self.rejected += rows[np.flatnonzero(~possible)[:_REJECTED_NAMED]].tolist()
         return self._skip(kept)
 
-    def _frames_wanted(self, spans: list[Span]) -> Bools | None:
+    def _frames_wanted(self, spans: list[records.Span]) -> Bools | None:
         """Return ``(n,)`` which events are no unwanted Python frames, None for all."""
         if Wanted.PYTHON in self.wanted:
             return None
@@ -258,60 +215,62 @@ class ColumnBuilder:
             self.skipped_frames += int(np.count_nonzero(~kept))
         return True
 
-    def _widen(self, values: Values, args: list[WideArgs]) -> None:
+    def _widen(self, columns: Values, args: list[records.WideArgs]) -> None:
         """Take what only wide args hold."""
-        external = whole_numbers([found.external_id_2021 for found in args])
+        external = values.whole_numbers([found.external_id_2021 for found in args])
         if external.max() >= 0:
-            values["external_id"] = np.where(external >= 0, external, values["external_id"])
-        awaited = whole_numbers([found.awaited_stream for found in args])
+            columns["external_id"] = np.where(external >= 0, external, columns["external_id"])
+        awaited = values.whole_numbers([found.awaited_stream for found in args])
         waits = np.flatnonzero(awaited >= 0)
-        self.waits.update(zip(values["stream"][waits].tolist(), awaited[waits].tolist(), strict=True))
+        self.waits.update(zip(columns["stream"][waits].tolist(), awaited[waits].tolist(), strict=True))
         self.detail = self.least
 
-    def _add_shapes(self, values: Values, spans: list[Span], args: list[ShapedArgs]) -> None:
+    def _add_shapes(self, columns: Values, spans: list[records.Span], args: list[records.ShapedArgs]) -> None:
         """Take what was passed to operators; most events are none, so that they are told apart first."""
         wanted, ids = self._arguments, self._raw_ids
         rows = [row for row, found in enumerate(args) if found.input_dims is not NO_TEXT and wanted[spans[row].name][0]]
         picked = [args[row] for row in rows]
         valued = [row for row in rows if wanted[spans[row].name][1]]
-        values |= _absent(len(args))
-        values["blocks_per_sm"] = grid_sizes([found.blocks_per_sm for found in args])
-        values["input_dims"][rows] = [ids[bytes(found.input_dims)] for found in picked]
-        values["input_types"][rows] = [ids[bytes(found.input_types)] for found in picked]
-        values["concrete_inputs"][valued] = [ids[bytes(args[row].concrete_inputs)] for row in valued]
+        columns |= _absent(len(args))
+        columns["blocks_per_sm"] = values.grid_sizes([found.blocks_per_sm for found in args])
+        columns["input_dims"][rows] = [ids[bytes(found.input_dims)] for found in picked]
+        columns["input_types"][rows] = [ids[bytes(found.input_types)] for found in picked]
+        columns["concrete_inputs"][valued] = [ids[bytes(args[row].concrete_inputs)] for row in valued]
 
-    def _add_collectives(self, names: Sequence[str | None], args: list[WideArgs], possible: Bools | None) -> None:
+    def _add_collectives(
+        self, names: Sequence[str | None], args: list[records.WideArgs], possible: Bools | None
+    ) -> None:
         """Take the collectives among the events that are appended next."""
         rows = range(len(names)) if possible is None else np.cumsum(possible) - 1
         for index, found in zip([index for index, name in enumerate(names) if name], args, strict=True):
             if possible is not None and not possible[index]:
                 continue
             if len(self.collectives) < COLLECTIVES:
-                self.collectives.append(collective(self.n_spans + int(rows[index]), found))
+                self.collectives.append(records.collective(self.n_spans + int(rows[index]), found))
             else:
                 self._plain_collectives += 1
 
-    def _tells_waits(self, spans: list[Span]) -> bool:
+    def _tells_waits(self, spans: list[records.Span]) -> bool:
         """Return whether some of the events tell which stream was made to wait for which."""
         return _SYNC in self.kinds and any(span.name == _STREAM_WAIT and span.cat == _SYNC for span in spans)
 
-    def _possible(self, ts_us: F64, dur_us: F64) -> Bools | None:
+    def _possible(self, ts_us: values.F64, dur_us: values.F64) -> Bools | None:
         """Return ``(n,)`` which events have a time that can be true, None for all; the others are counted by reason."""
         ends_us = ts_us + dur_us
         if (
-            ts_us.min() >= -clocks.LAST_US
-            and ends_us.max() <= clocks.LAST_US
+            ts_us.min() >= -values.LAST_US
+            and ends_us.max() <= values.LAST_US
             and dur_us.min() >= 0
-            and dur_us.max() <= clocks.LONGEST_DURATION_US
+            and dur_us.max() <= values.LONGEST_DURATION_US
         ):
             return None
         possible = np.ones(len(ts_us), np.bool_)
         for reason, is_bad in (
             ("without a start", np.isnan(ts_us)),
-            ("with a start no clock can show", ~clocks.is_time(ts_us)),
+            ("with a start no clock can show", ~values.is_time(ts_us)),
             ("with a negative duration", dur_us < 0),
-            ("with a duration of more than ten years", ~(dur_us <= clocks.LONGEST_DURATION_US)),
-            ("with an end no clock can show", ~clocks.is_time(ends_us)),
+            ("with a duration of more than ten years", ~(dur_us <= values.LONGEST_DURATION_US)),
+            ("with an end no clock can show", ~values.is_time(ends_us)),
         ):
             bad = is_bad & possible
             if bad.any():
@@ -319,29 +278,29 @@ class ColumnBuilder:
                 possible &= ~bad
         return possible
 
-    def _add_flows(self, flows: list[FlowStart], stamps: Stamps) -> None:
+    def _add_flows(self, flows: list[records.FlowStart], stamps: Stamps) -> None:
         pairs = zip([flow.pid for flow in flows], [flow.tid for flow in flows], strict=True)
-        values: Values = {
-            "id": whole_numbers([flow.id for flow in flows]),
-            "kind": small_numbers(list(map(self.strings.__getitem__, [flow.cat for flow in flows]))),
-            "starts": np.array([not isinstance(flow, FlowEnd) for flow in flows]),
+        columns: Values = {
+            "id": values.whole_numbers([flow.id for flow in flows]),
+            "kind": values.small_numbers(list(map(self.strings.__getitem__, [flow.cat for flow in flows]))),
+            "starts": np.array([not isinstance(flow, records.FlowEnd) for flow in flows]),
             "ts_ns": stamps[0],
-            "thread": small_numbers(list(map(self.threads.__getitem__, pairs))),
+            "thread": values.small_numbers(list(map(self.threads.__getitem__, pairs))),
         }
-        self.flows.append(values, keep=clocks.is_time(stamps[1]))
+        self.flows.append(columns, keep=values.is_time(stamps[1]))
 
-    def _add_memory(self, instants: list[Instant], stamps: Stamps) -> None:
+    def _add_memory(self, instants: list[records.Instant], stamps: Stamps) -> None:
         sized = [event.name == "[memory]" and event.args.bytes is not None for event in instants]
         args = [event.args for event in instants]
         pairs = zip([event.pid for event in instants], [event.tid for event in instants], strict=True)
-        values: Values = {
-            name: whole_numbers(list(map(attrgetter(name), args)))
+        columns: Values = {
+            name: values.whole_numbers(list(map(attrgetter(name), args)))
             for name in ("bytes", "allocated", "reserved", "device_type", "device", "address")
         }
-        values["thread"] = small_numbers(list(map(self.threads.__getitem__, pairs)))
-        values |= {name: as_int32(values[name]) for name in ("device_type", "device")}
-        values["ts_ns"] = stamps[0]
-        self.memory.append(values, keep=clocks.is_time(stamps[1]) & np.array(sized))
+        columns["thread"] = values.small_numbers(list(map(self.threads.__getitem__, pairs)))
+        columns |= {name: values.as_int32(columns[name]) for name in ("device_type", "device")}
+        columns["ts_ns"] = stamps[0]
+        self.memory.append(columns, keep=values.is_time(stamps[1]) & np.array(sized))
 
     def has_loose_work(self) -> bool:
         """Return whether some device work has no correlation, so that only flow links join it to its launch."""
@@ -368,7 +327,7 @@ class ColumnBuilder:
             shapes: Values = {column: spans.take(column) for column in _SHAPES}
         else:
             shapes = _absent(spans.rows)
-        strings, threads = tuple(map(printable_text, self.strings)), tuple(self.threads.texts)
+        strings, threads = tuple(map(values.printable_text, self.strings)), tuple(self.threads.texts)
         name, kind, thread = spans.take("name"), spans.take("kind"), spans.take("thread")
         category = classify(name, kind, thread, strings=strings, kinds=tuple(self.kinds), threads=threads)
         del kind

@@ -30,10 +30,8 @@ class Document(msgspec.Struct, frozen=True):
     """The JSON document around the events.
 
     Attributes:
-        fields: its keys, without the events.
         is_whole: False when it could only be read in parts.
         following: what follows it in the text, without white space and zero bytes around it.
-        padded: whether zero bytes follow it.
         lists_again: whether there is a second list of events in it.
     """
 
@@ -45,12 +43,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class DocumentFrame:
-    """The document around the events, whose beginning is known and parsed once, however often an end is tried.
-
-    Args:
-        head: the text before the bracket that opens the events.
-        is_list: whether the events are all of the document, without an object around them.
-    """
+    """The document around the events, whose ``head`` is parsed once; ``is_list``: there is no object around them."""
 
     def __init__(self, head: bytes, *, is_list: bool) -> None:
         self.is_list = is_list
@@ -66,11 +59,7 @@ class DocumentFrame:
         return value if isinstance(value, dict) else None
 
     def closed_by(self, tail: bytes) -> Document | None:
-        """Return the document that ends with a text, None when the text closes none.
-
-        Args:
-            tail: what follows the bracket that closes the events.
-        """
+        """Return the document that ends with what follows the events' closing bracket; None when that closes none."""
         text = tail.decode("utf-8", "replace")
         closing: Mapping[str, object] = {}
         end = 0

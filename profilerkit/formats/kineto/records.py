@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from functools import cache
 from sys import intern
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 from msgspec import Raw, field
@@ -151,48 +151,13 @@ class ExactInstant(Instant, tag="i"):
     ts: Raw = NO_TEXT  # type: ignore[assignment]
 
 
-class Begin(msgspec.Struct, gc=False, tag_field="ph", tag="B"):
-    """The begin of a span that is not a complete event."""
-
-
-class End(msgspec.Struct, gc=False, tag_field="ph", tag="E"):
-    """The end of a span that is not a complete event."""
-
-
-class FlowStep(msgspec.Struct, gc=False, tag_field="ph", tag="t"):
-    """A step of a flow between its ends."""
-
-
-class Counter(msgspec.Struct, gc=False, tag_field="ph", tag="C"):
-    """A counter sample."""
-
-
-class OldInstant(msgspec.Struct, gc=False, tag_field="ph", tag="I"):
-    """An instant in the format's older spelling."""
-
-
-class AsyncBegin(msgspec.Struct, gc=False, tag_field="ph", tag="b"):
-    """The begin of an asynchronous span."""
-
-
-class AsyncEnd(msgspec.Struct, gc=False, tag_field="ph", tag="e"):
-    """The end of an asynchronous span."""
-
-
-class AsyncInstant(msgspec.Struct, gc=False, tag_field="ph", tag="n"):
-    """An instant of an asynchronous span."""
-
-
-class SkippedFlowEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
-    """A flow's end where flows are not wanted."""
-
-
-class SkippedFlowStart(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
-    """A flow's start where flows are not wanted."""
-
-
-class SkippedInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
-    """An instant where memory is not wanted."""
+#: Events of which nothing is read, by their ``ph``: parts of spans that are not complete, steps of flows, counters,
+#: instants in an older spelling, parts of asynchronous spans; and flows and instants where they are not wanted.
+UNUSED_PHASES = frozenset("BEtCIben")
+UNUSED: dict[str, type[msgspec.Struct]] = {
+    phase: msgspec.defstruct(f"Unused{phase}", [], gc=False, tag_field="ph", tag=phase)
+    for phase in (*UNUSED_PHASES, *"sfi")
+}
 
 
 class Detail(IntEnum):
@@ -205,10 +170,7 @@ class Detail(IntEnum):
 
 
 STAMPED = (ExactSpan, ExactFlowStart, ExactFlowEnd, ExactInstant)
-UNUSED_PHASES = frozenset("BEtCIben")
-Unused = Begin | End | FlowStep | Counter | OldInstant | AsyncBegin | AsyncEnd | AsyncInstant
-Skipped = SkippedFlowStart | SkippedFlowEnd | SkippedInstant
-Event = Span | FlowStart | FlowEnd | Instant | Metadata | Unused | Skipped
+Event = Span | FlowStart | FlowEnd | Instant | Metadata | msgspec.Struct
 Events = list[Event]
 
 _SPANS = {Detail.LEAN: Span, Detail.SHAPED: ShapedSpan, Detail.WIDE: WideSpan, Detail.EXACT: ExactSpan}
@@ -218,13 +180,12 @@ _SPANS = {Detail.LEAN: Span, Detail.SHAPED: ShapedSpan, Detail.WIDE: WideSpan, D
 def decoder(detail: Detail, wanted: Wanted) -> msgspec.json.Decoder[Events]:
     """Return the decoder of a list of events; what is not wanted is checked and skipped."""
     exact = detail is Detail.EXACT
-    flows: Any = ExactFlowStart | ExactFlowEnd if exact else FlowStart | FlowEnd
-    memory: Any = ExactInstant if exact else Instant
-    if Wanted.FLOWS not in wanted:
-        flows = SkippedFlowStart | SkippedFlowEnd
-    if Wanted.MEMORY not in wanted:
-        memory = SkippedInstant
-    event: Any = _SPANS[detail] | flows | memory | Metadata | Unused
+    kinds: dict[str, Any] = UNUSED | {"X": _SPANS[detail], "M": Metadata}
+    if Wanted.FLOWS in wanted:
+        kinds |= {"s": ExactFlowStart, "f": ExactFlowEnd} if exact else {"s": FlowStart, "f": FlowEnd}
+    if Wanted.MEMORY in wanted:
+        kinds["i"] = ExactInstant if exact else Instant
+    event: Any = Union[tuple(kinds.values())]  # noqa: UP007  made at run time
     return msgspec.json.Decoder(list[event])
 
 
@@ -295,10 +256,7 @@ _WIDE = decoder(Detail.WIDE, Wanted.NOTHING)
 
 
 def collective_args(text: bytes, separator: bytes) -> list[WideArgs] | None:
-    """Return all args of the events of a JSON list that name a collective; None when an event cannot be cut out.
-
-    A collective is one event of a hundred or fewer, so that only these are decoded with all their args.
-    """
+    """Return all args of the events of a JSON list that name a collective; None when an event cannot be cut out."""
     found: list[WideArgs] = []
     at = text.find(_KEY)
     while at >= 0:

@@ -22,18 +22,13 @@ _LAYOUT = re.compile(rb"\s{2,}")
 
 
 class Ledger(msgspec.Struct):
-    """Counts over one file.
+    """Counts over one file; with ``strict`` the first damage is an error.
 
     Attributes:
-        path: the file, for the error.
-        strict: whether the first damage is an error.
         events: how many elements of the event list were passed so far, read or dropped.
-        repaired: events that were read after a repair.
-        dropped: pieces that were given up.
         rejected: events that were read in damaged chunks and are impossible.
         untried: events that were given up without a repair being tried.
         searched_bytes: text that was searched in vain.
-        samples: the first few places.
     """
 
     path: str
@@ -51,20 +46,13 @@ class Ledger(msgspec.Struct):
         self.events += count
 
     def repair(self, text: bytes, offset: int, count: int = 1, *, before: int = 0) -> None:
-        """Count repaired events, which are yet to be passed.
-
-        Args:
-            text: how the first of them is written.
-            offset: where in the plain text it begins, in bytes.
-            count: how many.
-            before: elements yet to be passed before it.
-        """
+        """Count events that were repaired: the first is ``text`` at ``offset``, ``before`` elements further on."""
         self._sample("repaired", text, offset, self.events + before)
         self.repaired += count
         self.searched_bytes -= min(len(text), REPAIRED_BYTES)
 
     def drop(self, text: bytes, offset: int, count: int = 1, *, before: int = 0) -> None:
-        """Count and pass pieces that could not be read; the arguments are those of ``repair``."""
+        """Count and pass pieces that could not be read."""
         self._sample("dropped", text, offset, self.events + before)
         self.dropped += count
         self.events += count
@@ -75,11 +63,7 @@ class Ledger(msgspec.Struct):
         self._sample("impossible", text, offset, event)
 
     def refuse(self, what: str) -> None:
-        """Raise when damage that is not of one event is an error.
-
-        Raises:
-            UnreadableInputError: salvage is off.
-        """
+        """Raise ``UnreadableInputError`` for damage that is not of one event, if ``strict``."""
         if self.strict:
             raise UnreadableInputError(
                 f"{self.path} is damaged", cause=f"{what} (after {self.events} events)", hint=_STRICT_HINT
@@ -152,13 +136,9 @@ _NO_CLOSING_QUOTE = re.compile(rf'("name"\s*:\s*"[^"\\]*?)({_NEXT_KEY})')
 
 
 class Found(msgspec.Struct):
-    """The events of a piece of text, and how many of them had to be repaired or given up.
+    """The events of a piece of text, how many were repaired, and how many elements are no events.
 
-    Attributes:
-        events: in order.
-        repaired: how many of the events had to be repaired.
-        dropped: how many elements of the piece are no events.
-        first_damaged: the first repaired or dropped element, where the piece has several, and its index.
+    ``first_damaged`` is the first repaired or dropped element, where the piece has several, and its index.
     """
 
     events: list[records.Event] = msgspec.field(default_factory=list)
@@ -168,11 +148,7 @@ class Found(msgspec.Struct):
 
 
 class Repairer:
-    """Reads damaged pieces into the same events as the decoder of whole chunks.
-
-    Args:
-        wanted: what is read beside complete events.
-    """
+    """Reads damaged pieces into the same events as the decoder of whole chunks."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._exact = records.decoder(records.Detail.EXACT, wanted)
@@ -188,10 +164,7 @@ class Repairer:
         return events
 
     def read_piece(self, piece: bytes) -> Found | None:
-        """Return the events of a piece, repairing what can be; None when the piece as a whole makes no sense.
-
-        A piece is one event as a rule, and more where something that is no event stands between two of them.
-        """
+        """Return the events of a piece, one as a rule, repairing what can be; None when all of it makes no sense."""
         if len(piece) > REPAIRED_BYTES:
             return None
         try:
@@ -274,7 +247,7 @@ def event_from(value: object, wanted: Wanted) -> records.Event | None:
     if not isinstance(phase, str):
         return None
     if phase in records.UNUSED_PHASES:
-        return records.Counter()
+        return records.UNUSED[phase]()
     name, pid, tid = _text(value.get("name")), _identity(value.get("pid")), _identity(value.get("tid"))
     kind, ts = _text(value.get("cat")), Raw(str(_time(value.get("ts"), Decimal("NaN"))).encode())
     args = value.get("args")
@@ -284,12 +257,12 @@ def event_from(value: object, wanted: Wanted) -> records.Event | None:
         return records.ExactSpan(name, pid, tid, kind, ts, float(dur), _span_args(args))
     if phase in ("s", "f"):
         if Wanted.FLOWS not in wanted:
-            return records.SkippedFlowStart()
+            return records.UNUSED[phase]()
         flow = records.ExactFlowStart if phase == "s" else records.ExactFlowEnd
         return flow(name, pid, tid, kind, ts, whole_number(value.get("id")))
     if phase == "i":
         if Wanted.MEMORY not in wanted:
-            return records.SkippedInstant()
+            return records.UNUSED[phase]()
         return records.ExactInstant(name, pid, tid, ts, _instant_args(args))
     if phase == "M":
         return records.Metadata(name, pid, tid, MetadataArgs(_text(args.get("name"))))

@@ -12,12 +12,9 @@ BLANK = b" \t\r\n\0"
 
 
 class TextBuffer:
-    """A window on the plain text of a file; indices are into ``data``, and stay valid until the next ``fill``.
+    """A window on the plain text of a file, ``data[start:end]``; indices stay valid until the next ``fill``.
 
-    Attributes:
-        data: the buffer. The byte before the window may be overwritten.
-        start: where the window begins.
-        end: where it ends.
+    The byte before the window may be overwritten.
     """
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
@@ -119,7 +116,6 @@ class EventText:
         head: the text before the opening bracket of the events, once ``find_events`` found it.
         is_list: whether the file begins with that bracket, so that the events are all of the document.
         lost_bytes: None, or where the first whole event begins, when the beginning is too damaged to find their list.
-        buffer: the text read and not yet handed out.
         separator: the bytes from one event's closing brace to the next one's opening brace.
         chunk_offset: where in the plain text the chunk handed out last begins, in bytes.
         after_chunk: what stands between that chunk and the text in ``buffer``.
@@ -157,10 +153,7 @@ class EventText:
         return ""
 
     def _find_list(self) -> bool:
-        """Move to the bracket behind the key of the events, or to the first event when there is none.
-
-        What stands before is the head.
-        """
+        """Move from the head to the bracket behind the key of the events, or to the first event when there is none."""
         buffer = self.buffer
         head = bytearray()
         while len(head) <= limits.HEAD_BYTES:
@@ -189,10 +182,7 @@ class EventText:
         return True
 
     def next_array(self) -> memoryview | bytes:
-        """Return the next whole events as a JSON array, valid until the next call; empty when no more can be cut off.
-
-        What cannot be cut off is left in ``buffer``.
-        """
+        """Return the next whole events as a JSON array, valid until the next call; empty when no more can be cut."""
         buffer = self.buffer
         while self._fresh or self._read_on():
             width = len(self.separator)

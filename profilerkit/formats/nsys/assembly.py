@@ -64,12 +64,7 @@ STREAM_WAIT = 2
 
 
 class Names:
-    """Texts to ids, of the export's own strings and of what is put together here.
-
-    Attributes:
-        strings: all names.
-        operators: ids of the names that operators have, and no other range.
-    """
+    """Texts to ids; ``operators`` are ids of the names that operators have, and no other range."""
 
     def __init__(self) -> None:
         self.strings = StringIds()
@@ -117,18 +112,12 @@ class Names:
             between = f" ({memories[0]} -> {memories[1]})" if all(memories) else ""
             return f"Memcpy {direction}{between}" if direction else "Memcpy"
 
-        if not len(rows):
-            return np.empty(0, np.int32)
-        kinds = np.stack([rows["copyKind"], rows["srcKind"], rows["dstKind"]])
-        used, place = np.unique(kinds, axis=1, return_inverse=True)
-        known = np.array([self.strings[name(*kind)] for kind in used.T.tolist()], np.int32)
-        return known[place.ravel()]
+        kinds = np.stack([rows["copyKind"], rows["srcKind"], rows["dstKind"]], axis=1)
+        return _ids(kinds, lambda *kind: self.strings[name(*kind)]).astype(np.int32)
 
     def of_syncs(self, kinds: I64) -> I32:
         """Return ``(n,)`` ids of synchronizations."""
-        used, place = np.unique(kinds, return_inverse=True)
-        known = [self.strings[_SYNC_KINDS.get(kind, "Sync")] for kind in used.tolist()]
-        return np.array(known, np.int32)[place] if len(kinds) else np.empty(0, np.int32)
+        return _ids(kinds, lambda kind: self.strings[_SYNC_KINDS.get(kind, "Sync")]).astype(np.int32)
 
     def is_operator(self, name: I32) -> Bools:
         """Return ``(n,)`` which of the names are operators'."""
@@ -137,9 +126,7 @@ class Names:
     def _first(self, columns: Iterable[I64], named: Callable[[str], int]) -> I64:
         found: I64 | None = None
         for ids in columns:
-            used, place = np.unique(ids, return_inverse=True)
-            known = [named(self._texts[number]) if number in self._texts else -1 for number in used.tolist()]
-            mine = np.array(known, np.int64)[place] if len(ids) else np.empty(0, np.int64)
+            mine = _ids(ids, lambda number: named(self._texts[number]) if number in self._texts else -1)
             found = mine if found is None else np.where(found >= 0, found, mine)
         return np.empty(0, np.int64) if found is None else found
 
@@ -148,6 +135,15 @@ class Names:
         if nameless.any():
             found = np.where(nameless, self.strings[NAMELESS], found)
         return found.astype(np.int32)
+
+
+def _ids(rows: I64, make: Callable[..., int]) -> I64:
+    """Return ``(n,)`` what is made of each of ``(n,)`` numbers or ``(n, m)`` rows of numbers, once of equal ones."""
+    if not len(rows):
+        return np.empty(0, np.int64)
+    used, place = np.unique(rows, axis=0 if rows.ndim > 1 else None, return_inverse=True)
+    made = [make(*row) for row in used.reshape(len(used), -1).tolist()]
+    return np.array(made, np.int64)[place.ravel()]
 
 
 def memory_kinds(database: Database) -> Mapping[int, str]:
@@ -218,13 +214,7 @@ def assembled(
 
 
 def stream_waits(syncs: Rows, waiting: Bools, recorded: Mapping[str, I64]) -> frozenset[tuple[int, int]]:
-    """Return which stream waited for which; empty unless the recorded event of every wait is known.
-
-    Args:
-        syncs: synchronizations.
-        waiting: which of them make a stream wait for an event.
-        recorded: the stream and the synchronization id of each event that was recorded.
-    """
+    """Return which stream waited for which; empty unless ``recorded`` knows the event of every wait."""
     event, stream = syncs["eventSyncId"][waiting], syncs["streamId"][waiting]
     order = np.argsort(recorded["eventSyncId"], kind="stable")
     known = recorded["eventSyncId"][order]
@@ -251,12 +241,8 @@ def _threads(events: Events, threads: ThreadIds) -> I32:
     """Return ``(n,)`` thread ids: a stream of a device, or a thread of the process."""
     on_device = "streamId" in events.rows.columns
     keys = [events.rows[name] for name in (("deviceId", "streamId") if on_device else ("pid", "tid"))]
-    if not len(events.rows):
-        return np.empty(0, np.int32)
-    used, place = np.unique(np.stack(keys), axis=1, return_inverse=True)
     prefix = "stream " if on_device else ""
-    known = np.array([threads[str(first), f"{prefix}{second}"] for first, second in used.T.tolist()], np.int32)
-    return known[place.ravel()]
+    return _ids(np.stack(keys, axis=1), lambda one, other: threads[str(one), f"{prefix}{other}"]).astype(np.int32)
 
 
 def _blocks_per_sm(events: Events, devices: Sequence[DeviceProperties]) -> F32:

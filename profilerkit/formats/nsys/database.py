@@ -51,24 +51,10 @@ _RENEW = "export it again: nsys export --type sqlite"
 
 
 class Database:
-    """The tables of an SQLite file that are asked for by name; views and virtual tables are none.
-
-    Attributes:
-        tables: the names of the columns of each table, of those asked for.
-        damage: what could not be read and why, one sentence each.
-    """
+    """The tables of an SQLite file that are asked for, with their columns; ``damage`` says what could not be read."""
 
     def __init__(self, path: Path, wanted: Collection[str]) -> None:
-        """Open a file.
-
-        Args:
-            path: the file.
-            wanted: names of tables.
-
-        Raises:
-            UnreadableInputError: SQLite cannot read the file.
-            OSError: the file cannot be opened or read.
-        """
+        """Open a file. Raises ``UnreadableInputError`` where SQLite cannot read it, and ``OSError``."""
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
             self._file_bytes = os.fstat(file.fileno()).st_size
@@ -104,11 +90,7 @@ class Database:
     ) -> Iterator[list[tuple[object, ...]]]:
         """Yield the rows of a table in lists; none where the table or a column is missing.
 
-        Args:
-            table: its name.
-            numbers: columns of numbers, ``None`` where they hold none.
-            texts: columns that hold texts or numbers, ``None`` for anything else; they stand behind the numbers.
-            where: a condition in SQL.
+        Columns of ``numbers`` come first, then ``texts``, which may hold numbers too; ``None`` is anything else.
         """
         known = self.tables.get(table, ())
         if self._rows_left < 0 or not set(known).issuperset((*numbers, *texts)):
@@ -275,12 +257,7 @@ def read_rows(database: Database, table: str) -> tuple[Rows, int]:
 
 
 def read_ranges(database: Database, named: Callable[[object], int]) -> tuple[Rows, int]:
-    """Return the NVTX ranges that ended, and how many did not; ``text`` is the id of each one's own text, -1 for none.
-
-    Args:
-        database: the export.
-        named: text to id.
-    """
+    """Return the NVTX ranges that ended, and how many did not; ``text`` is the id of each one's own text, or -1."""
     present = [name for name in _NVTX_COLUMNS if name in database.tables.get(NVTX, ())]
     has_text = "text" in database.tables.get(NVTX, ())
     where = _RANGES if "eventType" in database.tables.get(NVTX, ()) else ""

@@ -8,22 +8,8 @@ import numpy as np
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.blocks import GZIP_MAGIC
+from profilerkit.formats.nsys import assembly
 from profilerkit.formats.nsys import database as tables
-from profilerkit.formats.nsys.assembly import (
-    ANNOTATION,
-    KERNEL,
-    MEMCPY,
-    MEMSET,
-    RUNTIME,
-    STREAM_WAIT,
-    SYNC,
-    WHOLE_GRAPH,
-    Events,
-    Names,
-    assembled,
-    memory_kinds,
-    stream_waits,
-)
 from profilerkit.formats.nsys.database import Database, Rows, process_of, read_ranges, read_rows
 from profilerkit.formats.values import printable_text, whole_number
 from profilerkit.model.change import revise
@@ -39,12 +25,7 @@ _NAMED = 4
 
 
 class Trained(msgspec.Struct, frozen=True):
-    """The processes that are read.
-
-    Attributes:
-        pids: their numbers, rising; a single -1 when the export does not tell its processes apart.
-        notes: what that leaves out, one sentence each.
-    """
+    """The numbers of the processes that are read, a single -1 when they are not told apart, and notes on others."""
 
     pids: tuple[int, ...]
     notes: tuple[str, ...] = ()
@@ -57,12 +38,7 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 def trained(device: Sequence[Rows], host: Sequence[Rows]) -> Trained:
-    """Return the processes that used devices as training does; without any the one with most rows on the host.
-
-    Args:
-        device: what ran on devices.
-        host: calls and ranges, the most telling first.
-    """
+    """Return the processes that used devices as training does; without any the one with most rows on the host."""
     pid, number = (np.concatenate([rows[name] for rows in device]) for name in ("pid", "deviceId"))
     pids, counts = np.unique(pid[pid >= 0], return_counts=True)
     if len(pids):
@@ -114,16 +90,7 @@ def export_meta(
     steps_called: str | None,
     processes: tuple[tuple[str, int], ...],
 ) -> TraceMeta:
-    """Return the metadata of an export; ``None`` where it does not say.
-
-    Args:
-        path: the file.
-        database: the export.
-        devices: the numbers of the devices that were used.
-        operators: whether there are operators among the ranges.
-        steps_called: what the ranges are called that mark the steps; ``None`` without any.
-        processes: as ``TraceMeta.processes``.
-    """
+    """Return the metadata of an export; ``steps_called`` is what the ranges are called that mark the steps."""
     began = database.numbers(tables.SESSION, ("utcEpochNs",))["utcEpochNs"]
     return TraceMeta(
         path=str(path),
@@ -244,7 +211,7 @@ def columns_of(path: Path, *, strict: bool) -> TraceColumns:
         notes=(*damaged, *found.notes, *limits),
     )
     events = [events for process in found.processes for events in process.all]
-    return assembled(meta, damage, events, found.names, waits)
+    return assembly.assembled(meta, damage, events, found.names, waits)
 
 
 def _require_plain(path: Path) -> None:
@@ -259,22 +226,16 @@ def _require_plain(path: Path) -> None:
 
 
 class _Process(msgspec.Struct):
-    """The events of a process.
-
-    Attributes:
-        pid: its number, -1 if not known.
-        device: what ran on devices.
-        calls, syncs, ranges: what its threads did.
-    """
+    """The events of a process, whose number is -1 if it is not known."""
 
     pid: int
-    device: list[Events]
-    calls: Events
-    syncs: Events
-    ranges: Events
+    device: list[assembly.Events]
+    calls: assembly.Events
+    syncs: assembly.Events
+    ranges: assembly.Events
 
     @property
-    def all(self) -> list[Events]:
+    def all(self) -> list[assembly.Events]:
         """All of them, in the order of the columns."""
         return [*self.device, self.calls, self.syncs, self.ranges]
 
@@ -283,17 +244,10 @@ class _Process(msgspec.Struct):
 
 
 class _Found(msgspec.Struct):
-    """The processes that are read.
-
-    Attributes:
-        processes: those that trained.
-        names: of all events.
-        dropped: events with times that cannot be true, of all processes.
-        notes: what was left out and why.
-    """
+    """The processes that trained, and how many events of all had times that cannot be true."""
 
     processes: list[_Process]
-    names: Names
+    names: assembly.Names
     dropped: int
     notes: list[str]
 
@@ -310,7 +264,7 @@ class _Found(msgspec.Struct):
 
 
 def _read_events(database: Database) -> _Found:
-    names = Names()
+    names = assembly.Names()
     read = {table: read_rows(database, table) for table in (*tables.DEVICE_TABLES, tables.RUNTIME, tables.SYNC)}
     ranges, unended = read_ranges(database, names.range)
     rows = {table: found for table, (found, _) in read.items()} | {tables.NVTX: ranges}
@@ -318,7 +272,7 @@ def _read_events(database: Database) -> _Found:
     kernels, calls = rows[tables.KERNEL], rows[tables.RUNTIME]
     texts = (kernels["demangledName"], kernels["shortName"], calls["nameId"], ranges["textId"][ranges["text"] < 0])
     names.read_strings(database, texts)
-    kinds = memory_kinds(database)
+    kinds = assembly.memory_kinds(database)
     notes = list(chosen.notes)
     if graphs := len(rows[tables.GRAPH]):
         notes.append(
@@ -335,25 +289,27 @@ def _read_events(database: Database) -> _Found:
     return _Found(processes, names, sum(dropped for _, dropped in read.values()), notes)
 
 
-def _process(pid: int, rows: Mapping[str, Rows], names: Names, kinds: Mapping[int, str]) -> _Process:
+def _process(pid: int, rows: Mapping[str, Rows], names: assembly.Names, kinds: Mapping[int, str]) -> _Process:
     """Return the events of a process with their names; ``kinds`` are those of memory."""
     kernels, calls, ranges = rows[tables.KERNEL], rows[tables.RUNTIME], rows[tables.NVTX]
     graphs, copies, sets, syncs = (rows[t] for t in (tables.GRAPH, tables.MEMCPY, tables.MEMSET, tables.SYNC))
     return _Process(
         pid=pid,
         device=[
-            Events(KERNEL, kernels, names.of(kernels["demangledName"], kernels["shortName"])),
-            Events(KERNEL, graphs, np.full(len(graphs), names.strings[WHOLE_GRAPH], np.int32)),
-            Events(MEMCPY, copies, names.of_copies(copies, kinds)),
-            Events(MEMSET, sets, np.full(len(sets), names.strings["Memset (Device)"], np.int32)),
+            assembly.Events(assembly.KERNEL, kernels, names.of(kernels["demangledName"], kernels["shortName"])),
+            assembly.Events(
+                assembly.KERNEL, graphs, np.full(len(graphs), names.strings[assembly.WHOLE_GRAPH], np.int32)
+            ),
+            assembly.Events(assembly.MEMCPY, copies, names.of_copies(copies, kinds)),
+            assembly.Events(assembly.MEMSET, sets, np.full(len(sets), names.strings["Memset (Device)"], np.int32)),
         ],
-        calls=Events(RUNTIME, calls, names.of_calls(calls["nameId"])),
-        syncs=Events(SYNC, syncs, names.of_syncs(syncs["syncType"])),
-        ranges=Events(ANNOTATION, ranges, names.of_ranges(ranges["text"], ranges["textId"])),
+        calls=assembly.Events(assembly.RUNTIME, calls, names.of_calls(calls["nameId"])),
+        syncs=assembly.Events(assembly.SYNC, syncs, names.of_syncs(syncs["syncType"])),
+        ranges=assembly.Events(assembly.ANNOTATION, ranges, names.of_ranges(ranges["text"], ranges["textId"])),
     )
 
 
-def _mark_steps(found: _Process, known: Names) -> StepRanges | None:
+def _mark_steps(found: _Process, known: assembly.Names) -> StepRanges | None:
     """Rename the ranges that mark steps as ``torch.profiler`` would call them, where that is clear and needed."""
     if not len(found.ranges.rows):
         return None
@@ -381,7 +337,7 @@ def _mark_steps(found: _Process, known: Names) -> StepRanges | None:
 
 def _launched(found: _Process) -> I64:
     """Return the sorted starts of the calls that launched what ran on a device; without calls of the work itself."""
-    work = [events.rows for events in found.device if events.kind == KERNEL]
+    work = [events.rows for events in found.device if events.kind == assembly.KERNEL]
     launched = np.isin(found.calls.rows["correlationId"], np.concatenate([rows["correlationId"] for rows in work]))
     starts = found.calls.rows["start"][launched]
     return np.sort(starts if len(starts) else np.concatenate([rows["start"] for rows in work]))
@@ -395,7 +351,9 @@ def _stream_waits(database: Database, processes: Sequence[_Process]) -> frozense
     for process in processes:
         mine = (pid == process.pid) | (pid < 0) | (process.pid < 0)
         own = {name: values[mine] for name, values in recorded.items()}
-        found.append(stream_waits(process.syncs.rows, process.syncs.rows["syncType"] == STREAM_WAIT, own))
+        found.append(
+            assembly.stream_waits(process.syncs.rows, process.syncs.rows["syncType"] == assembly.STREAM_WAIT, own)
+        )
     return frozenset[tuple[int, int]]().union(*found) if all(found) else frozenset()
 
 

@@ -30,15 +30,8 @@ def sniff(head: bytes) -> bool:
 def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> TraceColumns:
     """Return the columns of the processes of an export that trained; what could not be read is counted in ``damage``.
 
-    Args:
-        path: the file.
-        wanted: what is read beside events, of which an export holds none.
-        strict: whether the first damage is an error.
-
-    Raises:
-        UnreadableInputError: the file is no export, or one without GPU work, CUDA calls and operators; or it is damaged
-            and ``strict`` is set.
-        OSError: the file cannot be opened or read.
+    Raises ``UnreadableInputError`` for no export, for one without GPU work, CUDA calls and operators, and if ``strict``
+    for a damaged one.
     """
     from profilerkit.formats.nsys.export import columns_of
 

@@ -15,22 +15,8 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.errors import UnreadableInputError
+from profilerkit.formats import smi_columns
 from profilerkit.formats.blocks import whole
-from profilerkit.formats.smi_columns import (
-    BUS,
-    DATE,
-    INDEX,
-    MODEL,
-    TIME,
-    UUID,
-    Column,
-    Kind,
-    column,
-    is_missing,
-    is_queried,
-    time_ns,
-    value,
-)
 from profilerkit.rundir.sampled import GpuSample, Sample
 from profilerkit.trace.logs import GpuLog, LogClock, SamplerLog
 
@@ -75,9 +61,7 @@ def sniff(head: bytes) -> bool:
 def read(path: Path) -> SamplerLog:
     """Return the samples of each device of a log.
 
-    Raises:
-        UnreadableInputError: the log has no header, no samples, or is the table that nvidia-smi prints for people.
-        OSError: the file cannot be opened or read.
+    Raises ``UnreadableInputError`` for a log without header or samples, and for the table that is printed for people.
     """
     data = whole(path, MOST_BYTES)
     lines = _lines(data)
@@ -125,7 +109,7 @@ def _cells(line: str) -> list[str]:
     return [cell.strip().removeprefix("#").strip() for cell in row]
 
 
-def _header(line: str) -> tuple[Column | None, ...]:
+def _header(line: str) -> tuple[smi_columns.Column | None, ...]:
     """The columns that a line names; empty for one that is no header of such a log."""
     if len(line) > _LONGEST_LINE:
         return ()
@@ -133,12 +117,12 @@ def _header(line: str) -> tuple[Column | None, ...]:
     if not dmon and _HAS_NUMBER.search(line):
         return ()
     cells = _cells(line)
-    columns = tuple(column(cell, dmon=dmon) for cell in cells)
+    columns = tuple(smi_columns.column(cell, dmon=dmon) for cell in cells)
     signals = {known.field for known in columns if known is not None and known.kind is not None}
     if dmon:
-        indexed = any(known is not None and known.field == INDEX for known in columns)
-        return columns if signals and (indexed or any(map(is_queried, cells))) else ()
-    if any(map(is_queried, cells)) or len(signals) >= _FEWEST_OWN_NAMES:
+        indexed = any(known is not None and known.field == smi_columns.INDEX for known in columns)
+        return columns if signals and (indexed or any(map(smi_columns.is_queried, cells))) else ()
+    if any(map(smi_columns.is_queried, cells)) or len(signals) >= _FEWEST_OWN_NAMES:
         return columns
     return ()
 
@@ -165,7 +149,7 @@ class _Reading:
     def __init__(self) -> None:
         self.rows: list[_Row] = []
         self.is_cut = False
-        self._columns: tuple[Column | None, ...] = ()
+        self._columns: tuple[smi_columns.Column | None, ...] = ()
         self._dmon = False
         self._headers = 0
         self._since_header = 0
@@ -173,7 +157,7 @@ class _Reading:
         self._damaged = 0
         self._torn = False
         self._last_stamp: tuple[str, tuple[int, bool] | None] = ("", None)
-        self._numbers: dict[tuple[Kind | None, str, str], float | None] = {}
+        self._numbers: dict[tuple[smi_columns.Kind | None, str, str], float | None] = {}
 
     def line(self, line: str, *, is_torn: bool) -> None:
         """Read one line; the last one is torn where the file does not end with it."""
@@ -213,7 +197,7 @@ class _Reading:
                 continue
             number = self._number(cell, known)
             if number is None:
-                bad += not is_missing(cell)
+                bad += not smi_columns.is_missing(cell)
             elif known.bit:
                 held = row.values.get(known.field, 0.0)
                 row.values[known.field] = float(int(held) | (known.bit if number else 0))
@@ -224,29 +208,31 @@ class _Reading:
         self._name(row, texts)
         return row
 
-    def _number(self, cell: str, known: Column) -> float | None:
+    def _number(self, cell: str, known: smi_columns.Column) -> float | None:
         """The number of a cell; a log says the same ones again and again."""
         key = (known.kind, known.unit, cell)
         if key not in self._numbers:
             if len(self._numbers) >= _MOST_REMEMBERED:
                 self._numbers.clear()
-            self._numbers[key] = value(cell, known)
+            self._numbers[key] = smi_columns.value(cell, known)
         return self._numbers[key]
 
     def _name(self, row: _Row, texts: dict[str, str]) -> None:
         """When a row is of, and of which device."""
-        row.stamp = f"{texts.get(DATE, '')} {texts.get(TIME, '')}".strip()
+        row.stamp = f"{texts.get(smi_columns.DATE, '')} {texts.get(smi_columns.TIME, '')}".strip()
         if row.stamp != self._last_stamp[0]:
-            self._last_stamp = (row.stamp, time_ns(row.stamp))
+            self._last_stamp = (row.stamp, smi_columns.time_ns(row.stamp))
         known = self._last_stamp[1]
         if known is not None:
             row.t_ns = known[0]
             self._zoned &= known[1]
-        index = texts.get(INDEX, "")
+        index = texts.get(smi_columns.INDEX, "")
         row.index = int(index) if index.isdecimal() and len(index) <= 6 else None
-        row.model = texts.get(MODEL) or None
-        row.uuid = texts.get(UUID) or None
-        row.key = next((text for text in (index, texts.get(UUID, ""), texts.get(BUS, "")) if text), "")
+        row.model = texts.get(smi_columns.MODEL) or None
+        row.uuid = texts.get(smi_columns.UUID) or None
+        row.key = next(
+            (text for text in (index, texts.get(smi_columns.UUID, ""), texts.get(smi_columns.BUS, "")) if text), ""
+        )
 
     def log(self, origin: str) -> SamplerLog:
         """The rows by device, with what was left out and assumed."""
@@ -305,10 +291,9 @@ class _Reading:
 
 
 def _places(rows: Sequence[_Row], *, by_header: bool) -> tuple[list[int], int]:
-    """The place of each row among those of its time, or behind its header, and how many each has.
+    """Return the place of each row among those of its time, or behind its header, and how many each has.
 
-    Where the times, or the headers, do not all have as many rows, every place is 0 and there is 1: a log of one device
-    may have two samples within one second.
+    Where not all have as many rows, all places are 0: a log of one device may have two samples within one second.
     """
     places: list[int] = []
     last = ""

@@ -21,17 +21,8 @@ def sniff(head: bytes) -> bool:
 def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> TraceColumns:
     """Return the steps and the work of the device that worked most; what could not be read is counted in ``damage``.
 
-    Times are picoseconds in the file. Start and end of an event are each cut to the nanosecond below, so that events
-    that meet still meet; a duration is off by less than 1 ns.
-
-    Args:
-        path: the file.
-        wanted: of no use here: an XPlane holds none of what it asks for.
-        strict: whether the first damage is an error.
-
-    Raises:
-        UnreadableInputError: the file holds no work of a device, or is damaged and ``strict`` is set.
-        OSError: the file cannot be opened or read.
+    Picoseconds are cut to the nanosecond below: events that meet still meet, and a duration is off by less than 1 ns.
+    Raises ``UnreadableInputError`` for a file without work of a device, and with ``strict`` for a damaged one.
     """
     from profilerkit.formats.xla import columns_of
 
