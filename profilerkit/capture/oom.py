@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from profilerkit.capture.guard import attempt
-from profilerkit.capture.proc_files import Cgroup, ProcFiles
+from profilerkit.capture.proc_files import FreeMemory, ProcFiles
 from profilerkit.model.memory import LiveBytes, LiveKind, LiveTensor, OutOfMemory
 from profilerkit.model.run import Loader
 from profilerkit.secrets import masked
@@ -158,18 +158,11 @@ def _count(always: int, *options: str) -> Callable[[_Group], int]:
 #: Tensors of a parameter's size that each class of ``torch.optim`` keeps, by the options of the group. torch 2.13; a
 #: test steps each class. Adagrad has its state from the start. Adafactor and LBFGS keep other sizes: not known.
 _STATE: dict[str, Callable[[_Group], int]] = {
-    "ASGD": _count(1),
-    "Adadelta": _count(2),
-    "Adam": _count(2, "amsgrad"),
-    "AdamW": _count(2, "amsgrad"),
-    "Adamax": _count(2),
-    "Muon": _count(1),
-    "NAdam": _count(2),
-    "RAdam": _count(2),
+    **dict.fromkeys(("ASGD", "Muon"), _count(1)),
+    **dict.fromkeys(("Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "SparseAdam"), _count(2)),
+    **dict.fromkeys(("Adam", "AdamW"), _count(2, "amsgrad")),
     "RMSprop": _count(1, "momentum", "centered"),
-    "Rprop": _count(2),
     "SGD": _count(0, "momentum"),
-    "SparseAdam": _count(2),
 }
 
 
@@ -181,7 +174,8 @@ def unallocated_bytes(torch: Any, optimizers: Iterable[Any], size: Callable[[Any
     parameters: dict[int, Any] = {}
     tensors: dict[int, int | None] = {}
     for optimizer in optimizers:
-        kept = _of_class(torch, optimizer)
+        kind = type(optimizer)
+        kept = _STATE.get(kind.__name__) if getattr(torch.optim, kind.__name__, None) is kind else None
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 key = id(parameter)
@@ -196,12 +190,6 @@ def unallocated_bytes(torch: Any, optimizers: Iterable[Any], size: Callable[[Any
             return None
         total += own * ((count or 0) + (parameter.grad is None))
     return total if parameters else None
-
-
-def _of_class(torch: Any, optimizer: Any) -> Callable[[_Group], int] | None:
-    """Count for torch's own classes; ``None`` for a class of the user's, which may keep anything."""
-    kind = type(optimizer)
-    return _STATE.get(kind.__name__) if getattr(torch.optim, kind.__name__, None) is kind else None
 
 
 #: What torch's allocator for the host, CUDA outside of torch's allocator, and cuBLAS say. torch 2.13.
@@ -232,9 +220,11 @@ def dossier(error: Exception, *, steps: int, loader: Loader | None) -> OutOfMemo
     """
     torch = sys.modules.get("torch")
     text = attempt(str, error) or ""
-    if not _is_about_memory(error, text, torch):
+    of_device = _is_of_a_device(error, text, torch)
+    of_host = isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _TELLING.search(text) is not None)
+    if not (of_device or of_host):
         return None
-    if _is_of_a_device(error, text, torch):
+    if of_device:
         live, room = attempt(_on_device, text, torch) or (None, {"device": "device"})
     else:
         live, room = attempt(_on_host, torch) or (None, {"device": "host"})
@@ -269,12 +259,6 @@ def _fitting(live: LiveMemory | None, room: _Room, batch: int | None, requested:
     fixed = sum(kind.bytes for kind in live.kinds if kind.kind in _FIXED)
     capacity = (room["reserved_bytes"] or held) + free - live.unallocated_bytes
     return fitting(batch, fixed, held, capacity, requested)
-
-
-def _is_about_memory(error: Exception, text: str, torch: Any) -> bool:
-    if isinstance(error, MemoryError) or _is_of_a_device(error, text, torch):
-        return True
-    return isinstance(error, RuntimeError) and _TELLING.search(text) is not None
 
 
 def _is_of_a_device(error: Exception, text: str, torch: Any) -> bool:
@@ -319,18 +303,12 @@ def _on_host(torch: Any) -> tuple[LiveMemory | None, _Room]:
 
 def _tightest() -> tuple[int, _Limit, int, int]:
     """What this process holds, and of the limits of its memory the tightest: its name, what is free of it, its size."""
-    import psutil
-
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     virtual, resident = (int(pages) * page_bytes for pages in Path("/proc/self/statm").read_text("ascii").split()[:2])
-    memory = psutil.virtual_memory()
-    limits: list[tuple[int, _Limit, int, int]] = [(int(memory.available), "host", resident, int(memory.total))]
     files = ProcFiles(_ROOT)
-    group = Cgroup(files)
-    left, size = group.free_bytes(), group.limit_bytes()
+    limits: list[tuple[int, _Limit, int, int]]
+    limits = [(left, name, resident, size) for left, name, size in FreeMemory(files).limits()]
     files.close()
-    if left is not None and size is not None:
-        limits.append((left, "control group", resident, size))
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
         limits.append((soft - virtual, "address space", virtual, soft))

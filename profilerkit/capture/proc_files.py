@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from profilerkit.rundir.files import Descriptor
 
@@ -176,10 +176,6 @@ class Readings:
         self._files = {path: files.open(path) for path in dict.fromkeys(row[1] for row in self._rows)}
         self._rates = Rates()
 
-    def text(self, path: str | Path) -> str:
-        """What one of the files says now."""
-        return self._files[path].text()
-
     def read(self, now_ns: int) -> dict[str, Any]:
         """Return the present numbers; ``None`` where one is not known."""
         texts = {path: file.text() for path, file in self._files.items()}
@@ -228,58 +224,51 @@ class Cgroup:
 
     def __init__(self, files: ProcFiles) -> None:
         found = {controller: _levels(files, controller) for controller in ("cpu", "cpuacct", "memory")}
-        version = self._version = _V2 if _is_v2(files) else _V1
+        version = _V2 if _is_v2(files) else _V1
         cpu = _tightest(found["cpu"], lambda level: quota(files, level))
         # Where the two trees of version 1 differ, the innermost level.
         accounts, levels = found["cpuacct"], found["cpu"]
         usage = cpu if version is _V2 else accounts[levels.index(cpu)] if len(accounts) == len(levels) else accounts[0]
         memory = _tightest(found["memory"], lambda level: _limit(files.once(level / version.memory_max)))
-        self._used, self._most = memory / version.memory, memory / version.memory_max
-        self._memory_stat = files.open(memory / "memory.stat")
-        self._readings = Readings(
-            files,
-            (
-                ("cgroup_cpu_cores", usage / version.usage, version.usage_ns, Rates.cores),
-                ("cpu_throttled_ratio", cpu / "cpu.stat", version.throttled_ns, Rates.ratio),
-                ("cgroup_cpu_pressure_ratio", cpu / "cpu.pressure", pressure_ns, Rates.ratio),
-                ("cgroup_memory_pressure_ratio", memory / "memory.pressure", pressure_ns, Rates.ratio),
-                ("cgroup_memory_bytes", self._used, number, None),
-                ("cgroup_memory_max_bytes", self._most, _limit, None),
-                ("cgroup_oom_kills", memory / version.oom, named("oom_kill "), None),
-            ),
+        rows: tuple[Row, ...] = (
+            ("cgroup_cpu_cores", usage / version.usage, version.usage_ns, Rates.cores),
+            ("cpu_throttled_ratio", cpu / "cpu.stat", version.throttled_ns, Rates.ratio),
+            ("cgroup_cpu_pressure_ratio", cpu / "cpu.pressure", pressure_ns, Rates.ratio),
+            ("cgroup_memory_pressure_ratio", memory / "memory.pressure", pressure_ns, Rates.ratio),
+            ("cgroup_memory_bytes", memory / version.memory, number, None),
+            ("cgroup_memory_max_bytes", memory / version.memory_max, _limit, None),
+            ("cgroup_oom_kills", memory / version.oom, named("oom_kill "), None),
         )
-        self.read = self._readings.read
-
-    def limit_bytes(self) -> int | None:
-        """Return the tightest limit of memory; ``None`` without one."""
-        return _limit(self._readings.text(self._most))
-
-    def free_bytes(self) -> int | None:
-        """What the tightest limit leaves; ``None`` without a limit."""
-        most, used = self._readings.text(self._most), self._readings.text(self._used)
-        return _left_bytes(self._version, most, used, self._memory_stat.text())
-
-
-def _left_bytes(version: _Version, most: str, used: str, stat: str) -> int | None:
-    """Return what a limit of memory leaves: files that were read and are not used give way; ``None`` without one."""
-    limit, held = _limit(most), number(used)
-    return None if limit is None or held is None else max(limit - held + (field(stat, version.memory_idle) or 0), 0)
+        self.read = Readings(files, rows).read
 
 
 class FreeMemory:
     """The memory that this process may still take: the host's, or what any group around it allows, if that is less."""
 
     def __init__(self, files: ProcFiles) -> None:
-        version = self._version = _V2 if _is_v2(files) else _V1
+        version = _V2 if _is_v2(files) else _V1
+        self._idle = version.memory_idle
         self._meminfo = files.open("proc/meminfo")
         names = (version.memory_max, version.memory, "memory.stat")
         self._groups = [[files.open(level / name) for name in names] for level in _levels(files, "memory")]
 
+    def limits(self) -> list[tuple[int, Literal["host", "control group"], int]]:
+        """Return what the host and each limit leave, and how much that is of, bytes; idle pages of files give way."""
+        memory = self._meminfo.text()
+        free, total = (times(field(memory, name), 1024) for name in ("MemAvailable:", "MemTotal:"))
+        found: list[tuple[int, Literal["host", "control group"], int]] = []
+        if free is not None:
+            found.append((free, "host", total or free))
+        for most, used, stat in self._groups:
+            limit, held = _limit(most.text()), number(used.text())
+            if limit is not None and held is not None:
+                left = limit - held + (field(stat.text(), self._idle) or 0)
+                found.append((max(left, 0), "control group", limit))
+        return found
+
     def now_bytes(self) -> int | None:
         """Return what is free now; ``None`` where the host does not say."""
-        free = times(field(self._meminfo.text(), "MemAvailable:"), 1024)
-        left = [_left_bytes(self._version, *(file.text() for file in group)) for group in self._groups]
-        return None if free is None else min([free, *(known for known in left if known is not None)])
+        return min((left for left, _, _ in self.limits()), default=None)
 
 
 def quota_cores(root: Path = Path("/")) -> float | None:

@@ -8,7 +8,7 @@ import pytest
 
 from profilerkit.capture import host
 from profilerkit.capture.host import ChildProcesses, HostSource, Traffic
-from profilerkit.capture.proc_files import Cgroup, ProcFiles, pressure_ns, quota_cores
+from profilerkit.capture.proc_files import Cgroup, FreeMemory, ProcFiles, pressure_ns, quota_cores
 from profilerkit.rundir.sampled import WorkerPages
 
 SECOND = 10**9
@@ -170,7 +170,7 @@ def test_limits_of_any_level_around_the_process_count(machine):
     machine({f"{JOB}/cpu.stat": "usage_usec 1201000\nthrottled_usec 250500\n"})
     machine({f"{JOB}/memory.pressure": "some avg10=0.00 total=100000\n"})
     second = cgroup.read(2 * SECOND)
-    assert cgroup.free_bytes() == 96
+    assert min(FreeMemory(opened).limits()) == (96, "control group", 4096)
     opened.close()
     assert (second["cgroup_cpu_cores"], second["cpu_throttled_ratio"], second["cgroup_memory_pressure_ratio"]) == (
         1.2,
@@ -184,7 +184,7 @@ def test_files_that_were_read_give_way_in_what_a_group_leaves(machine):
     limits = {f"{JOB}/memory.max": "4096\n", f"{JOB}/memory.current": "4000\n"}
     root = machine({**V2, **limits, f"{JOB}/memory.stat": "anon 900\ninactive_anon 5\ninactive_file 3000\n"})
     opened = ProcFiles(root)
-    assert Cgroup(opened).free_bytes() == 3096
+    assert min(FreeMemory(opened).limits()) == (3096, "control group", 4096)
     opened.close()
 
 
@@ -209,7 +209,7 @@ def test_the_older_version_has_other_files(machine):
     cgroup.read(SECOND)
     machine({f"{cpu}/cpu.stat": "throttled_time 500000000\n", f"{account}/cpuacct.usage": "3000000000\n"})
     second = cgroup.read(2 * SECOND)
-    assert cgroup.free_bytes() is None
+    assert "control group" not in [name for _, name, _ in FreeMemory(opened).limits()]
     opened.close()
     assert (second["cgroup_cpu_cores"], second["cpu_throttled_ratio"]) == (3.0, 0.5)
     assert (second["cgroup_memory_bytes"], second["cgroup_memory_max_bytes"], second["cgroup_oom_kills"]) == (
