@@ -131,10 +131,12 @@ def traces_in(directory: Path) -> list[Path]:
         refuse_other_tools(directory)
         if (several := several_runs(directory, "analyze")) is not None:
             raise several
+        around = [directory.resolve().parent, *sorted(path for path in directory.iterdir() if path.is_dir())]
+        run = next((path for path in around if is_run_directory(path)), None)
         raise UnreadableInputError(
             f"no trace in {directory}",
             cause=f"it has no trace ({', '.join(suffixes('trace'))}, .pb), log, memory snapshot or run directory",
-            hint=_where_instead(directory),
+            hint="name the trace files themselves" if run is None else f"analyze the run directory {run}",
         )
     return files
 
@@ -166,10 +168,3 @@ def refuse_other_tools(path: Path) -> None:
             cause="; ".join(f"{names} of {tool}" for tool, names in shown.items()),
             hint="; or ".join([*(_EXPORT_INSTEAD[tool] for tool in found if tool in _EXPORT_INSTEAD), _RECORD_INSTEAD]),
         )
-
-
-def _where_instead(directory: Path) -> str:
-    """The run directory that was probably meant."""
-    around = [directory.resolve().parent, *sorted(path for path in directory.iterdir() if path.is_dir())]
-    run = next((path for path in around if is_run_directory(path)), None)
-    return "name the trace files themselves" if run is None else f"analyze the run directory {run}"

@@ -301,8 +301,10 @@ def describe(places: Sequence[Path], recording: Recording, ending: Ending | None
     manifest = record.manifest if record else None
     metas = [rank.meta for rank in record.ranks if rank.meta] if record else []
     traced = [entry.trace.meta for entry in ranks if entry.trace]
+    first = places[0].resolve()
+    together = len(places) > 1 and len({place.resolve().parent for place in places}) == 1
     return Run(
-        name=_name(places),
+        name=first.parent.name if together else first.name,
         kind="run" if record else "logs" if alone else "dumps" if facts.by_dumps else "trace",
         files=(*(() if alone else (entry.origin for entry in ranks)), *(log.origin for log in recording.logs)),
         profilerkit_version=version,
@@ -338,10 +340,3 @@ def _versions(record: RunRecord) -> dict[str, str]:
     drivers = [gpu.driver_version for gpu in gpus if gpu.driver_version]
     found = dict(record.manifest.versions) if record.manifest else {}
     return found | ({"driver": drivers[0]} if drivers else {})
-
-
-def _name(places: Sequence[Path]) -> str:
-    """What a person calls the input: the file or directory, or for several files the directory they share."""
-    first = places[0].resolve()
-    together = len(places) > 1 and len({place.resolve().parent for place in places}) == 1
-    return first.parent.name if together else first.name

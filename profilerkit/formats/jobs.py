@@ -181,7 +181,7 @@ def read_all(jobs: Sequence[TraceJob]) -> Iterator[TraceResult]:
     """
     budget = max(min(MOST_EVENTS, REPLAYED_TOGETHER // max(len(jobs), 1)), FEWEST_REPLAYED)
     jobs = [revise(job, replay_events=budget) for job in jobs]
-    sizes = [_size_bytes(job) for job in jobs]
+    sizes = [text_bytes(job.files[0][0]) if job.files else 0 for job in jobs]
     helpers = _helpers(sizes)
     if not helpers:
         return (_read_told(number, jobs) for number in range(len(jobs)))
@@ -273,11 +273,6 @@ def _file_bytes(job: TraceJob) -> int:
         return job.files[0][0].stat().st_size if job.files else 0
     except OSError:
         return 0
-
-
-def _size_bytes(job: TraceJob) -> int:
-    """About how long the text of a job's first trace is; 0 where that cannot be known."""
-    return text_bytes(job.files[0][0]) if job.files else 0
 
 
 def text_bytes(path: Path) -> int:

@@ -19,15 +19,6 @@ MOST_TEXT_BYTES = 4 * 1024 * 1024
 #: objects are placed at multiples of 16 bytes.
 _PLACE_BYTES, _AROUND_BYTES = 10, 16
 
-#: What names a class or a function, or calls one. A pickle of plain data has none of them.
-_CALLING = {
-    code[0]
-    for code in (
-        *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.REDUCE),
-        *(pickle.BUILD, pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.PERSID, pickle.BINPERSID),
-    )
-}
-
 
 class NotPlainError(ValueError):
     """The pickle is damaged, too large, or holds more than plain data; the message says which."""
@@ -74,7 +65,8 @@ class _Machine:
                 return self._stack[-1]
             handler = handlers.get(code)
             if handler is None:
-                raise NotPlainError(_refusal(code))
+                what = "or names a class or a function to be called"
+                raise NotPlainError(f"it holds more than plain data, {what}: its instruction is {bytes([code])!r}")
             handler(self)
         raise NotPlainError(f"it has more than {MOST_INSTRUCTIONS:,} instructions")
 
@@ -85,9 +77,6 @@ class _Machine:
             raise NotPlainError("it ends early")
         self.at += count
         return found
-
-    def skip(self, count: int) -> None:
-        self.take(count)
 
     def number(self, count: int) -> int:
         return int.from_bytes(self.take(count), "little")
@@ -115,14 +104,6 @@ class _Machine:
         self._count()
         self.push(value)
 
-    def push_tuple(self, count: int) -> None:
-        items = self._last(count)
-        self.push_container(tuple(items))
-
-    def push_marked(self) -> None:
-        items = self.since_mark()
-        self.push_container(tuple(items))
-
     def mark(self) -> None:
         self._count()
         self._marks.append(self._stack)
@@ -141,9 +122,6 @@ class _Machine:
         target.extend(items)
         self._hold(getsizeof(target) - before)
 
-    def append_last(self) -> None:
-        self.append(self._last(1))
-
     def update(self, items: Sequence[object]) -> None:
         target = self._stack[-1]
         if not isinstance(target, dict) or len(items) % 2:
@@ -155,9 +133,6 @@ class _Machine:
                 raise NotPlainError("a key is neither text nor a number")
             target[key] = value
         self._hold(getsizeof(target) - before)
-
-    def update_last(self) -> None:
-        self.update(self._last(2))
 
     def remember(self, place: int | None = None) -> None:
         """Put the last value into the memo; every pickler numbers its places one by one."""
@@ -172,7 +147,7 @@ class _Machine:
     def recall(self, place: int) -> None:
         self.push_known(self._memo[place])
 
-    def _last(self, count: int) -> list[object]:
+    def last(self, count: int) -> list[object]:
         if len(self._stack) < count:
             raise NotPlainError(f"it is damaged at byte {self.at:,}")
         found = self._stack[-count:]
@@ -191,15 +166,9 @@ class _Machine:
             raise NotPlainError(f"it has more than {MOST_CONTAINERS:,} lists, dicts and tuples")
 
 
-def _refusal(code: int) -> str:
-    if code in _CALLING:
-        return "it names a class or a function to be called, and a snapshot holds nothing but plain data"
-    return f"its instruction {bytes([code])!r} is none of plain data"
-
-
-_HANDLERS: dict[int, Callable[[_Machine], None]] = {
-    pickle.PROTO[0]: lambda m: m.skip(1),
-    pickle.FRAME[0]: lambda m: m.skip(8),
+_HANDLERS: dict[int, Callable[[_Machine], object]] = {
+    pickle.PROTO[0]: lambda m: m.take(1),
+    pickle.FRAME[0]: lambda m: m.take(8),
     pickle.MARK[0]: _Machine.mark,
     pickle.NONE[0]: lambda m: m.push_known(None),
     pickle.NEWTRUE[0]: lambda m: m.push_known(True),
@@ -217,13 +186,13 @@ _HANDLERS: dict[int, Callable[[_Machine], None]] = {
     pickle.EMPTY_LIST[0]: lambda m: m.push_container([]),
     pickle.EMPTY_DICT[0]: lambda m: m.push_container({}),
     pickle.EMPTY_TUPLE[0]: lambda m: m.push_known(()),
-    pickle.TUPLE1[0]: lambda m: m.push_tuple(1),
-    pickle.TUPLE2[0]: lambda m: m.push_tuple(2),
-    pickle.TUPLE3[0]: lambda m: m.push_tuple(3),
-    pickle.TUPLE[0]: _Machine.push_marked,
-    pickle.APPEND[0]: _Machine.append_last,
+    pickle.TUPLE1[0]: lambda m: m.push_container(tuple(m.last(1))),
+    pickle.TUPLE2[0]: lambda m: m.push_container(tuple(m.last(2))),
+    pickle.TUPLE3[0]: lambda m: m.push_container(tuple(m.last(3))),
+    pickle.TUPLE[0]: lambda m: m.push_container(tuple(m.since_mark())),
+    pickle.APPEND[0]: lambda m: m.append(m.last(1)),
     pickle.APPENDS[0]: lambda m: m.append(m.since_mark()),
-    pickle.SETITEM[0]: _Machine.update_last,
+    pickle.SETITEM[0]: lambda m: m.update(m.last(2)),
     pickle.SETITEMS[0]: lambda m: m.update(m.since_mark()),
     pickle.MEMOIZE[0]: _Machine.remember,
     pickle.BINPUT[0]: lambda m: m.remember(m.number(1)),

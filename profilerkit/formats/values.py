@@ -155,6 +155,12 @@ def whole_number(value: object) -> int:
     return value if isinstance(value, int) and value in _INT64 else -1
 
 
+def count_of(value: object) -> int | None:
+    """Return the value as an int64, ``None`` for what is none, and for negative ones."""
+    number = whole_number(value)
+    return number if number >= 0 else None
+
+
 def whole_numbers(values: Sequence[object]) -> I64:
     """Return ``(n,)`` int64, -1 for what is not a whole number; read-only. Packing is faster than ``np.fromiter``."""
     count = len(values)

@@ -100,7 +100,9 @@ def of_xla(columns: TraceColumns, places: Sequence[tuple[str, str]]) -> TraceCol
     number = {device: index for index, device in enumerate(known)}
     devices = np.array([number[match[1], match[3]] if match else -1 for match in found], np.int64)
     role, device = roles[columns.thread], devices[columns.thread]
-    works = _work(role, device) & (columns.dur_ns > 0)
+    on_stream = role == Role.STREAM  # where a device has streams, its operations repeat what they hold
+    by_operation = (role == Role.OPERATIONS) & ~np.isin(device, device[on_stream])
+    works = (on_stream | by_operation) & (columns.dur_ns > 0)
     if not works.any():
         raise UnreadableInputError(
             f"{columns.meta.path} holds no device work",
@@ -130,15 +132,6 @@ def of_xla(columns: TraceColumns, places: Sequence[tuple[str, str]]) -> TraceCol
         damage=revise(columns.damage, notes=(*columns.damage.notes, *_notes(known, chosen, left_out))),
     )
     return only(read, category != Category.OTHER)
-
-
-def _work(role: I8, device: I64) -> Bools:
-    """``(n,)`` which events are work of a device; of one with streams only those."""
-    streamed = np.unique(device[role == Role.STREAM])
-    on_stream = role == Role.STREAM
-    by_operation = (role == Role.OPERATIONS) & ~np.isin(device, streamed)
-    work: Bools = on_stream | by_operation
-    return work
 
 
 def _holding(columns: TraceColumns, rows: I64) -> I64:

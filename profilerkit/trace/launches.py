@@ -115,7 +115,10 @@ def aligned(columns: TraceColumns, launches: I64) -> TraceColumns:
         offset_ns = _offset_ns(columns, launches, work[columns.device[work] == device])
         if not offset_ns:
             continue
-        notes.append(_note(device, offset_ns))
+        way = "behind" if offset_ns > 0 else "ahead of"
+        size = f"{abs(offset_ns) / 1e6:.3g} ms" if abs(offset_ns) >= 1e6 else f"{abs(offset_ns) / 1e3:.3g} µs"
+        whose = f"the clock of device {device}" if device >= 0 else "the device's clock"
+        notes.append(f"{whose} is {size} {way} the host's, by its launches: its records were moved by that")
         mine = columns.is_a(*_WORK) & (columns.device == device)
         streams = np.unique(columns.thread[mine])
         mine |= (columns.category == Category.GPU_ANNOTATION) & np.isin(columns.thread, streams)
@@ -127,13 +130,6 @@ def aligned(columns: TraceColumns, launches: I64) -> TraceColumns:
     return revise(columns, damage=damage, ts_ns=ts_ns, flows=revise(columns.flows, ts_ns=flows))
 
 
-def _note(device: int, offset_ns: int) -> str:
-    way = "behind" if offset_ns > 0 else "ahead of"
-    size = f"{abs(offset_ns) / 1e6:.3g} ms" if abs(offset_ns) >= 1e6 else f"{abs(offset_ns) / 1e3:.3g} µs"
-    whose = f"the clock of device {device}" if device >= 0 else "the device's clock"
-    return f"{whose} is {size} {way} the host's, by its launches: its records were moved by that"
-
-
 def _offset_ns(columns: TraceColumns, launches: I64, work: I64) -> int:
     """Return by how much the clock of one device is behind the host's, ns; 0 where nothing shows that it is off."""
     launched = columns.ts_ns[launches[work]]
@@ -142,7 +138,9 @@ def _offset_ns(columns: TraceColumns, launches: I64, work: I64) -> int:
     agreeing = np.flatnonzero(ordered[_AGREEING - 1 :] - ordered[: 1 - _AGREEING] <= FEWEST_NS)
     if len(agreeing):
         least = int(ordered[agreeing[0]])
-        after_idle = lag[_began_idle(columns, work)]
+        order = np.argsort(columns.ts_ns[work], kind="stable")
+        done = np.maximum.accumulate(columns.end_ns[work[order]])
+        after_idle = lag[order[1:][columns.ts_ns[work[order[1:]]] - done[:-1] > _IDLE_NS]]
         if least < 0:
             return least
         if least >= FEWEST_NS and len(after_idle) >= _AGREEING and np.median(after_idle) - least <= FEWEST_NS:
@@ -151,15 +149,6 @@ def _offset_ns(columns: TraceColumns, launches: I64, work: I64) -> int:
         return 0
     late = _late_ns(columns, work, launched)
     return min(late, int(ordered[0])) if late >= FEWEST_NS else 0
-
-
-def _began_idle(columns: TraceColumns, work: I64) -> Bools:
-    """Return ``(n_work,)`` mask of the work that found its device idle."""
-    order = np.argsort(columns.ts_ns[work], kind="stable")
-    done = np.maximum.accumulate(columns.end_ns[work[order]])
-    found = np.zeros(len(work), np.bool_)
-    found[order[1:]] = columns.ts_ns[work[order[1:]]] - done[:-1] > _IDLE_NS
-    return found
 
 
 def _late_ns(columns: TraceColumns, work: I64, launched: I64) -> int:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import msgspec
 
-from profilerkit.formats.values import printable_text, whole_number
+from profilerkit.formats.values import count_of, printable_text
 from profilerkit.trace.columns import DeviceProperties, ProcessGroup, TraceMeta
 
 _JSON = json.JSONDecoder(strict=False)
@@ -38,7 +38,6 @@ class Document(msgspec.Struct, frozen=True):
     fields: Mapping[str, object]
     is_whole: bool = True
     following: str = ""
-    padded: bool = False
     lists_again: bool = False
 
 
@@ -69,13 +68,11 @@ class DocumentFrame:
             except (ValueError, RecursionError):
                 return None
             end -= len(_OPENED)
-        after = text[end:]
         known = self._opened if not self.is_list else {}
         return Document(
             {**(_single_fields(self._head) if known is None else known), **closing},
             is_whole=known is not None,
-            following=after.strip(_BLANK),
-            padded="\0" in after,
+            following=text[end:].strip(_BLANK),
             lists_again=bool(closing.get("traceEvents")),
         )
 
@@ -104,9 +101,9 @@ def trace_meta(path: str, fields: Mapping[str, object]) -> TraceMeta:
     backend = _text(distributed.get("backend"))
     return TraceMeta(
         path=path,
-        base_time_ns=_count(fields.get("baseTimeNanoseconds")),
-        rank=_count(distributed.get("rank")),
-        world_size=_count(distributed.get("world_size")),
+        base_time_ns=count_of(fields.get("baseTimeNanoseconds")),
+        rank=count_of(distributed.get("rank")),
+        world_size=count_of(distributed.get("world_size")),
         backend=None if backend in _UNKNOWN_BACKENDS else backend,
         host=_text(fields.get("host_name")) or None,
         devices=_devices(fields.get("deviceProperties")),
@@ -126,15 +123,15 @@ def _devices(records: object) -> tuple[DeviceProperties, ...]:
     for position, record in enumerate(records if isinstance(records, list) else ()):
         if not isinstance(record, dict):
             continue
-        number = _count(record.get("id"))
+        number = count_of(record.get("id"))
         devices.append(
             DeviceProperties(
                 id=position if number is None else number,
                 name=_text(record.get("name")),
-                memory_bytes=_count(record.get("totalGlobalMem")),
-                compute_major=_count(record.get("computeMajor")),
-                compute_minor=_count(record.get("computeMinor")),
-                multiprocessors=_count(record.get("numSms")),
+                memory_bytes=count_of(record.get("totalGlobalMem")),
+                compute_major=count_of(record.get("computeMajor")),
+                compute_minor=count_of(record.get("computeMinor")),
+                multiprocessors=count_of(record.get("numSms")),
             )
         )
     return tuple(devices)
@@ -147,8 +144,8 @@ def _groups(records: object) -> tuple[ProcessGroup, ...]:
             continue
         found = record.get("ranks")
         members = found if isinstance(found, list) and len(found) <= _MOST_MEMBERS else ()
-        ranks = tuple(number for member in members if (number := _count(member)) is not None)
-        size = _count(record.get("pg_size"))
+        ranks = tuple(number for member in members if (number := count_of(member)) is not None)
+        size = count_of(record.get("pg_size"))
         name = record.get("pg_name")
         groups.append(
             ProcessGroup(
@@ -163,8 +160,3 @@ def _groups(records: object) -> tuple[ProcessGroup, ...]:
 
 def _text(value: object) -> str:
     return printable_text(value) if isinstance(value, str) else ""
-
-
-def _count(value: object) -> int | None:
-    number = whole_number(value)
-    return number if number >= 0 else None

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, field
 
 from profilerkit.formats.limits import DISTINCT_TEXTS, TEXT_BYTES
-from profilerkit.formats.values import ThreadIds, id_text, printable_text, whole_number
+from profilerkit.formats.values import ThreadIds, count_of, id_text, printable_text
 from profilerkit.trace.columns import CollectiveArgs, Wanted
 
 NAN = float("nan")
@@ -276,25 +276,20 @@ def collective(row: int, args: WideArgs) -> CollectiveArgs:
     return CollectiveArgs(
         row=row,
         name=_short(args.collective or ""),
-        in_elements=_count(args.in_elements),
-        out_elements=_count(args.out_elements),
+        in_elements=count_of(args.in_elements),
+        out_elements=count_of(args.out_elements),
         dtype=None if args.dtype is None else _short(args.dtype),
-        group_size=_count(args.group_size),
+        group_size=count_of(args.group_size),
         group_name=None if args.group_name is None else _short(str(args.group_name)),
-        sequence=_count(args.sequence),
-        source=_count(args.source),
-        target=_count(args.target),
+        sequence=count_of(args.sequence),
+        source=count_of(args.source),
+        target=count_of(args.target),
     )
 
 
 def _short(text: str) -> str:
     """Return the text as one object however often it is met; its end is cut off where no real one is so long."""
     return intern(printable_text(text[:_LONGEST_TEXT]))
-
-
-def _count(value: object) -> int | None:
-    number = whole_number(value)
-    return None if number < 0 else number
 
 
 class ThreadNames:

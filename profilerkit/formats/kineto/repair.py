@@ -216,7 +216,8 @@ def _repairs(text: str) -> Iterator[str]:
     yield _mended(text)
     if len(_TEXT_KEY.findall(text)) <= _TEXTS_SEARCHED:
         yield _mended(_NO_OPENING_QUOTE.sub(r'\1"\2', _NO_CLOSING_QUOTE.sub(r'\1"\2', text)))
-        yield _mended(_QUOTED_TEXT.sub(lambda found: found[1] + _BARE_QUOTE.sub(_escaped_quote, found[2]), text))
+        escaped = _QUOTED_TEXT.sub(lambda found: found[1] + _BARE_QUOTE.sub(lambda q: q[1] or r"\"", found[2]), text)
+        yield _mended(escaped)
 
 
 def _mended(text: str) -> str:
@@ -228,15 +229,7 @@ def _mended_slip(found: re.Match[str]) -> str:
     kind = found.lastgroup or ""
     if kind != "string":
         return _MENDED[kind]
-    return _BAD_ESCAPE.sub(_mended_escape, found[0]) if "\\" in found[0] else found[0]
-
-
-def _mended_escape(found: re.Match[str]) -> str:
-    return found[0] if found[1] else r"\\"
-
-
-def _escaped_quote(found: re.Match[str]) -> str:
-    return found[1] or r"\""
+    return _BAD_ESCAPE.sub(lambda escape: escape[0] if escape[1] else r"\\", found[0]) if "\\" in found[0] else found[0]
 
 
 def event_from(value: object, wanted: Wanted) -> records.Event | None:

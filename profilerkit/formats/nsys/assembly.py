@@ -33,31 +33,10 @@ _OF_OPERATOR = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
 _OF_BACKEND = ("nccl:", "rccl:", "gloo:", "ucc:", "mpi:")
 
 #: ``ENUM_CUDA_MEMCPY_OPER``, the same numbers as CUpti_ActivityMemcpyKind; 11 to 13 are moves of managed memory.
-_DIRECTIONS = {
-    1: "HtoD",
-    2: "DtoH",
-    3: "HtoA",
-    4: "AtoH",
-    5: "AtoA",
-    6: "AtoD",
-    7: "DtoA",
-    8: "DtoD",
-    9: "HtoH",
-    10: "PtoP",
-    11: "HtoD",
-    12: "DtoH",
-    13: "DtoD",
-}
+_TO = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD")
+_DIRECTIONS = dict(enumerate(_TO, 1))
 #: ``ENUM_CUDA_MEM_KIND`` of export schemas 3.x, where the export has no table of that name.
-_MEMORY_KINDS = {
-    0: "Pageable",
-    1: "Pinned",
-    2: "Device",
-    3: "Array",
-    4: "Managed",
-    5: "Device Static",
-    6: "Managed Static",
-}
+_MEMORY_KINDS = dict(enumerate(("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")))
 #: ``ENUM_CUPTI_SYNC_TYPE``.
 _SYNC_KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 STREAM_WAIT = 2

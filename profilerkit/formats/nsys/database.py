@@ -117,16 +117,27 @@ class Database:
         if self._rows_left < 0:
             self.damage.append(f"the table {table} shows more than the file can hold, and was the last to be read")
 
-    def numbers(self, table: str, columns: Sequence[str]) -> dict[str, I64]:
-        """Return each column as ``(n_rows,)`` int64, -1 for what is no whole number and where the column is missing."""
-        present = [name for name in columns if name in self.tables.get(table, ())]
-        pieces: dict[str, list[I64]] = {name: [np.empty(0, np.int64)] for name in present}
-        for rows in self.rows(table, present) if present else ():
-            for name, values in zip(present, zip(*rows, strict=True), strict=True):
+    def numbers(
+        self, table: str, columns: Sequence[str], text: str = "", named: Callable[[object], int] = id, where: str = ""
+    ) -> dict[str, I64]:
+        """Return each column as ``(n_rows,)`` int64, -1 for what is no whole number and where the column is missing.
+
+        Of a column of texts, named last, what ``named`` makes of each.
+        """
+        known = self.tables.get(table, ())
+        present = [name for name in columns if name in known]
+        texts = [name for name in (text,) if name in known]
+        pieces: dict[str, list[I64]] = {name: [np.empty(0, np.int64)] for name in (*present, *texts)}
+        for rows in self.rows(table, present, texts, where) if present else ():
+            cells = list(zip(*rows, strict=True))
+            for name, values in zip(present, cells, strict=False):
                 pieces[name].append(whole_numbers(values))
+            for name in texts:
+                pieces[name].append(np.array([named(value) for value in cells[-1]], np.int64))
         found = {name: np.concatenate(pieces.pop(name)) for name in present}
         count = len(found[present[0]]) if present else 0
-        return {name: found[name] if name in found else np.full(count, -1, np.int64) for name in columns}
+        every = (*columns, text) if text else columns
+        return {name: found[name] if name in found else np.full(count, -1, np.int64) for name in every}
 
     def _text(self, raw: bytes) -> str:
         """Return a text; together they are no longer than the file."""
@@ -258,21 +269,8 @@ def read_rows(database: Database, table: str) -> tuple[Rows, int]:
 
 def read_ranges(database: Database, named: Callable[[object], int]) -> tuple[Rows, int]:
     """Return the NVTX ranges that ended, and how many did not; ``text`` is the id of each one's own text, or -1."""
-    present = [name for name in _NVTX_COLUMNS if name in database.tables.get(NVTX, ())]
-    has_text = "text" in database.tables.get(NVTX, ())
     where = _RANGES if "eventType" in database.tables.get(NVTX, ()) else ""
-    pieces: list[dict[str, I64]] = []
-    for rows in database.rows(NVTX, present, ["text"] if has_text else [], where) if present else ():
-        values = dict(zip(present, map(whole_numbers, zip(*rows, strict=True)), strict=False))
-        texts = [named(row[-1]) for row in rows] if has_text else [-1] * len(rows)
-        pieces.append({**values, "text": np.array(texts, np.int64)})
-    count = sum(len(piece["text"]) for piece in pieces)
-    absent = np.full(count, -1, np.int64)
-    columns = {
-        name: np.concatenate([piece[name] for piece in pieces]) if pieces and name in pieces[0] else absent
-        for name in (*_NVTX_COLUMNS, "text")
-    }
-    return _possible(NVTX, columns)
+    return _possible(NVTX, database.numbers(NVTX, _NVTX_COLUMNS, "text", named, where))
 
 
 def process_of(serialized: I64) -> I64:

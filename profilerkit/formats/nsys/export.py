@@ -11,7 +11,7 @@ from profilerkit.formats.blocks import GZIP_MAGIC
 from profilerkit.formats.nsys import assembly
 from profilerkit.formats.nsys import database as tables
 from profilerkit.formats.nsys.database import Database, Rows, process_of, read_ranges, read_rows
-from profilerkit.formats.values import printable_text, whole_number
+from profilerkit.formats.values import count_of, printable_text
 from profilerkit.model.change import revise
 from profilerkit.trace.classify import Ranges, StepRanges, step_ranges
 from profilerkit.trace.columns import EMIT_NVTX, I64, Damage, DeviceProperties, StepMarks, TraceColumns, TraceMeta
@@ -122,7 +122,7 @@ def _gpus(database: Database) -> dict[int, DeviceProperties]:
     found: dict[int, DeviceProperties] = {}
     for rows in database.rows(tables.GPU, present, ["name"]):
         for row in rows[: _MOST_DEVICES - len(found)]:
-            told = {name: _count(value) for name, value in zip(present, row, strict=False)}
+            told = {name: count_of(value) for name, value in zip(present, row, strict=False)}
             if told["id"] is not None and isinstance(row[-1], str):
                 found[told["id"]] = DeviceProperties(
                     id=told["id"],
@@ -159,11 +159,6 @@ def _versions(database: Database) -> dict[str, str]:
 
 def _text(text: str) -> str:
     return printable_text(text[:_LONGEST_TEXT])
-
-
-def _count(value: object) -> int | None:
-    number = whole_number(value)
-    return number if number >= 0 else None
 
 
 #: More of a range's name says no more about which ranges mark steps.

@@ -82,7 +82,10 @@ class _Reading:
                 self._damaged += 1
             else:
                 segments.setdefault(_whole(record.get("device")) or 0, []).append(segment)
-        events = [self._events(trace) for trace in self._items(document.get("device_traces"))]
+        events = [
+            tuple(event for record in self._items(trace) if (event := self._event(record)) is not None)
+            for trace in self._items(document.get("device_traces"))
+        ]
         if isinstance(data, list) and not segments:
             return None
         with_events = [device for device, entries in enumerate(events) if entries]
@@ -90,12 +93,9 @@ class _Reading:
             DeviceHistory(device, tuple(segments.get(device, ())), events[device] if device < len(events) else ())
             for device in sorted({*segments, *with_events})
         )
-        return SnapshotLog(origin, devices, _settings(document.get("allocator_settings")), tuple(self._notes()))
-
-    def _notes(self) -> list[str]:
-        if not self._damaged:
-            return []
-        return [f"{self._damaged:,} of the snapshot's records are damaged and were left out."]
+        damaged = f"{self._damaged:,} of the snapshot's records are damaged and were left out."
+        settings = _settings(document.get("allocator_settings"))
+        return SnapshotLog(origin, devices, settings, (damaged,) if self._damaged else ())
 
     def _items(self, value: object) -> Sequence[Any]:
         """The entries of a list; none of what is no list."""
@@ -130,14 +130,6 @@ class _Reading:
         known = _whole(entry.get("address"))
         frames = self._frames(entry.get("frames")) if in_use else ()
         return Block(address if known is None else known, asked if in_use and asked else size, in_use, frames)
-
-    def _events(self, trace: object) -> tuple[AllocatorEvent, ...]:
-        found = []
-        for record in self._items(trace):
-            event = self._event(record)
-            if event is not None:
-                found.append(event)
-        return tuple(found)
 
     def _event(self, record: object) -> AllocatorEvent | None:
         """One event; ``None`` for a damaged one, which is counted, and for what says nothing of memory."""

@@ -127,20 +127,17 @@ def _header(line: str) -> tuple[smi_columns.Column | None, ...]:
     return ()
 
 
-class _Row:
+class _Row(msgspec.Struct):
     """One line of samples: which device of which time, as far as it says so, and its numbers by field."""
 
-    __slots__ = ("index", "key", "model", "place", "stamp", "t_ns", "uuid", "values")
-
-    def __init__(self, place: int) -> None:
-        self.place = place
-        self.stamp = ""
-        self.t_ns: int | None = None
-        self.index: int | None = None
-        self.key = ""
-        self.model: str | None = None
-        self.uuid: str | None = None
-        self.values: dict[str, float] = {}
+    place: int
+    stamp: str = ""
+    t_ns: int | None = None
+    index: int | None = None
+    key: str = ""
+    model: str | None = None
+    uuid: str | None = None
+    values: dict[str, float] = {}
 
 
 class _Reading:
@@ -195,7 +192,12 @@ class _Reading:
             if known.kind is None:
                 texts.setdefault(known.field, cell)
                 continue
-            number = self._number(cell, known)
+            key = (known.kind, known.unit, cell)
+            if key not in self._numbers:
+                if len(self._numbers) >= _MOST_REMEMBERED:
+                    self._numbers.clear()
+                self._numbers[key] = smi_columns.value(cell, known)
+            number = self._numbers[key]
             if number is None:
                 bad += not smi_columns.is_missing(cell)
             elif known.bit:
@@ -207,15 +209,6 @@ class _Reading:
             return None
         self._name(row, texts)
         return row
-
-    def _number(self, cell: str, known: smi_columns.Column) -> float | None:
-        """The number of a cell; a log says the same ones again and again."""
-        key = (known.kind, known.unit, cell)
-        if key not in self._numbers:
-            if len(self._numbers) >= _MOST_REMEMBERED:
-                self._numbers.clear()
-            self._numbers[key] = smi_columns.value(cell, known)
-        return self._numbers[key]
 
     def _name(self, row: _Row, texts: dict[str, str]) -> None:
         """When a row is of, and of which device."""
