@@ -436,14 +436,14 @@ def write_run(run, logs, *, traces=None, world_size=None, ended=True, samples=()
         writer.append_events(log.records)
         for sample in samples:
             writer.append_sample(sample)
-        writer.write_meta(rank_meta(rank, **meta))
+        writer.write("meta.json", rank_meta(rank, **meta))
         if traces and rank in traces:
             trace = traces[rank]
             writer.trace_part(0).write_bytes(trace if isinstance(trace, bytes) else trace.bytes())
             writer.finish_window(0, WindowStatus(first_step=0, last_step=9, ok=True, trace="trace.json"))
         if ended:
             end = RankEnd(reason="finished", exception=None, steps=log.count, dropped_records=0, end_perf_ns=1)
-            writer.write_end(end)
+            writer.write("end.json", end)
         writer.close()
     return run
 

@@ -110,15 +110,10 @@ _PERIOD_NS = 60 * 1_000_000_000
 
 def take_anchor() -> ClockAnchor:
     """Both clocks at one moment."""
-    best: ClockAnchor | None = None
-    for _ in range(_ANCHOR_TRIES):
-        before_ns = perf_counter_ns()
-        unix_ns = time_ns()
-        width_ns = perf_counter_ns() - before_ns
-        if best is None or width_ns < best.width_ns:
-            best = ClockAnchor(perf_ns=before_ns + width_ns // 2, unix_ns=unix_ns, width_ns=width_ns)
-    assert best is not None
-    return best
+    tries = [(perf_counter_ns(), time_ns(), perf_counter_ns()) for _ in range(_ANCHOR_TRIES)]
+    before_ns, unix_ns, after_ns = min(tries, key=lambda one: one[2] - one[0])
+    width_ns = after_ns - before_ns
+    return ClockAnchor(perf_ns=before_ns + width_ns // 2, unix_ns=unix_ns, width_ns=width_ns)
 
 
 class ClockWatch(Watch):

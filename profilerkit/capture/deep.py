@@ -57,19 +57,12 @@ def examine(path: Path) -> Export:
             text = kept + chunk
             marks += text.count(_STEP_MARK)
             kernels += text.count(_KERNEL_MARK)
-            kept = _unfinished(text)
+            kept = text[1 - max(len(_STEP_MARK), len(_KERNEL_MARK)) :]  # it may be the beginning of a mark
+            for mark in (_STEP_MARK, _KERNEL_MARK):
+                kept = kept[kept.rfind(mark) + len(mark) :] if mark in kept else kept
     if not marks:
         return Export("the trace holds no step; another profiler may have run inside the window", size)
     return Export("", size, marks, kernels)
-
-
-def _unfinished(text: bytes) -> bytes:
-    """The end of ``text`` that may be the beginning of a mark, and holds none."""
-    longest = max(len(_STEP_MARK), len(_KERNEL_MARK)) - 1
-    tail = text[-longest:]
-    for mark in (_STEP_MARK, _KERNEL_MARK):
-        tail = tail[tail.rfind(mark) + len(mark) :] if mark in tail else tail
-    return tail
 
 
 def before_other_profilers(give_way: Callable[[], None]) -> Patches:

@@ -86,8 +86,7 @@ class DeviceClock(Watch):
         self.every = 1
         self._record = record
         self._tracker = tracker
-        self._guard = Guard("profilerkit's device clock")
-        self._guard.on_failure(self._fail)
+        self._guard = Guard("profilerkit's device clock", self._fail)
         self._device = device
         self._is_capturing: Callable[[], bool] = bool
         self._current: Callable[[Any], Any] = lambda _device: None

@@ -16,16 +16,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Guard:
-    """Runs capture's own code beside the user's; the first failure switches ``what`` off."""
+    """Runs capture's own code beside the user's; the first failure switches ``what`` off, by ``switch_off``."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, what: str, switch_off: Callable[[], object] = bool) -> None:
+        self._what, self.switch_off = what, switch_off
         self.failure: str | None = None
-        self._switch_off: Callable[[], object] | None = None
-
-    def on_failure(self, switch_off: Callable[[], object]) -> None:
-        """Name what is called, once, at the first failure."""
-        self._switch_off = switch_off
 
     def call(self, work: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
         """The result of ``work``; ``None`` when it failed. Raises no ``Exception`` but a signal handler's."""
@@ -44,8 +39,7 @@ class Guard:
         if self.failure is not None:
             return
         self.failure = f"{type(error).__name__} in {where}: {attempt(str, error)}"
-        if self._switch_off is not None:
-            attempt(self._switch_off)
+        attempt(self.switch_off)
         announce(f"{self._what} switched itself off, training goes on: {self.failure}")
 
 

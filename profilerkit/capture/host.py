@@ -114,7 +114,9 @@ class ChildProcesses:
 
     def read(self, now_ns: int) -> tuple[WorkerSample, ...]:
         """The first ``MOST`` by pid; none where there is no ``/proc``."""
-        pids = sorted(_started())[:MOST]
+        children = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
+        processes = [getattr(child, "_popen", None) for child in tuple(children)]
+        pids = sorted(process.pid for process in processes if process is not None and process.pid)[:MOST]
         for pid in self._known.keys() - set(pids):
             self._known.pop(pid).close()
             self._rates.forget(str(pid))
@@ -150,13 +152,6 @@ class ChildProcesses:
         """Close the files."""
         for file in self._known.values():
             file.close()
-
-
-def _started() -> list[int]:
-    """Pids of the processes that ``multiprocessing`` knows; ``active_children`` would wait for the dead ones."""
-    children = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
-    processes = [getattr(child, "_popen", None) for child in tuple(children)]
-    return [process.pid for process in processes if process is not None and process.pid]
 
 
 #: Units of ``/sys/block/*/stat``, whatever the disk's own sectors are (Documentation/block/stat.rst in Linux).

@@ -1,7 +1,7 @@
 """Reads the GPU this process trains on through NVML. Every query is read-only."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Mapping
 from time import perf_counter_ns
 from typing import Any
 
@@ -14,13 +14,15 @@ _RARELY_NS = 60_000_000_000
 #: Numbers of other processes that are kept: a device shared by more is shared, whoever they are.
 _MOST_PIDS = 64
 
+#: Constants of nvml.h: NVML_CLOCK_SM, NVML_CLOCK_MEM and NVML_TEMPERATURE_GPU.
+_SM, _MEMORY, _GPU = 1, 2, 0
 #: Field of ``GpuSample`` to the function that is asked each time about the whole device, and the constant it takes.
 _SAMPLED = {
     "power_mw": ("nvmlDeviceGetPowerUsage",),
     "energy_mj": ("nvmlDeviceGetTotalEnergyConsumption",),
-    "sm_clock_mhz": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
-    "memory_clock_mhz": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),
-    "temperature_c": ("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
+    "sm_clock_mhz": ("nvmlDeviceGetClockInfo", _SM),
+    "memory_clock_mhz": ("nvmlDeviceGetClockInfo", _MEMORY),
+    "temperature_c": ("nvmlDeviceGetTemperature", _GPU),
     "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
     "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth",),
     "throttle_reasons": ("nvmlDeviceGetCurrentClocksEventReasons",),
@@ -33,7 +35,7 @@ _FACTS = {
     "pcie_width_max": ("nvmlDeviceGetMaxPcieLinkWidth",),
     "power_limit_mw": ("nvmlDeviceGetEnforcedPowerLimit",),
     "power_limit_default_mw": ("nvmlDeviceGetPowerManagementDefaultLimit",),
-    "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"),
+    "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", _SM),
 }
 
 
@@ -87,7 +89,7 @@ class NvmlSource:
     def close(self) -> None:
         """Give the library back."""
         if self._device is not None:
-            self._device.close()
+            self._device.gpm.close()
         if self._calls is not None:
             self._calls.give_back("nvmlShutdown")
 
@@ -97,7 +99,7 @@ class NvmlSource:
         if device is None or (self._device is not None and self._device.device.uuid == device.uuid):
             return
         if self._device is not None:
-            self._device.close()
+            self._device.gpm.close()
         self._device = _Watched(calls, device)
         self.facts = _read_facts(calls, device, self._device.gpm.reason)
 
@@ -111,7 +113,7 @@ class _Watched:
 
     def read(self, *, rarely: bool) -> GpuSample:
         nvml, ask, handle, whole = self._calls.nvml, self._calls.ask, self.device.handle, self.device.whole
-        found = {name: ask(function, whole, *_constants(nvml, names)) for name, (function, *names) in _SAMPLED.items()}
+        found = _asked(self._calls, whole, _SAMPLED)
         use = ask("nvmlDeviceGetUtilizationRates", handle)
         if use is not None:
             found |= {"utilization_ratio": use.gpu / 100, "memory_utilization_ratio": use.memory / 100}
@@ -130,12 +132,12 @@ class _Watched:
         return GpuSample(**found, **(self._rarely() if rarely else {}))
 
     def _rarely(self) -> dict[str, Any]:
-        nvml, ask, whole, others = self._calls.nvml, self._calls.ask, self.device.whole, self._others()
+        ask, whole, others = self._calls.ask, self.device.whole, self._others()
         sizes = None if others is None else [process.usedGpuMemory for process in others]
         return {
             **self._counters.ecc(),
             "power_limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit", whole),
-            "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", whole, nvml.NVML_CLOCK_SM),
+            "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", whole, _SM),
             "other_processes": None if others is None else len(others),
             "other_processes_bytes": None if sizes is None or None in sizes else sum(map(int, sizes)),
             "other_pids": tuple(sorted(process.pid for process in others or ())[:_MOST_PIDS]),
@@ -148,22 +150,19 @@ class _Watched:
             return None
         return [process for process in processes if process.pid != os.getpid()]
 
-    def close(self) -> None:
-        self.gpm.close()
 
-
-def _constants(nvml: Any, names: Iterable[str]) -> list[Any]:
-    return [getattr(nvml, name) for name in names]
+def _asked(calls: Calls, device: Any, table: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    return {name: calls.ask(function, device, *constants) for name, (function, *constants) in table.items()}
 
 
 def _read_facts(calls: Calls, device: Device, gpm: str) -> GpuFacts:
     """The facts of ``device``; ``gpm`` is why it has no GPM metrics."""
-    ask, nvml = calls.ask, calls.nvml
+    ask = calls.ask
     return GpuFacts(
         found_by=device.found_by,
         driver_version=text(ask("nvmlSystemGetDriverVersion")),
         name=text(ask("nvmlDeviceGetName", device.handle)),
         uuid=device.uuid,
         gpm=gpm,
-        **{name: ask(function, device.whole, *_constants(nvml, names)) for name, (function, *names) in _FACTS.items()},
+        **_asked(calls, device.whole, _FACTS),
     )

@@ -63,8 +63,7 @@ class Session:
         self._beats = self._start_ns = self._removals = 0
         self._anchor = take_anchor()
         self._flight = FlightWatch(writer.path / layout.FLIGHT, self._anchor.unix_ns)
-        self._guard = Guard("profilerkit")
-        self._guard.on_failure(self._switch_off)
+        self._guard = Guard("profilerkit", self._switch_off)
         self._recorder = Recorder(writer, lambda: self._guard.call(self._beat), layout.FLUSH_SECONDS)
         self._record = record = self._recorder.record if settings.light else lambda _record: None
         self._window = DeepWindows(
@@ -376,14 +375,14 @@ class Session:
             start_up=noted() if place.first_here else None,
             switches=tuple(sorted(most if self._looks else environment.switches())),
         )
-        self._writer.write_meta(meta)
+        self._writer.write(layout.META, meta)
 
     def _write_dossier(self, error: Exception) -> None:
         """What was live, where the memory ran out on the training thread: another one's tensors are in use."""
         if threading.get_ident() == self._tracker.thread:
             dossier = oom.dossier(error, steps=self._tracker.count, loader=self._timer.settings)
             if dossier is not None:
-                self._writer.write_oom(dossier)
+                self._writer.write(layout.OOM, dossier)
 
     def _write_end(self, cause: BaseException | ExitCall | None, end_ns: int) -> None:
         end = end_document(
@@ -395,7 +394,7 @@ class Session:
             stopped=self._writer.stopped,
         )
         try:
-            self._writer.write_end(end)
+            self._writer.write(layout.END, end)
         except OSError as error:  # after a failure it is written twice, and there is room for one
             if error.errno is None:  # a signal's handler raised it
                 raise

@@ -17,9 +17,9 @@ from profilerkit.capture.clocks import Meter, Moment
 from profilerkit.capture.patches import UNCOUNTED
 from profilerkit.capture.proc_files import ProcFile
 from profilerkit.model.change import revise
-from profilerkit.rundir.files import Descriptor
+from profilerkit.rundir.files import AppendFile, Descriptor
 from profilerkit.rundir.sampled import StackPlace, StackSample
-from profilerkit.rundir.writer import StackFile
+from profilerkit.rundir.writer import lines_of
 
 #: Time between two looks, s (a choice): 10 s of a steady loop tell a share of one third to within 11 % of the time.
 PERIOD_SECONDS = 0.15
@@ -80,7 +80,8 @@ class StackSource:
     def __init__(self, path: Path, thread: Callable[[], int]) -> None:
         """``path`` takes the samples; ``thread`` says whose stack is read, 0 for none."""
         self._thread = thread
-        self._file = StackFile(path)
+        self._path = path
+        self._file: AppendFile | None = None  # made with the first sample: a worker that makes nothing leaves none
         self._samples: list[StackSample] = []
         # By ``id``, with the code that has it: what dynamo makes has constants that cannot be hashed.
         self._kinds: dict[int, tuple[str, str, CodeType]] = {}
@@ -127,12 +128,14 @@ class StackSource:
 
     def missing(self) -> str:
         """Why there are no samples."""
-        return self._file.stopped or ("" if self.taken else "the training thread ran no line that is known")
+        stopped = self._file.stopped if self._file is not None else None
+        return stopped or ("" if self.taken else "the training thread ran no line that is known")
 
     def close(self) -> None:
         """Write what is left."""
         self._write()
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         self._state[1].close()
         if self._queue is not None:
             self._queue.close()
@@ -154,7 +157,9 @@ class StackSource:
     def _write(self) -> None:
         self._written_ns = time.perf_counter_ns()
         samples, self._samples = self._samples, []
-        self._file.append(samples)
+        if samples:
+            self._file = self._file or AppendFile(self._path)
+            self._file.append(lines_of(samples))
 
     def _look(self, thread: int) -> StackSample | None:
         frames = _current_frames()

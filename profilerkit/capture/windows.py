@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from profilerkit.capture import distributed
@@ -52,8 +52,7 @@ class DeepWindows:
         Where none does, the names of Python's functions are traced, as long as that takes little: only they tell a
         ``get_batch`` from other Python.
         """
-        self._guard = Guard("profilerkit's trace window")
-        self._guard.on_failure(self.abort)
+        self._guard = Guard("profilerkit's trace window", self.abort)
         self._beats = Guard("the compression of profilerkit's traces")
         self._flights = Guard("profilerkit's look into torch's flight recorder")
         self._since_unix_ns = time.time_ns()
@@ -67,7 +66,7 @@ class DeepWindows:
         self._schedule = Schedule(settings, alone=self._alone, asks=not self._alone and not place.rank)
         self._timed = self._schedule.timed_on_host
         self._packer = Packer(writer.path, summaries=settings.summaries)
-        self._requests = Requests(writer.path.parent)
+        self._unheard = list(_KINDS)
         self._heard: list[WindowRequest] = []  # from the writer thread to the training thread
         self._to_ask: list[WindowRequest] = []  # and back
         self.window: DeepWindow | None = None
@@ -150,9 +149,14 @@ class DeepWindows:
         self._packer.beat()
         if self._alone:
             return
+        run = self._writer.path.parent
         while self._to_ask:
-            self._requests.make(self._to_ask.pop())
-        heard = self._requests.look()
+            ask(run, self._to_ask.pop())
+        heard = []
+        for kind in tuple(self._unheard):
+            with suppress(FileNotFoundError, ValueError):  # one that is not whole yet is read the next time
+                heard.append(read_document(request_file(run, kind), WindowRequest))
+                self._unheard.remove(kind)
         if heard and self._guard.failure is None:
             self._heard += heard
             self._look_at = 0  # in this order: the training thread sets it before it looks whether anything was heard
@@ -360,29 +364,8 @@ def traced_ranks(world_size: int) -> tuple[int, ...]:
     return (*range(_FIRST_RANKS), *(_FIRST_RANKS + others * part // spread for part in range(1, spread + 1)))
 
 
-class Requests:
-    """The requests of one run, as one rank sees them. Both methods are for the writer thread."""
-
-    def __init__(self, run: Path) -> None:
-        self._run = run
-        self._unseen = list(_KINDS)
-
-    def make(self, request: WindowRequest) -> None:
-        """Ask all ranks, unless one has asked before. Raises OSError when the disk refuses."""
-        path = request_file(self._run, request.kind)
-        path.parent.mkdir(exist_ok=True)
-        create_document(path, request)
-
-    def look(self) -> list[WindowRequest]:
-        """Requests that were not there before; one that is not whole yet is read the next time."""
-        found = []
-        for kind in tuple(self._unseen):
-            path = request_file(self._run, kind)
-            if not path.exists():
-                continue
-            try:
-                found.append(read_document(path, WindowRequest))
-            except ValueError:
-                continue
-            self._unseen.remove(kind)
-        return found
+def ask(run: Path, request: WindowRequest) -> None:
+    """Ask all ranks of a run, unless one has asked before. Raises OSError when the disk refuses."""
+    path = request_file(run, request.kind)
+    path.parent.mkdir(exist_ok=True)
+    create_document(path, request)

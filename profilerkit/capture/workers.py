@@ -63,7 +63,7 @@ def _watched(
     collate = bound.arguments["collate_fn"]
     path = layout.worker_file(directory, os.getpid(), bound.arguments["worker_id"])
     failed = path.with_suffix(layout.FAILED_SUFFIX)  # for the main process and the reader
-    guard.on_failure(lambda: failed.write_text(guard.failure or "", encoding="utf-8", errors="replace"))
+    guard.switch_off = lambda: failed.write_text(guard.failure or "", encoding="utf-8", errors="replace")
     probe = WorkerProbe(path, guard)
     bound.arguments["collate_fn"] = probe.timed_collate(collate)
     tasks.get = probe.timed_get(tasks.get)

@@ -30,13 +30,14 @@ def ddp_model(numbers: Mapping[str, int], texts: Mapping[str, str]) -> Distribut
     rebuilt = switch("has_rebuilt_buckets")
     buckets = (texts.get("rebuilt_bucket_sizes") if rebuilt else None) or texts.get("bucket_sizes", "")
     comm_ns = mean_ns("avg_backward_comm_time")
+    parts = [part.strip() for part in buckets.split(",")][:_MOST_BUCKETS]
     return DistributedModel(
         module=texts.get("module_name", "")[:200],
         backend=texts.get("backend_name", "")[:200],
         world_size=numbers.get("world_size"),
         parameter_bytes=numbers.get("total_parameter_size_bytes"),
         unused_parameter_bytes=numbers.get("unused_parameter_size"),
-        bucket_bytes=_sizes(buckets),
+        bucket_bytes=tuple(int(part) for part in parts if part.isdecimal() and len(part) < 20),
         bucket_cap_bytes=numbers.get("bucket_cap_bytes"),
         rebuilt=rebuilt,
         forward_ns=mean_ns("avg_forward_compute_time"),
@@ -48,12 +49,6 @@ def ddp_model(numbers: Mapping[str, int], texts: Mapping[str, str]) -> Distribut
         static_graph=switch("static_graph"),
         hook=texts.get("comm_hook", "")[:200],
     )
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    """Torch's list of sizes: ``16640, 512``."""
-    parts = [part.strip() for part in text.split(",")][:_MOST_BUCKETS]
-    return tuple(int(part) for part in parts if part.isdecimal() and len(part) < 20)
 
 
 #: Longer names are cut: torch's own have 40 characters.

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Generic, NamedTuple, TypeVar
+from typing import IO, Generic, TypeVar
 
 import msgspec
 
@@ -320,15 +320,6 @@ def _sound(data: bytes, size: int, bounds: tuple[tuple[int, frozenset[int]], ...
 _MOST_LINE_BYTES = 4_000_000
 
 
-class _News(NamedTuple):
-    """What a look at a file found: whether it ``is_another`` one, and something before ``data`` was left out."""
-
-    head: bytes = b""
-    data: bytes = b""
-    is_another: bool = False
-    is_cut: bool = False
-
-
 class _Growing:
     """Where the next look at a file begins; ``head_bytes`` at its beginning are read at each look."""
 
@@ -336,8 +327,11 @@ class _Growing:
         self._path = path
         self._head_bytes = self._offset = head_bytes
 
-    def _news(self, unit: int, most_bytes: int) -> _News:
-        """What was appended, at most the last ``most_bytes`` in whole units. A shorter file is another one."""
+    def _news(self, unit: int, most_bytes: int) -> tuple[bytes, bytes, bool, bool]:
+        """Return the head and what was appended, at most the last ``most_bytes`` in whole units.
+
+        Then whether the file is another one, as a shorter one is, and whether something was left out.
+        """
         try:
             with open_regular(self._path, RECORDS_BYTES) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -349,9 +343,9 @@ class _Growing:
                 left_out = max(0, whole - most_bytes // unit * unit)
                 self._offset += left_out
                 file.seek(self._offset)
-                return _News(head, file.read(max(0, size - self._offset)), is_another, left_out > 0)
+                return head, file.read(max(0, size - self._offset)), is_another, left_out > 0
         except OSError:  # not there yet, or a file server that is away for a moment
-            return _News()
+            return b"", b"", False, False
 
 
 class GrowingRecords(_Growing):
@@ -366,12 +360,12 @@ class GrowingRecords(_Growing):
 
     def look(self) -> bytes:
         """The whole records that are kept; none of a file whose header is not one that this version reads."""
-        news = self._news(self._record_bytes, self._most_bytes)
-        if news.is_another or news.is_cut:
+        head, data, is_another, is_cut = self._news(self._record_bytes, self._most_bytes)
+        if is_another or is_cut:
             self._kept = b""
-        if len(news.head) < HEADER.size or HEADER.unpack(news.head) != self._format:
+        if len(head) < HEADER.size or HEADER.unpack(head) != self._format:
             return self._kept
-        whole = news.data[: len(news.data) - len(news.data) % self._record_bytes]
+        whole = data[: len(data) - len(data) % self._record_bytes]
         self._offset += len(whole)
         if whole:
             self._kept = (self._kept + whole)[-self._most_bytes :]
@@ -388,15 +382,15 @@ class GrowingLines(_Growing, Generic[_Document]):
 
     def look(self) -> tuple[_Document, ...]:
         """The records that are kept, in file order."""
-        news = self._news(1, _MOST_LINE_BYTES)
-        if news.is_another:
+        _, data, is_another, is_cut = self._news(1, _MOST_LINE_BYTES)
+        if is_another:
             self._kept.clear()
-        end = news.data.rfind(b"\n") + 1
-        if not end and len(news.data) >= _MOST_LINE_BYTES:
-            end = len(news.data)  # no record is that long
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) >= _MOST_LINE_BYTES:
+            end = len(data)  # no record is that long
         self._offset += end
-        *lines, _ = news.data[:end].split(b"\n")
-        for line in lines[1:] if news.is_cut else lines:
+        *lines, _ = data[:end].split(b"\n")
+        for line in lines[1:] if is_cut else lines:
             try:
                 self._kept.append(self._decoder.decode(line))
             except (msgspec.DecodeError, UnicodeDecodeError):

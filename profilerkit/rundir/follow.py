@@ -4,6 +4,7 @@ The files are those of ``reader.read_run``. Of what grows without bound only the
 not read: beside a job that trains, a look has to cost next to nothing.
 """
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir import layout
 from profilerkit.rundir.documents import DdpRecord, Flight
 from profilerkit.rundir.files import GrowingLines, GrowingRecords, ReplacedDocument, sound_batches, sound_events
+from profilerkit.rundir.places import modified_ns
 from profilerkit.rundir.process import ClockAnchor, clock_of, still_runs
 from profilerkit.rundir.reader import Name, RankRecord, RunRecord, WorkerRecord, rank_directories, worker_of
 from profilerkit.rundir.sampled import Sample
@@ -78,10 +80,8 @@ class _FollowedRank:
         self._names = GrowingLines(path / layout.NAMES, Name, _MOST_NAMES)
         self._samples = GrowingLines(path / layout.SAMPLES, Sample, MOST_SAMPLES)
         self._clock = GrowingLines(path / layout.CLOCK, ClockAnchor, _MOST_ANCHORS)
-        self._files = _Listing(path)
         self._workers: dict[str, GrowingRecords] = {}
         self._worker_files: frozenset[str] = frozenset()
-        self._window_names = _Listing(path / layout.WINDOWS)
         self._windows: dict[str, layout.WindowStatus] = {}
         self._last_flight: tuple[str, ReplacedDocument[Flight]] | None = None
 
@@ -109,10 +109,10 @@ class _FollowedRank:
 
     def _look_at_workers(self) -> list[WorkerRecord]:
         """What the latest workers wrote; the records of one that is no longer among them are dropped."""
-        found = {name: pair for name in self._files.look() if (pair := worker_of(name)) is not None}
+        found = {name: pair for name in _names(self._path) if (pair := worker_of(name)) is not None}
         if found.keys() != self._worker_files:
             self._worker_files = frozenset(found)
-            latest = sorted(found, key=lambda name: _modified(self._path / name))[-MOST_WORKERS:]
+            latest = sorted(found, key=lambda name: modified_ns(self._path / name) or 0)[-MOST_WORKERS:]
             self._workers = {name: self._workers.get(name) or self._worker(name) for name in latest}
         return [
             WorkerRecord(pid=found[name][0], number=found[name][1], batches=sound_batches(file.look()))
@@ -124,7 +124,7 @@ class _FollowedRank:
 
     def _look_at_windows(self) -> list[layout.WindowStatus]:
         """The windows that are closed, in step order; a status is never written twice."""
-        for name in self._window_names.look():
+        for name in _names(self._path / layout.WINDOWS):
             if name not in self._windows and name.isdecimal():
                 status = ReplacedDocument(
                     self._path / layout.WINDOWS / name / layout.WINDOW_STATUS, layout.WindowStatus
@@ -144,27 +144,9 @@ class _FollowedRank:
         return self._last_flight[1].look()
 
 
-class _Listing:
-    """The names in a directory, read again only when one was added or taken away."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._modified_ns: int | None = None
-        self._names: list[str] = []
-
-    def look(self) -> list[str]:
-        try:
-            modified_ns = self._path.stat().st_mtime_ns
-            if modified_ns != self._modified_ns:
-                self._names = sorted(child.name for child in self._path.iterdir())
-                self._modified_ns = modified_ns
-        except OSError:
-            self._names, self._modified_ns = [], None
-        return self._names
-
-
-def _modified(path: Path) -> int:
+def _names(path: Path) -> list[str]:
     try:
-        return path.stat().st_mtime_ns
+        with os.scandir(path) as found:
+            return sorted(entry.name for entry in found)
     except OSError:
-        return 0
+        return []

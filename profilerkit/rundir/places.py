@@ -84,10 +84,11 @@ def last_written_ns(run: Path) -> int | None:
 
 
 def _newest(files: Iterable[Path]) -> int | None:
-    return max((at for file in files if (at := _modified_ns(file)) is not None), default=None)
+    return max((at for file in files if (at := modified_ns(file)) is not None), default=None)
 
 
-def _modified_ns(file: Path) -> int | None:
+def modified_ns(file: Path) -> int | None:
+    """Return when a file was last written, ns since the epoch; ``None`` where it cannot be asked."""
     try:
         return file.stat().st_mtime_ns
     except OSError:

@@ -157,11 +157,6 @@ def left_out(path: Path) -> Iterator[str]:
             yield f"{child.name} was left out: its {layout.META} and {layout.EVENTS} are no files"
 
 
-def _links(path: Path, pattern: str) -> list[str]:
-    """Names of links, which may lead out of the run: none is followed."""
-    return sorted(child.name for child in path.glob(pattern) if child.is_symlink())
-
-
 def worker_of(name: str) -> tuple[int, int] | None:
     """The process and the number of a loader's worker, by the name of its file; ``None`` for another file.
 
@@ -300,12 +295,9 @@ def _window_directories(path: Path, notes: list[str]) -> list[Path]:
     if path.is_symlink():
         notes.append(f"{path.name} is a link and was left out")
         return []
-    notes += [f"window {name} is a link and was left out" for name in _links(path, "*")]
-    return [
-        child
-        for child in sorted(path.glob("*"))
-        if child.name.isdecimal() and child.is_dir() and not child.is_symlink()
-    ]
+    children = sorted(path.glob("*"))
+    notes += [f"window {child.name} is a link and was left out" for child in children if child.is_symlink()]
+    return [child for child in children if child.name.isdecimal() and child.is_dir() and not child.is_symlink()]
 
 
 def _windows(directories: Sequence[Path], notes: list[str]) -> Iterator[tuple[layout.WindowStatus, Path | None]]:

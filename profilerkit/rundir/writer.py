@@ -6,16 +6,20 @@ from pathlib import Path
 
 import msgspec
 
-from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir import layout
 from profilerkit.rundir.files import AppendFile, reserve, write_document
 from profilerkit.rundir.process import ClockAnchor
-from profilerkit.rundir.sampled import Sample, StackSample
+from profilerkit.rundir.sampled import Sample
 
 #: A block of a disk, which holds nearly every ``RankEnd``: its longest text is an exception's, cut to 2,000 characters.
 _END_BYTES = 4096
 #: kind, flags, name id, start_ns, dur_ns, value: the fields of ``layout.EVENT``
 Record = tuple[int, int, int, int, int, int]
+
+
+def lines_of(records: Sequence[msgspec.Struct]) -> bytes:
+    """Return one line of JSON for each record."""
+    return b"".join([msgspec.json.encode(record) + b"\n" for record in records])
 
 
 class RankWriter:
@@ -86,17 +90,9 @@ class RankWriter:
         """Append one line of ``clock.jsonl``."""
         self._clock.append(msgspec.json.encode(anchor) + b"\n")
 
-    def write_meta(self, meta: layout.RankMeta) -> None:
-        """Replace ``meta.json``. Raises OSError when the disk refuses."""
-        write_document(self.path / layout.META, meta)
-
-    def write_end(self, end: layout.RankEnd) -> None:
-        """Write ``end.json``: the mark of a clean close. Raises OSError when the disk refuses."""
-        write_document(self.path / layout.END, end)
-
-    def write_oom(self, dossier: OutOfMemory) -> None:
-        """Write ``oom.json``. Raises OSError when the disk refuses."""
-        write_document(self.path / layout.OOM, dossier)
+    def write(self, name: str, document: msgspec.Struct) -> None:
+        """Write or replace ``meta.json``, ``end.json`` or ``oom.json``. Raises OSError when the disk refuses."""
+        write_document(self.path / name, document)
 
     def trace_part(self, first_step: int) -> Path:
         """Where the trace of a window is to be exported before it counts; its directory exists afterwards."""
@@ -120,30 +116,6 @@ class RankWriter:
         """Close the append-only files."""
         for file in (self._events, self._names, self._samples, self._clock):
             file.close()
-
-
-class StackFile:
-    """A file of stacks, made with the first of them: a worker that makes nothing leaves none."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: AppendFile | None = None
-
-    @property
-    def stopped(self) -> str | None:
-        """Why nothing is written any more; ``None`` while it works."""
-        return self._file.stopped if self._file is not None else None
-
-    def append(self, samples: Sequence[StackSample]) -> None:
-        """Append one line each."""
-        if samples:
-            self._file = self._file or AppendFile(self._path)
-            self._file.append(b"".join([msgspec.json.encode(sample) + b"\n" for sample in samples]))
-
-    def close(self) -> None:
-        """Close it."""
-        if self._file is not None:
-            self._file.close()
 
 
 def write_manifest(run: Path, manifest: layout.RunManifest) -> None:

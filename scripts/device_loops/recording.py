@@ -122,13 +122,13 @@ def _write_rank(path: Path, loop: Loop, recorded: Recorded) -> None:
     writer.append_events([*recorded.records, *device_records(recorded.marks)])
     for sample in _samples(loop, recorded):
         writer.append_sample(sample)
-    writer.write_meta(_meta(loop, recorded))
+    writer.write("meta.json", _meta(loop, recorded))
     for worker, batches in recorded.batches.items():
         _write_worker(worker_file(writer.path, 5000 + worker, worker), batches)
     if recorded.window_ns is not None:
         _write_window(writer, loop, recorded)
     end = recorded.rank.now
-    writer.write_end(RankEnd(
+    writer.write("end.json", RankEnd(
         reason="finished", exception=None, steps=len(recorded.ends), dropped_records=0, end_perf_ns=end,
         closed_perf_ns=end + 50 * MS,
     ))  # fmt: skip

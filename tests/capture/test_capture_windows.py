@@ -10,7 +10,7 @@ import pytest
 from profilerkit.capture.deep import TraceMemory
 from profilerkit.capture.distributed import Place
 from profilerkit.capture.settings import Settings
-from profilerkit.capture.windows import DeepWindows, Requests
+from profilerkit.capture.windows import DeepWindows, ask
 from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import WindowRequest, WindowStatus, request_file
 from profilerkit.rundir.writer import RankWriter
@@ -548,7 +548,7 @@ def test_no_window_opens_for_another_rank_after_a_failure(loop):
     rank = loop(rank=1, world_size=2, warmup_steps=100)
     with pytest.warns(RuntimeWarning, match="trace window switched itself off"):
         rank.windows._guard.call(lambda: 1 / 0)
-    Requests(rank.run).make(WindowRequest(first_step=5, steps=3, kind="anomaly", trigger="slow", rank=0))
+    ask(rank.run, WindowRequest(first_step=5, steps=3, kind="anomaly", trigger="slow", rank=0))
     rank.steps(10, beat=True)
     assert rank.statuses == []
 
@@ -559,7 +559,7 @@ def test_a_step_that_other_ranks_ask_for_wakes_the_steps(loop):
     rank.windows.wake = lambda: woken.append(rank.windows.quiet())
     rank.steps(3, beat=True)
     assert (woken, rank.windows.quiet().until) == ([], 98)
-    Requests(rank.run).make(WindowRequest(first_step=5, steps=3, kind="anomaly", trigger="slow", rank=0))
+    ask(rank.run, WindowRequest(first_step=5, steps=3, kind="anomaly", trigger="slow", rank=0))
     rank.windows.beat()
     assert [rest.until for rest in woken] == [0]
 

@@ -176,7 +176,7 @@ def test_a_rank_that_comes_later_is_found_and_one_that_is_missing_is_told(tmp_pa
     run = FollowedRun(tmp_path)
     assert run.look().missing_ranks == (1,)
     writer = RankWriter(tmp_path, 1)
-    writer.write_meta(rank_meta(1))
+    writer.write("meta.json", rank_meta(1))
     writer.close()
     assert run.look().missing_ranks == ()
 

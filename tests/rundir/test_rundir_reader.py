@@ -41,11 +41,13 @@ def meta(rank=0):
 def run(tmp_path):
     write_manifest(tmp_path, manifest())
     writer = RankWriter(tmp_path, 0)
-    writer.write_meta(meta())
+    writer.write("meta.json", meta())
     writer.append_events([STEP, STEP])
     writer.append_name(1, "checkpoint")
     writer.append_sample(sampled.Sample(t_ns=1))
-    writer.write_end(layout.RankEnd(reason="finished", exception=None, steps=2, dropped_records=0, end_perf_ns=1))
+    writer.write(
+        "end.json", layout.RankEnd(reason="finished", exception=None, steps=2, dropped_records=0, end_perf_ns=1)
+    )
     writer.close()
     return tmp_path
 

@@ -147,7 +147,7 @@ def test_the_end_is_written_when_the_disk_is_full(tmp_path):
     room = part.stat()
     assert room.st_size == 4096
     end = layout.RankEnd(reason="finished", exception=None, steps=1, dropped_records=0, end_perf_ns=1)
-    writer.write_end(end)
+    writer.write("end.json", end)
     assert (writer.path / layout.END).stat().st_ino == room.st_ino
     assert read_run(tmp_path).ranks[0].end == end
     assert not part.exists()
