@@ -258,7 +258,6 @@ class Phase:
             in_trace.__exit__(None, None, None)
 
     def _ended_instead_of(self, last: _Block) -> _Block:
-        """The last block of this thread's own, else ``last``: a thread may end what another one began."""
         doing = self._here.doing
         self._open.append(last)
         block = next((block for block in reversed(self._open) if block[0] is doing), last)

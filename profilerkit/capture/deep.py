@@ -496,7 +496,6 @@ class DeepWindow:
         self._disturbed()
 
     def _disturbed(self) -> None:
-        """Record from when to when steps were not like the others."""
         opened_ns = self._opened_ns
         self._record((EventKind.WINDOW, 0, 0, opened_ns, perf_counter_ns() - opened_ns, self.first_step))
 
@@ -512,7 +511,6 @@ class DeepWindow:
         self._unmark()
 
     def _put_back(self) -> None:
-        """The session is over: leave the environment as it was, and no file open."""
         if self._room is not None:
             self._room.close()
         if self._set_log_level:

@@ -66,13 +66,11 @@ def _joined() -> tuple[int, int] | None:
 
 
 def _with_process_group() -> Any:
-    """``torch.distributed``, if it was imported and a process group is initialised; else ``None``."""
     group: Any = sys.modules.get("torch.distributed")
     return group if group is not None and group.is_available() and group.is_initialized() else None
 
 
 def _by_rank(variables: Mapping[str, str], session: int) -> Place | None:
-    """By the variables of torchrun, which other launchers and scripts set as well."""
     world_size = _number(variables, "WORLD_SIZE")
     # torchrun may run in several steps of one Slurm job, one per host; what Slurm starts itself is one step.
     names = ["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID"]
@@ -86,7 +84,6 @@ def _by_rank(variables: Mapping[str, str], session: int) -> Place | None:
 
 
 def _placed(rank: int | None, local: int | None, size: int | None, launch: str, node: int | None) -> Place | None:
-    """The place of one of several ranks; ``None`` for numbers that are no such place."""
     if rank is None or size is None or not rank < size or not 2 <= size <= _MOST_RANKS:
         return None
     return Place(rank, rank if local is None else local, size, launch, node)

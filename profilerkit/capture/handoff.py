@@ -114,7 +114,6 @@ def _state(path: Path) -> tuple[int, int] | None:
 
 
 def _start(command: list[str], *, is_left: bool = False) -> "subprocess.Popen[bytes]":
-    """Start a process that says nothing; ``is_left`` keeps the signals of this one's terminal from it."""
     none = subprocess.DEVNULL
     return subprocess.Popen(  # noqa: S603  our own module, no shell
         command, stdin=none, stdout=none, stderr=none, env=own_environment(), start_new_session=is_left

@@ -150,7 +150,6 @@ class Hooks:
         return not_compiled(asked_backward)
 
     def _trained(self) -> None:
-        """Say once to whoever asked that the model trained again."""
         on_trained, self._tracker.on_trained = self._tracker.on_trained, None
         if on_trained is not None:
             self._guard.call(on_trained)
@@ -213,7 +212,6 @@ class Hooks:
 
 
 def _is_nested(step: FrameType) -> bool:
-    """Return whether the same function runs further out."""
     outer = step.f_back
     while outer is not None and outer.f_code is not step.f_code:
         outer = outer.f_back

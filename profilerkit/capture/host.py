@@ -57,7 +57,6 @@ def process_stat(text: str) -> ProcessStat | None:
 
 
 def _own_process(tid: int) -> Iterator[Row]:
-    """What is read of this process and its training thread."""
     stat, io = "proc/self/stat", "proc/self/io"
     thread, status, queue = (f"proc/self/task/{tid}/{name}" for name in ("stat", "status", "schedstat"))
     # "917473 77711 2": ns on a processor, ns waiting for one, times it got one.

@@ -147,7 +147,6 @@ class Finder:
         return None, f"this process never used CUDA, and could use any of {len(there)} devices{named}"
 
     def _by_uuid(self, uuids: tuple[str, ...], found_by: str) -> Device | None:
-        """The device with one of these UUIDs, or the only one whose UUID begins so: CUDA takes shortened ones."""
         for uuid in uuids:
             handle = self._calls.ask("nvmlDeviceGetHandleByUUID", uuid.encode())
             if handle is not None:
@@ -256,7 +255,6 @@ class Counters:
         return None
 
     def _values(self, keys: tuple[_Key, ...]) -> dict[_Key, Any]:
-        """The fields that were answered; what was refused is not asked again."""
         asked = tuple(key for key in keys if key not in self._refused)
         answers = self._calls.ask("nvmlDeviceGetFieldValues", self._device, asked) if asked else None
         pairs = list(zip(asked, answers, strict=True)) if answers is not None else []

@@ -120,7 +120,6 @@ def _tensors(torch: Any, values: Iterable[Any], depth: int) -> Iterator[Any]:
 
 
 def _add(found: dict[int, LiveTensor], kind: LiveKind, tensor: Any, device: str, index: int | None) -> None:
-    """Count the storage of ``tensor`` if it is on the device and new."""
     tensor = _local(tensor)
     if not _is_on(tensor, device, index):
         return
@@ -151,7 +150,6 @@ _Group = Mapping[str, Any]
 
 
 def _count(always: int, *options: str) -> Callable[[_Group], int]:
-    """Count ``always``, and one more for each of the ``options`` that a group has switched on."""
     return lambda group: always + sum(bool(group.get(option)) for option in options)
 
 

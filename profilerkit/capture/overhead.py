@@ -68,7 +68,6 @@ class RunningCost:
 
 
 def _per_step_ns(calls: list[tuple[Meter, int]], steps: int) -> float | None:
-    """Return the time of so many calls in each of ``steps``, ns."""
     known = [times * (own_ns + _UNSEEN_NS) for meter, times in calls if (own_ns := meter.median_ns) is not None]
     return sum(known) / steps if known and steps else None
 

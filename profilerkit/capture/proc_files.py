@@ -315,6 +315,5 @@ def _tightest(levels: list[Path], limit: Callable[[Path], float | None]) -> Path
 
 
 def _limit(text: str) -> int | None:
-    """A limit in bytes; ``None`` for ``max``, and for version 1's largest number."""
     value = number(text)
     return value if value is not None and value < _NO_LIMIT else None

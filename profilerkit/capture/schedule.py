@@ -286,7 +286,6 @@ class Schedule:
         )
 
     def _earliest(self, number: int) -> int:
-        """The first step that a window asked for at the start of step ``number`` can trace."""
         if self._alone:
             return number + 1
         step_ns = self._judged.median_ns or min(self._judged.last(3), default=0)

@@ -231,7 +231,6 @@ class Session:
             sampler.end()
 
     def _leave(self, leave: ExitCall) -> None:
-        """Note an ``os._exit``, which is about to happen; on a thread of its own."""
         self._recorder.flush()
         self._write_end(leave, time.perf_counter_ns())
 
@@ -285,13 +284,11 @@ class Session:
         return environment.manifest(settings.as_text(), settings.command, self._place.world_size)
 
     def _write_first(self) -> None:
-        """Write whose records these are. Raises OSError when the disk refuses."""
         if self._place.rank == 0:
             write_manifest(self.run, self._manifest())
         self._write_meta()
 
     def _look_around(self) -> None:
-        """What has been imported or started since, and what recording costs."""
         self._hooks.install_torch()
         self._watches.install()
         self._watches.beat()

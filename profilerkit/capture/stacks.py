@@ -219,7 +219,6 @@ class StackSource:
         return f"{file}({line}): {function}"
 
     def _kind(self, code: CodeType) -> tuple[str, str, CodeType]:
-        """What the frames of a code are, and their file and function, one line each."""
         if len(self._kinds) >= _MOST_CODES:
             self._kinds.clear()
         kind = _SKIPPED if code.co_name in _COMPREHENSIONS else _kind_of(code.co_filename, code.co_name)

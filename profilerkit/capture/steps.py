@@ -360,7 +360,6 @@ class StepTracker:
         self._discard()
 
     def _boundary(self, end_ns: int) -> None:
-        """An inferred step without a fetch ends, the next one starts."""
         if self.started_ns is None:
             self.started_ns = self._lapsed_ns
         self._end(end_ns, _INFERRED)
@@ -391,7 +390,6 @@ class StepTracker:
             self._commit()
 
     def _commit(self) -> None:
-        """The iterations held back are steps."""
         self._catch_up()
         for start_ns, end_ns in self._held or ():
             self._record((_STEP, 0, 0, start_ns, end_ns - start_ns, self.count))

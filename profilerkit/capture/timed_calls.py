@@ -159,7 +159,6 @@ def message_bytes(sides: tuple[Any, ...]) -> int:
 
 
 def _side_bytes(side: Any) -> int:
-    """Return the bytes of a tensor or of all in a list; -1 for anything else."""
     if isinstance(side, list):
         total = 0
         for item in side:

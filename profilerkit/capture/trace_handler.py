@@ -59,7 +59,6 @@ class TraceHandler:
             self._finish_after_stop(profiler)
 
     def _placed(self) -> tuple[Place, Path]:
-        """Return the place of this rank and the directory that all ranks share, found at a profiler's first window."""
         if self._place is None or self.directory is None:
             TraceHandler._handlers += 1
             self._place = place(os.environ, TraceHandler._handlers)
@@ -82,7 +81,6 @@ class TraceHandler:
         profiler.stop = stop_and_report
 
     def _finish(self) -> None:
-        """Make the report of what was written; the next window begins a directory of its own."""
         (here, directory), windows = self._placed(), self._windows
         self._place, self._windows = None, 0
         if not self._analyze or here.rank:

@@ -248,7 +248,6 @@ class DeepWindows:
             self._schedule.missed(plan)
 
     def _no_room(self) -> str:
-        """Why there is no room for one more trace; empty where there is."""
         most_bytes = self._settings.max_trace_bytes
         if self._used_bytes + self._largest_bytes > most_bytes:
             used = f"{format_bytes(self._used_bytes)} of max_trace_bytes={format_bytes(most_bytes)}"
@@ -274,7 +273,6 @@ class DeepWindows:
         self._writer.finish_window(plan.first_step, status)
 
     def _ask(self, plan: WindowRequest) -> None:
-        """Open that window here, or on all ranks."""
         if self._alone:
             self._schedule.plan(plan)
             self._look_at = self._schedule.look_at

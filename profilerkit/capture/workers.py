@@ -57,7 +57,6 @@ def watched_loop(directory: str, original: Callable[..., None], *args: Any, **kw
 def _watched(
     directory: Path, original: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any], guard: Guard
 ) -> "tuple[WorkerProbe, inspect.BoundArguments]":
-    """The arguments of torch's loop, with timed methods on its queues and a timed collate function."""
     bound = inspect.signature(original).bind(*args, **kwargs)
     tasks, batches = bound.arguments["index_queue"], bound.arguments["data_queue"]
     collate = bound.arguments["collate_fn"]
@@ -230,7 +229,6 @@ def batch_bytes(batch: object) -> int:
 
 
 def _between(start: Moment, end: Moment) -> tuple[int, int, int]:
-    """Wall, CPU and run-queue µs from one moment to another."""
     waited = (end[2] - start[2]) // 1000 if start[2] >= 0 else layout.UNKNOWN_US
     return (end[0] - start[0]) // 1000, (end[1] - start[1]) // 1000, waited
 

@@ -95,7 +95,6 @@ class BlockSource(msgspec.Struct):
             member_start = file.tell() - len(feed)
 
     def _next_member(self, file: IO[bytes], rest: bytes) -> bytes:
-        """Return the bytes from the next member's magic on, or nothing when no member follows."""
         while True:
             rest = rest.lstrip(b"\0")
             if len(rest) >= len(GZIP_MAGIC):
@@ -135,7 +134,6 @@ class BlockSource(msgspec.Struct):
 
 
 def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes with small pieces put together."""
     held: list[bytes] = []
     held_bytes = 0
     for piece in pieces:

@@ -97,7 +97,6 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
 
 
 def _has_others(path: Path, dumps: Files) -> bool:
-    """Whether a directory holds traces: beside these, dumps are left out, as is all that is no trace."""
     return path.is_dir() and bool(set(named_as_traces(path)) - {file for file, _ in dumps})
 
 
@@ -144,7 +143,6 @@ def _ranks_named(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]
 
 
 def _read_recordings(paths: Sequence[Path], reading: Reading) -> Recording:
-    """One run directory, or traces."""
     runs = [path for path in paths if is_run_directory(path)]
     if not runs:
         return _read_traces(paths, reading)

@@ -200,7 +200,6 @@ def read_all(jobs: Sequence[TraceJob]) -> Iterator[TraceResult]:
 
 
 def _read_told(number: int, jobs: Sequence[TraceJob]) -> TraceResult:
-    """The result of one of the jobs, which are read one after the other; it is logged which."""
     job = jobs[number]
     if job.files:
         logger.info("reading rank %d/%d · %s", number + 1, len(jobs), format_bytes(_file_bytes(job)))
@@ -268,7 +267,6 @@ def _shares(sizes: Sequence[int], count: int) -> list[list[int]]:
 
 
 def _file_bytes(job: TraceJob) -> int:
-    """How long the file of a job's first trace is; 0 where that cannot be known."""
     try:
         return job.files[0][0].stat().st_size if job.files else 0
     except OSError:

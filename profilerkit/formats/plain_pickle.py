@@ -41,8 +41,6 @@ def plain_data(data: bytes) -> object:
 
 
 class _Machine:
-    """A pickle's stack machine with the instructions of plain data."""
-
     __slots__ = ("_containers", "_data", "_left", "_marks", "_memo", "_stack", "at")
 
     def __init__(self, data: bytes) -> None:
@@ -82,7 +80,6 @@ class _Machine:
         return int.from_bytes(self.take(count), "little")
 
     def sized(self, length_bytes: int) -> bytes:
-        """The next bytes, of which the first say how many there are."""
         count = self.number(length_bytes)
         if MOST_TEXT_BYTES < count <= len(self._data):
             raise NotPlainError(f"it has a text of more than {MOST_TEXT_BYTES:,} bytes")
@@ -92,7 +89,6 @@ class _Machine:
         return self.sized(length_bytes).decode("utf-8", "replace")
 
     def push_known(self, value: object) -> None:
-        """Push what exists already."""
         self._hold(_PLACE_BYTES)
         self._stack.append(value)
 
@@ -155,7 +151,6 @@ class _Machine:
         return found
 
     def _hold(self, count: int) -> None:
-        """Count bytes that are held from now on."""
         self._left -= count
         if self._left < 0:
             raise NotPlainError(f"it unpacks to more than {HELD_PER_BYTE} times its size")

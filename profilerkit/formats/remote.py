@@ -69,7 +69,6 @@ def shown(url: str) -> str:
 
 
 def _nameless(url: str) -> str:
-    """The URL without who asks, and without what looks like a secret."""
     return masked(_USER.sub("***", url))
 
 
@@ -245,7 +244,6 @@ def _asked(url: str, question: Callable[[], Any]) -> Any:
 
 
 def _fetch(place: str | RemoteFile, room: Path) -> Path:
-    """Copy what a place names into the new directory ``room``; the path of the copy."""
     files = [place] if isinstance(place, RemoteFile) else listed(place)
     is_one = isinstance(place, RemoteFile) or (len(files) == 1 and files[0].url == shown(place))
     whole = room / (files[0].name if is_one else _stem(str(place)))
@@ -302,7 +300,6 @@ def _size(info: Any) -> int | None:
 
 
 def _stem(url: str) -> str:
-    """What a directory of copies is called: the last part before a pattern."""
     first = url.partition("::")[0] if "://" in url.partition("::")[0] else url.rpartition("::")[2]
     parts = [part for part in _bare(first).partition("://")[2].split("/") if part]
     return next((_safe(part) for part in reversed(parts) if not _GLOB.search(part)), "files")

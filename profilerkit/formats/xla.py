@@ -145,8 +145,6 @@ def _holding(columns: TraceColumns, rows: I64) -> I64:
 
 
 def _categories(columns: TraceColumns) -> I8:
-    """``(n_strings,)`` what work of each name is."""
-
     def category(text: str) -> Category:
         if text.startswith("Memset"):
             return Category.MEMSET
@@ -156,7 +154,6 @@ def _categories(columns: TraceColumns) -> I8:
 
 
 def _spelt(text: str) -> str:
-    """The name, with where a copy between host and device goes."""
     feed = _FEED.match(text)
     return f"{text} ({_DIRECTIONS[feed[1]]})" if feed else text
 
@@ -258,7 +255,6 @@ class _Rows:
         self._looked_at = self._several = 0
 
     def add(self, plane: Plane) -> None:
-        """Take what is of use in a plane."""
         is_host = plane.name.startswith(_HOST_PLANE)
         stat = plane.stat_named(_STEP_NUMBER if is_host else _COPY_DETAILS)
         if is_host and stat is None:
@@ -286,7 +282,6 @@ class _Rows:
         return thread
 
     def _add_annotations(self, plane: Plane, line: Line, thread: int, stat: int | None) -> None:
-        """Take the host's annotations of steps, named by their numbers."""
         for event in events(plane, line, stats=True):
             if not self._may_look_on():
                 return
@@ -321,7 +316,6 @@ class _Rows:
         return self._looked_at < limits.XPLANE_EVENTS
 
     def _bytes(self, plane: Plane, event: Event, stat: int | None) -> int:
-        """How much a GPU's copy moves, -1 where that is not said."""
         details = plane.stat(event.stats, stat)
         found = _COPIED_BYTES.search(details) if isinstance(details, str) else None
         return int(found[1]) if found else -1
@@ -337,7 +331,6 @@ class _Rows:
             self._values[column].append(value)
 
     def columns(self) -> TraceColumns:
-        """Everything that was taken."""
         losses = self._losses
         found = {column: np.array(self._values.pop(column), np.int64) for column in _COLUMNS}
         damage = Damage(
@@ -368,8 +361,6 @@ class _Rows:
 
 
 def _properties(plane: Plane, number: int) -> DeviceProperties:
-    """What a plane says of its device; a GPU's plane does not name the model."""
-
     def stat(wanted: str) -> int | str | None:
         return plane.stat(plane.stats, plane.stat_named(wanted))
 

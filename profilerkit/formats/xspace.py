@@ -238,7 +238,6 @@ class Plane(msgspec.Struct):
         return self.referred[value]
 
     def _texts(self, place: Place) -> dict[int, str]:
-        """The texts in the record of a name, by their tags."""
         found: dict[int, str] = {}
         try:
             for tag, start, stop in fields(self.data, *place):

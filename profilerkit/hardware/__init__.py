@@ -75,7 +75,6 @@ class DeviceSpec(msgspec.Struct, frozen=True):
 
 @cache
 def _table() -> dict[str, tuple[frozenset[_Words], DeviceSpec]]:
-    """Rows by name, each with the words of all its names."""
     rows: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("specs.toml").read_text("utf-8"))
     table = {}
     for name, row in rows.items():

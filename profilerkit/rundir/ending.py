@@ -160,7 +160,6 @@ def _last(entry: RankRecord) -> _Last:
 
 
 def _failed_by(end: RankEnd) -> str | None:
-    """What ended a rank before its time; ``None`` for the end of its program, and for an exit without a code."""
     if end.reason == "interrupted":
         return "interrupted (Ctrl-C)"
     return _without_traceback(end.exception) if end.exception else end.left_by if end.exit_code else None
@@ -291,7 +290,6 @@ _ALONE = {
 
 
 def _states(silent: Sequence[_Last]) -> Iterator[str]:
-    """What became of those that left no word, as far as that can be told."""
     if refused := [entry.rank for entry in silent if entry.refused]:
         yield f"{named_ranks(refused)} recorded nothing: {REFUSED}."
     for state, words in ((False, "killed"), (None, "killed, or still running"), (True, "")):

@@ -212,7 +212,6 @@ _LONGEST_NAME = 50
 
 
 def _new_file(path: Path, mode: int = 0o644) -> int:
-    """Open a file of ours for writing, which may be there, and is no link. Raises OSError."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 

@@ -123,7 +123,6 @@ class _FollowedRank:
         return GrowingRecords(self._path / name, layout.WORKER_MAGIC, layout.WORKER.size, _MOST_BATCHES)
 
     def _look_at_windows(self) -> list[layout.WindowStatus]:
-        """The windows that are closed, in step order; a status is never written twice."""
         for name in _names(self._path / layout.WINDOWS):
             if name not in self._windows and name.isdecimal():
                 status = ReplacedDocument(
@@ -134,7 +133,6 @@ class _FollowedRank:
         return [self._windows[name] for name in sorted(self._windows)]
 
     def _flight_of_last_window(self) -> Flight | None:
-        """The last collectives before the end of the latest window."""
         if not self._windows:
             return None
         name = max(self._windows)

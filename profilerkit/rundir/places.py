@@ -128,7 +128,6 @@ def _users() -> Iterator[str]:
 
 
 def _recorded_hosts(path: Path) -> Iterator[str]:
-    """The hosts of the ranks of a run directory, named itself or by something in it, as far as it says."""
     run = next((place for place in (path, *path.absolute().parents[:_DEPTH]) if any(place.glob(_METAS))), path)
     for place in run.glob(_METAS):
         try:

@@ -229,7 +229,6 @@ def _bytes(path: Path, notes: list[str], *, optional: bool = False, most_bytes: 
 
 
 def _document(path: Path, kind: type[_Document], notes: list[str], *, optional: bool = False) -> _Document | None:
-    """A JSON document; ``None``, with a note, when it is missing or damaged."""
     data = _bytes(path, notes, optional=optional, most_bytes=DOCUMENT_BYTES)
     if data is None:
         return None
@@ -291,7 +290,6 @@ def _workers(path: Path, notes: list[str]) -> Iterator[WorkerRecord]:
 
 
 def _window_directories(path: Path, notes: list[str]) -> list[Path]:
-    """The directories of windows, in step order."""
     if path.is_symlink():
         notes.append(f"{path.name} is a link and was left out")
         return []
@@ -301,7 +299,6 @@ def _window_directories(path: Path, notes: list[str]) -> list[Path]:
 
 
 def _windows(directories: Sequence[Path], notes: list[str]) -> Iterator[tuple[layout.WindowStatus, Path | None]]:
-    """Status and trace of every window."""
     for directory in directories:
         step = int(directory.name)
         status = _document(directory / layout.WINDOW_STATUS, layout.WindowStatus, notes) or layout.WindowStatus(

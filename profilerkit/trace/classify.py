@@ -226,7 +226,6 @@ def _number(text: str) -> int:
 
 
 def _encloses(ranges: Ranges, outer: I64, inner: I64) -> bool:
-    """Whether most of some ranges lie within others, which are sorted and apart."""
     at = np.searchsorted(ranges.start[outer], ranges.start[inner], side="right") - 1
     within = (at >= 0) & (ranges.end[inner] <= ranges.end[outer[np.maximum(at, 0)]])
     return bool(within.mean() >= _MOST)

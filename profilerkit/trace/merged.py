@@ -61,7 +61,6 @@ def copies(arrays: Sequence[Array]) -> Bools:
 
 
 def _rows(record: TraceColumns | MemoryInstants | Flows, length: int) -> dict[str, Array]:
-    """The arrays of a record that hold one value per row."""
     found = {name: getattr(record, name) for name in record.__struct_fields__}
     return {name: value for name, value in found.items() if isinstance(value, np.ndarray) and value.shape == (length,)}
 
@@ -118,7 +117,6 @@ def pooled(windows: Sequence[TraceColumns]) -> TraceColumns:
 
 
 def _common(tables: Sequence[Sequence[_Text]]) -> tuple[tuple[_Text, ...], list[I32]]:
-    """Return one table of all entries, and for each table the new id of each of its entries."""
     ids: dict[_Text, int] = {}
     places = [np.array([ids.setdefault(text, len(ids)) for text in table], np.int32) for table in tables]
     return tuple(ids), places
@@ -173,7 +171,6 @@ def _damage(found: Sequence[Damage]) -> Damage:
 
 
 def _begin_ns(window: TraceColumns) -> int:
-    """Return when the host's first event of a window begins, ns."""
     host = window.ts_ns[window.is_a(*_HOST)]
     return int(host.min() if len(host) else window.ts_ns.min())
 
@@ -220,7 +217,6 @@ def by_process(columns: TraceColumns) -> tuple[TraceColumns, ...]:
 
 
 def _pids(columns: TraceColumns) -> tuple[list[str], I64]:
-    """Return the processes in the order of their threads, and which of them each thread is of."""
     ids: dict[str, int] = {}
     place = np.array([ids.setdefault(pid, len(ids)) for pid, _ in columns.threads], np.int64)
     return list(ids), place
@@ -271,7 +267,6 @@ def _closest(columns: TraceColumns, own: I64, mine: Bools, count: int) -> int:
 
 
 def _part(columns: TraceColumns, keep: Bools, pid: str) -> TraceColumns:
-    """Return the events in ``keep``, and what their threads say of flows and memory."""
     threads: I32 = np.unique(columns.thread[keep])
     flows = only(columns.flows, np.isin(columns.flows.thread, threads))
     memory = only(columns.memory, np.isin(columns.memory.thread, threads))

@@ -128,14 +128,12 @@ def test_pressure_is_the_total_of_the_some_line():
     assert pressure_ns("some avg10=0.00 total=x\n") is None
 
 
-def test_without_proc_files_the_machine_is_asked_otherwise(tmp_path):
+def test_without_proc_files_nothing_is_said_of_the_machine(tmp_path):
     source = HostSource(tmp_path)
     source.open()
     sample = source.read().host
     source.close()
-    assert sample.memory_total_bytes > sample.memory_used_bytes > 0
-    assert sample.process_rss_bytes > 1 << 20
-    assert (sample.read_bytes, sample.cpu_pressure_ratio, sample.thread_queue_ratio) == (None, None, None)
+    assert (sample.memory_total_bytes, sample.read_bytes, sample.cpu_pressure_ratio) == (None, None, None)
 
 
 V2 = {"sys/fs/cgroup/cgroup.controllers": "cpu memory\n", "proc/self/cgroup": "0::/slice/job/task\n"}

@@ -220,9 +220,8 @@ def test_a_trace_that_grows_in_every_third_step_is_no_smaller(tmp_path):
     (root / "proc" / "self").mkdir(parents=True)
     statm = root / "proc" / "self" / "statm"
     statm.write_text("0 100 0")
-    (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
+    (root / "proc" / "meminfo").write_text(f"MemAvailable: {1000 * page // 1024} kB\n")
     room = TraceMemory(root)
-    room._free = SimpleNamespace(now_bytes=lambda: 1000 * page)
     said = []
     for pages in (100, 100, 130, 130, 130, 160, 160, 160, 190):
         statm.write_text(f"0 {pages} 0")
@@ -231,14 +230,13 @@ def test_a_trace_that_grows_in_every_third_step_is_no_smaller(tmp_path):
     room.close()
 
 
-def test_the_limit_of_a_group_leaves_what_the_process_does_not_use(tmp_path):
+def test_what_is_free_is_what_the_process_does_not_use(tmp_path):
     root, page = tmp_path / "root", os.sysconf("SC_PAGE_SIZE")
     (root / "proc" / "self").mkdir(parents=True)
     statm = root / "proc" / "self" / "statm"
     statm.write_text("0 100 0")
-    (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
+    (root / "proc" / "meminfo").write_text(f"MemAvailable: {1000 * page // 1024} kB\n")
     room = TraceMemory(root)
-    room._free = SimpleNamespace(now_bytes=lambda: 1000 * page)
     statm.write_text("0 150 0")  # ten times as much again is a half, and one step may be the program's
     assert room.lacks() == ""
     statm.write_text("0 162 0")

@@ -56,8 +56,6 @@ _REJECTED_NAMED = 5
 
 
 class _Chunk(msgspec.Struct, frozen=True):
-    """Where the events of one call come from."""
-
     events: records.Events
     text: memoryview | bytes
     separator: bytes
@@ -203,7 +201,6 @@ class ColumnBuilder:
         return self._skip(kept)
 
     def _frames_wanted(self, spans: list[records.Span]) -> Bools | None:
-        """Return ``(n,)`` which events are no unwanted Python frames, None for all."""
         if Wanted.PYTHON in self.wanted:
             return None
         pausing = self._pausing
@@ -216,7 +213,6 @@ class ColumnBuilder:
         return True
 
     def _widen(self, columns: Values, args: list[records.WideArgs]) -> None:
-        """Take what only wide args hold."""
         external = values.whole_numbers([found.external_id_2021 for found in args])
         if external.max() >= 0:
             columns["external_id"] = np.where(external >= 0, external, columns["external_id"])
@@ -240,7 +236,6 @@ class ColumnBuilder:
     def _add_collectives(
         self, names: Sequence[str | None], args: list[records.WideArgs], possible: Bools | None
     ) -> None:
-        """Take the collectives among the events that are appended next."""
         rows = range(len(names)) if possible is None else np.cumsum(possible) - 1
         for index, found in zip([index for index, name in enumerate(names) if name], args, strict=True):
             if possible is not None and not possible[index]:
@@ -251,7 +246,6 @@ class ColumnBuilder:
                 self._plain_collectives += 1
 
     def _tells_waits(self, spans: list[records.Span]) -> bool:
-        """Return whether some of the events tell which stream was made to wait for which."""
         return _SYNC in self.kinds and any(span.name == _STREAM_WAIT and span.cat == _SYNC for span in spans)
 
     def _possible(self, ts_us: values.F64, dur_us: values.F64) -> Bools | None:
@@ -353,5 +347,4 @@ class ColumnBuilder:
 
 
 def _absent(count: int) -> Values:
-    """Return the columns of what is passed, for ``count`` events that do not say."""
     return {name: np.full(count, -1 if np.dtype(dtype).kind == "i" else 0, dtype) for name, dtype in _SHAPES.items()}

@@ -50,7 +50,6 @@ class DocumentFrame:
 
     @cached_property
     def _opened(self) -> Mapping[str, object] | None:
-        """What the head says, None when it is damaged."""
         try:
             value = _JSON.decode((self._head + b"[]}").decode("utf-8-sig", "replace").strip(_BLANK))
         except (ValueError, RecursionError):
@@ -83,7 +82,6 @@ class DocumentFrame:
 
 
 def _single_fields(text: bytes) -> Mapping[str, object]:
-    """Return what single keys say in a text that is not one document."""
     decoded = text.decode("utf-8", "replace")
     fields: dict[str, object] = {}
     for found in _KEYS.finditer(decoded):

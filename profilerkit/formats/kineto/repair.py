@@ -212,7 +212,6 @@ class Repairer:
 
 
 def _repairs(text: str) -> Iterator[str]:
-    """Yield the text after ever bolder repairs."""
     yield _mended(text)
     if len(_TEXT_KEY.findall(text)) <= _TEXTS_SEARCHED:
         yield _mended(_NO_OPENING_QUOTE.sub(r'\1"\2', _NO_CLOSING_QUOTE.sub(r'\1"\2', text)))
@@ -221,7 +220,6 @@ def _repairs(text: str) -> Iterator[str]:
 
 
 def _mended(text: str) -> str:
-    """Return the text with bad escapes and known slips between its strings mended."""
     return _SLIP.sub(_mended_slip, text)
 
 

@@ -85,7 +85,6 @@ class Salvage:
         self._flush()
 
     def _take(self, found: Found, text: bytes, offset: int) -> None:
-        """Keep the events found in a text, and count what was repaired and dropped in it."""
         self._places.append((len(self._events), self._ledger.events, offset, text))
         self._events += found.events
         before, damaged = found.first_damaged
@@ -99,7 +98,6 @@ class Salvage:
         self._ledger.passed(len(found.events))
 
     def _flush(self) -> None:
-        """Hand the events to the builder, and name the impossible ones among them."""
         events, self._events = self._events, []
         places, self._places = self._places, []
         if not events:
@@ -304,7 +302,6 @@ def _end_of_value(text: str, at: int) -> tuple[int | None, int]:
 
 
 def _count(text: bytes) -> int:
-    """Return how many events a text is that was given up."""
     return max(1, text.count(b'"ph"'))
 
 

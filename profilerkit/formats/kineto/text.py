@@ -79,7 +79,6 @@ class TextBuffer:
         return self.data.startswith(text, self.start, self.end)
 
     def _make_room(self, count: int) -> None:
-        """Move the window to the front of the buffer, or of a larger one."""
         text = self.copy()
         needed = len(text) + count + 2
         if needed > len(self.data):
@@ -289,7 +288,6 @@ def first_event(text: bytes) -> int | None:
 
 
 def _end_of_object(text: bytes) -> int:
-    """Return where the first object of the text ends, 0 when it does not end."""
     depth = 0
     for token in _TOKEN.finditer(text):
         if token[0] == b"{":

@@ -217,7 +217,6 @@ def _kinds(events: Events, names: Names) -> I32:
 
 
 def _threads(events: Events, threads: ThreadIds) -> I32:
-    """Return ``(n,)`` thread ids: a stream of a device, or a thread of the process."""
     on_device = "streamId" in events.rows.columns
     keys = [events.rows[name] for name in (("deviceId", "streamId") if on_device else ("pid", "tid"))]
     prefix = "stream " if on_device else ""

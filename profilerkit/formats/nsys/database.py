@@ -140,14 +140,12 @@ class Database:
         return {name: found[name] if name in found else np.full(count, -1, np.int64) for name in every}
 
     def _text(self, raw: bytes) -> str:
-        """Return a text; together they are no longer than the file."""
         self._text_bytes -= len(raw)
         if self._text_bytes < 0:
             raise sqlite3.DataError("it shows more text than the file can hold")
         return raw.decode("utf-8", "replace")
 
     def _secure(self) -> None:
-        """Let SQLite do nothing but look at tables, and not for ever."""
         self._connection.text_factory = self._text
         for kind, limit in _LIMITS:
             self._connection.setlimit(kind, limit)

@@ -106,7 +106,6 @@ def export_meta(
 
 
 def _devices(database: Database, used: Sequence[int]) -> tuple[DeviceProperties, ...]:
-    """Return the properties of the devices that were used."""
     gpus = _gpus(database)
     alike = len({gpu.name for gpu in gpus.values()}) == 1
     default = next(iter(gpus.values())) if alike else None
@@ -115,7 +114,6 @@ def _devices(database: Database, used: Sequence[int]) -> tuple[DeviceProperties,
 
 
 def _gpus(database: Database) -> dict[int, DeviceProperties]:
-    """Return the GPUs of the machine by their numbers."""
     present = [name for name in _GPU_COLUMNS if name in database.tables.get(tables.GPU, ())]
     if "id" not in present:
         return {}
@@ -231,7 +229,6 @@ class _Process(msgspec.Struct):
 
     @property
     def all(self) -> list[assembly.Events]:
-        """All of them, in the order of the columns."""
         return [*self.device, self.calls, self.syncs, self.ranges]
 
     def __len__(self) -> int:
@@ -248,7 +245,6 @@ class _Found(msgspec.Struct):
 
     @property
     def has_operators(self) -> bool:
-        """Whether there are operators among the ranges."""
         return any(bool(self.names.is_operator(process.ranges.name).any()) for process in self.processes)
 
     @property
@@ -285,7 +281,6 @@ def _read_events(database: Database) -> _Found:
 
 
 def _process(pid: int, rows: Mapping[str, Rows], names: assembly.Names, kinds: Mapping[int, str]) -> _Process:
-    """Return the events of a process with their names; ``kinds`` are those of memory."""
     kernels, calls, ranges = rows[tables.KERNEL], rows[tables.RUNTIME], rows[tables.NVTX]
     graphs, copies, sets, syncs = (rows[t] for t in (tables.GRAPH, tables.MEMCPY, tables.MEMSET, tables.SYNC))
     return _Process(

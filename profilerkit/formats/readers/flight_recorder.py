@@ -102,7 +102,6 @@ def _dump(found: Mapping[Any, Any], origin: str) -> FlightDump:
 
 
 def _items(entry: object) -> int:
-    """How many values there are to look at in an entry."""
     if not isinstance(entry, dict):
         return 1
     lists = [value for name in _LISTS if isinstance(value := entry.get(name), list | tuple)]
@@ -128,7 +127,6 @@ def _call(entry: object) -> DumpedCall | None:
 
 
 def _groups(value: object) -> dict[str, DumpedGroup]:
-    """The process groups whose members the dump names."""
     if not isinstance(value, dict):
         return {}
     found, left = {}, MOST_ITEMS

@@ -57,8 +57,6 @@ def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> Trac
 
 
 class _Pass:
-    """One reading of a file."""
-
     def __init__(self, path: Path, wanted: Wanted, *, strict: bool) -> None:
         self._path = path
         self._source = BlockSource(path)
@@ -69,7 +67,6 @@ class _Pass:
         self._notes: list[str] = []
 
     def run(self) -> None:
-        """Read the file into the builder."""
         cause = self._text.find_events()
         if cause:
             raise UnreadableInputError(f"{self._path} holds no trace events", cause=cause, hint=_NOT_A_TRACE_HINT)
@@ -104,7 +101,6 @@ class _Pass:
         return Wanted.FLOWS if self._builder.has_skipped_flows and self._builder.has_loose_work() else Wanted.NOTHING
 
     def columns(self) -> TraceColumns:
-        """Return what was read, with what is said beside it."""
         document, notes = self._document()
         builder, ledger = self._builder, self._ledger
         found = self._salvage.document
@@ -142,7 +138,6 @@ class _Pass:
         return revise(columns, meta=revise(columns.meta, unprofiled=why)) if why else columns
 
     def _document(self) -> tuple[Document, list[str]]:
-        """Return what the file says beside its events, and what is wrong with it as a whole."""
         document, buffer = self._salvage.document, self._text.buffer
         following = buffer.take_all().strip(BLANK)[:1]
         while buffer.fill():  # the checksum of compressed data is only known at its end

@@ -71,7 +71,6 @@ class _Reading:
         self._stacks: dict[int, tuple[str, ...]] = {}
 
     def snapshot(self, data: object, origin: str) -> SnapshotLog | None:
-        """The snapshot; ``None`` where the data is none."""
         document = {"segments": data} if isinstance(data, list) else data
         if not isinstance(document, dict) or not ("segments" in document or "device_traces" in document):
             return None
@@ -98,7 +97,6 @@ class _Reading:
         return SnapshotLog(origin, devices, settings, (damaged,) if self._damaged else ())
 
     def _items(self, value: object) -> Sequence[Any]:
-        """The entries of a list; none of what is no list."""
         if not isinstance(value, list | tuple):
             return ()
         self._left -= len(value)

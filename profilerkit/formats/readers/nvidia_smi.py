@@ -92,7 +92,6 @@ def _cause(lines: Sequence[str]) -> str:
 
 
 def _is_bare(line: str) -> bool:
-    """Whether a line is one of values with units."""
     return _BARE.search(line) is not None and "," in line
 
 
@@ -141,8 +140,6 @@ class _Row(msgspec.Struct):
 
 
 class _Reading:
-    """The lines of one log, one after another."""
-
     def __init__(self) -> None:
         self.rows: list[_Row] = []
         self.is_cut = False
@@ -211,7 +208,6 @@ class _Reading:
         return row
 
     def _name(self, row: _Row, texts: dict[str, str]) -> None:
-        """When a row is of, and of which device."""
         row.stamp = f"{texts.get(smi_columns.DATE, '')} {texts.get(smi_columns.TIME, '')}".strip()
         if row.stamp != self._last_stamp[0]:
             self._last_stamp = (row.stamp, smi_columns.time_ns(row.stamp))
@@ -228,7 +224,6 @@ class _Reading:
         )
 
     def log(self, origin: str) -> SamplerLog:
-        """The rows by device, with what was left out and assumed."""
         notes: list[str] = []
         timed = [row for row in self.rows if row.t_ns is not None]
         if 2 * len(timed) > len(self.rows):
