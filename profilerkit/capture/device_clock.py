@@ -257,13 +257,7 @@ def _cuda() -> Any:
 def activities_in_use(torch: Any) -> list[Any]:
     """Return the CPU and the devices in use: to ask whether one is available could initialise it."""
     activity = torch.profiler.ProfilerActivity
-    found = [activity.CPU]
-    if cuda_in_use():
-        found.append(activity.CUDA)
-    xpu = getattr(torch, "xpu", None)
-    if xpu is not None and xpu.is_initialized() and hasattr(activity, "XPU"):
-        found.append(activity.XPU)
-    return found
+    return [activity.CPU, activity.CUDA] if cuda_in_use() else [activity.CPU]
 
 
 #: Field of a sample to its place in ``torch.cuda.memory_stats_as_nested_dict``.

@@ -14,7 +14,7 @@ from profilerkit import __version__
 from profilerkit.capture.device_clock import cuda_in_use, peaks_bytes
 from profilerkit.capture.guard import attempt
 from profilerkit.capture.patches import Patches, uncounted
-from profilerkit.capture.proc_files import quota_cores
+from profilerkit.capture.proc_files import ProcFiles, quota_cores
 from profilerkit.rundir.layout import FORMAT_VERSION, RunManifest
 from profilerkit.rundir.sampled import StartUp
 from profilerkit.secrets import ALLOWED_VARIABLES, masked_arguments
@@ -109,11 +109,8 @@ def switches() -> set[str]:
 @lru_cache(maxsize=1)
 def processor_name() -> str | None:
     """Model of the host's processor, as Linux names the first one; ``None`` where it does not say."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            named = next((line for line in lines if line.startswith("model name")), "")
-    except OSError:
-        return None
+    lines = ProcFiles(Path("/")).once("proc/cpuinfo").splitlines()
+    named = next((line for line in lines if line.startswith("model name")), "")
     return " ".join(named.partition(":")[2].split()) or None
 
 

@@ -96,7 +96,13 @@ def export_meta(
         path=str(path),
         base_time_ns=int(began[0]) if len(began) and began[0] > 0 else None,
         devices=_devices(database, np.unique(devices[devices >= 0])[:_MOST_DEVICES].tolist()),
-        versions=_versions(database),
+        versions={
+            _VERSIONS[name]: _text(value)
+            for table in tables.EXPORTS
+            for rows in database.rows(table, (), ("name", "value"))
+            for name, value in rows
+            if isinstance(name, str) and name in _VERSIONS and isinstance(value, str)
+        },
         no_operators=None if operators else NO_OPERATORS,
         recorder="nsys",
         processes=processes,
@@ -143,16 +149,6 @@ def on_machine(database: Database, pid: int, rows: Rows) -> Rows:
         return rows
     numbers = np.array([gpu[number] for number in used.tolist()], np.int64)
     return Rows(rows.table, {**rows.columns, "deviceId": numbers[place.ravel()]})
-
-
-def _versions(database: Database) -> dict[str, str]:
-    return {
-        _VERSIONS[name]: _text(value)
-        for table in tables.EXPORTS
-        for rows in database.rows(table, (), ("name", "value"))
-        for name, value in rows
-        if isinstance(name, str) and name in _VERSIONS and isinstance(value, str)
-    }
 
 
 def _text(text: str) -> str:
