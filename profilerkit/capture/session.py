@@ -267,16 +267,16 @@ class Session:
 
     def _watch_disk(self) -> None:
         """Say once that the disk refuses records, or that somebody removed them; begin a new run each time."""
-        why = self._writer.waits_for
+        why = self._writer.events.stopped
         if why is not None and not self._said_refused:
             self._said_refused = True
             announce(f"{self.run} cannot be written ({why}); records wait in memory, and writing is tried again")
-        if self._writer.removals > self._removals:
+        if self._writer.events.removals > self._removals:
             if not self._removals:
                 announce(
                     f"{self.run} was removed while it was recorded into; recording goes on in a new one of that name"
                 )
-            self._removals = self._writer.removals
+            self._removals = self._writer.events.removals
             self._write_first()
 
     def _manifest(self) -> layout.RunManifest:
@@ -408,8 +408,8 @@ class Session:
             "light": on(light, stopped),
             "deep": on(self._settings.deep, failure or self._window.reason),
             "loader": on(light, "" if self._timer.fetches else "no loader was seen on the training thread"),
-            "optimizer": on(light, hooked or tracker.missing("optimizer")),
-            "backward": on(light, hooked or tracker.missing("backward")),
+            "optimizer": on(light, hooked or ("" if tracker.optimizer_seen else "no torch.optim optimizer stepped")),
+            "backward": on(light, hooked or ("" if tracker.backwards else "no backward pass was seen")),
         }
         features["workers"] = on(light, hooked or (self._workers.reason() if self._workers is not None else ""))
         for name in ("nvml", "host", "stacks"):

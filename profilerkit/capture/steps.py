@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from profilerkit.rundir.layout import BY_STEP_CALLS, BY_WRAPPED_LOADER, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
@@ -171,12 +171,6 @@ class StepTracker:
         if self.explicit or self.wrapped:
             return BY_STEP_CALLS if self.explicit else BY_WRAPPED_LOADER
         return "optimizer step" if self.optimizer_seen or not self.backwards else "backward pass"
-
-    def missing(self, what: Literal["optimizer", "backward"]) -> str:
-        """Why nothing of that kind was recorded; empty when something was."""
-        if what == "optimizer":
-            return "" if self.optimizer_seen else "no torch.optim optimizer stepped"
-        return "" if self.backwards else "no backward pass was seen"
 
     def adopt(self, thread: int) -> bool:
         """Whether ``thread`` is the training thread; until a step is recorded, the first that trains becomes it."""

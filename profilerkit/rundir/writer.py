@@ -23,14 +23,14 @@ def lines_of(records: Sequence[msgspec.Struct]) -> bytes:
 
 
 class RankWriter:
-    """The files of one rank, open for appending."""
+    """The files of one rank, open for appending; ``events`` says what became of the records."""
 
     def __init__(self, run: Path, rank: int) -> None:
         """Create the rank's directory and files. Raises ``OSError``."""
         self.path = layout.rank_directory(run, rank)
         self.path.mkdir(parents=True, exist_ok=True)
         self._said_names = bytearray()
-        self._events = AppendFile(
+        self.events = AppendFile(
             self.path / layout.EVENTS,
             lambda: layout.HEADER.pack(layout.MAGIC, layout.FORMAT_VERSION, layout.EVENT.size),
             layout.EVENT.size,
@@ -39,32 +39,22 @@ class RankWriter:
         self._samples = AppendFile(self.path / layout.SAMPLES)
         self._clock = AppendFile(self.path / layout.CLOCK)
         self._refused: str | None = None
-        if self._events.stopped is not None:
-            raise OSError(f"cannot write {self.path / layout.EVENTS}: {self._events.stopped}")
+        if self.events.stopped is not None:
+            raise OSError(f"cannot write {self.path / layout.EVENTS}: {self.events.stopped}")
         reserve(self.path / layout.END, _END_BYTES)
 
     @property
     def dropped_records(self) -> int:
         """Event records that were given up, or wait: the disk refuses."""
-        return -(-self._events.unwritten_bytes // layout.EVENT.size)
-
-    @property
-    def waits_for(self) -> str | None:
-        """Why event records are not written now; ``None`` while they are."""
-        return self._events.stopped
-
-    @property
-    def removals(self) -> int:
-        """How often somebody removed the files while they were written: what they held is lost."""
-        return self._events.removals
+        return -(-self.events.unwritten_bytes // layout.EVENT.size)
 
     @property
     def stopped(self) -> str | None:
         """Why the records are not whole; ``None`` while all is written."""
-        if self.removals:
+        if self.events.removals:
             return f"{layout.EVENTS}: it was removed while it was written, and was made anew"
-        if self._refused is None and self._events.unwritten_bytes:
-            return f"{layout.EVENTS}: {self._events.refused}"
+        if self._refused is None and self.events.unwritten_bytes:
+            return f"{layout.EVENTS}: {self.events.refused}"
         return self._refused
 
     def stop(self, name: str, error: OSError) -> None:
@@ -74,7 +64,7 @@ class RankWriter:
     def append_events(self, records: Sequence[Record]) -> None:
         """Append event records in one write; they wait while the disk refuses."""
         self._names.look()  # the names of records go first
-        self._events.append(b"".join(starmap(layout.EVENT.pack, records)))
+        self.events.append(b"".join(starmap(layout.EVENT.pack, records)))
 
     def append_name(self, name_id: int, name: str) -> None:
         """Append one phase name; call it before the first event that uses ``name_id``."""
@@ -114,7 +104,7 @@ class RankWriter:
 
     def close(self) -> None:
         """Close the append-only files."""
-        for file in (self._events, self._names, self._samples, self._clock):
+        for file in (self.events, self._names, self._samples, self._clock):
             file.close()
 
 

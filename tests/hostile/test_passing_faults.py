@@ -44,13 +44,13 @@ def test_records_wait_while_the_disk_is_full(tmp_path, disk):
     disk.is_full = True
     for _ in range(20):
         writer.append_events([STEP] * 100)
-    assert writer.waits_for == "No space left on device"
+    assert writer.events.stopped == "No space left on device"
     assert writer.dropped_records == 2_000
     disk.is_full = False
     disk.now += 60
     writer.append_events([STEP] * 3_000)
     writer.close()
-    assert (writer.waits_for, writer.stopped, writer.dropped_records) == (None, None, 0)
+    assert (writer.events.stopped, writer.stopped, writer.dropped_records) == (None, None, 0)
     assert read_run(tmp_path).ranks[0].events == layout.EVENT.pack(*STEP) * 5_100
 
 
@@ -133,7 +133,7 @@ def test_a_file_that_was_emptied_or_removed_with_a_torn_record_begins_anew(tmp_p
     assert file.read_bytes() == layout.HEADER.pack(layout.MAGIC, layout.FORMAT_VERSION, layout.EVENT.size) + (
         layout.EVENT.pack(*STEP) * 2
     )
-    writer._events._waiting += b"12 of 32 ..."
+    writer.events._waiting += b"12 of 32 ..."
     shutil.rmtree(tmp_path / "run")
     disk.now += 1
     writer.append_events([STEP] * 4)
