@@ -43,11 +43,6 @@ def room_bytes() -> float:
     return MEMORY_SHARE * free_bytes()
 
 
-def has_room(text_bytes: int, helpers: int) -> bool:
-    """Whether traces of so many bytes can be read at once, here and in so many processes beside this one."""
-    return MEMORY_RATIO * text_bytes + PROCESS_BYTES * helpers <= room_bytes()
-
-
 def free_cores() -> int:
     """Cores that this process may use and that were free in the last minute: where all are busy, helpers only cost."""
     from profilerkit.capture.environment import usable_cores
@@ -246,7 +241,8 @@ def _helpers(sizes: Sequence[int]) -> int:
         return 0
     largest = sorted(sizes, reverse=True)
     helpers = max(0, min(wanted, free_cores() - 1))
-    while helpers and not has_room(sum(largest[: helpers + 1]), helpers):
+    room = room_bytes()
+    while helpers and MEMORY_RATIO * sum(largest[: helpers + 1]) + PROCESS_BYTES * helpers > room:
         helpers -= 1
     return helpers
 

@@ -148,12 +148,8 @@ def window_note(group: Sequence[Read], used: Sequence[Read]) -> str:
 
 def _follows(before: TraceFacts, after: TraceFacts) -> bool:
     rising = int(before.steps.index.max()) < int(after.steps.index.min())
-    return rising and _base_ns(before) + int(before.steps.end.max()) <= _begin_ns(after)
+    return rising and (before.meta.base_time_ns or 0) + int(before.steps.end.max()) <= _begin_ns(after)
 
 
 def _begin_ns(facts: TraceFacts) -> int:
-    return _base_ns(facts) + int(facts.steps.start.min())
-
-
-def _base_ns(facts: TraceFacts) -> int:
-    return facts.meta.base_time_ns or 0
+    return (facts.meta.base_time_ns or 0) + int(facts.steps.start.min())

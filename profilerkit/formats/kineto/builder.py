@@ -166,7 +166,8 @@ class ColumnBuilder:
         names = [found.collective for found in args]
         if not issubclass(kind, records.WideSpan):
             wide = chunk.wide_args(names) if any(names) else []
-            if wide is None or "Runtime" in self.kinds or self._tells_waits(spans):
+            syncs = (span.name for span in spans if span.cat == _SYNC) if _SYNC in self.kinds else ()
+            if wide is None or "Runtime" in self.kinds or _STREAM_WAIT in syncs:
                 self.detail = records.Detail.WIDE
                 self.least = records.Detail.WIDE if "Runtime" in self.kinds else self.least
                 return False
@@ -244,9 +245,6 @@ class ColumnBuilder:
                 self.collectives.append(records.collective(self.n_spans + int(rows[index]), found))
             else:
                 self._plain_collectives += 1
-
-    def _tells_waits(self, spans: list[records.Span]) -> bool:
-        return _SYNC in self.kinds and any(span.name == _STREAM_WAIT and span.cat == _SYNC for span in spans)
 
     def _possible(self, ts_us: values.F64, dur_us: values.F64) -> Bools | None:
         """Return ``(n,)`` which events have a time that can be true, None for all; the others are counted by reason."""

@@ -254,7 +254,9 @@ def event_from(value: object, wanted: Wanted) -> records.Event | None:
     if phase == "i":
         if Wanted.MEMORY not in wanted:
             return records.UNUSED[phase]()
-        return records.ExactInstant(name, pid, tid, ts, _instant_args(args))
+        given = {info.name: args.get(info.encode_name) for info in msgspec.structs.fields(InstantArgs)}
+        numbers = {name: _number(value) for name, value in given.items() if value is not None}
+        return records.ExactInstant(name, pid, tid, ts, InstantArgs(**numbers))
     if phase == "M":
         return records.Metadata(name, pid, tid, MetadataArgs(_text(args.get("name"))))
     return None
@@ -295,8 +297,3 @@ def _span_args(args: dict[str, Any]) -> WideArgs:
         else:
             found[info.name] = _number(value)
     return WideArgs(**found)
-
-
-def _instant_args(args: dict[str, Any]) -> InstantArgs:
-    found = {info.name: args.get(info.encode_name) for info in msgspec.structs.fields(InstantArgs)}
-    return InstantArgs(**{name: _number(value) for name, value in found.items() if value is not None})

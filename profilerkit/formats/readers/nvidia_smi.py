@@ -55,7 +55,8 @@ def sniff(head: bytes) -> bool:
     lines = _lines(text[: _LOOKED_AT_LINES * _LONGEST_LINE])[:_LOOKED_AT_LINES]
     if any(_header(line) for line in lines) or any(map(_PRINTED.search, lines)):
         return True
-    return bool(lines) and len(lines[0]) < _LONGEST_LINE and _is_bare(lines[0])
+    # A line of values with units, without a header.
+    return bool(lines) and len(lines[0]) < _LONGEST_LINE and "," in lines[0] and _BARE.search(lines[0]) is not None
 
 
 def read(path: Path) -> SamplerLog:
@@ -89,10 +90,6 @@ def _cause(lines: Sequence[str]) -> str:
     if lines and not any(_header(line) for line in lines):
         return "it has no header, so that nobody knows which column is which"
     return "it has no samples"
-
-
-def _is_bare(line: str) -> bool:
-    return _BARE.search(line) is not None and "," in line
 
 
 def _cells(line: str) -> list[str]:
