@@ -22,7 +22,6 @@ _LONGEST_TEXT = 2000
 #: ``os._exit`` waits this long for the last records and ``end.json``; a disk that hangs must not hold it.
 LEAVE_SECONDS = 2.0
 
-
 #: The attribute of an exception that holds its ``_Gone``.
 _GONE = "_profilerkit_gone"
 

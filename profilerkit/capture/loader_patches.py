@@ -17,7 +17,6 @@ from profilerkit.rundir.layout import EventKind
 
 _STEP, _WAIT = int(EventKind.STEP), int(EventKind.WAIT)  # an enum lookup costs 0.2 µs on Python 3.11
 
-
 #: What the slow path asks of a fetch: the arguments of ``FetchTimer.fetch`` behind the first.
 Question = Callable[[Any], tuple[Callable[[Any], Any], Any, int, int, bool, int, int]]
 

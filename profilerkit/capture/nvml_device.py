@@ -30,7 +30,6 @@ _SLOW_NS = 1_000_000
 _TRIALS = 5
 _PAUSE_NS = 60_000_000_000
 
-
 #: One of the first calls of a query, ns: processor time, time that passed, and what the lock then took.
 _Trial = tuple[int, int, int]
 

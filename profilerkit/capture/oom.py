@@ -206,7 +206,6 @@ _ROOT = Path("/")
 
 _Limit = Literal["device", "host", "control group", "address space"]
 
-
 #: The memory that ran out, by the field of ``OutOfMemory``.
 _Room = dict[str, Any]
 

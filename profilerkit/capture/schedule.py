@@ -30,7 +30,6 @@ _LONGEST_SLOW_NS = 2 * 1_000_000_000
 #: How often a window may give way to another profiler and be tried again.
 _MOST_TRIES = 5
 
-
 #: Steps that have to be alike, and how many times longer or shorter than their median they may be.
 _ALIKE = 3
 _ALIKE_RATIO = 1.5

@@ -63,7 +63,6 @@ _CALLED: dict[str, StackPlace] = {"backward": "backward", "optimizer": "optimize
 _OWN_FILES = ("capture/deep.py", "capture/windows.py")
 _FETCH_FILES = ("capture/loader.py", "capture/loader_patches.py")
 
-
 #: ``os.pread`` lets go of the interpreter, and getting it back from a thread that computes costs a look 0.1 ms.
 _read = ctypes.PyDLL(None).pread
 _read.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long)

@@ -25,7 +25,6 @@ from profilerkit.units import format_bytes
 #: 10,000 operators with their shapes are 42 MB as torch 2.13 writes them (416 bytes an operator).
 _LEAST_FREE_BYTES = 256 << 20
 
-
 #: Where nobody asked for the names of Python's functions, traced steps may be so much longer, all together, than the
 #: one before them (a choice; a busy host adds 20 ms): a step of 4 ms that held 64,000 calls took 14 ms more, and 0.4 s
 #: to export (a tokenizer, torch 2.13).

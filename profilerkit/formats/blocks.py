@@ -27,7 +27,6 @@ SNIFFED_BYTES = 256 * 1024
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_WBITS = 31
 
-
 _IGZIP_ERROR = cast(type[Exception], isal_zlib.error)
 
 

@@ -270,11 +270,9 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
 #: Why a window was opened: to see the typical step, or slow ones that recur.
 WindowKind = Literal["scheduled", "anomaly"]
 
-
 #: Why a trace of a device holds no kernel, as far as the process can see: torch was built without CUPTI, the
 #: environment has another tool loaded into the process, the driver lets administrators alone profile, or WSL.
 NoKernels = Literal["not_built", "other_tool", "permission", "wsl", "unknown"]
-
 
 #: Why nothing was traced, where somebody else profiles: sessions cannot be nested.
 RIVAL = "another profiler was active"

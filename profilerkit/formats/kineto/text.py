@@ -90,7 +90,6 @@ class TextBuffer:
 
 _SKIPPED_BYTES = 64 * 1024
 
-
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # A quote inside a string is escaped, so this is never inside one.
 _EVENTS_KEY = b'"traceEvents"'

@@ -134,7 +134,7 @@ class Database:
                 pieces[name].append(whole_numbers(values))
             for name in texts:
                 pieces[name].append(np.array([named(value) for value in cells[-1]], np.int64))
-        found = {name: np.concatenate(pieces.pop(name)) for name in present}
+        found = {name: np.concatenate(pieces.pop(name)) for name in (*present, *texts)}
         count = len(found[present[0]]) if present else 0
         every = (*columns, text) if text else columns
         return {name: found[name] if name in found else np.full(count, -1, np.int64) for name in every}
