@@ -147,8 +147,7 @@ def have_cupti_taken_down(torch: Any) -> None:
     """Have torch take CUPTI down with a session: what stays costs 10 to 20 % of the steps after it (pytorch#144455).
 
     Only with CUDA 12.6 or newer, and where the environment says nothing of it. It stays set: kineto reads it as a
-    session starts, as it ends, and once more on a thread of its own after that. A later session of the user's, too, has
-    to start CUPTI anew.
+    session starts, as it ends, and once more on a thread of its own after that.
     """
     if _TEARDOWN not in os.environ and _NO_REINIT not in os.environ and _cuda_version(torch) >= _SAFE_SINCE:
         os.environ[_TEARDOWN] = "1"
@@ -322,10 +321,7 @@ class DeepWindow:
         return True
 
     def step_started(self, number: int) -> None:
-        """Begin to trace if this is the first step after the warm-up; mark the step in the trace.
-
-        While a graph is captured nothing begins, and nothing ends: the next step will do. A doomed window stops here.
-        """
+        """Begin to trace if this is the first step after the warm-up, without a graph's capture; mark the step."""
         if self.state == "doomed":
             self.abort()
         if self.state == "warming" and not captures_graph():

@@ -238,10 +238,7 @@ def peaks_bytes() -> list[int | None]:
 
 
 def captures_graph() -> bool:
-    """Return whether the calling thread's current stream captures a graph: a profiler that starts or ends ruins it.
-
-    CUDA raises instead of answering once a kernel has failed an assertion. Nothing is captured then.
-    """
+    """Return whether the calling thread's current stream captures a graph: a profiler that starts or ends ruins it."""
     return _is_initialized() and bool(attempt(_cuda().is_current_stream_capturing))
 
 
@@ -275,11 +272,7 @@ _FIELDS = {
 
 
 class AllocatorWatch(Watch):
-    """Writes the statistics of the device on which this process has reserved most.
-
-    They come from the allocator's own counters: no call goes to the device. ``mem_get_info`` would be one, on a thread
-    that cannot know whether a graph is being captured; the device's free memory is sampled through NVML.
-    """
+    """Writes the allocator's own counters of the device on which this process has reserved most."""
 
     name = "allocator"
     needs = ("torch", "torch.cuda")

@@ -29,13 +29,7 @@ _ON_THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this process stands in its job.
-
-    Attributes:
-        local_rank: among the ranks of its host.
-        launch_id: equal for all ranks of one job, and for them only.
-        node: number of its host in the job; ``None`` when the launcher does not say.
-    """
+    """Where this process stands in its job; all ranks of one job have the same ``launch_id``, and nobody else."""
 
     rank: int
     local_rank: int
@@ -189,10 +183,7 @@ _MOST_MODELS = 32
 
 
 class DdpWatch(Watch):
-    """Remembers the wrapped models without keeping one alive.
-
-    A finalizer holds the model's logger, which its model holds as well: both go together, and the logger is asked then.
-    """
+    """Remembers the wrapped models without keeping one alive: finalizers ask the loggers that go with them."""
 
     name = "ddp"
     needs = ("torch.nn.parallel.distributed",)
@@ -245,10 +236,7 @@ class DdpWatch(Watch):
         self._finalizers.append(finalizer)
 
     def _ask(self, number: int, logger: Any) -> None:
-        """Keep the model's last word. Runs wherever the last reference goes: on any thread, inside a collection.
-
-        So it takes no lock of ours; nor torch's in a forked child, where it may have been copied while held.
-        """
+        """Keep the model's last word, on any thread, inside a collection: it takes no lock, not even in a child."""
         if os.getpid() == self._pid:
             data = logger._get_ddp_logging_data()
             self._found[number] = ddp_model(dict(data.ints_map), dict(data.strs_map))

@@ -30,9 +30,7 @@ _NEEDED = ("torch.utils.data.dataloader", "torch.optim.optimizer", "torch.autogr
 class Hooks:
     """Install all hooks of one session that time steps.
 
-    Attributes:
-        captures: threads that capture a CUDA graph, and whether an optimizer has stepped in it.
-        meters: what is spent after the engine in a backward pass, and after an optimizer step.
+    ``captures`` are threads that capture a CUDA graph, and whether an optimizer has stepped in it.
     """
 
     __slots__ = (  # see ``StepTracker``

@@ -1,7 +1,7 @@
 """Decides at which step a deep window opens: by schedule, or where slow steps are expected again.
 
-Windows by schedule open at a step number, so at the same step on all ranks. Any other one has to be asked for far
-enough ahead that every rank hears of it in time. A rank that is alone may wait, too, until its steps have settled.
+Windows by schedule open at the same step on all ranks. Any other one has to be asked for far enough ahead that every
+rank hears of it in time. A rank that is alone may wait until its steps have settled.
 """
 
 import sys

@@ -103,7 +103,6 @@ class StepTracker:
     """Find the steps of one run. ``abandoned``, ``leave_fast_path`` and ``thread_ended`` may be called on any thread.
 
     Attributes:
-        started_ns: when the open step began; ``None`` where none is open.
         backward_depth: backward passes under way: whoever starts one counts it here, and then calls ``backward_ended``.
         ends_in_backward: optimizers step inside of backward passes, whose ends mark steps.
         on_trained: called once, after the next optimizer step that is asked; without any, after a backward pass.
@@ -112,14 +111,12 @@ class StepTracker:
             ``report_at`` and of one that takes longer than ``report_above_ns``; 0 where none does.
         measured: the same where its next fetch takes the fast path with clocks around it.
         unreported: what the steps took of which the observer is told later; ``None`` where nobody observes.
-        explicit: ``step()`` ends the steps; fetches end none.
         feeder: ``id`` of the iterator that gave the open step its first batch.
         mark: marks the device's queue at the end of each step from number ``mark_at`` on, and at both ends of what lies
             between two; takes the last step's number and its start. ``fed_late`` is called after a long wait.
         optimizer_starts: called with an optimizer before it steps, from step number ``optimizer_starts_at`` on.
         marking_ns: what ``mark`` has taken so far; whoever measures what contains it takes that off.
-        fast_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because an
-            iterator on the fast path feeds the steps; else 0.
+        fast_thread: ``thread`` while its backward passes and optimizer steps need only be recorded; else 0.
     """
 
     # An attribute in a slot is found with one look at memory; a step of the user's has emptied the caches meanwhile.

@@ -30,12 +30,7 @@ _NOT_COMPILED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 
 class TimedFunction(NamedTuple):
-    """A function to time.
-
-    Attributes:
-        module: that holds it; it is patched once that is loaded, if this version of it has it.
-        size: of a method of a class made by pybind11, what makes the record's value from its arguments.
-    """
+    """A function to time, in a module that may be loaded later; ``size`` makes the value of a pybind11 method."""
 
     module: str
     path: str
@@ -235,9 +230,9 @@ class SaveWatch(CallWatch):
 class CollectiveWatch(CallWatch):
     """Record one COLLECTIVE per call from Python, of the user's code or FSDP, and one per wait for it.
 
-    What is patched are the methods of ``ProcessGroup`` below the functions of ``torch.distributed``: ``torch.compile``
-    knows those functions by identity and would break the graph at a replacement (torch 2.13), and a function that was
-    imported by name is seen too. DDP and functional collectives go from C++ to the process group, past all of this.
+    What is patched are the methods of ``ProcessGroup``: ``torch.compile`` knows the functions of ``torch.distributed``
+    by identity and would break the graph at a replacement (torch 2.13). DDP and functional collectives go past all of
+    this.
     """
 
     name = "collectives"
@@ -249,8 +244,8 @@ class CollectiveWatch(CallWatch):
 class SyncWatch(CallWatch):
     """Record one SYNC per call of what waits for the device, from when CUDA is in use.
 
-    ``torch.cuda.synchronize`` and ``torch.accelerator.synchronize`` are seen one call below, where ``torch.compile``,
-    which knows them by identity, does not look. Calls of a tensor's methods are left to the deep window.
+    ``synchronize`` functions are seen one call below, where ``torch.compile``, which knows them by identity, does not
+    look.
     """
 
     name = "syncs"
@@ -335,11 +330,10 @@ _OF_A_COMPILATION = re.compile(r"^\S{0,40}\d/\d{1,9}\S{0,40}: ")
 
 
 class CompileWatch(Watch):
-    """Records one COMPILE per compilation, through the callbacks that torch has for it.
+    """Records one COMPILE per outermost compilation, through torch's callbacks, under a lock of its own.
 
-    Torch calls them around the outermost compilation, under a lock of its own. The start of the one that was under way
-    when the watch was hung is not known: it counts from then on and is marked inferred. Where a guard's failure made
-    torch compile again, the record is named for that guard as well, as torch keeps it.
+    The start of the one under way when the watch was hung is not known: it counts from then on and is marked inferred.
+    Where a guard's failure made torch compile again, the record is named for that guard as well.
     """
 
     name = "compiles"

@@ -46,11 +46,7 @@ class DeepWindows:
         *,
         loader_seen: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``loader_seen`` says when a window opens whether a loader feeds the steps.
-
-        Where none does, the names of Python's functions are traced, as long as that takes little: only they tell a
-        ``get_batch`` from other Python.
-        """
+        """Where no loader feeds the steps as a window opens, the names of Python's functions are traced a while."""
         self._guard = Guard("profilerkit's trace window", self.abort)
         self._beats = Guard("the compression of profilerkit's traces")
         self._flights = Guard("profilerkit's look into torch's flight recorder")

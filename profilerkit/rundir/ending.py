@@ -37,9 +37,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended.
 
     Attributes:
-        word: in short: ``finished``, ``killed``, ``still running``, ``killed, or still running`` where nobody can tell,
-            ``not recorded`` where the disk took nothing, ``switched_off``, ``sys.exit(0)``, or the first failure: an
-            exception, ``interrupted (Ctrl-C)``, ``sys.exit(3)`` or ``os._exit(3)``.
+        word: in short, such as ``finished``, ``killed``, ``still running``, ``not recorded`` where the disk took none,
+            ``switched_off``, ``sys.exit(0)``, or the first failure.
         failure: who failed first, who left no word, and who recorded less than there was, in whole sentences; ``None``
             when every rank came to its end as planned.
         messages: what those two quote of the programs' own words, whole.
@@ -96,8 +95,8 @@ class _Last(msgspec.Struct, frozen=True):
 def ending_of(run: RunRecord) -> Ending | None:
     """How the run ended by what its ranks left; ``None`` when none left anything.
 
-    The earliest failure counts: when a rank dies, the others fail a moment later with errors of their own about it. Of
-    hosts whose clocks may be wrong by more than that, each one's earliest is told.
+    The earliest failure counts: the others fail a moment later with errors about it. Of hosts whose clocks may be wrong
+    by more than that, each one's earliest is told.
     """
     last = list(map(_last, run.ranks))
     failed = sorted(

@@ -223,21 +223,17 @@ class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """``meta.json``: one rank of the run.
+    """``meta.json``: one rank of the run; ``None`` is what is not known, or what an older version did not record.
 
     Attributes:
-        usable_cores: from the scheduling affinity and the cgroup quota.
-        self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
-        steps_found_by: what marks the steps: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward
-            pass``; ``None`` until a step was recorded.
-        process_start_perf_ns: when the process began; ``None`` where that is not known, or where it did other work
-            before: a notebook's kernel, a process that recorded before.
+        usable_cores: from the scheduling affinity and the cgroup quota; ``host_cores`` are all of the host.
+        self_ns_per_step: capture's own light-tier time per step.
+        steps_found_by: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward pass``.
+        process_start_perf_ns: when the process began, unless it did other work before, as a notebook's kernel.
         joined: rank and size of the process group that it joined after the recording had begun as rank 0 of 1: the
-            other ranks recorded elsewhere. ``None`` for a rank that knew its place.
-        threads: intra-op threads of torch; ``None`` while torch is not loaded, and in recordings of older versions.
-        switches: switches made for debugging that were on all along, as ``NAME`` or ``NAME=value``; ``None`` in
-            recordings of older versions.
-        host_cores: all of the host, whoever may use them; ``None`` in recordings of older versions.
+            other ranks recorded elsewhere.
+        threads: intra-op threads of torch.
+        switches: switches made for debugging that were on all along, as ``NAME`` or ``NAME=value``.
     """
 
     format_version: int
@@ -312,12 +308,9 @@ class WindowRequest(msgspec.Struct, frozen=True):
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """``end.json``: how the recording ended.
+    """``end.json``: how the recording ended: finished, exception, interrupted (by Ctrl-C), exit or switched_off.
 
-    Attributes:
-        reason: finished, exception, interrupted (by Ctrl-C), exit or switched_off.
-        switched_off_because: the internal failure that ended the recording before the training.
-        left_by: for an exit the call and its code, for example ``sys.exit(3)`` or ``os._exit(0)``.
+    ``left_by`` is of an exit the call and its code, for example ``sys.exit(3)`` or ``os._exit(0)``.
     """
 
     reason: str

@@ -101,11 +101,9 @@ _DEPTH = 4
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The names that a report shall not tell.
+    """The names that a report shall not tell: whole parts of a path for login names, as a user may be called ``train``.
 
-    Attributes:
-        users: login names. Only whole parts of a path are taken for one: a user may be called ``train``.
-        hosts: host names, with or without their domain. One that could be a word is only taken for one in an address.
+    Host names with or without their domain: one that could be a word is only taken for one in an address.
     """
 
     users: frozenset[str] = frozenset()

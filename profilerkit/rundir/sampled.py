@@ -28,10 +28,8 @@ class StartUp(msgspec.Struct, frozen=True, kw_only=True):
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What does not change of the device in a run; ``None`` means unsupported or failed.
 
-    Attributes:
-        gpm: why there are no GPM metrics; empty while there are.
-        pcie_generation: of the link when it was asked; an idle link may run slower than a busy one.
-        power_limit_mw: what the driver enforces; ``power_limit_default_mw`` is what the device boots with.
+    ``gpm`` is why there are no GPM metrics. An idle link may be slower than ``pcie_generation_max``. ``power_limit_mw``
+    is enforced, and ``power_limit_default_mw`` what the device boots with.
     """
 
     found_by: str
@@ -119,9 +117,8 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One reading of the host and of this process; ``None`` means unsupported or failed.
 
     Written as a list in the order of its fields, at whose end new ones go: most are known everywhere, and their names
-    would be two thirds of what a run with 50 ms steps writes beside its steps.
-
-    Ratios of time and rates are over the time since the sample before.
+    would be two thirds of what a run with 50 ms steps writes beside its steps. Rates are over the time since the sample
+    before.
 
     Attributes:
         steal_ratio: time in which another guest of the same machine ran instead.
@@ -130,8 +127,6 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         cpu_pressure_ratio: time in which some task of the machine waited for a processor (PSI).
         cgroup_cpu_cores: used by the group of processes whose quota is the tightest around this one.
         cgroup_memory_bytes: of the group whose limit is the tightest around this process, its file cache included.
-        cgroup_oom_kills: processes of that group killed for memory, in all its life.
-        net_rx_bytes_per_s: of the interfaces of this network namespace, the loopback left out.
         thread_faults_per_s: pages that the training thread touched for the first time since they were given to it.
         thread_system_ratio: time of the training thread in the kernel, and ``thread_cpu_ratio`` on a processor at all.
         process_file_bytes: of ``process_rss_bytes``, pages of files, which the kernel takes back when it needs them.
@@ -220,10 +215,9 @@ class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     Attributes:
         held_ns: how long the thread had kept the interpreter until it could be looked at.
         queued_ns: how long the look had waited for a processor before that.
-        lines: ``file.py(12): function`` of the user's frames in that place, outer first; a library's, or torch's, where
-            the user has none there.
+        lines: ``file.py(12): function`` of the user's frames in that place, outer first; else of a library, or torch.
         in_torch: the last of them had called torch's own Python; in the loader, they are torch's.
-        waits: it slept, and not for the interpreter; False as well where that is not known.
+        waits: it slept, and not for the interpreter, as far as that is known.
     """
 
     t_ns: TimeNs

@@ -160,15 +160,11 @@ class StepRanges(msgspec.Struct, frozen=True):
 def step_ranges(ranges: Ranges, launched: I64, passes: I64 | None = None) -> StepRanges | None:
     """Return the ranges in which work was launched that mark the steps; ``None`` where it is not clear which do.
 
-    Ranges with the number of a step come first: those of one wording and thread whose numbers rise. Of several
-    wordings the one counts that encloses the others, as with micro-batches in a step. Ranges before or behind all
-    recorded launches are steps too: the device's records may end early. Without any the outermost ranges of a thread
-    tell, where their names come in turn, or each turn holds a backward pass: the first of the turn begins a step.
-
-    Args:
-        ranges: the ranges.
-        launched: sorted starts of the calls that launched kernels.
-        passes: sorted starts of what a backward pass does; ``None`` where that is not known.
+    Ranges with the number of a step come first: those of one wording and thread whose numbers rise. Of several wordings
+    the one counts that encloses the others, as with micro-batches in a step. Ranges before or behind all recorded
+    ``launched`` starts are steps too: the device's records may end early. Without any the outermost ranges of a thread
+    tell, where their names come in turn, or each turn holds one of the ``passes``, sorted starts of what a backward
+    pass does: the first of the turn begins a step.
     """
     order = np.lexsort((-ranges.end, ranges.start))
     busy = np.searchsorted(launched, ranges.end[order]) > np.searchsorted(launched, ranges.start[order])

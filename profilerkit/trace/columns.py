@@ -41,9 +41,7 @@ class Wanted(Flag):
         PYTHON: the frames of Python stacks, 60 to 90 % of the events of a trace recorded with stacks. Without it only
             frames of garbage collection and compilation are read.
         FLOWS: flow links. They are read without being asked for when device work has no correlation to be joined by.
-        MEMORY: ``[memory]`` instants.
-        SHAPES: ``Input Dims`` and ``Input type`` of operators, ``Concrete Inputs`` of convolutions and attention, and
-            how many blocks a kernel has.
+        SHAPES: what was passed to operators, values of convolutions and attention alone, and blocks of a kernel.
     """
 
     NOTHING = 0
@@ -84,14 +82,12 @@ Recorder = Literal["torch", "nsys"]
 class TraceMeta(msgspec.Struct, frozen=True):
     """What the file says beside its events; ``None`` means it does not say.
 
-    ``devices`` are the ``deviceProperties`` records with the keys the analysis uses, ``groups`` the process groups that
-    this rank is a member of. ``no_device`` says that the file lists the machine's devices, and there are none.
-    ``no_operators`` says why the file holds no operators, where its format need not. ``framework`` is what was profiled
-    where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are, or the ranges that the reader took
-    for steps and called ``ProfilerStep#N``. ``unprofiled`` says what the events are where none
-    is of a profiler. ``process`` is the number of the process whose steps are marked, as text. ``recorder`` is the tool
-    that has to record more. ``processes`` are those that trained, where the reader knows which events are whose: each
-    with how many it has, one after the other.
+    ``devices`` are the ``deviceProperties`` records, ``groups`` the process groups that this rank is a member of.
+    ``no_device`` says that the file lists the machine's devices, and there are none, ``no_operators`` why it holds no
+    operators, ``unprofiled`` what the events are where none is of a profiler. ``framework`` is what was profiled where
+    it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are, or the ranges that the reader called
+    ``ProfilerStep#N``. ``process`` is the number of the process whose steps are marked, ``recorder`` the tool that has
+    to record more. ``processes`` are those that trained, each with how many events it has, one after the other.
     """
 
     path: str

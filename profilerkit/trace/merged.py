@@ -183,10 +183,9 @@ _ON_DEVICE = (*_WORK, Category.GPU_ANNOTATION, Category.SYNC)
 def by_process(columns: TraceColumns) -> tuple[TraceColumns, ...]:
     """Return the columns of each process of a file that trained, one for each rank; all of them where only one did.
 
-    Where the reader does not know them, processes that trained have marks of steps of their own; where none has any,
-    operators and launches. What ran on a device is of the process that it stands beside in the file where the processes
-    stand one after the other, else of the one whose launches it follows closest. Ranks are numbered by their devices
-    where each has others, else in the order of the file, unless only one process is there.
+    Processes that trained have marks of steps of their own; where none has any, operators and launches. What ran on a
+    device is of the process that it stands beside in the file where the processes stand one after the other, else of
+    the one whose launches it follows closest. Ranks are numbered by their devices, or in the order of the file.
     """
     if columns.meta.processes:
         names = [pid for pid, _ in columns.meta.processes]
