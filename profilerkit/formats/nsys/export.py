@@ -173,34 +173,30 @@ def columns_of(path: Path, *, strict: bool) -> TraceColumns:
                 cause="it is an SQLite database without the tables of an export",
                 hint=_TRACE_HINT,
             )
-        found = _read_events(database)
-        if not found.tells_work:
+        processes, names, dropped, notes = _read_events(database)
+        has_operators = any(bool(names.is_operator(process.ranges.name).any()) for process in processes)
+        work = any(len(events.rows) for process in processes for events in (*process.device, process.calls))
+        if not (work or has_operators):  # annotations alone do not show what was computed
             raise UnreadableInputError(f"{path} holds no GPU work", cause=_why_empty(database), hint=_TRACE_HINT)
-        marked = [steps for process in found.processes if (steps := _mark_steps(process, found.names)) is not None]
-        devices = np.concatenate([events.rows["deviceId"] for process in found.processes for events in process.device])
-        several = len(found.processes) > 1
+        marked = [steps for process in processes if (steps := _mark_steps(process, names)) is not None]
+        several = len(processes) > 1
         meta = export_meta(
             path,
             database,
-            devices,
-            operators=found.has_operators,
+            np.concatenate([events.rows["deviceId"] for process in processes for events in process.device]),
+            operators=has_operators,
             steps_called=marked[0].called[:_LONGEST_NAME] if marked else None,
-            processes=tuple((str(process.pid), len(process)) for process in found.processes) if several else (),
+            processes=tuple((str(process.pid), len(process)) for process in processes) if several else (),
         )
-        waits = _stream_waits(database, found.processes)
-    refused = found.names.strings.refused
-    damaged = [*database.damage, *([f"{found.dropped} events have impossible times"] if found.dropped else [])]
+        waits = _stream_waits(database, processes)
+    refused = names.strings.refused
+    damaged = [*database.damage, *([f"{dropped} events have impossible times"] if dropped else [])]
     damaged += [f"{refused} names past the limit on distinct names were put together as one"] if refused else []
     if strict and damaged:
         raise UnreadableInputError(f"{path} is damaged", cause=damaged[0], hint=_STRICT_HINT)
-    limits = [_LIMITS, _SLOWED if found.has_operators else f"{NO_OPERATORS}, so no kernel has an operator"]
-    damage = Damage(
-        dropped=found.dropped,
-        truncated=bool(database.damage),
-        notes=(*damaged, *found.notes, *limits),
-    )
-    events = [events for process in found.processes for events in process.all]
-    return assembly.assembled(meta, damage, events, found.names, waits)
+    limits = [_LIMITS, _SLOWED if has_operators else f"{NO_OPERATORS}, so no kernel has an operator"]
+    damage = Damage(dropped=dropped, truncated=bool(database.damage), notes=(*damaged, *notes, *limits))
+    return assembly.assembled(meta, damage, [events for process in processes for events in process.all], names, waits)
 
 
 def _require_plain(path: Path) -> None:
@@ -231,26 +227,8 @@ class _Process(msgspec.Struct):
         return sum(len(events.rows) for events in self.all)
 
 
-class _Found(msgspec.Struct):
-    """The processes that trained, and how many events of all had times that cannot be true."""
-
-    processes: list[_Process]
-    names: assembly.Names
-    dropped: int
-    notes: list[str]
-
-    @property
-    def has_operators(self) -> bool:
-        return any(bool(self.names.is_operator(process.ranges.name).any()) for process in self.processes)
-
-    @property
-    def tells_work(self) -> bool:
-        """Whether anything shows what was computed: annotations alone do not."""
-        work = any(len(events.rows) for process in self.processes for events in (*process.device, process.calls))
-        return work or self.has_operators
-
-
-def _read_events(database: Database) -> _Found:
+def _read_events(database: Database) -> tuple[list[_Process], assembly.Names, int, list[str]]:
+    """Return the processes that trained, the names, how many events had impossible times, and what was left out."""
     names = assembly.Names()
     read = {table: read_rows(database, table) for table in (*tables.DEVICE_TABLES, tables.RUNTIME, tables.SYNC)}
     ranges, unended = read_ranges(database, names.range)
@@ -273,7 +251,7 @@ def _read_events(database: Database) -> _Found:
         own = {table: chosen.of(pid, found) for table, found in rows.items()}
         own |= {table: on_machine(database, pid, own[table]) for table in (*tables.DEVICE_TABLES, tables.SYNC)}
         processes.append(_process(pid, own, names, kinds))
-    return _Found(processes, names, sum(dropped for _, dropped in read.values()), notes)
+    return processes, names, sum(dropped for _, dropped in read.values()), notes
 
 
 def _process(pid: int, rows: Mapping[str, Rows], names: assembly.Names, kinds: Mapping[int, str]) -> _Process:
