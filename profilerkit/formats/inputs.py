@@ -85,15 +85,15 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
         return _of_dumps(paths, dumps, strict=reading.strict)
     found = files_of(others, "log")
     _check_distinct(path if file == path else file for path in paths for file, _ in found.get(path, ()))
-    logs = read_files(found, strict=reading.strict)
+    logs, left_out = read_files(found, strict=reading.strict)
     rest = [path for path in paths if path not in found or (path.is_dir() and holds_traces(path))]
     if rest:
         recording = _read_recordings(rest, reading)
-    elif logs.read:
-        recording = Recording([rank_facts(logs.files[0].name, None, None)], None, ())
+    elif logs:
+        recording = Recording([rank_facts(logs[0].origin, None, None)], None, ())
     else:
-        raise logs.left_out[0][1]
-    return revise(recording, logs=logs.read, notes=(*recording.notes, *_left_out_notes(logs.left_out, "log")))
+        raise left_out[0][1]
+    return revise(recording, logs=tuple(logs), notes=(*recording.notes, *_left_out_notes(left_out, "log")))
 
 
 def _has_others(path: Path, dumps: Files) -> bool:
@@ -112,13 +112,13 @@ def _of_dumps(paths: Sequence[Path], found: dict[Path, Files], *, strict: bool) 
             cause=f"{other} is not a dump",
             hint="name the dumps of all ranks, or the directory that holds them",
         )
-    dumps = read_files(found, strict=strict)
-    if not dumps.read:
-        raise dumps.left_out[0][1]
-    numbers, said = _ranks_named([dump.origin for dump in dumps.read])
-    ranks, notes = dumped_ranks(dumps.read, numbers)
-    sizes = [dump.world_size for dump in dumps.read if dump.world_size is not None]
-    said = (*said, *notes, *_left_out_notes(dumps.left_out, "dump"))
+    dumps, left_out = read_files(found, strict=strict)
+    if not dumps:
+        raise left_out[0][1]
+    numbers, said = _ranks_named([dump.origin for dump in dumps])
+    ranks, notes = dumped_ranks(dumps, numbers)
+    sizes = [dump.world_size for dump in dumps if dump.world_size is not None]
+    said = (*said, *notes, *_left_out_notes(left_out, "dump"))
     return Recording(ranks, None, said, world_size=max(sizes, default=None), by_dumps=True)
 
 

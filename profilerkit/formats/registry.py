@@ -10,8 +10,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
-import msgspec
-
 from profilerkit.errors import UnreadableInputError, UsageError, unread
 from profilerkit.formats import readers
 from profilerkit.formats.blocks import SNIFFED_BYTES, BlockSource
@@ -47,14 +45,6 @@ class Reader(Protocol):
         ``wanted`` is what is read beside the complete events; more may be read, and ``TraceColumns.read`` says it. With
         ``strict`` the first damage is an ``UnreadableInputError``.
         """
-
-
-class FilesRead(msgspec.Struct, frozen=True):
-    """What was read of logs or dumps, of which files, and the files of a directory that could not be read, with why."""
-
-    read: tuple[Any, ...]
-    files: tuple[Path, ...]
-    left_out: tuple[tuple[Path, UnreadableInputError], ...]
 
 
 # What else lies where traces do.
@@ -140,21 +130,21 @@ def files_of(paths: Sequence[Path], kind: Kind) -> dict[Path, list[tuple[Path, R
     return found
 
 
-def read_files(found: dict[Path, list[tuple[Path, Reader]]], *, strict: bool) -> FilesRead:
-    """Read the logs or dumps of ``files_of``. One that was named, or with ``strict`` any, must be readable."""
+def read_files(
+    found: dict[Path, list[tuple[Path, Reader]]], *, strict: bool
+) -> tuple[list[Any], list[tuple[Path, UnreadableInputError]]]:
+    """Return the logs or dumps of ``files_of``, and those of a directory that cannot be read, unless ``strict``."""
     read: list[Any] = []
-    files: list[Path] = []
     left_out: list[tuple[Path, UnreadableInputError]] = []
     for path, known in found.items():
         for file, reader in known:
             try:
                 read.append(_read(file, reader))
-                files.append(file)
             except UnreadableInputError as error:
                 if strict or file == path:
                     raise
                 left_out.append((file, error))
-    return FilesRead(tuple(read), tuple(files), tuple(left_out))
+    return read, left_out
 
 
 def _read(file: Path, reader: Any) -> Any:

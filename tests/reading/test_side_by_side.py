@@ -315,6 +315,5 @@ def test_sizes_are_those_of_the_text_whatever_the_name(tmp_path):
     plain, packed = trace.write(tmp_path / "a.json"), trace.write(tmp_path / "b.json.gz")
     os.mkfifo(tmp_path / "pipe")
     packed = packed.rename(tmp_path / "b.json")
-    sizes = [side_by_side._size_bytes(job_of(path)) for path in (plain, packed, tmp_path / "pipe", tmp_path / "none")]
+    sizes = [jobs.text_bytes(path) for path in (plain, packed, tmp_path / "pipe", tmp_path / "none")]
     assert sizes == [plain.stat().st_size, side_by_side.GZIP_RATIO * packed.stat().st_size, 0, 0]
-    assert side_by_side._size_bytes(TraceJob(())) == 0
