@@ -141,7 +141,8 @@ class _Pass:
         document, buffer = self._salvage.document, self._text.buffer
         following = buffer.take_all().strip(BLANK)[:1]
         while buffer.fill():  # the checksum of compressed data is only known at its end
-            following = following or buffer.take_all().strip(BLANK)[:1]
+            rest = buffer.take_all()
+            following = following or rest.strip(BLANK)[:1]
         notes = [*self._source.notes, *self._notes]
         if self._ledger.untried:
             notes.append(f"repairs failed too often, so {self._ledger.untried} damaged events were dropped untried")
