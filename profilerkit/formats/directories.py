@@ -162,7 +162,10 @@ def refuse_other_tools(path: Path) -> None:
         if tool is not None and file.is_file():
             found.setdefault(tool, []).append(file.name)
     if found:
-        shown = {tool: f"{', '.join(names[:_NAMED_FILES])}{' …' * (len(names) > 3)}" for tool, names in found.items()}
+        shown = {
+            tool: f"{', '.join(names[:_NAMED_FILES])}{' …' * (len(names) > _NAMED_FILES)}"
+            for tool, names in found.items()
+        }
         raise UnreadableInputError(
             f"{f'the recordings in {path} are' if path.is_dir() else f'{path} is'} of an unsupported kind",
             cause="; ".join(f"{names} of {tool}" for tool, names in shown.items()),
