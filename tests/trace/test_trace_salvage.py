@@ -67,11 +67,11 @@ def test_damaged_last_event_costs_itself_alone(tmp_path):
     assert columns.meta.rank == 3
 
 
-def test_zeros_after_the_end_do_no_harm(tmp_path):
+def test_zeros_after_the_end_are_told(tmp_path):
     columns = read(tmp_path, document(EVENTS) + "\0" * 300_000)
     assert columns.ts_ns.tolist() == STAMPS
     assert counts(columns) == (0, 0, False)
-    assert columns.damage.notes == ()
+    assert columns.damage.notes == ("zero bytes follow the text and were ignored",)
 
 
 def test_second_list_of_events_is_read_too_and_what_is_between_them_is_counted(tmp_path):

@@ -32,12 +32,14 @@ class Document(msgspec.Struct, frozen=True):
     Attributes:
         is_whole: False when it could only be read in parts.
         following: what follows it in the text, without white space and zero bytes around it.
+        padded: whether zero bytes follow it.
         lists_again: whether there is a second list of events in it.
     """
 
     fields: Mapping[str, object]
     is_whole: bool = True
     following: str = ""
+    padded: bool = False
     lists_again: bool = False
 
 
@@ -72,6 +74,7 @@ class DocumentFrame:
             {**(_single_fields(self._head) if known is None else known), **closing},
             is_whole=known is not None,
             following=text[end:].strip(_BLANK),
+            padded="\0" in text[end:],
             lists_again=bool(closing.get("traceEvents")),
         )
 

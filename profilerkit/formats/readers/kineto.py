@@ -139,10 +139,11 @@ class _Pass:
 
     def _document(self) -> tuple[Document, list[str]]:
         document, buffer = self._salvage.document, self._text.buffer
-        following = buffer.take_all().strip(BLANK)[:1]
+        rest = buffer.take_all()
+        following, padded = rest.strip(BLANK)[:1], b"\0" in rest
         while buffer.fill():  # the checksum of compressed data is only known at its end
             rest = buffer.take_all()
-            following = following or rest.strip(BLANK)[:1]
+            following, padded = following or rest.strip(BLANK)[:1], padded or b"\0" in rest
         notes = [*self._source.notes, *self._notes]
         if self._ledger.untried:
             notes.append(f"repairs failed too often, so {self._ledger.untried} damaged events were dropped untried")
@@ -158,6 +159,8 @@ class _Pass:
             notes.append(ANOTHER_FOLLOWS)
         elif following:
             notes.append("text that is no part of the trace follows it and was ignored")
+        elif document.padded or padded:
+            notes.append("zero bytes follow the text and were ignored")
         return document, notes
 
     def _why_empty(self, *, truncated: bool) -> str:
