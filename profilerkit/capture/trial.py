@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 
 from profilerkit.capture.changes import make
 from profilerkit.capture.changes.making import Changes
+from profilerkit.capture.changes.process import seed_all
 from profilerkit.capture.distributed import place as place_of
 from profilerkit.capture.ending import at_exit
 from profilerkit.capture.guard import attempt, tried
@@ -78,11 +79,7 @@ class Trial:
 
     def install(self) -> None:
         """Seed, hang in what ends the program, and make the changes."""
-        seed = self.order.seed + self._rank
-        random.seed(seed)
-        sys.modules["torch"].manual_seed(seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % 2**32)
+        seed_all(self.order.seed + self._rank)
         self.changes.patches.apply(self._hang_in)
         make(self.changes, self.order.changes)
 
@@ -171,9 +168,7 @@ class Trial:
         session = self._session
         if session is not None and not session.is_training_thread:
             return
-        if not self._has_started:
-            self._has_started = True
-            self.changes.started()
+        self._has_started = True
         if (self.steps or self._optimizer_steps) and self._began_s == math.inf:
             self._began_s = time.monotonic()
         self.changes.stepped(self.steps)
@@ -253,13 +248,20 @@ def begin(order: dict[str, Any]) -> None:
 
 @contextmanager
 def changed(order: Order) -> Iterator[Trial]:
-    """Make changes while a block runs, end the block as the order says, and undo them."""
+    """Make changes while a block runs, end the block as the order says, and undo them; random states, too."""
     trial = Trial(order, _EndedError)
-    try:
-        trial.install()
-        yield trial
-    except _EndedError:
-        pass
-    finally:
-        trial.changes.patches.remove()
-        attempt(trial.document)  # reads the losses; what was refused for want of use is known now
+    torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    states = random.getstate(), numpy.random.get_state() if numpy else None
+    with torch.random.fork_rng(devices):
+        try:
+            trial.install()
+            yield trial
+        except _EndedError:
+            pass
+        finally:
+            trial.changes.patches.remove()
+            attempt(trial.document)  # reads the losses; what was refused for want of use is known now
+            random.setstate(states[0])
+            if numpy:
+                numpy.random.set_state(states[1])

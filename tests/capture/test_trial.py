@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -86,8 +87,8 @@ def test_settings_of_a_loader_are_those_it_loads_with():
     assert (used.loader.num_workers, used.loader.persistent_workers, used.loader.prefetch_factor) == (1, True, 3)
     document = trial.document()
     assert document["refused"] == {"pin_memory": "there is no device to copy to"}
-    file, line, function = document["applied"]["num_workers"][0]
-    assert (file, function) == (__file__, "train")
+    file, line, function, package = document["applied"]["num_workers"][0]
+    assert (file, function, package) == (__file__, "train", "")
     assert "Loader(" in Path(file).read_text().splitlines()[line - 1]
     assert trial.losses == tried()[0].losses
 
@@ -145,7 +146,7 @@ def test_an_optimizer_steps_as_proposed(name):
     trial, used = tried((name, True), optimizer=torch.optim.AdamW)
     assert used.optimizer.param_groups[0][name] is True
     assert used.optimizer.defaults[name] is True
-    ((file, line, _function),) = trial.document()["applied"][name]
+    ((file, line, *_),) = trial.document()["applied"][name]
     assert "optimizer(" in Path(file).read_text().splitlines()[line - 1]
 
 
@@ -202,11 +203,11 @@ def test_settings_of_the_process_hold_against_the_program_and_are_undone():
 
 
 def test_a_value_that_the_program_has_already_is_no_change():
-    trial, _ = tried(("matmul_precision", "highest"), ("num_workers", 0), ("fused", None))
+    trial, _ = tried(("matmul_precision", "highest"), ("num_workers", 0), ("fused", False), fused=False)
     assert trial.document()["refused"] == {
         "matmul_precision": "matmul_precision is highest already",
         "num_workers": "num_workers is 0 already",
-        "fused": "fused is None already",
+        "fused": "fused is False already",
     }
 
 
@@ -395,10 +396,71 @@ def test_a_model_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
 
 def test_shapes_are_dynamic_in_what_the_program_compiles(monkeypatch):
     asked = []
-    monkeypatch.setattr(torch, "compile", lambda model, **how: asked.append(how) or model)
+    monkeypatch.setattr(torch, "compile", lambda model, *, dynamic=None, **how: asked.append((dynamic, how)) or model)
     with changed(Order(changes=[("compile_dynamic", True)], steps=9)):
         torch.compile(torch.nn.Linear(1, 1), mode="default")
-    assert asked == [{"mode": "default", "dynamic": True}]
+    assert asked == [(True, {"mode": "default"})]
+
+
+def test_a_framework_that_is_imported_later_is_given_its_intervals(tmp_path, monkeypatch):
+    package = tmp_path / "pytorch_lightning" / "trainer"
+    package.mkdir(parents=True)
+    for directory in (package, package.parent):
+        (directory / "__init__.py").touch()
+    (package / "trainer.py").write_text(
+        "class Trainer:\n    def __init__(self, *, max_steps=-1, log_every_n_steps=None):\n"
+        "        self.got = max_steps, log_every_n_steps\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("lightning", "pytorch_lightning")]:
+        monkeypatch.delitem(sys.modules, name)
+    finders = list(sys.meta_path)
+    with changed(Order(changes=[("log_every_n_steps", 50), ("eval_steps", 7)], steps=9)) as trial:
+        from pytorch_lightning.trainer.trainer import Trainer
+
+        assert Trainer(max_steps=3).got == (3, 50)
+    assert Trainer(max_steps=3).got == (3, None)
+    assert sys.meta_path == finders
+    assert trial.document()["applied"].keys() == {"log_every_n_steps"}
+    assert trial.document()["refused"] == {"eval_steps": "no TrainingArguments of transformers were made"}
+
+
+def test_other_random_numbers_are_drawn_from_the_second_step_on_and_by_workers():
+    class Drawing(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return torch.rand(1)
+
+    def drawn(*changes, workers):
+        seen = []
+        with changed(Order(changes=changes, steps=4)) as trial:
+            model = torch.nn.Linear(1, 1)
+            stepper = torch.optim.SGD(model.parameters(), lr=0.01)
+            for batch in Loader(Drawing(), batch_size=4, num_workers=workers):
+                model(batch).sum().backward()
+                stepper.step()
+                seen.append(batch.sum().item())
+        assert trial.document()["applied"].keys() == {name for name, _ in changes}
+        return seen
+
+    for workers, same in ((0, 1), (1, 0)):
+        plain, other = drawn(workers=workers), drawn(("seed", 1), workers=workers)
+        assert plain == drawn(workers=workers)
+        assert [a == b for a, b in zip(plain, other, strict=True)] == [True] * same + [False] * (len(plain) - same)
+
+
+def test_random_states_of_the_caller_are_put_back():
+    numpy = pytest.importorskip("numpy")
+    draws = (lambda: torch.rand(1).item(), random.random, numpy.random.rand)
+    for draw in draws:
+        torch.manual_seed(11), random.seed(11), numpy.random.seed(11)
+        expected = [draw(), draw()]
+        torch.manual_seed(11), random.seed(11), numpy.random.seed(11)
+        first = draw()
+        tried()
+        assert [first, draw()] == expected
 
 
 def test_settings_of_other_packages_are_found_by_name(monkeypatch):
@@ -438,9 +500,9 @@ def test_every_setting_that_a_rule_proposes_can_be_made():
 def test_a_value_that_means_nothing_is_refused():
     trial, _ = tried(("anomaly", True), ("autocast", "bf8"), ("matmul_precision", "low"))
     refused = trial.document()["refused"]
-    assert refused["anomaly"] == "anomaly can be False only"
+    assert refused["anomaly"] == "anomaly is False"
     assert refused["autocast"] == "autocast is bf16 or fp16"
-    assert "low" in refused["matmul_precision"]
+    assert refused["matmul_precision"] == "matmul_precision is highest or high or medium"
 
 
 def test_every_setting_names_its_place_in_the_source_or_nothing():
@@ -567,7 +629,7 @@ def test_a_program_below_run_is_changed_and_ends_as_any_program_does(tmp_path):
     said, (document,) = ordered(tmp_path, PROGRAM, [["num_workers", 1], ["fused", True], ["static_graph", True]])
     assert said == "1 True\nthe program ended\n"
     script = str(tmp_path / "train.py")
-    assert document["applied"] == {"fused": [[script, 11, "main"]], "num_workers": [[script, 12, "main"]]}
+    assert document["applied"] == {"fused": [[script, 11, "main", ""]], "num_workers": [[script, 12, "main", ""]]}
     assert document["refused"] == {"static_graph": "no DistributedDataParallel was made"}
     assert (document["ended"], document["steps"], len(document["losses"])) == ("steps", 20, 20)
 

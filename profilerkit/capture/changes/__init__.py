@@ -9,7 +9,7 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
-from profilerkit.capture.changes import ddp, loaders, models, process
+from profilerkit.capture.changes import ddp, frameworks, loaders, models, process
 from profilerkit.capture.changes.making import SETTLED, Changes
 
 #: Each entry point is a function of ``Changes`` and the proposed value that applies the setting of its name.
@@ -26,7 +26,7 @@ class Setting:
         apply: takes all settings of its kind that are wanted, by name.
         lacks: why it is not applied, where the program makes nothing that it is about.
         call: name of the call whose keyword it is; ``optimizer`` for that of any optimizer class. May be empty.
-        only: the one value that can be proposed; ``None`` where there are several.
+        takes: the values that can be proposed, or the least whole number; ``None`` where that is not known.
         statement: line to paste after the imports, with the place of the value in braces. May be empty.
     """
 
@@ -34,57 +34,71 @@ class Setting:
     numbers: Effect
     lacks: str
     call: str = ""
+    takes: tuple[bool | str, ...] | int | None = None
     statement: str = ""
-    only: bool | str | None = None
+
+    def instead_of(self, value: object) -> str:
+        """Return what it takes where it does not take this value; empty where it does.
+
+        >>> SETTINGS["num_workers"].instead_of(-1), SETTINGS["fused"].instead_of(1), SETTINGS["fused"].instead_of(True)
+        ('a whole number from 0 on', 'True or False', '')
+        """
+        if isinstance(self.takes, int):
+            return "" if type(value) is int and value >= self.takes else f"a whole number from {self.takes} on"
+        is_one = any(value == one and type(value) is type(one) for one in self.takes or (value,))
+        return "" if is_one else " or ".join(map(str, self.takes or ()))
 
 
 _NO_LOADER, _NO_OPTIMIZER = "no DataLoader was made", "no optimizer was made"
 _NO_MODEL, _NO_DDP = "no module with parameters was called", "no DistributedDataParallel was made"
-_precision = process.process_wide(
-    "matmul_precision",
-    lambda torch: torch.get_float32_matmul_precision(),
-    lambda torch, value: torch.set_float32_matmul_precision(value),
-)
-_benchmark = process.process_wide(
-    "cudnn_benchmark",
-    lambda torch: torch.backends.cudnn.benchmark,
-    lambda torch, value: setattr(torch.backends.cudnn, "benchmark", value),
-)
-_threads = process.process_wide(
-    "threads", lambda torch: torch.get_num_threads(), lambda torch, value: torch.set_num_threads(value)
-)
-_IN_DDP = "DistributedDataParallel"
+_NO_START = "training did not begin"
+_IN_DDP, _FLAG, _HALF = "DistributedDataParallel", (True, False), ("bf16", "fp16")
+_PRECISIONS = ("highest", "high", "medium")
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", True)
+_trainer, _NO_TRAINER = frameworks.arguments_of("TrainingArguments"), "no TrainingArguments of transformers were made"
+_lightning, _NO_LIGHTNING = frameworks.arguments_of("Trainer"), "no Trainer of Lightning was made"
 
 SETTINGS: dict[str, Setting] = {
-    "num_workers": Setting(loaders.loaders, "redrawn", _NO_LOADER, "DataLoader"),
-    "persistent_workers": Setting(loaders.loaders, "redrawn", _NO_LOADER, "DataLoader"),
-    "prefetch_factor": Setting(loaders.loaders, "same", _NO_LOADER, "DataLoader"),
-    "pin_memory": Setting(loaders.loaders, "same", _NO_LOADER, "DataLoader"),
-    "non_blocking": Setting(loaders.non_blocking, "same", "no tensor was copied to a device"),
-    "ceiling": Setting(loaders.ceiling, "differs", "no DataLoader of known length was iterated", only="input"),
-    "fused": Setting(process.optimizers, "rounding", _NO_OPTIMIZER, "optimizer"),
-    "foreach": Setting(process.optimizers, "rounding", _NO_OPTIMIZER, "optimizer"),
-    "set_to_none": Setting(process.set_to_none, "same", "no call of zero_grad fills gradients", "zero_grad"),
+    "num_workers": Setting(loaders.loaders, "redrawn", _NO_LOADER, "DataLoader", 0),
+    "persistent_workers": Setting(loaders.loaders, "redrawn", _NO_LOADER, "DataLoader", _FLAG),
+    "prefetch_factor": Setting(loaders.loaders, "same", _NO_LOADER, "DataLoader", 1),
+    "pin_memory": Setting(loaders.loaders, "same", _NO_LOADER, "DataLoader", _FLAG),
+    "non_blocking": Setting(loaders.non_blocking, "same", "no tensor was copied to a device", "", _FLAG),
+    "ceiling": Setting(loaders.ceiling, "differs", "no DataLoader of known length was iterated", "", ("input",)),
+    "fused": Setting(process.optimizers, "rounding", _NO_OPTIMIZER, "optimizer", _FLAG),
+    "foreach": Setting(process.optimizers, "rounding", _NO_OPTIMIZER, "optimizer", _FLAG),
+    "set_to_none": Setting(process.set_to_none, "same", "no call of zero_grad fills gradients", "zero_grad", _FLAG),
     "matmul_precision": Setting(
-        _precision, "rounding", "training did not begin", statement="torch.set_float32_matmul_precision({!r})"
+        process.wide,
+        "rounding",
+        _NO_START,
+        "",
+        ("highest", "high", "medium"),
+        "torch.set_float32_matmul_precision({!r})",
     ),
-    "cudnn_benchmark": Setting(
-        _benchmark, "rounding", "training did not begin", statement="torch.backends.cudnn.benchmark = {!r}"
-    ),
-    "threads": Setting(_threads, "rounding", "training did not begin", statement="torch.set_num_threads({!r})"),
-    "autocast": Setting(models.models, "differs", _NO_MODEL),
-    "channels_last": Setting(models.models, "rounding", _NO_MODEL, only=True),
-    "compile": Setting(models.models, "redrawn", _NO_MODEL),
-    "compile_dynamic": Setting(models.compile_dynamic, "rounding", "torch.compile was not called"),
-    "gc_freeze": Setting(process.gc_freeze, "same", f"fewer than {SETTLED} steps were made", only=True),
-    "anomaly": Setting(process.anomaly, "same", "anomaly detection was not on", only=False),
-    "checkpointing": Setting(models.no_recompute, "same", "torch.utils.checkpoint was not called", only=False),
-    "bucket_cap_mb": Setting(ddp.ddp_models, "rounding", _NO_DDP, _IN_DDP),
-    "gradient_as_bucket_view": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP),
-    "static_graph": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP),
-    "find_unused_parameters": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP),
-    "no_sync": Setting(ddp.ddp_models, "rounding", _NO_DDP, only=True),
-    "comm_hook": Setting(ddp.ddp_models, "differs", _NO_DDP),
+    "cudnn_benchmark": Setting(process.wide, "rounding", _NO_START, "", _FLAG, "torch.backends.cudnn.benchmark = {!r}"),
+    "threads": Setting(process.wide, "rounding", _NO_START, "", 1, "torch.set_num_threads({!r})"),
+    "autocast": Setting(models.models, "differs", _NO_MODEL, "", _HALF),
+    "channels_last": Setting(models.models, "rounding", _NO_MODEL, "", (True,)),
+    "compile": Setting(models.models, "redrawn", _NO_MODEL, "", _MODES),
+    "compile_dynamic": Setting(models.compile_dynamic, "rounding", "torch.compile was not called", "", _FLAG),
+    "gc_freeze": Setting(process.gc_freeze, "same", f"fewer than {SETTLED} steps were made", "", (True,)),
+    "anomaly": Setting(process.anomaly, "same", "anomaly detection was not on", "", (False,)),
+    "checkpointing": Setting(models.no_recompute, "same", "torch.utils.checkpoint was not called", "", (False,)),
+    "bucket_cap_mb": Setting(ddp.ddp_models, "rounding", _NO_DDP, _IN_DDP, 1),
+    "gradient_as_bucket_view": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP, _FLAG),
+    "static_graph": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP, _FLAG),
+    "find_unused_parameters": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP, _FLAG),
+    "no_sync": Setting(ddp.ddp_models, "rounding", _NO_DDP, "", (True,)),
+    "comm_hook": Setting(ddp.ddp_models, "differs", _NO_DDP, "", _HALF),
+    # An evaluation may draw random numbers, by the loader that it iterates.
+    "eval_steps": Setting(_trainer, "redrawn", _NO_TRAINER, "TrainingArguments", 1),
+    "save_steps": Setting(_trainer, "same", _NO_TRAINER, "TrainingArguments", 1),
+    "logging_steps": Setting(_trainer, "same", _NO_TRAINER, "TrainingArguments", 1),
+    "val_check_interval": Setting(_lightning, "redrawn", _NO_LIGHTNING, "Trainer"),
+    "check_val_every_n_epoch": Setting(_lightning, "redrawn", _NO_LIGHTNING, "Trainer", 1),
+    "log_every_n_steps": Setting(_lightning, "same", _NO_LIGHTNING, "Trainer", 1),
+    "seed": Setting(process.seed, "redrawn", "fewer than 2 steps were made", "", 1),
 }
 
 
@@ -109,8 +123,8 @@ def make(changes: Changes, wanted: Iterable[tuple[str, Any]]) -> None:
         setting = settings.get(name)
         if setting is None:
             changes.refuse(name, "no setting of this name can be applied")
-        elif setting.only not in (None, value):
-            changes.refuse(name, f"{name} can be {setting.only} only")
+        elif allowed := setting.instead_of(value):
+            changes.refuse(name, f"{name} is {allowed}")
         else:
             groups.setdefault(setting.apply, {})[name] = (value, setting.lacks)
     for work, values in groups.items():

@@ -1,6 +1,5 @@
 """Change how models on several ranks exchange their gradients."""
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ from profilerkit.capture.timed_calls import not_compiled
 def ddp_models(changes: Changes, wanted: dict[str, Any]) -> None:
     """Change the arguments of ``DistributedDataParallel``, and how its gradients are reduced."""
     ddp = sys.modules["torch"].nn.parallel.DistributedDataParallel
-    no_sync = _NoSync(changes) if wanted.get("no_sync") else None
+    no_sync = _NoSync(changes) if "no_sync" in wanted else None
 
     def made(model: Any) -> None:
         if no_sync is not None:
@@ -25,11 +24,7 @@ def ddp_models(changes: Changes, wanted: dict[str, Any]) -> None:
                 changes.attempt("comm_hook", _compress, changes, model, wanted["comm_hook"])
 
     keywords = {name: value for name, value in wanted.items() if name not in ("no_sync", "comm_hook")}
-    changes.in_calls(ddp, keywords, functools.partial(_ddp_arguments, changes), made)
-
-
-def _ddp_arguments(changes: Changes, given: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    return {n: v for n, v in wanted.items() if changes.differs(n, given.get(n, n == "bucket_cap_mb" and 25), v)}
+    changes.in_calls(ddp, keywords, after=made)
 
 
 def _compress(changes: Changes, model: Any, how: str) -> str | None:

@@ -24,11 +24,9 @@ def loaders(changes: Changes, wanted: dict[str, Any]) -> None:
     changes.in_calls(loader, wanted, functools.partial(_loader_arguments, changes))
 
 
-def _loader_arguments(changes: Changes, given: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """What to change in one call of ``DataLoader``."""
-    torch, now = sys.modules["torch"], given.get("num_workers", 0)
-    defaults = {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
-    values = {n: v for n, v in wanted.items() if changes.differs(n, given.get(n, defaults.get(n)), v)}
+def _loader_arguments(changes: Changes, given: dict[str, Any], values: dict[str, Any]) -> None:
+    """Change one call of ``DataLoader`` as far as it can be."""
+    torch, now = sys.modules["torch"], given["num_workers"]
     if values.get("num_workers") and not now and (why := _needs_main_process(given.get("dataset"))):
         changes.refuse("num_workers", why)
         del values["num_workers"]
@@ -42,7 +40,6 @@ def _loader_arguments(changes: Changes, given: dict[str, Any], wanted: dict[str,
         del values["pin_memory"]
     if now and not workers:
         values |= {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None}
-    return values
 
 
 def _needs_main_process(dataset: Any) -> str:
@@ -58,41 +55,6 @@ def _needs_main_process(dataset: Any) -> str:
         into = (one for one in level if not issubclass(type(one), (*_NOT_INTO, torch.Tensor)))
         level = [held for one in into for held in gc.get_referents(one)[:100]][:1000]
     return ""
-
-
-class _AsFirst:
-    """Gives the first batch of each loader again and again."""
-
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
-        self._batches: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by the sampler of the loader
-
-    def __call__(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def next_data(iterator: Any) -> Any:
-            sampler = iterator._index_sampler
-            count, _ = tried(len, sampler)
-            if not self._changes.patches.armed or count is None:
-                return original(iterator)
-            if sampler not in self._batches:
-                self._batches[sampler] = original(iterator)
-                self._changes.found("ceiling")
-            elif iterator._num_yielded >= count:
-                raise StopIteration
-            return _again(self._batches[sampler])
-
-        return uncounted(next_data)
-
-    def iterator(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """A replacement for ``DataLoader._get_iterator``: where the batch is known no workers are started."""
-
-        def get_iterator(loader: Any) -> Any:
-            if not self._changes.patches.armed or loader._index_sampler not in self._batches:
-                return original(loader)
-            without_workers = copy.copy(loader)
-            vars(without_workers).update(num_workers=0, timeout=0)
-            return sys.modules["torch.utils.data.dataloader"]._SingleProcessDataLoaderIter(without_workers)
-
-        return uncounted(get_iterator)
 
 
 def _again(batch: Any) -> Any:
@@ -113,10 +75,37 @@ def _again(batch: Any) -> Any:
 
 def ceiling(changes: Changes, _wanted: dict[str, Any]) -> None:
     """Give the first batch of each loader again and again, as often as it has batches."""
-    data, first = sys.modules["torch.utils.data.dataloader"], _AsFirst(changes)
+    data = sys.modules["torch.utils.data.dataloader"]
+    batches: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by the sampler of the loader
+
+    def as_first(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def next_data(iterator: Any) -> Any:
+            sampler = iterator._index_sampler
+            count, _ = tried(len, sampler)
+            if not changes.patches.armed or count is None:
+                return original(iterator)
+            if sampler not in batches:
+                batches[sampler] = original(iterator)
+                changes.found("ceiling")
+            elif iterator._num_yielded >= count:
+                raise StopIteration
+            return _again(batches[sampler])
+
+        return uncounted(next_data)
+
+    def without_workers(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def get_iterator(loader: Any) -> Any:
+            if not changes.patches.armed or loader._index_sampler not in batches:
+                return original(loader)
+            alone = copy.copy(loader)
+            vars(alone).update(num_workers=0, timeout=0)
+            return data._SingleProcessDataLoaderIter(alone)
+
+        return uncounted(get_iterator)
+
     for kind in (data._SingleProcessDataLoaderIter, data._MultiProcessingDataLoaderIter):
-        changes.patches.patch(kind, "_next_data", first)
-    changes.patches.patch(data.DataLoader, "_get_iterator", first.iterator)
+        changes.patches.patch(kind, "_next_data", as_first)
+    changes.patches.patch(data.DataLoader, "_get_iterator", without_workers)
 
 
 def non_blocking(changes: Changes, wanted: dict[str, Any]) -> None:

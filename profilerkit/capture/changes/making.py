@@ -11,8 +11,10 @@ from typing import Any
 
 from profilerkit.capture.guard import tried
 from profilerkit.capture.patches import UNCOUNTED, Patches, uncounted
+from profilerkit.capture.timed_calls import not_compiled
 
-Line = tuple[str, int, str]
+#: File, line, function, and the package whose call the line is; may be empty.
+Line = tuple[str, int, str, str]
 _OWN, _STANDARD = str(Path(__file__).parents[1]), str(Path(os.__file__).parent)
 #: A model, an optimizer and its loaders have been used after so many steps.
 SETTLED = 3
@@ -32,7 +34,6 @@ class Changes:
         self.applied: dict[str, list[Line]] = {}
         self.refused: dict[str, str] = {}
         self._lacks: dict[str, str] = {}
-        self._at_start: list[Callable[[], object]] = []
         self._at_step: list[tuple[int, Callable[[], object]]] = []
 
     def apply(self, work: "Callable[[Changes, dict[str, Any]], None]", wanted: dict[str, tuple[Any, str]]) -> None:
@@ -55,18 +56,9 @@ class Changes:
         """Note why the setting is not applied to something; that counts where it is applied to nothing."""
         self.refused.setdefault(name, why)
 
-    def at_start(self, work: Callable[[], object]) -> None:
-        """Do this once more when training begins: the program may have set it back until then."""
-        self._at_start.append(work)
-
     def at_step(self, number: int, work: Callable[[], object]) -> None:
-        """Do this once that many steps have ended."""
+        """Do this once that many steps have ended; with 0 when training begins."""
         self._at_step.append((number, work))
-
-    def started(self) -> None:
-        """Training begins."""
-        while self._at_start:
-            tried(self._at_start.pop(0))
 
     def stepped(self, steps: int) -> None:
         """That many steps have ended."""
@@ -99,56 +91,70 @@ class Changes:
 
     def in_calls(
         self,
-        owner: type,
+        owner: Any,
         wanted: dict[str, Any],
-        amend: "Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] | None" = None,
+        amend: Callable[[dict[str, Any], dict[str, Any]], None] | None = None,
         after: Callable[[Any], None] | None = None,
+        *,
+        name: str = "__init__",
+        setting: str = "",
     ) -> None:
-        """Change keywords of the calls that make objects of a class.
+        """Change keywords of the calls that make objects of a class, or of another function of it.
 
-        ``amend`` takes the arguments of the call and the wanted ones, and returns those to change. A constructor that
-        refuses them is called again as the user wrote it. ``after`` is called with the object.
+        ``amend`` takes the arguments of the call, with defaults, and those that are to be others, which it may alter. A
+        function that refuses them is called again as the user wrote it. ``after`` is called with the object. What is
+        called otherwise than its keyword has its name in ``setting``.
         """
 
-        def make(original: Callable[..., None]) -> Callable[..., None]:
+        def to_change(given: dict[str, Any]) -> dict[str, Any]:
+            values = {
+                key: value for key, value in wanted.items() if self.differs(setting or key, given.get(key), value)
+            }
+            if amend is not None:
+                amend(given, values)
+            return values
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
             signature = inspect.signature(original)
+            defaults = {key: one.default for key, one in signature.parameters.items() if one.default is not one.empty}
 
             @functools.wraps(original)
-            def init(self_: Any, *args: Any, **kwargs: Any) -> None:
-                bound, _ = tried(lambda: signature.bind(self_, *args, **kwargs))
+            def call(*args: Any, **kwargs: Any) -> Any:
+                bound, _ = tried(lambda: signature.bind(*args, **kwargs))
                 if bound is None or not self.patches.armed:
-                    original(self_, *args, **kwargs)
-                    return
+                    return original(*args, **kwargs)
                 if isinstance(bound.arguments.get("params"), Iterator):  # of an optimizer, read by each call
                     bound.arguments["params"] = list(bound.arguments["params"])
-                values, why = tried(amend or self._others, bound.arguments, wanted)
-                self.refuse_all(wanted, why)
-                values = values or {}
-                changed = inspect.BoundArguments(signature, OrderedDict(bound.arguments | values))
-                why = tried(lambda: original(*changed.args, **changed.kwargs))[1] if values else "nothing to change"
-                if why:
-                    self.refuse_all(values.keys() & wanted.keys(), why)
-                    original(*bound.args, **bound.kwargs)
-                for name in () if why else values.keys() & wanted.keys():
-                    self.found(name)
+                values, why = tried(to_change, defaults | bound.arguments)
+                changed = inspect.BoundArguments(signature, OrderedDict(bound.arguments | (values or {})))
+                done = None
+                if values:
+                    done, why = tried(lambda: [original(*changed.args, **changed.kwargs)])
+                names = [setting or key for key in wanted if values is None or key in values]
+                self.refuse_all(names, why)
+                if done is None:
+                    done = [original(*bound.args, **bound.kwargs)]
+                else:
+                    for each in names:
+                        self.found(each, once=name != "__init__")
                 if after is not None:
-                    tried(after, self_)
+                    tried(after, args[0])
+                return done[0]
 
-            return uncounted(init)
+            return uncounted(call) if name == "__init__" else not_compiled(call)
 
-        self.patches.patch(owner, "__init__", make)
-
-    def _others(self, given: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in wanted.items() if self.differs(name, given.get(name), value)}
+        self.patches.patch(owner, name, make)
 
 
 def users_line() -> Line | None:
-    """Return file, line and function of the innermost frame that is the user's own; ``None`` where none is seen."""
+    """Return the innermost line that is the user's own; ``None`` where none is seen."""
     frame: Any = sys._getframe(1)
+    package = ""
     while frame is not None:
         file = frame.f_code.co_filename
-        is_other = file.startswith(("<", UNCOUNTED, _OWN, _STANDARD)) or "-packages" in file
-        if not is_other:
-            return file, frame.f_lineno, frame.f_code.co_name
+        _, is_installed, below = file.partition("-packages" + os.sep)
+        if not is_installed and not file.startswith(("<", UNCOUNTED, _OWN, _STANDARD)):
+            return file, frame.f_lineno, frame.f_code.co_name, package
+        package = below.partition(os.sep)[0] if is_installed else package
         frame = frame.f_back
     return None

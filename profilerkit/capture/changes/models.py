@@ -9,7 +9,6 @@ from weakref import WeakSet
 
 from profilerkit.capture.changes.making import SETTLED, Changes
 from profilerkit.capture.guard import tried
-from profilerkit.capture.patches import uncounted
 from profilerkit.capture.timed_calls import not_compiled
 
 
@@ -115,9 +114,7 @@ class _Models:
     def _autocast(self, module: Any, dtype: str) -> str | None:
         torch = sys.modules["torch"]
         kind = next(iter(module.parameters()))
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype)
-        if half is None:
-            return "autocast is bf16 or fp16"
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
         if kind.dtype != torch.float32:
             return f"the model's parameters are {kind.dtype}".replace("torch.", "")
         if torch.is_autocast_enabled(kind.device.type):
@@ -158,10 +155,9 @@ class _Models:
         self._changes.patches.on_remove(undo)
 
 
-def _before_buckets(given: dict[str, Any], _wanted: dict[str, Any]) -> dict[str, Any]:
+def _before_buckets(given: dict[str, Any], _values: dict[str, Any]) -> None:
     """Give a model its memory format before ``DistributedDataParallel`` lays out gradients by it."""
     given["module"].to(memory_format=sys.modules["torch"].channels_last)
-    return {}
 
 
 def models(changes: Changes, wanted: dict[str, Any]) -> None:
@@ -171,19 +167,8 @@ def models(changes: Changes, wanted: dict[str, Any]) -> None:
 
 def compile_dynamic(changes: Changes, wanted: dict[str, Any]) -> None:
     """Change whether ``torch.compile`` assumes dynamic shapes."""
-    torch, value = sys.modules["torch"], wanted["compile_dynamic"]
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def compile_(*args: Any, **kwargs: Any) -> Any:
-            if changes.patches.armed and changes.differs("compile_dynamic", kwargs.get("dynamic"), value):
-                kwargs["dynamic"] = value
-                changes.found("compile_dynamic")
-            return original(*args, **kwargs)
-
-        return uncounted(compile_)
-
-    changes.patches.patch(torch, "compile", make)
+    dynamic = {"dynamic": wanted["compile_dynamic"]}
+    changes.in_calls(sys.modules["torch"], dynamic, name="compile", setting="compile_dynamic")
 
 
 def no_recompute(changes: Changes, _wanted: dict[str, Any]) -> None:

@@ -3,12 +3,14 @@
 import functools
 import gc
 import inspect
+import random
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from profilerkit.capture.changes.making import SETTLED, Changes
-from profilerkit.capture.timed_calls import not_compiled
+from profilerkit.capture.patches import uncounted
 
 #: Steps between two collections by hand.
 _COLLECTED_EVERY = 500
@@ -24,7 +26,7 @@ def optimizers(changes: Changes, wanted: dict[str, Any]) -> None:
         for name in wanted.keys() & known.keys():
             able[name].append(kind)
         if own := {name: value for name, value in wanted.items() if name in known}:
-            changes.in_calls(kind, own, functools.partial(_optimizer_arguments, changes))
+            changes.in_calls(kind, own, _one_way_to_step)
 
     def made(optimizer: Any) -> None:
         for name, kinds in able.items():
@@ -34,53 +36,74 @@ def optimizers(changes: Changes, wanted: dict[str, Any]) -> None:
     changes.in_calls(optim.Optimizer, {}, after=made)
 
 
-def _optimizer_arguments(changes: Changes, given: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+def _one_way_to_step(given: dict[str, Any], values: dict[str, Any]) -> None:
     """``fused`` and ``foreach`` exclude each other: the one that is wanted counts."""
-    values = {name: value for name, value in wanted.items() if changes.differs(name, given.get(name), value)}
     for name, other in (("fused", "foreach"), ("foreach", "fused")):
-        if values.get(name) and given.get(other) and not wanted.get(other):
+        if values.get(name) and given.get(other) and other not in values:
             values[other] = None
-    return values
 
 
 def set_to_none(changes: Changes, wanted: dict[str, Any]) -> None:
     """Change whether gradients are dropped or filled with zeros."""
-    torch, value = sys.modules["torch"], wanted["set_to_none"]
-
-    def make(original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def zero_grad(owner: Any, set_to_none: bool = True) -> None:
-            if set_to_none != value and changes.patches.armed:
-                changes.found("set_to_none", once=True)
-                set_to_none = value
-            original(owner, set_to_none=set_to_none)
-
-        return not_compiled(zero_grad)
-
-    changes.patches.patch(torch.optim.Optimizer, "zero_grad", make)
-    changes.patches.patch(torch.nn.Module, "zero_grad", make)
+    for owner in (sys.modules["torch"].optim.Optimizer, sys.modules["torch"].nn.Module):
+        changes.in_calls(owner, wanted, name="zero_grad")
 
 
-def process_wide(
-    name: str, get: Callable[[Any], Any], put: Callable[[Any, Any], object]
-) -> "Callable[[Changes, dict[str, Any]], None]":
-    """Return how a setting of torch is applied that its functions ``get`` and ``put``."""
+#: What reads and sets a setting of the whole process, in torch.
+_WIDE = {
+    "matmul_precision": ("get_float32_matmul_precision", "set_float32_matmul_precision"),
+    "cudnn_benchmark": ("_C._get_cudnn_benchmark", "_C._set_cudnn_benchmark"),
+    "threads": ("get_num_threads", "set_num_threads"),
+}
 
-    def apply(changes: Changes, wanted: dict[str, Any]) -> None:
-        torch, value = sys.modules["torch"], wanted[name]
-        before = get(torch)
 
-        def set_it() -> None:
-            if get(torch) != value:
-                put(torch, value)
+def wide(changes: Changes, wanted: dict[str, Any]) -> None:
+    """Change settings of the whole process: now, and once more when training begins."""
+    torch = sys.modules["torch"]
+    calls = {name: attrgetter(*_WIDE[name])(torch) for name in wanted}
+
+    def set_all() -> None:
+        for name, (get, put) in calls.items():
+            if get() != wanted[name]:
+                put(wanted[name])
                 changes.applied[name] = []
 
-        set_it()
-        changes.at_start(set_it)
-        changes.at_start(lambda: changes.refuse(name, f"{name} is {value} already"))
-        changes.patches.on_remove(lambda: put(torch, before))
+    def set_again() -> None:  # the program may have set it back until then
+        set_all()
+        for name, value in wanted.items():
+            changes.refuse(name, f"{name} is {value} already")
 
-    return apply
+    for get, put in calls.values():
+        changes.patches.on_remove(functools.partial(put, get()))
+    set_all()
+    changes.at_step(0, set_again)
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch, Python and numpy, where that is loaded."""
+    random.seed(seed)
+    sys.modules["torch"].manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def seed(changes: Changes, wanted: dict[str, Any]) -> None:
+    """Have other random numbers drawn from the second step on, and by workers: data keep their order for an epoch."""
+    torch, value = sys.modules["torch"], wanted["seed"]
+
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def init(iterator: Any, loader: Any) -> None:
+            original(iterator, loader)
+            iterator._base_seed ^= value << 16  # other than by adding the number of a worker
+
+        return uncounted(init)
+
+    def draw() -> None:
+        seed_all((torch.initial_seed() ^ value) % 2**63)
+        changes.applied["seed"] = []
+
+    changes.patches.patch(torch.utils.data.dataloader._BaseDataLoaderIter, "__init__", make)
+    changes.at_step(1, draw)
 
 
 def gc_freeze(changes: Changes, _wanted: dict[str, Any]) -> None:
