@@ -1,6 +1,6 @@
 """Which changes are worth a try: those that findings propose and that can be made at run time."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from zlib import crc32
 
 import msgspec
@@ -10,6 +10,17 @@ from profilerkit.model.finding import Fix, Outcome, Saving, SettingChange, in_or
 
 #: Begins the name of a setting that is a variable of the environment.
 VARIABLE = "env:"
+
+
+_LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
+#: How ``TrainingArguments`` of transformers have what its Trainer gives to torch.
+_OF_TRAINER = {
+    **{name: f"dataloader_{name}={{!r}}" for name in _LOADER},
+    **{name: f"ddp_{name}={{!r}}" for name in ("bucket_cap_mb", "find_unused_parameters", "static_graph")},
+    "checkpointing": "gradient_checkpointing={!r}",
+    "compile": "torch_compile_mode={!r}",
+    "autocast": "{}=True",
+}
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +42,21 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         words = "+".join(f"{change.setting}={change.proposed}" for change in self.changes)
         name = "".join(letter if letter.isalnum() or letter in "=+._-" else "_" for letter in words)[:80]
         return name if name == words else f"{name}-{crc32(words.encode()):08x}"
+
+
+def code_of(candidate: Candidate, packages: Mapping[str, str]) -> str:
+    """Return the text to paste; ``packages`` are setting to the one by which the user's line is the call.
+
+    >>> code_of(Candidate(changes=(SettingChange("num_workers", 0, 3),)), {"num_workers": "transformers"})
+    'TrainingArguments(..., dataloader_num_workers=3)'
+    """
+    texts = [
+        _OF_TRAINER[change.setting].format(change.proposed)
+        for change in candidate.changes
+        if change.setting in _OF_TRAINER and packages.get(change.setting) == "transformers"
+    ]
+    is_whole = texts and len(texts) == len(candidate.changes)
+    return f"TrainingArguments(..., {', '.join(texts)})" if is_whole else candidate.code
 
 
 def candidates_of(

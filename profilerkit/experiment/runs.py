@@ -39,13 +39,14 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank of a run with changes leaves behind; see ``capture.trial``.
 
     Attributes:
-        applied: setting to the lines of the program where what it changed was made.
+        applied: setting to the lines of the program where what it changed was made: file, line, function, and the
+            package that the line calls for it.
         refused: setting to the reason why it changed nothing.
         losses: in their order.
         ended: ``steps`` or ``time`` where its end was asked for, ``program`` where it ended by itself.
     """
 
-    applied: dict[str, list[tuple[str, int, str]]] = {}
+    applied: dict[str, list[tuple[str, int, str, str]]] = {}
     refused: dict[str, str] = {}
     losses: list[float | None] = []
     ended: str = ""
@@ -73,9 +74,14 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
         found = (
             CodeLine(min(file, os.path.relpath(file), key=len), line, function)
             for lines in self.ended.applied.values()
-            for file, line, function in lines
+            for file, line, function, _ in lines
         )
         return tuple(dict.fromkeys(found))
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Return setting to the package whose call made what was changed."""
+        return {name: lines[0][3] for name, lines in self.ended.applied.items() if lines}
 
 
 class Runner(msgspec.Struct, kw_only=True):

@@ -2,20 +2,19 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from types import MappingProxyType
-from typing import Protocol
 
+from profilerkit.capture.changes import known_settings
 from profilerkit.compare.steps import QUIET_RATIO, Timed, step_change, t99
-from profilerkit.experiment.losses import compared
-from profilerkit.experiment.plan import Candidate, joined
-from profilerkit.experiment.runs import Ran
+from profilerkit.experiment.losses import compared, explained
+from profilerkit.experiment.plan import Candidate, code_of, joined
+from profilerkit.experiment.runs import InProcess, Ran, Runner
 from profilerkit.model.change import revise
 from profilerkit.model.diff import Range
 from profilerkit.model.finding import SettingChange
-from profilerkit.model.trial import Attempt, Outcome, Trial
+from profilerkit.model.trial import Attempt, Numbers, Outcome, Trial
 
 #: Runs of each side before anything is said, and after which no more is asked (choices): two tell whether losses are
 #: the same from run to run.
@@ -26,6 +25,8 @@ HALF_WIDTH = 0.03
 #: What is known of other programs counts for so many runs, beside those that were made, where it is asked how much runs
 #: differ (a choice): where they differ by 3 %, a change of nothing wins in 1 of 200 trials, and not in 15.
 PRIOR_RUNS = 6
+#: Runs of the baseline with other random numbers, where they are asked for (a choice).
+REDRAWN_RUNS = 2
 #: A program that makes fewer steps is too short to tell small savings (a choice).
 FEW_STEPS = 30
 #: Other work took more than this share of the steps: the run is made once more, but no more of them than this, for a
@@ -37,15 +38,6 @@ WHOLE = 0.9
 WORTH = 0.01
 
 
-class Runs(Protocol):
-    """What runs the command; ``Runner`` does."""
-
-    steps: int
-
-    def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
-        """Run it once."""
-
-
 class BudgetSpentError(Exception):
     """No time is left for another run."""
 
@@ -55,11 +47,10 @@ class Search:
 
     def __init__(
         self,
-        runs: Runs,
+        runs: Runner | InProcess,
         *,
         budget_s: float,
         say: Callable[[str], object],
-        effects: Mapping[str, str] = MappingProxyType({}),
         takes_differences: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -69,20 +60,19 @@ class Search:
             runs: what runs the command.
             budget_s: wall clock for all runs.
             say: told what goes on, one line each.
-            effects: what settings may do to the losses. Different losses alone do not speak against one by which other
-                random numbers are ``redrawn``; one that makes them ``differs`` never leaves them within rounding.
             takes_differences: advise changes that change the numbers too.
             clock: seconds.
         """
         self._runs = runs
         self._say = say
-        self._effects = effects
+        self._effects = {name: setting.numbers for name, setting in known_settings().items()}
         self._takes_differences = takes_differences
         self._clock = clock
         self._began_s = clock()
         self._ends_s = self._began_s + budget_s
         self._longest_s = 0.0
         self._baseline: list[Ran] = []
+        self._redrawn: list[Ran] = []
         self._made: dict[Candidate, list[Ran]] = {}
         self._singles: list[Candidate] = []
         self._together: Candidate | None = None
@@ -109,6 +99,7 @@ class Search:
                 if self._baseline and self._baseline[-1].problem:
                     return
             waiting = [one for one in waiting if not self._is_settled(one)]
+        self._draw_again(candidates)
 
     def _once(self, candidate: Candidate | None) -> None:
         made = self._baseline if candidate is None else self._made.setdefault(candidate, [])
@@ -148,6 +139,21 @@ class Search:
         is_decided = saving.low > 0 or max(saving.high, -saving.low) <= HALF_WIDTH
         return is_decided and (saving.high - saving.low) / 2 <= HALF_WIDTH
 
+    def _draw_again(self, candidates: Sequence[Candidate]) -> None:
+        """Run the baseline with other random numbers, where only those may excuse the losses of what is faster."""
+        attempts = [self._attempt(one) for one in candidates if self._redraws(one)]
+        if not self._redrawn and any(one.outcome == "faster" and one.numbers == "differs" for one in attempts):
+            for change in (SettingChange("seed", "", value) for value in range(1, REDRAWN_RUNS + 1)):
+                self._redrawn.append(self._run(f"baseline-redrawn-{change.proposed}", Candidate(changes=(change,))))
+
+    def _redraws(self, candidate: Candidate) -> bool:
+        """Whether it may change the losses by other random numbers alone."""
+        effects = self._effects_of(candidate.changes)
+        return "redrawn" in effects and "differs" not in effects
+
+    def _effects_of(self, changes: Sequence[SettingChange]) -> set[str]:
+        return {self._effects.get(change.setting, "same") for change in changes}
+
     # What helps together
 
     def _join(self) -> None:
@@ -177,10 +183,9 @@ class Search:
         return best
 
     def _may_advise(self, attempt: Attempt) -> bool:
-        effects = {self._effects.get(change.setting) for change in attempt.changes}
-        is_probe = any(change.setting == "ceiling" for change in attempt.changes)
-        is_doubted = attempt.numbers == "differs" and effects != {"redrawn"}
-        is_doubted |= attempt.numbers == "unknown" and "differs" in effects
+        is_probe = any(change.setting in ("ceiling", "seed") for change in attempt.changes)
+        may_differ = "differs" in self._effects_of(attempt.changes)
+        is_doubted = attempt.numbers == "differs" or (attempt.numbers == "unknown" and may_differ)
         return attempt.outcome == "faster" and not is_probe and (self._takes_differences or not is_doubted)
 
     def _less_idle(self, helpful: list[Candidate], whole: Candidate) -> list[Candidate]:
@@ -205,46 +210,42 @@ class Search:
     # What is known
 
     def _saving(self, candidate: Candidate) -> Range | None:
-        """Saving and its 99 % interval; ``None`` before a run of each."""
-        before = [ran.timed for ran in self._baseline if ran.timed]
-        after = [ran.timed for ran in self._made.get(candidate, ()) if ran.timed]
-        if not before or not after:
-            return None
-        change = step_change(before, after).judged
-        centre = math.log1p(change.expected)
-        half = max(centre - math.log1p(change.low), _seen_half(before, after))
-        return Range(low=-math.expm1(centre + half), expected=-change.expected, high=-math.expm1(centre - half))
+        return _saving(self._baseline, self._made.get(candidate, ()))
 
     def _expected(self, candidate: Candidate) -> float:
         saving = self._saving(candidate)
         return saving.expected if saving else 0.0
 
+    def _numbers(self, candidate: Candidate, useful: Sequence[Ran]) -> tuple[Numbers, float | None, float | None]:
+        baseline, changed = ([ran.ended.losses for ran in side] for side in (self._baseline, useful))
+        numbers, apart, own = compared(baseline, changed)
+        if numbers == "rounding" and "differs" in self._effects_of(candidate.changes):
+            numbers = "differs"
+        if numbers == "differs" and self._redraws(candidate):
+            redrawn = [ran.ended.losses for ran in self._redrawn if not ran.problem]
+            numbers = "redrawn" if explained(baseline[0], redrawn, changed) else numbers
+        return numbers, apart, own
+
     def _attempt(self, candidate: Candidate) -> Attempt:
         made, saving = self._made.get(candidate, []), self._saving(candidate)
         useful = [ran for ran in made if not ran.problem]
-        numbers, apart, own = compared(
-            [ran.ended.losses for ran in self._baseline], [ran.ended.losses for ran in useful]
-        )
-        if numbers == "rounding" and any(self._effects.get(name) == "differs" for name in candidate.settings):
-            numbers = "differs"
+        numbers, apart, own = self._numbers(candidate, useful)
         problem = next((ran.problem for ran in made if ran.problem), "" if made else "there was no time left for it")
-        reason = problem
-        if numbers == "unknown" and apart is not None and own is not None:
-            reason = reason or f"losses of the baseline differ by {own:.0e} from run to run"
+        is_unsteady = numbers == "unknown" and apart is not None and own is not None
         return Attempt(
             changes=candidate.changes,
             outcome="failed" if problem or saving is None else _outcome(saving, len(useful)),
             rules=candidate.rules,
             predicted=candidate.predicted,
             saving=None if problem else saving,
-            step_ns=_mean_ns(useful) if useful and not problem else None,
+            step_ns=None if problem else _mean_ns(useful),
             numbers=numbers,
             apart=apart,
             runs=len(useful),
             tried=bool(made),
-            reason=reason,
+            reason=problem or (f"losses of the baseline differ by {own:.0e} from run to run" if is_unsteady else ""),
             lines=useful[0].lines if useful else (),
-            code=candidate.code,
+            code=code_of(candidate, useful[0].packages if useful else {}),
         )
 
     def trial(self, name: str, command: Sequence[str]) -> Trial:
@@ -256,19 +257,18 @@ class Search:
         together = self._attempt(self._together) if self._together and len(self._together.changes) > 1 else None
         notes = [*self.notes]
         if self._disturbed:
-            notes.append(
-                f"Other programs kept the processor from runs, {self._disturbed} in all; repeat the trial on a quieter "
-                "machine."
-            )
+            seen = f"Other programs kept the processor from runs, {self._disturbed} in all"
+            notes.append(f"{seen}: repeat the trial on a quieter machine.")
         if problem := next((ran.problem for ran in self._baseline if ran.problem), ""):
             notes.append(f"A run without changes failed: {problem}.")
-        mean_ns = _mean_ns(self._baseline) if any(ran.timed for ran in self._baseline) else None
+        own = _saving(self._baseline, self._baseline)
         return Trial(
             name=name,
             command=tuple(command),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            step_ns=mean_ns,
-            spread=_spread(self._baseline),
+            step_ns=_mean_ns(self._baseline),
+            # The interval of the ratio of two equal sides is wider than that of one of them by the root of two.
+            spread=(own.high - own.low) / 2 / 2**0.5 if own else None,
             runs=len(self._baseline),
             steps=self._runs.steps,
             seconds=self._clock() - self._began_s,
@@ -276,6 +276,17 @@ class Search:
             together=revise(together, kept=True) if together else None,
             notes=tuple(notes),
         )
+
+
+def _saving(baseline: Sequence[Ran], changed: Sequence[Ran]) -> Range | None:
+    """Saving and its 99 % interval; ``None`` before a run of each."""
+    before, after = ([ran.timed for ran in side if ran.timed] for side in (baseline, changed))
+    if not before or not after:
+        return None
+    change = step_change(before, after).judged
+    centre = math.log1p(change.expected)
+    half = max(centre - math.log1p(change.low), _seen_half(before, after))
+    return Range(low=-math.expm1(centre + half), expected=-change.expected, high=-math.expm1(centre - half))
 
 
 def _seen_half(before: Sequence[Timed], after: Sequence[Timed]) -> float:
@@ -296,16 +307,6 @@ def _outcome(saving: Range, runs: int) -> Outcome:
     return "slower" if saving.high < 0 else "no_change"
 
 
-def _mean_ns(made: Sequence[Ran]) -> float:
+def _mean_ns(made: Sequence[Ran]) -> float | None:
     found = [ran.timed.timed.centre_ns for ran in made if ran.timed]
-    return sum(found) / len(found)
-
-
-def _spread(made: Sequence[Ran]) -> float | None:
-    """Half-width of the 99 % interval of the mean over runs, share of it."""
-    timed = [ran.timed for ran in made if ran.timed]
-    if not timed:
-        return None
-    change = step_change(timed, timed).judged
-    # Two sides that are equal: the interval of their ratio is wider than that of one of them by the root of two.
-    return (change.high - change.low) / 2 / 2**0.5
+    return sum(found) / len(found) if found else None

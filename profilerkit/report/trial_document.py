@@ -13,6 +13,7 @@ from profilerkit.units import format_change, format_long_ns, format_ns, format_r
 _LOSSES: dict[Numbers, str] = {
     "same": "same losses",
     "rounding": "same losses within rounding",
+    "redrawn": "losses as with other random numbers",
     "differs": "losses differ: look",
     "unknown": "losses not compared",
 }
@@ -28,39 +29,24 @@ _PERCENT = 0.01
 def document_of_trial(trial: Trial) -> Document:
     """The trial as a page."""
     name = inert(trial.name) or "program"
-    best = _best(trial)
+    kept = [one for one in (trial.together, *trial.attempts) if one and one.kept and one.saving]
+    best = kept[0] if kept else None
+    changed = [_change(one) for one in trial.attempts if one.kept and one.numbers == "differs"]
     tone: Tone = "good" if best else "low" if trial.step_ns is None else "info"
-    shape, word = _mark(trial, best)
+    shape, word, headline = _answer(trial, best)
+    steps = f" of {plural(trial.steps, 'step')}" if trial.steps else ""
+    runs = f"baseline: {plural(trial.runs, 'run')}{steps} · {format_long_ns(trial.seconds * 1e9)} in all"
     first = First(
-        about=f"{name}{f' · {_runs(trial)}' if trial.runs else ''}",
+        about=f"{name} · {runs}" if trial.runs else name,
         made=inert(trial.created, 40)[:10],
         tone=tone,
         shape=shape,
         word=word,
-        headline=_headline(trial, best),
+        headline=headline,
         confidence="",
-        lines=tuple(_warnings(trial)),
+        lines=(f"Look at the losses before you keep {listed(changed)}.",) if changed else (),
     )
     return Document(f"{word.lower()}: {name}", first, tuple(_sections(trial)))
-
-
-def _mark(trial: Trial, best: Attempt | None) -> tuple[str, str]:
-    if best:
-        return "▼", "FASTER"
-    if trial.step_ns is None:
-        return "?", "NOT MEASURED"
-    return ("?", "NOT SETTLED") if _is_open(trial) else ("=", "NO FASTER")
-
-
-def _is_open(trial: Trial) -> bool:
-    """Whether a change may still save what is worth having: its interval reaches beyond ``_OPEN``."""
-    return any(one.outcome == "no_change" and one.saving and one.saving.high > _OPEN for one in trial.attempts)
-
-
-def _best(trial: Trial) -> Attempt | None:
-    """What is advised as one; ``None`` where nothing helps."""
-    kept = [one for one in (trial.together, *trial.attempts) if one and one.kept and one.saving]
-    return kept[0] if kept else None
 
 
 def _doubtful(trial: Trial) -> tuple[Attempt, ...]:
@@ -68,32 +54,25 @@ def _doubtful(trial: Trial) -> tuple[Attempt, ...]:
     return tuple(one for one in trial.attempts if one.outcome == "faster" and one.numbers == "differs" and not one.kept)
 
 
-def _headline(trial: Trial, best: Attempt | None) -> str:
+def _answer(trial: Trial, best: Attempt | None) -> tuple[str, str, str]:
+    """Shape, word and headline."""
     if trial.step_ns is None:
-        return "Too little was measured to say what helps"
-    if best is None or best.saving is None:
-        if doubtful := _doubtful(trial):
-            return f"Nothing here helps without changing the losses: look at {_change(doubtful[0])}"
-        if _is_open(trial):
-            return "The runs differ too much to say what helps"
-        tried = f"{plural(len(trial.attempts), 'change')} tried" if trial.attempts else "there was nothing to try"
-        return f"Nothing here helps: {tried}"
-    what = f"{len(best.changes)} changes together make" if best is trial.together else f"{_change(best)} makes"
-    # The saving leaves out what other programs took, which the plain means hold.
-    agrees = best.step_ns is not None and abs(1 - best.step_ns / trial.step_ns - best.saving.expected) <= _AGREES
-    steps = f": {format_ns(trial.step_ns)} → {format_ns(best.step_ns)}" if agrees and best.step_ns else ""
-    return f"{what} the step {format_ratio(best.saving.expected)} shorter{steps}"
-
-
-def _warnings(trial: Trial) -> Iterator[str]:
-    changed = [_change(one) for one in trial.attempts if one.kept and one.numbers == "differs"]
-    if changed:
-        yield f"Look at the losses before you keep {listed(changed)}."
-
-
-def _runs(trial: Trial) -> str:
-    steps = f" of {plural(trial.steps, 'step')}" if trial.steps else ""
-    return f"baseline: {plural(trial.runs, 'run')}{steps} · {format_long_ns(trial.seconds * 1e9)} in all"
+        return "?", "NOT MEASURED", "Too little was measured to say what helps"
+    if best is not None and best.saving is not None:
+        what = f"{len(best.changes)} changes together make" if best is trial.together else f"{_change(best)} makes"
+        # The saving leaves out what other programs took, which the plain means hold.
+        agrees = best.step_ns is not None and abs(1 - best.step_ns / trial.step_ns - best.saving.expected) <= _AGREES
+        steps = f": {format_ns(trial.step_ns)} → {format_ns(best.step_ns)}" if agrees and best.step_ns else ""
+        return "▼", "FASTER", f"{what} the step {format_ratio(best.saving.expected)} shorter{steps}"
+    # A change may still save what is worth having.
+    is_open = any(one.outcome == "no_change" and one.saving and one.saving.high > _OPEN for one in trial.attempts)
+    shape, word = ("?", "NOT SETTLED") if is_open else ("=", "NO FASTER")
+    if doubtful := _doubtful(trial):
+        return shape, word, f"Nothing here helps without changing the losses: look at {_change(doubtful[0])}"
+    if is_open:
+        return shape, word, "The runs differ too much to say what helps"
+    tried = f"{plural(len(trial.attempts), 'change')} tried" if trial.attempts else "there was nothing to try"
+    return shape, word, f"Nothing here helps: {tried}"
 
 
 def _sections(trial: Trial) -> Iterator[Section]:

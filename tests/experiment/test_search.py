@@ -142,16 +142,43 @@ def test_changed_losses_are_told_and_advised_only_where_the_user_takes_them() ->
 
 
 def test_a_change_that_makes_other_numbers_is_never_within_rounding() -> None:
-    losses = {"autocast": [1.0, 0.9, 0.8 + 1e-7]}
-    for effects, numbers in (({}, "rounding"), ({"autocast": "differs"}, "differs")):
-        (bf16,) = searched(Program({"autocast": 0.6}, losses=losses), BF16, effects=effects).attempts
-        assert (bf16.numbers, bf16.kept) == (numbers, numbers == "rounding")
+    for change, numbers in ((FUSED, "rounding"), (BF16, "differs")):
+        (name,) = change.settings
+        program = Program({name: 0.6}, losses={name: [1.0, 0.9, 0.8 + 1e-7]})
+        (made,) = searched(program, change).attempts
+        assert (made.numbers, made.kept) == (numbers, numbers == "rounding")
 
 
-def test_other_random_numbers_alone_do_not_speak_against_a_change() -> None:
-    program = Program({"num_workers": 0.6}, losses={"num_workers": [1.2, 0.7, 0.9]})
-    (workers,) = searched(program, WORKERS, effects={"num_workers": "redrawn"}).attempts
-    assert (workers.numbers, workers.kept) == ("differs", True)
+DRAWN = [[1.1, 0.8, 0.85], [0.9, 1.0, 0.75]]
+
+
+@pytest.mark.parametrize(
+    ("redrawn", "losses", "numbers"),
+    [
+        (DRAWN, [0.95, 1.0, 0.7], "redrawn"),
+        (DRAWN, [1.5, 1.4, 1.3], "differs"),
+        ([LOSSES] * 2, [1.1, 0.8, 0.85], "differs"),
+    ],
+)
+def test_other_random_numbers_excuse_what_they_explain_and_nothing_else(
+    redrawn: list[list[float]], losses: list[float], numbers: str
+) -> None:
+    class Drawn(Program):
+        def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
+            ran = super().run(name, changes, deep=deep)
+            drawn = [redrawn[int(str(change.proposed)) - 1] for change in changes if change.setting == "seed"]
+            return revise(ran, ended=revise(ran.ended, losses=drawn[0])) if drawn else ran
+
+    program = Drawn({"num_workers": 0.6}, losses={"num_workers": losses})
+    (workers,) = searched(program, WORKERS).attempts
+    assert (workers.numbers, workers.kept) == (numbers, numbers == "redrawn")
+    assert sum("redrawn" in name for name in program.started) == 2
+
+
+def test_no_run_asks_about_other_random_numbers_where_the_losses_are_the_same() -> None:
+    program = Program({"num_workers": 0.6})
+    searched(program, WORKERS)
+    assert not any("redrawn" in name for name in program.started)
 
 
 def test_a_change_that_could_not_be_made_is_told_with_its_reason() -> None:
@@ -259,7 +286,7 @@ def test_what_changes_the_losses_only_together_is_not_advised_together() -> None
 
 def test_a_change_of_numbers_is_not_advised_where_the_losses_tell_nothing() -> None:
     program = Program({"autocast": 0.6}, losses={"autocast": []})
-    (bf16,) = searched(program, BF16, effects={"autocast": "differs"}).attempts
+    (bf16,) = searched(program, BF16).attempts
     assert (bf16.outcome, bf16.numbers, bf16.kept) == ("faster", "unknown", False)
 
 
