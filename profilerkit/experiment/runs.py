@@ -54,12 +54,13 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. ``problem`` says why it cannot be used; empty where it can."""
+    """One run, begun so long after the first. ``problem`` says why it cannot be used; empty where it can."""
 
     place: Path
     report: Report | None = None
     timed: Timed | None = None
     ended: Ended = Ended()
+    began_s: float = 0.0
     seconds: float = 0.0
     problem: str = ""
 
