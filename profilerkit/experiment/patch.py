@@ -4,16 +4,15 @@ What cannot be written for certain is refused with the reason. Nothing is writte
 """
 
 import ast
-import builtins
 import difflib
 import io
 import os
-import tokenize
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
 
+from profilerkit.capture.changes import Setting
 from profilerkit.model.finding import CodeLine, SettingChange
 from profilerkit.model.trial import Attempt
 from profilerkit.rundir.files import read_regular
@@ -30,19 +29,8 @@ _BEFORE = {
 }
 #: Keywords that a call may not have beside one of ours, or beside some values of it.
 _EXCLUDES = {"fused": ("foreach",), "foreach": ("fused",)}
+_AFTER_ARGUMENTS = re.compile(r"#.*|[(),]")
 _WITHOUT_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
-
-
-class Written(Protocol):
-    """How a setting is written in source; both are empty where it has no one place."""
-
-    @property
-    def call(self) -> str:
-        """Last part of the name of the call that has it as a keyword; ``optimizer`` for a class of ``torch.optim``."""
-
-    @property
-    def statement(self) -> str:
-        """Line to write after the imports, with ``{!r}`` where the value is."""
 
 
 class _RefusedError(Exception):
@@ -50,7 +38,7 @@ class _RefusedError(Exception):
 
 
 def patch_of(
-    attempts: Iterable[Attempt], settings: Mapping[str, Written], directory: Path, script: str = ""
+    attempts: Iterable[Attempt], settings: Mapping[str, Setting], directory: Path, script: str = ""
 ) -> tuple[str, tuple[str, ...]]:
     """Return a unified diff with the changes of the attempts, and a sentence for each change that it leaves out.
 
@@ -81,11 +69,7 @@ def patch_of(
 
 
 def _add_keyword(
-    change: SettingChange,
-    lines: Sequence[CodeLine],
-    name: str,
-    names: Collection[str],
-    files: "Mapping[str, _File]",
+    change: SettingChange, lines: Sequence[CodeLine], name: str, names: Collection[str], files: "Mapping[str, _File]"
 ) -> None:
     """Add it to each call; an attempt has the lines of the calls of all its changes. Raises ``_RefusedError``."""
     found = []
@@ -116,9 +100,7 @@ class _File:
             is_below = bool(file) and path.is_relative_to(root) and "site-packages" not in path.parts
             self.name = path.relative_to(root).as_posix() if is_below else path.name
             if not is_below:
-                raise _RefusedError(
-                    f"{self.name} is not in the working directory" if file else "the script is not known"
-                )
+                raise _RefusedError(f"{self.name} is not in the working directory" if file else "no script is known")
             if not self.name.isprintable() or set(self.name) & set('"\\'):
                 raise _RefusedError("a patch cannot name its file")
             self._text = read_regular(path, _MOST_BYTES).decode("utf-8")
@@ -135,13 +117,8 @@ class _File:
 
     def calls(self, name: str, line: int) -> list[ast.Call]:
         """Return the call of this name in a line; none where there are several, which cannot be told apart."""
-        found = [
-            node
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.Call)
-            and line in (node.lineno, node.func.end_lineno)
-            and self._is_of(name, node.func)
-        ]
+        calls = (node for node in ast.walk(self._tree) if isinstance(node, ast.Call))
+        found = [call for call in calls if line in (call.lineno, call.func.end_lineno) and self._is_of(name, call.func)]
         return found if len(found) == 1 else []
 
     def _is_of(self, name: str, function: ast.expr) -> bool:
@@ -204,20 +181,12 @@ class _File:
         added = ", ".join(f"{name}={value}" for name, value in values.items() if name not in known)
         if not added:
             return
-        start, end = self._span(call)
-        last, after = "", 0
-        # What stands before the closing bracket: an argument, its comma, or the opening bracket.
-        for token in self._tokens(start, end - 1):
-            last, after = token
+        values_and_function = (call.func, *call.args, *(each.value for each in call.keywords))
+        last, after = "", max(self._span(each)[1] for each in values_and_function)
+        # Before the closing bracket comes an argument, brackets around it, its comma, or the opening bracket.
+        for found in _AFTER_ARGUMENTS.finditer(self._text, after, self._span(call)[1] - 1):
+            last, after = (found[0], found.end()) if found[0] in "()," else (last, after)
         yield after, after, added if last == "(" else f" {added}," if last == "," else f", {added}"
-
-    def _tokens(self, start: int, end: int) -> Iterator[tuple[str, int]]:
-        """Each token between two places that is no comment or line end, and where it ends."""
-        skipped = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT)
-        for token in tokenize.generate_tokens(io.StringIO(self._text, newline="").readline):
-            ends = self._starts[token.end[0] - 1] + token.end[1]
-            if start < ends <= end and token.type not in skipped:
-                yield token.string, ends
 
     def _span(self, node: ast.expr) -> tuple[int, int]:
         """Where it starts and ends, in characters: columns of the parser are in bytes."""
@@ -231,13 +200,8 @@ class _File:
         line = self._last_import()
         newline = "\r\n" if self._lines[line - 1].endswith("\r\n") else "\n"
         bound = {name for name, _ in _imported(node for node in self._tree.body if node.lineno <= line)}
-        used = {
-            node.id: None
-            for text in self._statements
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.Name) and node.id not in bound and not hasattr(builtins, node.id)
-        }
-        put = "".join(f"{text}{newline}" for text in (*(f"import {name}" for name in used), *self._statements))
+        statements = [*(["import torch"] if "torch" not in bound else []), *self._statements]
+        put = "".join(f"{text}{newline}" for text in statements)
         at = self._starts[line]
         return at, at, put if self._lines[line - 1].endswith("\n") else f"{newline}{put}"
 

@@ -28,7 +28,6 @@ SETTINGS = {
     "set_to_none": Place("zero_grad"),
     "matmul_precision": Place(statement="torch.set_float32_matmul_precision({!r})"),
     "cudnn_benchmark": Place(statement="torch.backends.cudnn.benchmark = {!r}"),
-    "gc_freeze": Place(statement="gc.freeze()"),
     "autocast": Place(),
 }
 PROGRAM = """\
@@ -178,10 +177,10 @@ def test_an_optimizer_is_known_by_its_module(imports, call, tmp_path):
 
 def test_a_line_comes_after_the_last_import_of_torch_with_what_it_needs(tmp_path):
     text = "import os\nfrom torch import nn\nfrom torch.utils.data import (\n    DataLoader,\n)\nimport sys\n"
-    attempts = (kept(("cudnn_benchmark", True), lines=()), kept(("gc_freeze", True), lines=()))
+    attempts = (kept(("cudnn_benchmark", True), lines=()), kept(("matmul_precision", "high"), lines=()))
     patch, notes = written(tmp_path, text, *attempts)
     assert notes == ()
-    added = "import torch\nimport gc\ntorch.backends.cudnn.benchmark = True\ngc.freeze()\n"
+    added = "import torch\ntorch.backends.cudnn.benchmark = True\ntorch.set_float32_matmul_precision('high')\n"
     assert applied(tmp_path, patch) == text.replace(")\n", f")\n{added}")
 
 
