@@ -137,7 +137,7 @@ def plan(
     )
     for output in outputs:
         assert output.path is not None
-        _check_writable(output.path, inputs)
+        check_writable(output.path, inputs)
     return outputs
 
 
@@ -285,7 +285,8 @@ def _stem(first: Path, target: str | None, beside: Path | None, *, rerender: boo
     return (given or first.parent) / (name_of(first) if rerender else f"{name_of(first)}.report")
 
 
-def _check_writable(path: Path, inputs: Sequence[Path]) -> None:
+def check_writable(path: Path, inputs: Sequence[Path]) -> None:
+    """Raise ``UsageError`` for a file that could not be written, or that is one of the inputs."""
     if any(path.exists() and given.exists() and path.samefile(given) for given in inputs):
         raise UsageError(f"{path} would be overwritten", cause="it is the input", hint=_HINT)
     if path.is_dir():

@@ -7,17 +7,20 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profilerkit.cli import run as recording
 from profilerkit.cli.arguments import add_no_redact, seconds, some_of
 from profilerkit.cli.console import DONE, INCONCLUSIVE, INTERRUPTED, Console
-from profilerkit.cli.outputs import SUFFIXES, Output, unwritten, write_all
+from profilerkit.cli.outputs import SUFFIXES, Output, check_writable, unwritten, write_all
 from profilerkit.errors import UsageError
 from profilerkit.secrets import MASK, masked_arguments
 
 if TYPE_CHECKING:
+    from profilerkit.experiment.plan import Candidate
     from profilerkit.experiment.trying import Trying
     from profilerkit.model.trial import Trial
 
@@ -35,19 +38,8 @@ up. RUN is a recording of profilerkit run: its command is run again.
 
 The program writes what it always writes; the answer names those files."""
 
-_WITH_VALUE = (
-    "-o",
-    "--output",
-    "--steps",
-    "--time",
-    "--budget",
-    "--fix",
-    "--ceiling",
-    "--write",
-    "-f",
-    "--format",
-    "--color",
-)
+_NUMBERS = ("--steps", "--time", "--budget")
+_WITH_VALUE = (*_NUMBERS, "-o", "--output", "--fix", "--ceiling", "--write", "-f", "--format", "--color")
 #: Files of the working directory that are looked at for changes, and named (choices).
 _MOST_FILES, _NAMED = 20_000, 3
 
@@ -63,53 +55,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "profilerkit try [options] [--] (SCRIPT | -m MODULE | PROGRAM) [ARG ...]\n       profilerkit try [options] RUN"
     )
     parser.epilog = _EPILOG
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", type=Path, help="write to this directory (default: a fresh runs/try-NAME)"
-    )
-    parser.add_argument("--steps", metavar="N", type=int, help="steps of each run (default: 60, or 4 s of them)")
-    parser.add_argument(
-        "--time",
-        metavar="SECONDS",
-        type=seconds("--time", 1, 86_400),
-        default=60.0,
-        help="end a run after so long from its first step (default: 60)",
-    )
-    parser.add_argument(
-        "--budget",
-        metavar="SECONDS",
-        type=seconds("--budget", 10, 604_800),
-        default=900.0,
-        help="end all runs after so long (default: 900)",
-    )
-    parser.add_argument(
-        "--fix",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="try this change too, for example num_workers=4",
-    )
-    parser.add_argument(
-        "--ceiling",
-        metavar="NAME",
-        type=some_of("--ceiling", ("input",)),
-        default=(),
-        help="measure what can be saved at most: input gives the first batch again and again",
-    )
-    parser.add_argument(
-        "--allow-differences", action="store_true", help="advise changes that change the losses, such as bf16, too"
-    )
-    parser.add_argument("--write", metavar="FILE", type=Path, help="write what is advised as a patch")
-    parser.add_argument("--yes", action="store_true", help="run the command of RUN without asking")
-    parser.add_argument("--dry", action="store_true", help="show what would run, and run nothing")
-    parser.add_argument(
-        "-f",
-        "--format",
-        metavar="FORMATS",
-        type=some_of("--format", ("html", "md", "json")),
-        default=("html", "json"),
-        dest="formats",
-        help="write any of html, md, json (default: html,json)",
-    )
+    add = parser.add_argument
+    add("-o", "--output", metavar="DIR", type=Path, help="write to this directory (default: a fresh runs/try-NAME)")
+    add("--steps", metavar="N", type=int, help="steps of each run (default: 60, or 4 s of them)")
+    for option, least, most, default, text in (
+        ("--time", 1, 86_400, 60.0, "end a run after so long from its first step (default: 60)"),
+        ("--budget", 10, 604_800, 900.0, "end all runs after so long (default: 900)"),
+    ):
+        add(option, metavar="SECONDS", type=seconds(option, least, most), default=default, help=text)
+    fix = "try this change too, for example num_workers=4"
+    add("--fix", metavar="NAME=VALUE", action="append", default=[], help=fix)
+    ceiling = "measure what can be saved at most: input gives the first batch again and again"
+    add("--ceiling", metavar="NAME", type=some_of("--ceiling", ("input",)), default=(), help=ceiling)
+    add("--allow-differences", action="store_true", help="advise changes that change the losses, such as bf16, too")
+    add("--write", metavar="FILE", type=Path, help="write what is advised as a patch")
+    add("--yes", action="store_true", help="run the command of RUN without asking")
+    add("--dry", action="store_true", help="show what would run, and run nothing")
+    formats = some_of("--format", ("html", "md", "json"))
+    written = "write any of html, md, json (default: html,json)"
+    add("-f", "--format", metavar="FORMATS", type=formats, default=("html", "json"), dest="formats", help=written)
     add_no_redact(parser)
 
 
@@ -118,30 +82,26 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit.rundir.layout import MANIFEST
 
     words: Sequence[str] = arguments.command
-    if arguments.steps is not None and arguments.steps < 1:
-        raise UsageError(f"--steps is {arguments.steps}", cause="it must be at least 1", hint="write --steps 60")
     recorded = Path(words[0]) if len(words) == 1 and (Path(words[0]) / MANIFEST).is_file() else None
     if recorded is not None:
         words = _recorded(recorded)
     command, name = _command(words)
+    fixes = _checked(arguments, words)
+    place = Path("runs") / f"try-{name}"
     if arguments.dry:
-        _tell_plan(command, arguments, console)
+        fresh(arguments.output, place, makes=False)
+        console.out("\n".join(_plan(command, arguments, fixes, recorded)))
         return DONE
     if said := recording.hindrance(command):
         console.note(f"profilerkit: {said}")
     if recorded is not None:
         _ask(command, arguments, console)
-    from profilerkit.experiment.plan import Candidate
+    directory = fresh(arguments.output, place).absolute()
     from profilerkit.experiment.runs import Runner
-    from profilerkit.experiment.trying import Trying, asked
-    from profilerkit.model.finding import SettingChange
+    from profilerkit.experiment.trying import Trying
 
-    ceilings = [Candidate(changes=(SettingChange("ceiling", "none", name),)) for name in arguments.ceiling]
-    fixes = [*(asked(text) for text in arguments.fix), *ceilings]
-    directory = fresh(arguments.output, Path("runs") / f"try-{name}").absolute()
-    runner = Runner(command=command, directory=directory, steps=arguments.steps or 0, seconds=arguments.time)
     trying = Trying(
-        runner,
+        Runner(command=command, directory=directory, steps=arguments.steps or 0, seconds=arguments.time),
         fixes=fixes,
         budget_s=arguments.budget,
         takes_differences=arguments.allow_differences,
@@ -200,9 +160,8 @@ def _tried(trying: "Trying", console: Console) -> int:
 def _command(words: Sequence[str]) -> tuple[list[str], str]:
     """Return the command in full, and a name for it."""
     if not words:
-        raise UsageError(
-            "there is no command to run", cause="nothing follows the options", hint="profilerkit try train.py"
-        )
+        why = "nothing follows the options"
+        raise UsageError("there is no command to run", cause=why, hint="profilerkit try train.py")
     command = recording.command_of(words, "try")
     script = next((word for word in words if word.endswith(".py")), "")
     module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
@@ -225,14 +184,20 @@ def _recorded(run: Path) -> tuple[str, ...]:
     return words
 
 
-def fresh(wanted: Path | None, default: Path) -> Path:
-    """Make a directory that was not there, or was empty."""
+def fresh(wanted: Path | None, default: Path, *, makes: bool = True) -> Path:
+    """Return a directory that was not there, or was empty; ``makes`` it."""
     from profilerkit.rundir.files import private_mode
     from profilerkit.rundir.places import candidates
 
     if wanted is not None and wanted.is_dir() and any(wanted.iterdir()):
         raise UsageError(f"{wanted} is not empty", cause="a trial needs a directory of its own", hint="name a new one")
     place = wanted or next(path for path in candidates(default) if not path.exists())
+    if not makes:
+        nearest = next(path for path in (place, *place.absolute().parents) if path.exists())
+        if nearest.is_dir() and os.access(nearest, os.W_OK):
+            return place
+        why = f"{nearest} is not a directory that can be written to"
+        raise UsageError(f"cannot write {place}", cause=why, hint="name another place with -o DIR")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.mkdir(private_mode(), exist_ok=True)
@@ -241,33 +206,52 @@ def fresh(wanted: Path | None, default: Path) -> Path:
     return place
 
 
-def _tell_plan(command: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
-    lines = [
+def _checked(arguments: argparse.Namespace, words: Sequence[str]) -> "list[Candidate]":
+    """Return the changes that are asked for. Raises ``UsageError`` for what could not be done later."""
+    from profilerkit.experiment.plan import Candidate
+    from profilerkit.experiment.trying import asked
+    from profilerkit.model.finding import SettingChange
+
+    if arguments.steps is not None and arguments.steps < 1:
+        raise UsageError(f"--steps is {arguments.steps}", cause="it must be at least 1", hint="write --steps 60")
+    if arguments.write is not None:
+        check_writable(arguments.write, [Path(word) for word in words])
+    ceilings = (Candidate(changes=(SettingChange("ceiling", "none", name),)) for name in arguments.ceiling)
+    return [*map(asked, arguments.fix), *ceilings]
+
+
+def _plan(
+    command: Sequence[str], arguments: argparse.Namespace, fixes: "Sequence[Candidate]", recorded: Path | None
+) -> tuple[str, ...]:
+    """What would run, in its order."""
+    from profilerkit import api
+    from profilerkit.experiment.trying import to_try
+
+    known = fixes if recorded is None else to_try(api.read_report(recorded), fixes)
+    return (
         f"command  {shlex.join(command)}",
         f"each run {arguments.steps or '60 steps or more'}, at most {arguments.time:g} s from its first step",
         f"all runs at most {arguments.budget:g} s",
-        "changes  those that the report of the first run proposes",
-        *(f"         {change}" for change in arguments.fix),
-    ]
-    console.out("\n".join(lines))
+        "first    the program as it is: its report proposes changes",
+        "in turns the program as it is",
+        *(f"         {', '.join(change.text for change in one.changes)}" for one in known),
+        "         what else the report of the first run proposes",
+        "together what is faster alone",
+    )
 
 
 def _written(below: Path, since_s: float, own: Path) -> Iterator[str]:
     """Files that changed since then, but for ours and Python's own."""
-    seen = 0
-    for place, directories, files in os.walk(below):
-        here = Path(place)
-        directories[:] = [d for d in directories if d not in ("__pycache__", ".git") and (here / d).absolute() != own]
-        for name in files:
-            seen += 1
-            if seen > _MOST_FILES:
-                return
-            try:
-                changed = (here / name).lstat().st_mtime >= since_s
-            except OSError:
-                continue
-            if changed:
-                yield os.path.relpath(here / name, below)
+    for path in islice(_files(below, own), _MOST_FILES):
+        with suppress(OSError):
+            if os.lstat(path).st_mtime >= since_s:
+                yield os.path.relpath(path, below)
+
+
+def _files(below: Path, own: Path) -> Iterator[str]:
+    for place, directories, names in os.walk(below):
+        directories[:] = [d for d in directories if d not in ("__pycache__", ".git") and Path(place, d) != own]
+        yield from (os.path.join(place, name) for name in names)  # noqa: PTH118  of thousands
 
 
 def with_patch(trial: "Trial", words: Sequence[str]) -> "Trial":

@@ -1,6 +1,7 @@
 """The whole of a trial: a first run that is diagnosed, then what it proposes, measured in turns."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from profilerkit.capture.changes import known_settings
@@ -10,6 +11,7 @@ from profilerkit.experiment.plan import VARIABLE, Candidate, by_hand, candidates
 from profilerkit.experiment.runs import InProcess, Ran, Runner
 from profilerkit.experiment.search import Search
 from profilerkit.model.finding import SettingChange
+from profilerkit.model.report import Report
 from profilerkit.results import Trial as Shown
 from profilerkit.results import as_trial
 
@@ -34,14 +36,19 @@ def asked(text: str) -> Candidate:
     """Return a change that the user names, as ``num_workers=4``.
 
     Raises:
-        UsageError: there is no such setting, or no value.
+        UsageError: there is no such setting, it does not take this value, or there is none.
     """
     name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"the change {text} has no value", hint="write NAME=VALUE, for example num_workers=4")
+    if not equals or name == VARIABLE:
+        missing = "value" if not equals else "name"
+        raise UsageError(f"the change {text} has no {missing}", hint="write NAME=VALUE, for example num_workers=4")
+    if name.startswith(VARIABLE):
+        return Candidate(changes=(SettingChange(name, "", value),))
     known = known_settings()
-    if name not in known and not name.startswith(VARIABLE):
+    if name not in known:
         raise unknown_word(name, list(known), what="setting", hint=f"the settings are {', '.join(known)}")
+    if allowed := known[name].instead_of(_value(value)):
+        raise UsageError(f"{name} cannot be {value or 'empty'}", cause=f"it is {allowed}", hint=f"write --fix {name}=…")
     return Candidate(changes=(SettingChange(name, "", _value(value)),))
 
 
@@ -49,11 +56,14 @@ def _value(text: str) -> bool | int | float | str:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            continue
     return text
+
+
+def to_try(report: Report, fixes: Sequence[Candidate] = ()) -> tuple[Candidate, ...]:
+    """Return what is tried after this report of a first run, in this order: fixes that are asked for come first."""
+    return candidates_of(report.outcomes, known_settings(), fixes) or USUAL[bool(report.run.devices)]
 
 
 class Trying:
@@ -69,11 +79,9 @@ class Trying:
         say: Callable[[str], object] = lambda _text: None,
     ) -> None:
         """Prepare. ``fixes`` are tried beside what the first run proposes; the rest is as ``Search`` takes it."""
-        self._known = known_settings()
-        effects = {name: setting.numbers for name, setting in self._known.items()}
         self._runs, self._fixes = runs, fixes
         self._has_steps = runs.steps > 0
-        self.search = Search(runs, budget_s=budget_s, say=say, effects=effects, takes_differences=takes_differences)
+        self.search = Search(runs, budget_s=budget_s, say=say, takes_differences=takes_differences)
 
     def first(self) -> Ran:
         """Run it as it is, and diagnose it.
@@ -98,13 +106,12 @@ class Trying:
     def rest(self, first: Ran) -> None:
         """Measure what is to be tried after the first run."""
         assert first.report is not None
-        outcomes = first.report.outcomes
-        if left := by_hand(outcomes, self._known):
+        if left := by_hand(first.report.outcomes, known_settings()):
             self.search.notes.append(f"Not tried, as it needs a change of your code: {'; '.join(left)}.")
-        wanted = candidates_of(outcomes, self._known, self._fixes)
-        if not wanted:
+        candidates = to_try(first.report, self._fixes)
+        if candidates in USUAL.values():
             self.search.notes.append("No finding proposes a change that can be made here: the usual ones were tried.")
-        self.search.search(wanted or USUAL[bool(first.report.run.devices)])
+        self.search.search(candidates)
 
     def interrupted(self) -> None:
         """Note that not everything was measured."""

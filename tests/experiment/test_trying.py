@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ import profilerkit
 from profilerkit.cli import main
 from profilerkit.errors import UsageError
 from profilerkit.experiment.trying import asked
+from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving, SettingChange
 
 pytestmark = pytest.mark.torch
 
@@ -53,7 +55,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_one_command_measures_a_change_and_leaves_the_script_as_it_is(
     program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["try", "-o", "trial", "--steps", "12", "--budget", "45", "--fix", "num_workers=2", "-f", "md", "train.py"]
+    words = ["try", "-o", "trial", "--steps", "12", "--budget", "60", "--fix", "num_workers=2", "-f", "md", "train.py"]
     assert main(words) == 0
     assert program.read_text("utf-8") == PROGRAM
     shown = capsys.readouterr()
@@ -67,7 +69,7 @@ def test_one_command_measures_a_change_and_leaves_the_script_as_it_is(
     assert len(outputs) > 2
     assert all(file.read_text("utf-8").endswith("cleaned up\n") for file in outputs)
     ends = json.loads(Path("trial/ends/num_workers=2-1/rank_00000.json").read_text("utf-8"))
-    assert [line for _, line, _ in ends["applied"]["num_workers"]] == [
+    assert [line for _, line, *_ in ends["applied"]["num_workers"]] == [
         PROGRAM.splitlines().index("    for batch in DataLoader(Slow(), batch_size=4):") + 1
     ]
 
@@ -120,8 +122,81 @@ def test_a_function_is_tried_in_this_process(tmp_path: Path) -> None:
     assert "fused" in trial.to_markdown()
 
 
-def test_an_unknown_change_is_refused_with_what_was_meant() -> None:
-    with pytest.raises(UsageError, match="num_worker"):
-        asked("num_worker=2")
-    with pytest.raises(UsageError, match="has no value"):
-        asked("fused")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("num_worker=2", "num_worker"),
+        ("fused", "has no value"),
+        ("env:=1", "has no name"),
+        ("num_workers=-1", "a whole number from 0 on"),
+        ("num_workers=2.5", "a whole number from 0 on"),
+        ("prefetch_factor=true", "a whole number from 1 on"),
+        ("fused=1", "True or False"),
+        ("autocast=bf8", "bf16 or fp16"),
+        ("ceiling=", "cannot be empty"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused_with_what_can(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        asked(text)
+    assert said in raised.value.in_one_line
+
+
+def test_a_variable_of_the_environment_is_kept_as_it_was_written() -> None:
+    assert asked("env:A=1e3=true").changes[0].proposed == "1e3=true"
+
+
+WRONG = {
+    "a value": ["--fix", "num_workers=many"],
+    "no steps": ["--steps", "0"],
+    "a directory to write": ["--write", "."],
+    "nowhere to write": ["--write", "none/kept.diff"],
+    "the script to write": ["--write", "train.py"],
+    "a place that is taken": ["-o", "full"],
+    "a file below which to write": ["-o", "train.py/trial"],
+}
+
+
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_settings_are_refused_before_anything_runs(
+    name: str, dry: bool, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.write_text("open('ran', 'w')", "utf-8")
+    Path("full").mkdir()
+    Path("full/file").touch()
+    assert main(["try", *WRONG[name], *(["--dry"] if dry else []), "train.py"]) == 2
+    said = capsys.readouterr().err
+    assert all(part in said for part in ("error: ", "cause: ", "hint: "))
+    assert not Path("ran").exists()
+
+
+def test_a_dry_trial_lists_what_would_run_in_its_order_and_makes_nothing(
+    program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tuple(
+        Finding(
+            title="t", bound="input-bound", confidence="high", why="w", saving=saving,
+            evidence=(Evidence(label="wait", value=1.0, unit="ns", source="measured", origin="made"),),
+            fix=Fix(text="f", changes=(SettingChange(name, now, value),)),
+        )
+        for name, now, value, saving in (
+            ("fused", False, True, Saving(low=0.0, expected=0.1, high=0.2, method="bound")),
+            ("num_workers", 0, 3, Saving(low=0.2, expected=0.3, high=0.4, method="replay")),
+        )
+    )  # fmt: skip
+    outcome = Outcome(rule="IN002", name="n", summary="s", status="fired", findings=found)
+    report = SimpleNamespace(outcomes=(outcome,), run=SimpleNamespace(devices=()))
+    monkeypatch.setattr("profilerkit.api.read_report", lambda _run: report)
+    Path("made").mkdir()
+    manifest = {
+        "format_version": 1, "profilerkit_version": "1", "created_unix_ns": 0, "argv": ["train.py"], "world_size": 1,
+        "settings": {}, "environment": {}, "versions": {}, "command": ["train.py"],
+    }  # fmt: skip
+    Path("made/run.json").write_text(json.dumps(manifest), "utf-8")
+    before = set(Path.cwd().iterdir())
+    assert main(["try", "--dry", "--ceiling", "input", "--fix", "threads=2", "made"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    named = [line.split()[0] for line in lines if "→" in line or " = " in line]
+    assert named == ["threads", "ceiling", "num_workers", "fused"]
+    assert set(Path.cwd().iterdir()) == before
