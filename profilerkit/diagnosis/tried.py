@@ -24,10 +24,8 @@ def trial_of(run: RunRecord | None) -> tuple[Trial | None, tuple[str, ...]]:
         trial = read_document(run.path / TRIAL, Trial)
     except FileNotFoundError:
         return None, ()
-    except OSError as error:
-        return None, (f"{TRIAL} is not used: {error.strerror}",)
-    except ValueError as error:
-        return None, (f"{TRIAL} is not used: {error}",)
+    except (OSError, ValueError) as error:
+        return None, (f"{TRIAL} is not used: {getattr(error, 'strerror', error)}",)
     argv = run.manifest.argv if run.manifest else ()
     # A redacted trial has its name alone.
     if trial.schema_version != 1 or not _is_of(trial.command or (trial.name, *argv[1:]), argv):
