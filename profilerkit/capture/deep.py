@@ -5,8 +5,8 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
@@ -214,13 +214,18 @@ class Span:
         self._inner.__exit__(None, None, None)
 
 
-def prepare(torch: Any, profiler: Any) -> None:
-    """Prepare a session without importing torch's compiler: torch 2.13 asks it for CUDA graphs, 821 modules in 1 s."""
-    lazy: set[str | None] = getattr(torch, "_lazy_modules", set())
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Hide torch's compiler, which a session asks for CUDA graphs, from the import: 821 modules in 1 s (torch 2.13).
+
+    torch 2.4 asks as the trace starts, later releases as it is prepared. A program that has not imported the compiler
+    has no such graph.
+    """
+    lazy: set[str | None] = getattr(sys.modules["torch"], "_lazy_modules", set())
     hides = _COMPILER in lazy and f"torch.{_COMPILER}" not in sys.modules
     lazy.discard(_COMPILER if hides else None)
     try:
-        profiler.prepare_trace()
+        yield
     finally:
         lazy.update([_COMPILER] if hides else ())
 
@@ -313,7 +318,8 @@ class DeepWindow:
         if self._asks_device:
             have_cupti_taken_down(torch)
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stack)
-        prepare(torch, self._profiler)
+        with without_compiler():
+            self._profiler.prepare_trace()
         self._room = TraceMemory()
         self.state = "warming"
         self._thread = threading.get_ident()
@@ -325,7 +331,8 @@ class DeepWindow:
         if self.state == "doomed":
             self.abort()
         if self.state == "warming" and not captures_graph():
-            self._profiler.start_trace()
+            with without_compiler():
+                self._profiler.start_trace()
             self.state = "recording"
             self.first_step, self.last_step = number, number - 1
             self._start_ns = perf_counter_ns()
@@ -436,7 +443,8 @@ class DeepWindow:
             self._unmark_all()
             if profiler is not None:
                 if not self._start_ns:
-                    profiler.start_trace()  # a prepared session can only be given back by running it
+                    with without_compiler():
+                        profiler.start_trace()  # a prepared session can only be given back by running it
                 profiler.stop_trace()
                 profiler.profiler = None
         finally:

@@ -187,6 +187,7 @@ _METHODS = {
     "all_gather_single": ("all_gather_single", "all_gather_single_coalesced"),
     "all_gather_into_tensor": ("_allgather_base", "allgather_into_tensor_coalesced"),
     "gather": ("gather",),
+    "gather_single": ("gather_single",),
     "scatter": ("scatter",),
     "reduce_scatter": ("reduce_scatter",),
     "reduce_scatter_single": ("reduce_scatter_single", "reduce_scatter_single_coalesced"),

@@ -267,6 +267,8 @@ def owed(*optimizers):
 @pytest.mark.parametrize(("name", "options"), OPTIMIZERS)
 def test_what_a_step_will_allocate_is_what_it_then_does(name, options):
     torch = pytest.importorskip("torch")
+    if not hasattr(torch.optim, name):
+        pytest.skip(f"this torch has no {name}")
     model = torch.nn.Linear(64, 64, bias=False)
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, **options)
     had = sum(entry.nbytes for state in optimizer.state.values() for entry in state.values() if entry.dim())
