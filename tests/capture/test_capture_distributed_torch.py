@@ -17,7 +17,10 @@ from tests import programs
 from tests.capture.test_capture_distributed import clean
 
 pytestmark = pytest.mark.torch
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+needs_recorder = pytest.mark.skipif(
+    not hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json"), reason="this torch records no collectives of gloo"
+)
 
 TRAINING = """
 import os, sys, time
@@ -84,6 +87,7 @@ def trained(tmp_path, how, late_by):
     return run
 
 
+@needs_recorder
 @pytest.mark.parametrize("how", ["launched", "forked"])
 def test_flight_recorders_name_the_rank_that_works_longer(tmp_path, how):
     run = trained(tmp_path, how, "work")
@@ -111,6 +115,7 @@ def test_flight_recorders_name_the_rank_that_works_longer(tmp_path, how):
     assert first.comm_ns > model.comm_ns
 
 
+@needs_recorder
 def test_timers_tell_why_the_rank_is_late_that_flight_recorders_name(tmp_path):
     report = profilerkit.analyze(trained(tmp_path, "launched", "input"))
     (late,) = report.communication.late
@@ -132,7 +137,6 @@ def test_ranks_that_learn_their_place_too_late_say_so(tmp_path):
 @pytest.fixture
 def alone():
     """A process group of one rank in this process."""
-    torch = pytest.importorskip("torch")
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield torch.nn.parallel.DistributedDataParallel
     torch.distributed.destroy_process_group()
@@ -167,8 +171,8 @@ def test_models_of_before_the_block_and_models_that_die_in_it_are_asked(light, r
     assert gone() is None
 
 
+@needs_recorder
 def test_collectives_of_before_the_block_are_not_the_blocks(light, recorded, alone):
-    torch = sys.modules["torch"]
     torch.distributed.all_reduce(torch.ones(3))
     with light() as prof:
         for _ in prof.wrap(range(5)):
@@ -178,8 +182,8 @@ def test_collectives_of_before_the_block_are_not_the_blocks(light, recorded, alo
     assert held.made >= 6
 
 
+@needs_recorder
 def test_an_exception_and_a_full_disk_cost_neither_the_recorder_nor_the_loop(light, recorded, alone, monkeypatch):
-    torch = sys.modules["torch"]
     with pytest.raises(KeyError), light() as prof:
         torch.distributed.all_reduce(torch.ones(2))
         raise KeyError("mine")
@@ -196,8 +200,8 @@ def test_an_exception_and_a_full_disk_cost_neither_the_recorder_nor_the_loop(lig
     assert rank.end.reason == "finished"
 
 
+@needs_recorder
 def test_torch_of_another_form_switches_the_recorder_off_and_nothing_else(light, recorded, alone, monkeypatch):
-    torch = sys.modules["torch"]
     bindings = sys.modules["torch._C._distributed_c10d"]
     monkeypatch.setattr(bindings, "_dump_fr_trace_json", lambda: b'{"entries": 3}')
     with pytest.warns(RuntimeWarning, match="watch on flight switched itself off"), light() as prof:
@@ -209,6 +213,7 @@ def test_torch_of_another_form_switches_the_recorder_off_and_nothing_else(light,
     assert "no flight recorder" in recorded(prof.directory).rank.meta.features["flight"].reason
 
 
+@needs_recorder
 def test_without_a_process_group_there_is_nothing_to_dump(light, recorded, toy):
     with light() as prof:
         for batch in prof.wrap(toy.loader()):
