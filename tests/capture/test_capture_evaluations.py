@@ -301,10 +301,13 @@ def test_compiled_code_is_compiled_as_often_as_without_it(toy, light, recorded):
 
     runs = (
         by_turns,
-        lambda: toy.torch.compile(whole, backend="eager")(toy.batch()[0]),
+        lambda: toy.torch.compile(whole, backend="eager", fullgraph=True)(toy.batch()[0]),
         lambda: toy.torch.compile(broken, backend="eager")(toy.batch()[0]),
     )
-    bare = [counted(toy, run) for run in runs]
+    try:
+        bare = [counted(toy, run) for run in runs]
+    except toy.torch._dynamo.exc.Unsupported:
+        pytest.skip("this torch does not compile eval()")
     with light() as prof:
         assert [counted(toy, run) for run in runs] == bare
     assert len(recorded(prof.directory).of(EventKind.EVALUATION)) >= 3
