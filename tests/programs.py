@@ -1,7 +1,8 @@
 """Run Python programs in forks of a process that has imported torch: the import takes 3 s of CPU, a fork 0.02 s.
 
 A program has a ``__main__``, arguments, a directory, an environment and a session of its own, and ends as any Python
-ends. It does not see how an interpreter starts and imports: what is about that starts a Python of its own.
+ends. Below ``profilerkit run`` its ``import torch`` is seen as the first one. It does not see how an interpreter starts
+and imports: what is about that starts a Python of its own.
 """
 
 import atexit
@@ -16,10 +17,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 
 HOME = Path(__file__).parents[1]
 _SIZE = 1 << 18
+#: Is set below ``profilerkit run``.
+_ORDER = "PROFILERKIT_RUN"
 _TEMPLATE = "import sys; from tests.programs import serve, main; main = main(*serve(int(sys.argv[1]))); exec(*main)"
 _IMPORTS = ("numpy", "msgspec", "psutil", "torch", "torch._dynamo", "torch.distributed", "torch.profiler")
 
@@ -79,8 +84,23 @@ def _door():
 
 def start(*words, cwd=None, env=None):
     """Start what ``python WORDS`` starts: a script, ``-c code`` or ``-m module``, and arguments."""
-    place = {"cwd": str(cwd or Path.cwd()), "env": dict(os.environ if env is None else env)}
     out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed once they were read
+    return _start(words, cwd, env, out, err)
+
+
+def warm(monkeypatch, module):
+    """Have a module's ``subprocess.Popen`` of this Python, with one file for all output, start such a program."""
+
+    def popen(command, *, env, stdout, **_others):
+        assert command[0] == sys.executable
+        return _start(command[1:], None, env, stdout, stdout)
+
+    names = {name: getattr(subprocess, name) for name in ("DEVNULL", "STDOUT", "TimeoutExpired")}
+    monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=popen, **names))
+
+
+def _start(words, cwd, env, out, err):
+    place = {"cwd": str(cwd or Path.cwd()), "env": dict(os.environ if env is None else env)}
     control, its_end = os.pipe()
     socket.send_fds(
         _door(), [json.dumps({"words": [*map(str, words)], **place}).encode()], [out.fileno(), err.fileno(), its_end]
@@ -165,6 +185,11 @@ def main(words, cwd, env):
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    sys.orig_argv = [sys.executable, *words]
+    if words[:3] == ["-m", "profilerkit", "run"]:
+        words, env = _becomes(words[2:])
+        os.environ.clear()
+        os.environ.update(env)
     tempfile.tempdir = None  # asked again where TMPDIR differs
     own = {"__name__": "__main__", "__builtins__": __builtins__, "__spec__": None, "__loader__": None}
     if words[0] == "-m":
@@ -173,13 +198,65 @@ def main(words, cwd, env):
         source, name, first = words[1], "<string>", ""
         sys.argv = ["-c", *words[2:]]
     else:
-        name = words[0]
+        name = str(Path(words[0]).absolute())
         source, first = Path(name).read_text("utf-8"), str(Path(name).resolve().parent)
         sys.argv = list(words)
         own["__file__"] = name
     paths = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:1] = [first, *paths]
+    if _ORDER in env:
+        _start_anew()
     namespace = vars(sys.modules["__main__"])
     namespace.clear()
     namespace.update(own)
     return compile(source, name, "exec"), namespace
+
+
+def _becomes(words):
+    """The words and the environment of the Python that ``profilerkit run`` becomes; another program it does become."""
+    from profilerkit.cli import main
+
+    found, become = [], os.execvpe
+
+    def noted(program, command, variables):
+        if program != sys.executable:
+            become(program, command, variables)
+        found.extend((command[1:], variables))
+        sys.exit()
+
+    os.execvpe = noted
+    code = main(words)
+    os.execvpe = become
+    if not found:
+        sys.exit(code)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)  # as Python starts
+    for name in [name for name in sys.modules if name.partition(".")[0] == "profilerkit"]:
+        del sys.modules[name]
+    return found
+
+
+class _Again:
+    """Finds torch, which is there, for a program that imports it for the first time."""
+
+    def __init__(self):
+        self._torch = sys.modules.pop("torch")
+        self._spec = self._torch.__spec__
+
+    def find_spec(self, name, _path=None, _target=None):
+        return ModuleSpec(name, self) if name == "torch" else None
+
+    def create_module(self, _spec):
+        return self._torch
+
+    def exec_module(self, module):
+        module.__spec__ = self._spec
+
+
+def _start_anew():
+    """Import what stands first in ``PYTHONPATH`` below ``profilerkit run``, as Python does at its start."""
+    if "torch" in sys.modules:
+        sys.meta_path.insert(0, _Again())
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ImportError):
+        __import__("sitecustomize")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests import programs
 from tests.once import made_once
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -152,7 +153,9 @@ def recording(tmp_path_factory, parts):
     pytest.importorskip("torch")
 
     def make(directory):
-        found = parts.recording.record("late_input", "ddp", directory / "late_input" / "1", "seed")
+        with pytest.MonkeyPatch.context() as patch:
+            programs.warm(patch, parts.recording)
+            found = parts.recording.record("late_input", "ddp", directory / "late_input" / "1", "seed")
         assert not any("exit code" in why for why in found.values()), found
 
     return made_once(tmp_path_factory, "ranks", make)

@@ -36,8 +36,9 @@ def loaders():
 def recorded(loaders, tmp_path_factory):
     """The report of a loader with two workers."""
 
-    def record(name, *, steps=24):
-        directory, _ = loaders.train(loaders.KINDS[name], 2, tmp_path_factory.mktemp(name) / "run", steps=steps)
+    def record(name, **settings):
+        place = tmp_path_factory.mktemp(name) / "run"
+        directory, _ = loaders.train(loaders.KINDS[name], 2, place, **{"steps": 24, **settings})
         return profilerkit.analyze(directory)
 
     return record
@@ -64,7 +65,7 @@ def test_the_right_part_owns_the_time_of_a_batch(loaders, recorded, name):
 
 def test_workers_that_wait_for_each_other_are_seen_at_their_lock(recorded):
     for _ in range(ATTEMPTS):
-        report = recorded("locked", steps=150)
+        report = recorded("locked", steps=150, step_s=0.0)  # the loop takes a batch as soon as it is there
         outcomes = {outcome.rule: outcome for outcome in report.outcomes}
         if "lock" in (outcomes["IN003"].reason or ""):
             break

@@ -18,7 +18,7 @@ from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.rules.calibrated import WITHIN
 
 #: Shows that a trial runs.
-_QUICK = ("--budget", "20", "--steps", "20")
+_QUICK = ("--budget", "10", "--steps", "20")
 #: What a scenario without fixes measures.
 _NOTHING: Mapping[str, Any] = {"blocks_s": [], "differs": []}
 

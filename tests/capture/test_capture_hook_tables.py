@@ -1,7 +1,6 @@
 """Torch walks its tables of hooks on the program's threads: what we hang into them never ends such a walk."""
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from profilerkit.capture.guard import Guard
 from profilerkit.capture.hooks import GraphWatch, Hooks
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventKind
+from tests import programs
 
 pytestmark = pytest.mark.torch
 
@@ -209,18 +209,7 @@ print(len(calls))
 
 def test_a_program_below_run_whose_first_sign_of_training_is_a_step_with_hooks(tmp_path):
     (tmp_path / "train.py").write_text(UNDER_RUN)
-    command = [
-        sys.executable,
-        "-m",
-        "profilerkit",
-        "run",
-        "-q",
-        "--no-deep",
-        "--no-analyze",
-        "--",
-        sys.executable,
-        "train.py",
-    ]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PROFILERKIT")}
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    words = ("-m", "profilerkit", "run", "-q", "--no-deep", "--no-analyze", "--", sys.executable, "train.py")
+    done = programs.run(*words, cwd=tmp_path, env=variables)
     assert (done.returncode, done.stdout.split()[0]) == (0, "40"), done.stderr

@@ -3,7 +3,6 @@
 
 import contextlib
 import gc
-import subprocess
 import sys
 import threading
 import weakref
@@ -16,6 +15,7 @@ from profilerkit.capture.oom import unallocated_bytes
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import OOM
 from profilerkit.rundir.reader import read_run
+from tests import programs
 
 ABSURD = 10**15
 
@@ -92,8 +92,7 @@ print({kind.kind: (kind.bytes, kind.count) for kind in found.kinds}, found.compl
 @pytest.mark.torch
 def test_each_kind_has_exactly_its_bytes():
     pytest.importorskip("torch")
-    told = subprocess.run([sys.executable, "-c", ALONE], check=True, capture_output=True, text=True).stdout
-    before, told = told.splitlines()
+    before, told = programs.run("-c", ALONE, check=True).stdout.splitlines()
     # A gradient and a momentum, on the device that the parameter is on.
     assert before == "40000 0"
     kinds, _, complete = told.rpartition(" ")

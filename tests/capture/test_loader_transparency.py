@@ -153,7 +153,7 @@ KINDS = {
     "iterator": lambda bad=None: iter([torch.tensor(number) for number in range(4)]),
 }
 #: Starting interpreters takes seconds: one behaviour for all.
-SLOW = {"spawn": lambda bad=None: map_style(bad, num_workers=2, multiprocessing_context="spawn")}
+SLOW = {"spawn": lambda bad=None: map_style(bad, num_workers=1, multiprocessing_context="spawn")}
 
 
 def plain(value):

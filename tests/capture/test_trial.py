@@ -5,9 +5,6 @@ import contextlib
 import gc
 import json
 import os
-import random
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +18,7 @@ from profilerkit.capture.changes import SETTINGS, known_settings  # noqa: E402
 from profilerkit.capture.settings import RunOptions  # noqa: E402
 from profilerkit.capture.trial import Order, changed  # noqa: E402
 from profilerkit.cli import run  # noqa: E402
+from tests import programs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 Loader, Tensors = torch.utils.data.DataLoader, torch.utils.data.TensorDataset
@@ -211,6 +209,15 @@ def test_a_value_that_the_program_has_already_is_no_change():
     }
 
 
+@pytest.fixture
+def thawed():
+    """Nothing is frozen, as in a program's start."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("thawed")
 def test_objects_are_frozen_after_some_steps():
     seen = []
     with changed(Order(changes=[("gc_freeze", True)], steps=6)) as trial:
@@ -605,7 +612,7 @@ RANKS = textwrap.dedent("""
 """)
 
 
-def ordered(path, program, changes, launcher=(), **order):
+def ordered(path, program, changes, start=programs.run, **order):
     """What a program printed that was started with an order, and the documents of its ranks."""
     (path / "train.py").write_text(program, encoding="utf-8")
     out = path / "out"
@@ -619,17 +626,15 @@ def ordered(path, program, changes, launcher=(), **order):
         quiet=True,
         trial={"changes": changes, "steps": 20, "seconds": 60.0, "seed": 3, "out": str(out), **order},
     ).put(environment)
-    done = subprocess.run(
-        [sys.executable, *launcher, "train.py"], cwd=path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout, [json.loads(file.read_text()) for file in sorted(out.glob("rank_*.json"))]
+    done = start("train.py", cwd=path, env=environment, check=True)
+    for process in done if isinstance(done, list) else [done]:
+        assert "Traceback" not in process.stderr
+    return done, [json.loads(file.read_text()) for file in sorted(out.glob("rank_*.json"))]
 
 
 def test_a_program_below_run_is_changed_and_ends_as_any_program_does(tmp_path):
-    said, (document,) = ordered(tmp_path, PROGRAM, [["num_workers", 1], ["fused", True], ["static_graph", True]])
-    assert said == "1 True\nthe program ended\n"
+    done, (document,) = ordered(tmp_path, PROGRAM, [["num_workers", 1], ["fused", True], ["static_graph", True]])
+    assert done.stdout == "1 True\nthe program ended\n"
     script = str(tmp_path / "train.py")
     assert document["applied"] == {"fused": [[script, 11, "main", ""]], "num_workers": [[script, 12, "main", ""]]}
     assert document["refused"] == {"static_graph": "no DistributedDataParallel was made"}
@@ -637,9 +642,8 @@ def test_a_program_below_run_is_changed_and_ends_as_any_program_does(tmp_path):
 
 
 def test_ranks_end_at_the_same_step_when_time_is_up(tmp_path):
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
     changes = [["no_sync", True], ["comm_hook", "fp16"], ["bucket_cap_mb", 7], ["gradient_as_bucket_view", True]]
-    _, documents = ordered(tmp_path, RANKS, changes, launcher, seconds=0.5, steps=10**6)
+    _, documents = ordered(tmp_path, RANKS, changes, programs.ranks, seconds=0.5, steps=10**6)
     assert len(documents) == 2
     assert {document["ended"] for document in documents} == {"time"}
     assert len({len(document["losses"]) for document in documents}) == 1

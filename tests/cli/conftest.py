@@ -1,5 +1,3 @@
-import logging
-
 import pytest
 
 
@@ -7,12 +5,3 @@ import pytest
 def no_columns_from_outside(monkeypatch):
     """The width of the terminal in which the tests run is not what they are about."""
     monkeypatch.delenv("COLUMNS", raising=False)
-
-
-@pytest.fixture(autouse=True)
-def logs_as_before():
-    """What ``--debug`` says of the logs holds for a process, here for a test."""
-    logger = logging.getLogger("profilerkit")
-    level = logger.level
-    yield
-    logger.setLevel(level)

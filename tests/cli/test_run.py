@@ -16,6 +16,7 @@ import profilerkit
 from profilerkit.capture.settings import VARIABLE, RunOptions
 from profilerkit.cli import main, run
 from profilerkit.rundir.reader import read_run
+from tests import programs
 
 HOME = Path(profilerkit.__file__).parents[1]
 LIGHT = ["--no-deep", "--no-nvml", "--no-host"]
@@ -69,6 +70,20 @@ def start(tmp_path):
     return start
 
 
+@pytest.fixture
+def warm(tmp_path):
+    """The same in a process that has imported torch, which does not see how an interpreter starts."""
+    pytest.importorskip("torch")
+
+    def warm(script, *command, options=(*LIGHT, "--no-analyze")):
+        (tmp_path / "train.py").write_text(script, encoding="utf-8")
+        own = {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
+        words = ["-m", "profilerkit", "run", *options, *(command or ["train.py"])]
+        return programs.run(*words, cwd=tmp_path, env={**os.environ, **own})
+
+    return warm
+
+
 def recordings(tmp_path):
     return sorted(path.parent.name for path in tmp_path.rglob("launch.json"))
 
@@ -118,10 +133,9 @@ def test_the_script_sees_what_it_would_see_without(start, tmp_path, command):
 )
 @pytest.mark.torch
 def test_every_ending_python_survives_is_recorded_and_reported(
-    start, tmp_path, ending, code, exception, named, is_quiet
+    warm, tmp_path, ending, code, exception, named, is_quiet
 ):
-    pytest.importorskip("torch")
-    done = start(TRAIN + ending, options=["-q", *LIGHT] if is_quiet else LIGHT)
+    done = warm(TRAIN + ending, options=["-q", *LIGHT] if is_quiet else LIGHT)
     assert done.returncode == code, done.stderr
     record = read_run(tmp_path / "runs" / "train")
     assert record.ranks[0].end.exception == exception
@@ -155,9 +169,8 @@ def test_every_ending_python_survives_is_recorded_and_reported(
     ],
 )
 @pytest.mark.torch
-def test_an_ending_python_does_not_survive_leaves_what_analyze_reads(start, tmp_path, ending, code, named, capsys):
-    pytest.importorskip("torch")
-    done = start(TRAIN + ending, options=LIGHT)
+def test_an_ending_python_does_not_survive_leaves_what_analyze_reads(warm, tmp_path, ending, code, named, capsys):
+    done = warm(TRAIN + ending, options=LIGHT)
     assert done.returncode == code
     assert "for a report before it ends: profilerkit analyze runs/train" in done.stderr
     assert main(["analyze", str(tmp_path / "runs" / "train")]) == 0
@@ -167,8 +180,7 @@ def test_an_ending_python_does_not_survive_leaves_what_analyze_reads(start, tmp_
 
 
 @pytest.mark.torch
-def test_workers_record_nothing_of_their_own(start, tmp_path):
-    pytest.importorskip("torch")
+def test_workers_record_nothing_of_their_own(warm, tmp_path):
     inside = textwrap.dedent("""
     class Probe:
         def __init__(self, method):
@@ -184,7 +196,7 @@ def test_workers_record_nothing_of_their_own(start, tmp_path):
         for method in ("fork", "spawn", "forkserver"):
             train(num_workers=1, multiprocessing_context=method, worker_init_fn=Probe(method))
     """)
-    done = start(TRAINING + inside)
+    done = warm(TRAINING + inside)
     assert done.returncode == 0, done.stderr
     for method in ("fork", "spawn", "forkserver"):
         assert (tmp_path / method).read_text().split() == ["False", "False"]
@@ -212,9 +224,8 @@ SPAWNED = textwrap.dedent("""
 
 
 @pytest.mark.torch
-def test_ranks_a_script_spawns_itself_write_one_recording(start, tmp_path):
-    pytest.importorskip("torch")
-    done = start(TRAINING + SPAWNED)
+def test_ranks_a_script_spawns_itself_write_one_recording(warm, tmp_path):
+    done = warm(TRAINING + SPAWNED)
     assert done.returncode == 0, done.stderr
     assert recordings(tmp_path) == ["train"]
     assert [rank.end.steps for rank in read_run(tmp_path / "runs" / "train").ranks] == [20, 20]
@@ -234,9 +245,8 @@ EVALUATES = textwrap.dedent("""
 
 
 @pytest.mark.torch
-def test_a_parent_that_only_evaluates_makes_no_report(start, tmp_path):
-    pytest.importorskip("torch")
-    done = start(TRAINING + EVALUATES, options=LIGHT)
+def test_a_parent_that_only_evaluates_makes_no_report(warm, tmp_path):
+    done = warm(TRAINING + EVALUATES, options=LIGHT)
     assert done.returncode == 0, done.stderr
     reported = sorted(path.parent.name for path in (tmp_path / "runs").glob("*/report.json"))
     assert reported == ["train"]
@@ -278,10 +288,9 @@ FAILING = textwrap.dedent("""
     [("raise ValueError('lost')", "ValueError: lost"), ("os.kill(os.getpid(), signal.SIGKILL)", None)],
 )
 @pytest.mark.torch
-def test_a_rank_that_fails_takes_no_recording_with_it(start, tmp_path, ending, exception, capsys):
-    pytest.importorskip("torch")
+def test_a_rank_that_fails_takes_no_recording_with_it(warm, tmp_path, ending, exception, capsys):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
-    done = start(TRAINING + FAILING.replace("ENDING", ending), "--", *launcher)
+    done = warm(TRAINING + FAILING.replace("ENDING", ending), "--", *launcher)
     assert done.returncode == 1
     record = read_run(tmp_path / "runs" / "train")
     assert [rank.rank for rank in record.ranks] == [0, 1]
@@ -293,22 +302,16 @@ def test_a_rank_that_fails_takes_no_recording_with_it(start, tmp_path, ending, e
 
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.torch
-def test_ranks_of_torchrun_write_one_recording(start, tmp_path, inside):
-    pytest.importorskip("torch")
+def test_ranks_of_torchrun_write_one_recording(warm, tmp_path, inside):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     if inside:
         (tmp_path / "train.py").write_text(TRAINING + RANK, encoding="utf-8")
         options = [*LIGHT, "--no-analyze"]
-        done = subprocess.run(
-            [*launcher, "-m", "profilerkit", "run", *options, "train.py"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        own = {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
+        words = [*launcher[1:], "-m", "profilerkit", "run", *options, "train.py"]
+        done = programs.run(*words, cwd=tmp_path, env={**os.environ, **own})
     else:
-        done = start(TRAINING + RANK, "--", *launcher, "train.py")
+        done = warm(TRAINING + RANK, "--", *launcher, "train.py")
     assert done.returncode == 0, done.stderr
     assert recordings(tmp_path) == ["train"]
     record = read_run(tmp_path / "runs" / "train")
@@ -330,10 +333,9 @@ JOINS = textwrap.dedent("""
 
 @pytest.mark.parametrize("trains_before", [True, False])
 @pytest.mark.torch
-def test_a_profile_block_in_the_script_records_once_as_the_command_line_says(start, tmp_path, trains_before):
-    pytest.importorskip("torch")
+def test_a_profile_block_in_the_script_records_once_as_the_command_line_says(warm, tmp_path, trains_before):
     script = TRAINING + (JOINS if trains_before else JOINS.replace("train()", "pass", 1))
-    done = start(script, "-o", "asked", "--no-deep", "--trace-every", "9", "train.py", options=LIGHT)
+    done = warm(script, "-o", "asked", "--no-deep", "--trace-every", "9", "train.py", options=LIGHT)
     assert done.returncode == 0, done.stderr
     assert recordings(tmp_path) == ["asked"]
     record = read_run(tmp_path / "asked")
@@ -358,15 +360,13 @@ def test_a_block_keeps_its_own_directory_where_the_command_line_names_none(start
         ("import torch", "nothing was recorded: no DataLoader was iterated"),
     ],
 )
-def test_a_command_that_does_not_train_is_told_so(start, tmp_path, script, reason):
-    if "torch" in script:
-        pytest.importorskip("torch")
-    done = start(script)
+def test_a_command_that_does_not_train_is_told_so(warm, tmp_path, script, reason):
+    done = warm(script)
     assert done.returncode == 0
     assert reason in done.stderr
     assert recordings(tmp_path) == []
     if "torch" not in script:  # both reasons are said by one line
-        assert start(script, options=["-q"]).stderr == ""
+        assert warm(script, options=["-q"]).stderr == ""
 
 
 STARTS = f"""
@@ -409,12 +409,11 @@ def test_what_start_up_held_is_noted_and_nothing_stays_in_torch(start, tmp_path)
     assert entries["start.batch"] >= 0.1e9
 
 
-def test_an_unwritable_place_costs_the_recording_and_not_the_training(start, tmp_path):
-    pytest.importorskip("torch")
+def test_an_unwritable_place_costs_the_recording_and_not_the_training(warm, tmp_path):
     (tmp_path / "tmp").write_text("in the way", encoding="utf-8")
     script = f"{TRAINING}import tempfile\ntempfile.tempdir = {str(tmp_path / 'tmp')!r}\ntrain()\n"
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    done = start(script + "print('trained')\n", options=[*LIGHT, "-o", "file/run"])
+    done = warm(script + "print('trained')\n", options=[*LIGHT, "-o", "file/run"])
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     assert "profilerkit records nothing, training goes on: cannot write" in done.stderr
 

@@ -16,8 +16,9 @@ import pytest
 import profilerkit
 from profilerkit.cli import main
 from profilerkit.errors import UsageError
+from profilerkit.experiment import runs
 from profilerkit.experiment.trying import asked
-from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving, SettingChange
+from tests import programs
 
 pytestmark = pytest.mark.torch
 
@@ -53,9 +54,10 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_command_measures_a_change_and_leaves_the_script_as_it_is(
-    program: Path, capsys: pytest.CaptureFixture[str]
+    program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["try", "-o", "trial", "--steps", "12", "--budget", "60", "--fix", "num_workers=2", "-f", "md", "train.py"]
+    programs.warm(monkeypatch, runs)
+    words = ["try", "-o", "trial", "--steps", "12", "--budget", "45", "--fix", "num_workers=2", "-f", "md", "train.py"]
     assert main(words) == 0
     assert program.read_text("utf-8") == PROGRAM
     shown = capsys.readouterr()

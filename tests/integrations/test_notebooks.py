@@ -85,6 +85,7 @@ def test_a_notebook_leaves_a_report_and_its_cells_are_its_own(tmp_path, program)
     assert said.endswith("(runs/notebook/report.html)")
 
 
+@pytest.mark.parametrize("program", ["nbconvert"], indirect=True)  # whoever executes a cell, the kernel is the same
 def test_a_block_in_a_cell_says_what_the_cell_asks_for(tmp_path, program):
     notebook(tmp_path / "in.ipynb", CELL, BLOCK)
     _, cells = executed(tmp_path, *program)

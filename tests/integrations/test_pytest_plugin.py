@@ -26,7 +26,7 @@ TESTS = textwrap.dedent("""
             return 40
 
         def __getitem__(self, index):
-            time.sleep(0.005)
+            time.sleep(0.015)  # a step beside it takes a millisecond, and several on a busy machine
             return torch.randn(8)
 
     def train(batches):

@@ -4,8 +4,6 @@ import gzip
 import json
 import os
 import random
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from trace_mutations import gpu_events, native
 from profilerkit.formats import limits
 from profilerkit.formats.registry import read_trace
 from profilerkit.trace.columns import Wanted
+from tests import programs
 
 MIB = 1024 * 1024
 HEAD = b'{"schemaVersion": 1, "traceEvents": ['
@@ -138,9 +137,7 @@ def test_hostile_file_ends_in_bounded_time_and_memory(tmp_path, what):
     make, most_s, most_mib = HOSTILE[what]
     path = tmp_path / "trace.json"
     path.write_bytes(make())
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path)], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = programs.run("-c", CHILD, path, check=True)
     found = json.loads(done.stdout)
     assert found["cpu_s"] < most_s
     assert found["mib"] < most_mib

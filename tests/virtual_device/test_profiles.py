@@ -3,8 +3,6 @@
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from contextlib import nullcontext
 from itertools import pairwise
@@ -17,6 +15,7 @@ import profilerkit
 from profilerkit.model.finding import in_order
 from profilerkit.rundir.layout import EVENT, EventKind
 from profilerkit.rundir.reader import read_run
+from tests import programs
 
 torch = pytest.importorskip("torch")
 import virtual_device  # noqa: E402 - it imports torch
@@ -163,8 +162,7 @@ def test_a_profiler_leaves_captures_alone_and_traces_between_them(device, tmp_pa
 def test_steps_that_are_graphs_are_counted_in_a_script_that_does_not_know_of_us(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
     script = Path(__file__).with_name("programs") / "replayed.py"
-    command = [sys.executable, "-m", "profilerkit", "run", "-o", tmp_path / "run", "--", script, "150"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    done = programs.run("-m", "profilerkit", "run", "-o", tmp_path / "run", "--", script, "150", env=environment)
     assert "trained" in done.stdout, done.stderr
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["steps"]["count"] >= 150

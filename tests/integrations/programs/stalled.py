@@ -1,11 +1,14 @@
-"""What the programs beside this one train on: batches that take 12 ms to make, for models that take one or two."""
+"""What the programs beside this one train on: batches that take 24 ms to make, for models that take one or two.
+
+So they are what bounds the loop on a machine that has several programs to each of its cores too.
+"""
 
 import time
 
 import torch
 
 BATCH, FEATURES, CLASSES = 4, 64, 4
-_STALL_SECONDS = 0.003
+_STALL_SECONDS = 0.006
 
 
 class Samples(torch.utils.data.Dataset):
