@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,11 +47,14 @@ finally:
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "train.py"
     path.write_text(PROGRAM, "utf-8")
-    return path
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield path
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_one_command_measures_a_change_and_leaves_the_script_as_it_is(

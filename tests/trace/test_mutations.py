@@ -17,6 +17,8 @@ def test_damaged_files_are_read_or_refused(tmp_path, name):
     path.parent.mkdir()
     originals = found.originals(path)
     for seed in range(SEEDS):
+        if path.is_file():
+            path.unlink()  # ext4 writes out at once what is truncated and written again: 3 ms
         try:
             hold(found, originals, seed, path)
         except (Exception, HangError) as error:
