@@ -93,7 +93,8 @@ def warm(monkeypatch, module):
 
     def popen(command, *, env, stdout, **_others):
         assert command[0] == sys.executable
-        return _start(command[1:], None, env, stdout, stdout)
+        words = command[2:] if command[1] == "-u" else command[1:]  # xdist starts its workers so
+        return _start(words, None, env, stdout, stdout)
 
     names = {name: getattr(subprocess, name) for name in ("DEVNULL", "STDOUT", "TimeoutExpired")}
     monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=popen, **names))

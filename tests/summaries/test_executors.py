@@ -70,6 +70,7 @@ def test_threads_and_processes_of_the_users(traces, expected, tmp_path):
         assert report_of(place) == expected
 
 
+@pytest.mark.filterwarnings("ignore:Port .* is already in use:UserWarning")  # by another run of these tests
 def test_dask(traces, expected, tmp_path):
     pytest.importorskip("distributed")
     assert mapped(traces, tmp_path, dask(None)) == expected
