@@ -1,6 +1,5 @@
 """Small real training loops and a reader for what they leave behind."""
 
-import gc
 from collections import namedtuple
 
 import pytest
@@ -57,20 +56,6 @@ def deep(tmp_path):
         return profilerkit.profile(tmp_path / "run", **{**small, **settings})
 
     return make
-
-
-@pytest.fixture
-def no_callbacks():
-    """No collection calls what others have hung in, hypothesis among them.
-
-    That is written in Python: it loses what the handler of a signal raises in it, and torch compiles it where a
-    collection happens in compiled code (torch 2.13).
-    """
-    before = gc.callbacks[:]
-    gc.callbacks.clear()
-    gc.freeze()  # what other tests have left would take most of each collection
-    yield
-    gc.callbacks[:] = before
 
 
 class Toy:

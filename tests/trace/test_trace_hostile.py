@@ -182,6 +182,7 @@ def test_paths_in_a_trace_are_not_opened(tmp_path, monkeypatch):
     event = {"ph": "X", "name": "/etc/passwd", "cat": "kernel", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
     link = {"$ref": "file:///etc/passwd", "traceName": "/etc/passwd"}
     path.write_text(json.dumps({**link, "traceEvents": [event]}))
+    read_trace(path, wanted=Wanted.EVERYTHING)  # imports what it needs
     real = os.open
     monkeypatch.setattr(os, "open", lambda path, *a, **k: opened.append(path) or real(path, *a, **k))
     monkeypatch.setattr(Path, "open", lambda self, *_, **__: pytest.fail(f"opened {self}"))
