@@ -11,8 +11,7 @@ from profilerkit.analysis.rank_facts import BLOCKED_RATIO
 from profilerkit.analysis.replay.changes import FEWEST_BUCKETS
 from profilerkit.analysis.steps.table import RARE
 from profilerkit.analysis.workers.capacity import FULL_HOST, memory_room, no_use, opening_share, shortage
-from profilerkit.analysis.workers.loading import QueueFacts
-from profilerkit.analysis.workers.queue import MOST_WORKERS
+from profilerkit.analysis.workers.queue import MOST_WORKERS, QueueFacts
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Method, Saving, Throughput
 from profilerkit.model.run import Workers

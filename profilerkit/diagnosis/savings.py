@@ -197,7 +197,7 @@ def _fixes(chosen: Sequence[Priced], together: Joint, now_ns: float) -> tuple[Af
         saved = max(saved, _expected(chosen[place]), more)
         steps.append(saved)
     # What is saved in the run's steps, divided as the traced steps divide it where that is known.
-    weights = [max(entry.scale * value, 0.0) for entry, value in zip(chosen, together.fair or (), strict=False)]
+    weights = [max(entry.scale * value, 0.0) for entry, value in zip(chosen, together.fair, strict=True)]
     whole = sum(weights)
     return tuple(
         AfterFix(

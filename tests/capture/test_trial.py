@@ -5,6 +5,8 @@ import contextlib
 import gc
 import json
 import os
+import random
+import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace

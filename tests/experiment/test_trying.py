@@ -19,6 +19,7 @@ from profilerkit.cli import main
 from profilerkit.errors import UsageError
 from profilerkit.experiment import runs
 from profilerkit.experiment.trying import asked
+from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving, SettingChange
 from tests import programs
 
 pytestmark = pytest.mark.torch
@@ -61,7 +62,7 @@ def test_one_command_measures_a_change_and_leaves_the_script_as_it_is(
     program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs.warm(monkeypatch, runs)
-    words = ["try", "-o", "trial", "--steps", "12", "--budget", "45", "--fix", "num_workers=2", "-f", "md", "train.py"]
+    words = ["try", "-o", "trial", "--steps", "12", "--budget", "60", "--fix", "num_workers=2", "-f", "md", "train.py"]
     assert main(words) == 0
     assert program.read_text("utf-8") == PROGRAM
     shown = capsys.readouterr()
