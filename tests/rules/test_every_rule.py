@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from profilerkit.capture.changes import SETTINGS
 from profilerkit.model.change import revise
 from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.rules import RULES
@@ -38,3 +39,19 @@ def test_where_nothing_marks_a_step_no_finding_says_of_which_step_it_is(code, kn
     findings = [finding for outcome in run_rules(whole, RULES, select=[code]) for finding in outcome.findings]
     words = [word for found in findings for word in (found.title, found.why, *(row.label for row in found.evidence))]
     assert code in AMONG_STEPS or not [word for word in words if re.search(r"\b(?:the|per|every|mean) step\b", word)]
+
+
+def test_what_rules_propose_is_what_their_settings_take():
+    cases = [case for table in tables("fires") for case in pairs(table)]
+    outcomes = [outcome for code, known in cases for outcome in run_rules(known, RULES, select=[code])]
+    changes = [
+        change for outcome in outcomes for found in outcome.findings if found.fix for change in found.fix.changes
+    ]
+    tried = {change.setting for change in changes if change.setting in SETTINGS}
+    assert len(tried) > 12, tried
+    wrong = {
+        change.setting: SETTINGS[change.setting].instead_of(change.proposed)
+        for change in changes
+        if change.setting in tried
+    }
+    assert not any(wrong.values()), wrong

@@ -26,7 +26,8 @@ class Setting:
         apply: takes all settings of its kind that are wanted, by name.
         lacks: why it is not applied, where the program makes nothing that it is about.
         call: name of the call whose keyword it is; ``optimizer`` for that of any optimizer class. May be empty.
-        takes: the values that can be proposed, or the least whole number; ``None`` where that is not known.
+        takes: the values that can be proposed, or the least number: whole, unless it has a fraction itself; ``None``
+            where that is not known.
         statement: line to paste after the imports, with the place of the value in braces. May be empty.
     """
 
@@ -34,7 +35,7 @@ class Setting:
     numbers: Effect
     lacks: str
     call: str = ""
-    takes: tuple[bool | str, ...] | int | None = None
+    takes: tuple[bool | str, ...] | float | None = None
     statement: str = ""
 
     def instead_of(self, value: object) -> str:
@@ -43,8 +44,9 @@ class Setting:
         >>> SETTINGS["num_workers"].instead_of(-1), SETTINGS["fused"].instead_of(1), SETTINGS["fused"].instead_of(True)
         ('a whole number from 0 on', 'True or False', '')
         """
-        if isinstance(self.takes, int):
-            return "" if type(value) is int and value >= self.takes else f"a whole number from {self.takes} on"
+        if isinstance(self.takes, (int, float)):
+            kinds, kind = ((int,), "whole number") if isinstance(self.takes, int) else ((int, float), "number")
+            return "" if type(value) in kinds and value >= self.takes else f"a {kind} from {self.takes} on"
         is_one = any(value == one and type(value) is type(one) for one in self.takes or (value,))
         return "" if is_one else " or ".join(map(str, self.takes or ()))
 
@@ -69,12 +71,7 @@ SETTINGS: dict[str, Setting] = {
     "foreach": Setting(process.optimizers, "rounding", _NO_OPTIMIZER, "optimizer", _FLAG),
     "set_to_none": Setting(process.set_to_none, "same", "no call of zero_grad fills gradients", "zero_grad", _FLAG),
     "matmul_precision": Setting(
-        process.wide,
-        "rounding",
-        _NO_START,
-        "",
-        ("highest", "high", "medium"),
-        "torch.set_float32_matmul_precision({!r})",
+        process.wide, "rounding", _NO_START, "", _PRECISIONS, "torch.set_float32_matmul_precision({!r})"
     ),
     "cudnn_benchmark": Setting(process.wide, "rounding", _NO_START, "", _FLAG, "torch.backends.cudnn.benchmark = {!r}"),
     "threads": Setting(process.wide, "rounding", _NO_START, "", 1, "torch.set_num_threads({!r})"),
@@ -85,7 +82,7 @@ SETTINGS: dict[str, Setting] = {
     "gc_freeze": Setting(process.gc_freeze, "same", f"fewer than {SETTLED} steps were made", "", (True,)),
     "anomaly": Setting(process.anomaly, "same", "anomaly detection was not on", "", (False,)),
     "checkpointing": Setting(models.no_recompute, "same", "torch.utils.checkpoint was not called", "", (False,)),
-    "bucket_cap_mb": Setting(ddp.ddp_models, "rounding", _NO_DDP, _IN_DDP, 1),
+    "bucket_cap_mb": Setting(ddp.ddp_models, "rounding", _NO_DDP, _IN_DDP, 1.0),
     "gradient_as_bucket_view": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP, _FLAG),
     "static_graph": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP, _FLAG),
     "find_unused_parameters": Setting(ddp.ddp_models, "same", _NO_DDP, _IN_DDP, _FLAG),
