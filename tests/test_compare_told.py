@@ -275,10 +275,10 @@ def outcome_of(proposed, workers):
     ("proposed", "workers", "expected"),
     [
         (4, 4, (False, "")),
-        (4, 0, (None, "not judged: its setting is not as proposed")),
-        (4, 2, (None, "not judged: its setting is not as proposed")),
+        (4, 0, (None, "not judged: num_workers is still 0, so another change saved this")),
+        (4, 2, (None, "not judged: num_workers is 2 now, and the prediction is for 4")),
         (None, 4, (None, "not judged: no setting of this fix is known to have changed")),
-        (0, 0, (None, "not judged: its setting is not as proposed")),
+        (0, 0, (None, "not judged: num_workers is still 0, so another change saved this")),
     ],
 )
 def test_a_prediction_misses_only_where_the_setting_of_its_fix_changed(proposed, workers, expected):

@@ -53,6 +53,7 @@ def compare(
         verdict, hindered = memory_judgement(only_memory), ()
     sides = side_of(before, *first), side_of(after, *second)
     findings = finding_changes(before, after, verdict)
+    parts = part_changes(before, after, step)
     diff = Diff(
         verdict=verdict,
         headline=memory_headline(only_memory) if only_memory else headline(verdict, step, hindered, sides, spans),
@@ -63,10 +64,10 @@ def compare(
         spans=spans,
         differences=differences(before, after),
         memory=memory,
-        parts=part_changes(before, after, step),
+        parts=parts,
         kernels=kernel_changes(before, after),
         findings=findings,
-        fixes=applied_fixes(before, after, findings, step),
+        fixes=applied_fixes(before, after, findings, parts, step),
         notes=() if only_memory else tuple(notes(before, after, sides, step, spans)),
         profilerkit_version=after.run.profilerkit_version,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,12 +1,15 @@
 """Findings and fixes of two reports: what became of each, and what was predicted beside what was measured."""
 
+import math
 from collections.abc import Callable, Hashable, Sequence
+from typing import Literal, NamedTuple
 
 from profilerkit.compare.sides import loader_settings
 from profilerkit.model.change import revise
-from profilerkit.model.diff import AppliedFix, FindingChange, FindingState, Judgement, Range, StepChange
-from profilerkit.model.finding import Finding, Outcome, SettingChange, Severity, in_order
+from profilerkit.model.diff import AppliedFix, FindingChange, FindingState, Judgement, PartChange, Range, StepChange
+from profilerkit.model.finding import Bound, Finding, Outcome, SettingChange, Severity, in_order
 from profilerkit.model.report import Report
+from profilerkit.rules.parts import PARTS_OF_RULE
 
 #: Severities from the least on.
 ORDER: tuple[Severity, ...] = ("info", "low", "medium", "high")
@@ -97,63 +100,143 @@ def _state(before: Finding | None, after: Finding | None, verdict: Judgement) ->
     return "unchanged" if not grown else "worse" if grown > 0 else "better"
 
 
+#: Parts that take so much of what they took are still there (a choice).
+_STILL_THERE = 0.95
 #: Rules about other programs, which end without a fix: what they took is taken out of the steps, or in the doubt.
 _OF_OTHERS = ("RU005",)
-#: A finding that was to save less than so much of what the largest was to does not keep that from being judged (a
-#: choice).
+#: Fixes that all together were to save less than so much of what the largest one was to do not keep that from being
+#: judged, and a finding has gone for the most part where less than so much of its time is left (choices).
 _MINOR = 0.1
-_OPEN = "several fixes were applied at once, so their savings were not measured one by one: profilerkit try does that"
-_OTHERWISE = "not judged: its setting is not as proposed"
+_LITTLE_LEFT = 0.5
+_OPEN = "several fixes were applied at once, so their savings were not measured one by one"
 _NO_SETTING = "not judged: no setting of this fix is known to have changed"
-_BESIDE = "not judged beside the fix above"
 _UNCERTAIN = "neither held nor missed: the measurement is too uncertain"
+_BESIDE = "gone with the fix above"
+_LEFT = "not judged: part of it remains"
+_TOO_LITTLE = "not judged: too small next to the fix above"
+
+_How = Literal["the setting is as proposed", "the finding is gone", "the finding is smaller"]
+
+
+class _Settled(NamedTuple):
+    """A fix that is in force, or whose finding went, the bound that its finding argues for, and the setting it changes.
+
+    The setting is ``None`` where the fix changes none that is recorded.
+    """
+
+    fix: AppliedFix
+    bound: Bound | None
+    setting: str | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has a part in what was measured: what argues for no bound and saves nothing has none."""
+        return self.bound is not None or self.fix.predicted is not None
+
+    @property
+    def expected(self) -> float:
+        """The saving that it was to bring; 0 where none was stated."""
+        return self.fix.predicted.expected if self.fix.predicted else 0.0
 
 
 def applied_fixes(
-    before: Report, after: Report, findings: Sequence[FindingChange], step: StepChange | None
+    before: Report,
+    after: Report,
+    findings: Sequence[FindingChange],
+    parts: Sequence[PartChange],
+    step: StepChange | None,
 ) -> tuple[AppliedFix, ...]:
-    """Fixes whose setting changed as proposed, then those whose finding is gone; largest saving first.
+    """Fixes whose setting changed as proposed, then those whose finding is gone, or most of it; largest saving first.
 
-    What was measured is the saving of all changes between the runs. It is held against a prediction where that fix
-    alone was applied: a finding of the same bound goes with a setting, one of another bound by a fix of its own.
+    What was measured is the saving of all changes between the runs. It is held against the prediction of a fix where
+    that fix alone was applied. A finding of the same bound that went with a setting is taken for its effect, one of
+    another bound for a fix of its own; several independent fixes are not judged, unless all but one are minor. A
+    finding whose fix names a setting that is what it was went with something else: it is told, and not judged. One
+    whose time is still there, below a threshold of its rule or behind a larger finding, was not fixed; nor was the load
+    of other programs.
     """
-    gone = {(row.rule, row.rank, row.title) for row in findings if row.state == "gone" and not row.reason}
+    how_settled = _how_settled(findings, parts, step)
     measured = _saving(step) if step else None
-    set_now: list[tuple[Finding, AppliedFix, str]] = []
-    went: list[tuple[Finding, AppliedFix, str]] = []
+    set_now: list[_Settled] = []
+    went: list[_Settled] = []
+    left: list[_Settled] = []
     for outcome, finding in in_order(before.outcomes):
-        fix = finding.fix
-        if fix is None or outcome.rule in _OF_OTHERS:
+        if finding.fix is None or outcome.rule in _OF_OTHERS:
             continue
-        named = _now(fix.changes, before, after)
-        is_set = bool(named) and all(now == str(change.proposed) != str(change.now) for change, now in named)
-        if is_set or (outcome.rule, finding.rank, finding.title) in gone:
-            made = AppliedFix(
-                rule=outcome.rule,
-                text=fix.text,
-                how="the setting is as proposed" if is_set else "the finding is gone",
-                predicted=finding.saving,
-                measured=measured,
-                holds=None,
-                note=_OTHERWISE if named and not is_set else "",
-            )
-            (set_now if is_set else went).append((finding, made, named[0][0].setting if is_set else fix.text))
-    most = max((known.saving.expected for known, *_ in set_now or went if known.saving), default=0.0)
-    bounds = {finding.bound for finding, *_ in set_now}
-    others = {what for known, _, what in went if known.bound not in bounds and _matters(known, most)}
-    is_alone = len({what for *_, what in set_now} | others) == 1
-    return (
-        *(_held(made) if is_alone else _noted(made, _OPEN) for _, made, _ in set_now),
-        *(
-            _held(made) if is_alone and what in others else _noted(made, _BESIDE if is_alone else _OPEN)
-            for _, made, what in went
-        ),
-    )
+        named = _now(finding.fix.changes, before, after)
+        how = how_settled(outcome.rule, finding)
+        if named and all(now == str(change.proposed) != str(change.now) for change, now in named):
+            fix = _fix(outcome.rule, finding, "the setting is as proposed", measured)
+            set_now.append(_Settled(fix, finding.bound, named[0][0].setting))
+        elif how is not None:
+            still = _still(named)
+            fix = _fix(outcome.rule, finding, how, measured, still or _otherwise(named))
+            (left if still else went).append(_Settled(fix, finding.bound))
+    told = _of_settings(set_now, went, left) if set_now else _of_findings(went, left)
+    return (*told, *(entry.fix for entry in left))
 
 
-def _matters(finding: Finding, most: float) -> bool:
-    """Whether it has a part in what was measured: what argues for no bound and saves nothing has none."""
-    return finding.bound is not None if finding.saving is None else finding.saving.high >= _MINOR * most
+def _of_settings(set_now: Sequence[_Settled], went: Sequence[_Settled], left: Sequence[_Settled]) -> list[AppliedFix]:
+    """Of fixes whose settings are as proposed, and of what went beside them."""
+    bounds = {entry.bound for entry in set_now}
+    others = [entry for entry in (*went, *left) if entry.counts and entry.bound not in bounds]
+    if not _is_minor(others, set_now):
+        return [_noted(entry.fix, _OPEN) for entry in (*set_now, *went)]
+    alone = len({entry.setting for entry in set_now}) == 1
+    judged = [_held(entry.fix) if alone else _noted(entry.fix, _OPEN) for entry in set_now]
+    return [*judged, *(_noted(entry.fix, _TOO_LITTLE if entry in others else _BESIDE) for entry in went)]
+
+
+def _of_findings(went: Sequence[_Settled], left: Sequence[_Settled]) -> list[AppliedFix]:
+    """Of fixes that are known by their findings alone: the largest is judged where the others are minor."""
+    if not went:
+        return []
+    largest = max(went, key=lambda entry: entry.expected)
+    bounds = {entry.bound for entry in went}
+    beside = [entry for entry in went if entry.counts and entry.fix.text != largest.fix.text]
+    unknown = [entry for entry in left if entry.counts and entry.bound not in bounds]
+    if not _is_minor([*beside, *unknown], [largest]):
+        return [_noted(entry.fix, _OPEN) for entry in went]
+    return [_noted(entry.fix, _TOO_LITTLE) if entry in beside else _held(entry.fix) for entry in went]
+
+
+def _is_minor(others: Sequence[_Settled], judged: Sequence[_Settled]) -> bool:
+    """Whether all others together can have saved too little to matter beside what is judged; true without any."""
+    at_most = sum(entry.fix.predicted.high if entry.fix.predicted else math.inf for entry in others)
+    return not others or at_most < _MINOR * max(entry.expected for entry in judged)
+
+
+def _how_settled(
+    findings: Sequence[FindingChange], parts: Sequence[PartChange], step: StepChange | None
+) -> Callable[[str, Finding], _How | None]:
+    """How a finding of the run before is known to be settled; what is returned says ``None`` where it is not."""
+    rows = [row for row in findings if row.state in ("gone", "better") and not row.reason]
+    rows = [row for row in rows if not _is_still_there(row.rule, parts)]
+    gone = [(row.rule, row.rank, row.title) for row in rows if row.state == "gone"]
+    less = [(row.rule, row.rank, row.before_saving) for row in rows if row.state == "better" and _is_less(row, step)]
+
+    def how(rule: str, finding: Finding) -> _How | None:
+        if (rule, finding.rank, finding.title) in gone:
+            return "the finding is gone"
+        return "the finding is smaller" if (rule, finding.rank, finding.saving) in less else None
+
+    return how
+
+
+def _is_less(row: FindingChange, step: StepChange | None) -> bool:
+    """Whether most of the time that a finding is about is gone: savings are ratios of steps, which differ as well."""
+    before, after = row.before_saving, row.after_saving
+    if before is None or after is None or step is None:
+        return False
+    timed = step.timed or step.judged
+    return after.expected * (1.0 + timed.expected) < _LITTLE_LEFT * before.expected
+
+
+def _is_still_there(rule: str, parts: Sequence[PartChange]) -> bool:
+    """Whether the parts that a fix of the rule is about take as long as before; false where that is not known."""
+    about = [row for row in parts if row.part in PARTS_OF_RULE.get(rule, ())]
+    before, after = sum(row.before_ns or 0 for row in about), sum(row.after_ns or 0 for row in about)
+    return before > 0 and after >= _STILL_THERE * before
 
 
 def _noted(fix: AppliedFix, note: str) -> AppliedFix:
@@ -163,15 +246,19 @@ def _noted(fix: AppliedFix, note: str) -> AppliedFix:
 def _held(fix: AppliedFix) -> AppliedFix:
     """A prediction holds where a proven saving lies in it.
 
-    That of a changed setting misses where no saving that may have been measured lies in it. What lies between the two
-    is open: noise alone would make a wide interval meet any other.
+    That of a changed setting misses where no saving that may have been measured lies in it.
+
+    What lies between the two is open: noise alone would make a wide interval meet any other. So is less than what was
+    predicted of all of a finding where some of it is left.
     """
-    if fix.predicted is None:
-        return _noted(fix, "no saving was predicted")
-    if fix.measured is None:
-        return _noted(fix, "the step times cannot be compared")
     if fix.note:
         return fix
+    if fix.predicted is None:
+        return revise(fix, note="no saving was predicted")
+    if fix.measured is None:
+        return revise(fix, note="the step times cannot be compared")
+    if fix.measured.high < fix.predicted.low and fix.how == "the finding is smaller":
+        return revise(fix, note=_LEFT)
     if fix.measured.low > fix.predicted.high or fix.measured.high < fix.predicted.low:
         # A finding may also go with another change: only a setting shows that it was this fix which missed.
         is_applied = fix.how == "the setting is as proposed"
@@ -181,12 +268,37 @@ def _held(fix: AppliedFix) -> AppliedFix:
     return revise(fix, note=_UNCERTAIN)
 
 
+def _fix(rule: str, finding: Finding, how: _How, measured: Range | None, note: str = "") -> AppliedFix:
+    text = finding.fix.text if finding.fix else ""
+    return AppliedFix(rule=rule, text=text, how=how, predicted=finding.saving, measured=measured, holds=None, note=note)
+
+
+def _still(named: Sequence[tuple[SettingChange, str]]) -> str:
+    """That the settings of the fix are what they were; empty where one is not, or the fix has none."""
+    if not named or any(now != str(change.now) for change, now in named):
+        return ""
+    change, now = named[0]
+    return f"not judged: {change.setting} is still {now}, so another change saved this"
+
+
+def _otherwise(named: Sequence[tuple[SettingChange, str]]) -> str:
+    """That a setting was changed to another value than the fix proposes; empty where none was."""
+    for change, now in named:
+        if now not in (str(change.proposed), str(change.now)):
+            return f"not judged: {change.setting} is {now} now, and the prediction is for {change.proposed}"
+    return ""
+
+
 def _now(changes: Sequence[SettingChange], before: Report, after: Report) -> list[tuple[SettingChange, str]]:
     """The settings of a fix, with their values now; none where one was not what the fix says before."""
-    first, second = ({**side.run.settings, **loader_settings(side)} for side in (before, after))
+    first, second = _settings(before), _settings(after)
     named = [change for change in changes if change.setting in first and change.setting in second]
     is_of_it = all(first[change.setting] == str(change.now) for change in named)
     return [(change, second[change.setting]) for change in named] if is_of_it else []
+
+
+def _settings(report: Report) -> dict[str, str]:
+    return {**report.run.settings, **loader_settings(report)}
 
 
 def _saving(step: StepChange) -> Range:

@@ -231,18 +231,20 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
-    """A fix that was proposed before and is in force after, or whose finding is gone.
+    """A fix that was proposed before and is in force after, or whose finding is gone or has lost most of its time.
 
     Attributes:
         predicted: saving of the step; ``None`` when none could be stated.
         holds: whether a saving was proven and lies in the predicted interval; false where the setting was changed as
-            proposed and the two intervals do not meet. ``None`` in any other case.
+            proposed and the two intervals do not meet. ``None`` between these, where one of them is missing, where
+            several fixes were applied at once and only their sum was measured, beside a fix that saves far more, and
+            where less was saved than was predicted of a finding that went, or a part of it, with no known setting.
         note: why ``holds`` is ``None``, else empty.
     """
 
     rule: str
     text: str
-    how: Literal["the setting is as proposed", "the finding is gone"]
+    how: Literal["the setting is as proposed", "the finding is gone", "the finding is smaller"]
     predicted: Saving | None
     measured: Range | None
     holds: bool | None

@@ -53,7 +53,11 @@ _SPANS: dict[SpanOf, str] = {
     "stretch": "Kernels up to the first pause above 2 ms",
 }
 #: Before the text of a fix: a setting that is as proposed was set, what else is gone may have gone with another change.
-_HOW = {"the setting is as proposed": "", "the finding is gone": "Finding gone: "}
+_HOW = {
+    "the setting is as proposed": "",
+    "the finding is gone": "Finding gone: ",
+    "the finding is smaller": "Finding smaller: ",
+}
 #: The heading of the table of kernels.
 KERNELS = "Kernels and operators that changed most"
 _NOTHING = "none"

@@ -45,8 +45,9 @@ class Setting:
         ('a whole number from 0 on', 'True or False', '')
         """
         if isinstance(self.takes, (int, float)):
-            kinds, kind = ((int,), "whole number") if isinstance(self.takes, int) else ((int, float), "number")
-            return "" if type(value) in kinds and value >= self.takes else f"a {kind} from {self.takes} on"
+            whole = isinstance(self.takes, int)
+            fits = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+            return "" if fits and value >= self.takes else f"a {'whole ' * whole}number from {self.takes} on"  # type: ignore[operator]
         is_one = any(value == one and type(value) is type(one) for one in self.takes or (value,))
         return "" if is_one else " or ".join(map(str, self.takes or ()))
 
