@@ -86,10 +86,14 @@ def analyze(run: Path, seconds: float, *, quiet: bool = False) -> "Report | None
     """
     from profilerkit.model.report import Report
 
+    path = run / layout.REPORT_JSON
+    before = _state(path)
     failure = _run(_analysis(run, quiet=quiet), min(seconds, _ANALYZE_SECONDS), accepted=_REPORTED)
+    if not failure and _state(path) in (None, before):
+        failure = f"{layout.REPORT_JSON} was not written"
     if not failure:
         try:
-            return read_document(run / layout.REPORT_JSON, Report)
+            return read_document(path, Report)
         except (OSError, ValueError) as error:
             failure = f"{layout.REPORT_JSON} cannot be read: {error}"
     announce(f"profilerkit could not make the report; `profilerkit analyze {run}` tries again: {failure}")
@@ -98,6 +102,15 @@ def analyze(run: Path, seconds: float, *, quiet: bool = False) -> "Report | None
 
 def _analysis(run: Path, *, quiet: bool) -> list[str]:
     return own_program("profilerkit", "analyze", str(run), "-f", "html,json", "--brief", *(["-q"] if quiet else []))
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """What changes when a document is replaced; ``None`` without one. A clock would have to be the file server's."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _start(command: list[str], *, is_left: bool = False) -> "subprocess.Popen[bytes]":

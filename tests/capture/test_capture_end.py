@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -291,6 +292,14 @@ def test_code_of_an_error_is_a_failure_whatever_lies_there(tmp_path, monkeypatch
     with pytest.warns(RuntimeWarning, match="could not make the report"), light(analyze=True) as prof:
         pass
     assert prof.report is None
+
+
+@pytest.mark.usefixtures("report")
+def test_report_of_an_earlier_analysis_is_not_taken_for_this_one(tmp_path, monkeypatch):
+    shutil.copy(tmp_path / "made.json", tmp_path / "report.json")
+    fake_cli(tmp_path, monkeypatch, "import sys\nsys.exit(1)")
+    with pytest.warns(RuntimeWarning, match="report.json was not written"):
+        assert handoff.analyze(tmp_path, 60.0) is None
 
 
 def test_after_an_exception_no_rank_is_waited_for_and_the_exit_is_bounded(tmp_path, monkeypatch, light):
