@@ -145,7 +145,13 @@ class ClockWatch(Watch):
 
 
 class ThreadState:
-    """What a thread is doing; ``began`` are its clocks when the making of the newest iterator began."""
+    """What a thread is doing.
+
+    Attributes:
+        began: the thread's clocks when the making of the newest iterator began.
+        evaluations: those of them that are evaluations, by their names.
+        nodes: that autograd had made on the thread as ``made_graphs`` was last asked; negative before.
+    """
 
     __slots__ = ("began", "clock", "evaluations", "fetching", "nodes", "phases", "ready_ns")
 

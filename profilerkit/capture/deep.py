@@ -327,7 +327,10 @@ class DeepWindow:
         return True
 
     def step_started(self, number: int) -> None:
-        """Begin to trace if this is the first step after the warm-up, without a graph's capture; mark the step."""
+        """Begin to trace if this is the first step after the warm-up; mark the step in the trace.
+
+        While a graph is captured nothing begins, and nothing ends: the next step will do. A doomed window stops here.
+        """
         if self.state == "doomed":
             self.abort()
         if self.state == "warming" and not captures_graph():

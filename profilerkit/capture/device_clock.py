@@ -62,6 +62,10 @@ class DeviceClock(Watch):
     host is so far ahead that marks run out, every second one is given up: records span more steps, and no step is
     lost. Events of two devices have no time between them. The tracker calls on the training thread, which alone
     touches events: a query on another thread could fall into a capture that it cannot know of.
+
+    Attributes:
+        meter: what a mark costs; ``marks`` is how many were made.
+        every: steps from one mark to the next, at least.
     """
 
     name = "device_clock"
@@ -119,7 +123,10 @@ class DeviceClock(Watch):
             self._guard.call(self._read_now)
 
     def close(self) -> None:
-        """Read what becomes ready within ``_LAST_MARKS_NS``: a short run may end before a step of its device."""
+        """Read what is ready, or becomes so within ``_LAST_MARKS_NS``: a short run may end before a step of its device.
+
+        The training is over, and the process would wait for its device as it ends. A device that hangs is left.
+        """
         until_ns = perf_counter_ns() + _LAST_MARKS_NS
         self.catch_up()
         while self._under_way and self._guard.failure is None and perf_counter_ns() < until_ns:
@@ -138,7 +145,10 @@ class DeviceClock(Watch):
         self._lost()
 
     def _trains(self, optimizer: Any) -> None:
-        """Mark the stream that this optimizer, or a replay, steps on, of its parameters' device, unless it captures."""
+        """Mark the stream that this optimizer steps on, of its parameters' device, unless it only captures.
+
+        ``None`` for the optimizer, as when a graph is replayed, is the current device.
+        """
         self._tracker.optimizer_starts_at = self._tracker.count + _STREAM_EVERY
         if not self._guard.call(self._is_capturing):
             self._stream = self._guard.call(self._current, attempt(_device_of, optimizer))
@@ -230,7 +240,10 @@ def cuda_in_use() -> bool:
 
 
 def peaks_bytes() -> list[int | None]:
-    """Return the most bytes that were allocated on each device, ``None`` where torch cannot ask; none before CUDA."""
+    """Return the most memory that was allocated on each device, bytes; nothing before CUDA is initialised.
+
+    ``None`` is a device whose allocator torch cannot ask, as with ``torch.cuda.memory.CUDAPluggableAllocator``.
+    """
     if not _is_initialized():
         return []
     cuda = _cuda()
@@ -238,7 +251,10 @@ def peaks_bytes() -> list[int | None]:
 
 
 def captures_graph() -> bool:
-    """Return whether the calling thread's current stream captures a graph: a profiler that starts or ends ruins it."""
+    """Return whether the calling thread's current stream captures a graph: a profiler that starts or ends ruins it.
+
+    CUDA raises instead of answering once a kernel has failed an assertion. Nothing is captured then.
+    """
     return _is_initialized() and bool(attempt(_cuda().is_current_stream_capturing))
 
 
@@ -272,7 +288,11 @@ _FIELDS = {
 
 
 class AllocatorWatch(Watch):
-    """Writes the allocator's own counters of the device on which this process has reserved most."""
+    """Writes the statistics of the device on which this process has reserved most.
+
+    They come from the allocator's own counters: no call goes to the device. ``mem_get_info`` would be one, on a thread
+    that cannot know whether a graph is being captured; the device's free memory is sampled through NVML.
+    """
 
     name = "allocator"
     needs = ("torch", "torch.cuda")

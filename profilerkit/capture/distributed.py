@@ -29,7 +29,13 @@ _ON_THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this process stands in its job; all ranks of one job have the same ``launch_id``, and nobody else."""
+    """Where this process stands in its job.
+
+    Attributes:
+        local_rank: among the ranks of its host.
+        launch_id: equal for all ranks of one job, and for them only.
+        node: number of its host in the job; ``None`` when the launcher does not say.
+    """
 
     rank: int
     local_rank: int
@@ -84,7 +90,10 @@ def _placed(rank: int | None, local: int | None, size: int | None, launch: str, 
 
 
 def _spawned_place(variables: Mapping[str, str], session: int) -> Place | None:
-    """By the process group of ranks that a script spawned, and their parent or where they met; ``None`` without."""
+    """By the process group of ranks that a script spawned itself; ``None`` without a group.
+
+    On several hosts their parents differ, and where they met is what they share.
+    """
     found = _joined()
     if found is None:
         return None
@@ -183,7 +192,10 @@ _MOST_MODELS = 32
 
 
 class DdpWatch(Watch):
-    """Remembers the wrapped models without keeping one alive: finalizers ask the loggers that go with them."""
+    """Remembers the wrapped models without keeping one alive.
+
+    A finalizer holds the model's logger, which its model holds as well: both go together, and the logger is asked then.
+    """
 
     name = "ddp"
     needs = ("torch.nn.parallel.distributed",)
@@ -236,7 +248,10 @@ class DdpWatch(Watch):
         self._finalizers.append(finalizer)
 
     def _ask(self, number: int, logger: Any) -> None:
-        """Keep the model's last word, on any thread, inside a collection: it takes no lock, not even in a child."""
+        """Keep the model's last word. Runs wherever the last reference goes: on any thread, inside a collection.
+
+        So it takes no lock of ours; nor torch's in a forked child, where it may have been copied while held.
+        """
         if os.getpid() == self._pid:
             data = logger._get_ddp_logging_data()
             self._found[number] = ddp_model(dict(data.ints_map), dict(data.strs_map))

@@ -52,7 +52,11 @@ def _leave_with(status: object) -> ExitCall:
 
 
 class Exits:
-    """Notes by which call the program leaves, which Python forgets: ``sys.exit``, ``exit``, ``quit``, ``os._exit``."""
+    """Notes by which call the program leaves, where that comes out by no exception: Python forgets it before the end.
+
+    Seen are ``sys.exit``, ``exit`` and ``quit``, and ``os._exit``; not a ``raise SystemExit`` outside of a block, nor a
+    ``sys.exit`` that was imported by name before.
+    """
 
     def __init__(self, steps: Callable[[], int], leaving: Callable[[ExitCall], object]) -> None:
         """``steps`` counts those made until now; ``leaving`` has ``LEAVE_SECONDS`` before ``os._exit`` goes on."""
@@ -77,7 +81,11 @@ class Exits:
         self.patches.apply(patch)
 
     def cause(self) -> BaseException | ExitCall | None:
-        """What ends the program: an exception that nobody caught, or a call that nobody caught; ``None`` as planned."""
+        """What ends the program, at its end: an exception that nobody caught, or a call; ``None`` as planned.
+
+        A call of ``sys.exit`` was caught where a step was made after it, or where code still ran when what it raised
+        was gone.
+        """
         latest = getattr(sys, "last_value", None)
         error = sys.exc_info()[1] or (latest if latest is not self._earlier else None)
         if error is not None or self._latest_steps != self._steps():

@@ -60,7 +60,11 @@ def in_kernel() -> bool:
 
 @lru_cache(maxsize=1)
 def process_start_ns(pid: int) -> int | None:
-    """When this process, ``pid``, began, by ``perf_counter_ns`` to 10 ms; ``None`` for an interactive one."""
+    """When this process, ``pid``, began, as ``perf_counter_ns`` would have told it to 10 ms.
+
+    ``None`` where the system does not say (only Linux does), and for an interactive one: what it did before the block
+    is not the run's.
+    """
     if hasattr(sys, "ps1") or "ipykernel" in sys.modules or not sys.platform.startswith("linux"):
         return None
     try:

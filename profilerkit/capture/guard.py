@@ -31,7 +31,10 @@ class Guard:
             return None
 
     def caught(self, work: Callable[..., object], error: Exception) -> None:
-        """Record the first failure, one of ``work``, switch capture off and say so once. A signal handler's goes on."""
+        """Record the first failure, one of ``work``, switch capture off and say so once.
+
+        What a signal's handler raised is the program's, and goes on.
+        """
         if raised_by_handler(error):
             raise error
         where = getattr(work, "__qualname__", repr(work))

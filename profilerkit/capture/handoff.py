@@ -62,7 +62,10 @@ def wait_for_ranks(run: Path, world_size: int, is_complete: Callable[[Path, int]
 
 
 def leave_analysis(run: Path) -> None:
-    """Have the report made by a process that nobody waits for: a notebook's kernel is killed 2.5 s after its end."""
+    """Have the report of ``run`` made by a process that nobody waits for, and that says nothing.
+
+    A notebook's kernel is killed 2.5 s after it was asked to end (jupyter_client 8, half of ``shutdown_wait_time``).
+    """
     process = _start(_analysis(run, quiet=True), is_left=True)
     process.returncode = 0  # or Python warns that it still runs
 

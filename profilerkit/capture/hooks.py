@@ -30,7 +30,9 @@ _NEEDED = ("torch.utils.data.dataloader", "torch.optim.optimizer", "torch.autogr
 class Hooks:
     """Install all hooks of one session that time steps.
 
-    ``captures`` are threads that capture a CUDA graph, and whether an optimizer has stepped in it.
+    Attributes:
+        captures: threads that capture a CUDA graph, and whether an optimizer has stepped in it.
+        meters: what is spent after the engine in a backward pass, and after an optimizer step.
     """
 
     __slots__ = (  # see ``StepTracker``
@@ -81,7 +83,10 @@ class Hooks:
             patches.patch(optim.Optimizer, "_optimizer_step_code", functools.partial(self._hung_in_a_step, left))
 
     def _hung_in_a_step(self, left: list[tuple[Any, Any]], original: Callable[..., Any]) -> Callable[..., Any]:
-        """Hang hooks where the program has some: torch calls ``original`` between those before and after a step."""
+        """Hang optimizer hooks where the program has some: on the thread that steps, when no hook of it is called.
+
+        Torch calls ``original`` between the hooks before a step and those after it.
+        """
         tracker, guard, own = self._tracker, self._guard, self._patches
 
         def hang(patches: Patches) -> None:
@@ -179,7 +184,11 @@ class Hooks:
         return not_compiled(optimizer_starts), not_compiled(optimizer_ends)
 
     def optimizer_stepped(self, optimizer: int, start_ns: int, now_ns: int) -> None:
-        """Take an optimizer step that has to be asked for; ``start_ns`` is 0 on another thread and for a replay."""
+        """Take an optimizer step that has to be asked for.
+
+        ``start_ns`` is 0 where its thread does not train, and for the replay of a graph, whose ``id`` then stands in
+        for the optimizer's.
+        """
         tracker, captures, here = self._tracker, self.captures, get_ident()
         if here in captures:
             captures[here] = True
@@ -224,7 +233,11 @@ _NEVER = -1
 
 
 class GraphWatch(Watch):
-    """Reports replays of graphs that train: those in whose capture an optimizer stepped. Others are parts of a step."""
+    """Reports replays to the hooks.
+
+    A graph trains if an optimizer stepped while it was captured. Where graphs are parts of a step, as those that
+    ``torch.compile`` makes, the optimizer's own hooks report the step.
+    """
 
     name = "graphs"
     needs = ("torch", _GRAPHS)

@@ -77,7 +77,10 @@ def _of_stat(name: str) -> Callable[[str], int | None]:
 
 
 class OperatorPool:
-    """The threads that operators share their work with: the training thread spins until the busiest one is done."""
+    """The threads that operators share their work with: the busiest one, beside the training and Python's own threads.
+
+    The training thread spins until the last of them is done, and is on a processor while that one waits for another.
+    """
 
     def __init__(self, files: ProcFiles, tid: int) -> None:
         self._files, self._tid = files, tid
@@ -160,7 +163,10 @@ _MOST = 16
 
 
 class HostSource:
-    """CPU, memory, pressure, traffic and limits, rates since the sample before; made on the training thread."""
+    """CPU, memory, pressure, traffic and limits. Rates are over the time since the sample before.
+
+    Made on the training thread, whose waiting for a processor is measured.
+    """
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root

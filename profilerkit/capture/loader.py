@@ -71,7 +71,10 @@ class FetchTimer:
     Which loader feeds the training shows in what follows: its batch is fetched last before a backward pass.
 
     Attributes:
-        settings: of the loader iterated last before the first backward pass; the loader itself is not held.
+        armed: false outside the block and in forked children. ``fetches``: those seen on the training thread.
+        settings: of the loader iterated last before the first backward pass. The loader is not held: its persistent
+            workers die with its last name.
+        meter, fast_meter: what fetches on the training thread cost beside the wait, slow ones and fast ones.
         training: what the training thread is doing. This and ``fast_flags``, of the records, are of the fast iterator.
         slow_at: the number of fetches at which the next one takes the slow path again.
         passed: backward passes before the last fast fetch.
@@ -123,7 +126,11 @@ class FetchTimer:
         self.tracker.leave_fast_path()
 
     def claim(self, loader: Any) -> bool:
-        """Whether the patches see all of ``loader``, a torch one, which is not wrapped: its iterations mark steps."""
+        """Whether the patches see all of ``loader``, a torch one: its iterations then mark steps from now on.
+
+        Such a loader is not wrapped, so that it stays what it was for everyone who asks for its type. Another kind of
+        loader, and one that makes its iterators in a way of its own, is.
+        """
         makers = [kind for kind in type(loader).__mro__ if "__iter__" in vars(kind) or "_get_iterator" in vars(kind)]
         if not makers or getattr(vars(makers[0]).get("__iter__"), "timed_by", None) is not self:
             return False

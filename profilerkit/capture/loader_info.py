@@ -40,7 +40,10 @@ def sampler_of(iterator: Any) -> object:
 
 
 def length(source: object) -> int:
-    """Batches in one iteration of ``source``, -1 when not known: ``len()`` of a loader of a stream makes torch warn."""
+    """Batches in one iteration of ``source``; -1 when that is not known for sure.
+
+    ``len()`` of a DataLoader over an iterable dataset is never called: torch remembers it and warns about mismatches.
+    """
     known = attempt(_asked_length, source)
     return -1 if known is None else known
 
@@ -76,7 +79,10 @@ _IS_ITERABLE: dict[int | None, bool] = {0: False, _ITERABLE_KIND: True}
 
 
 def loader_settings(loader: Any) -> Loader:
-    """Settings of the loader that feeds the steps, from itself or from its iterator; no length of a stream."""
+    """Settings of the loader that feeds the steps, from itself or from its iterator, which keeps what it was told.
+
+    The length of a stream is not asked for: nobody else does, and it may be found out by reading it.
+    """
 
     def said(name: str) -> Any:
         own = attempt(getattr, loader, name, None)

@@ -144,7 +144,11 @@ class _Watched:
         }
 
     def _others(self) -> list[Any] | None:
-        """Processes on the device that are not this one; ``None`` where it is not in the list, which is the host's."""
+        """Processes on the device that are not this one.
+
+        ``None`` where this process is not in the list: in a container the numbers of processes are the host's, so that
+        it cannot be told from the others, or it is not on the device yet.
+        """
         processes: list[Any] | None = self._calls.ask("nvmlDeviceGetComputeRunningProcesses", self.device.handle)
         if processes is None or os.getpid() not in [process.pid for process in processes]:
             return None

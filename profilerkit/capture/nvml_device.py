@@ -35,7 +35,11 @@ _Trial = tuple[int, int, int]
 
 
 class Calls:
-    """The functions of ``pynvml`` with their failures as ``None``; ``lost`` says how the device was lost."""
+    """The functions of ``pynvml`` with their failures as ``None``.
+
+    Attributes:
+        lost: what NVML said when the device was lost; empty until then. Nothing is asked from then on.
+    """
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
@@ -93,13 +97,21 @@ def _are_slow(tried: list[_Trial]) -> bool:
 
 
 def _named(argument: Any) -> Any:
-    """What tells an argument from others: pointers, which handles are, cannot be compared. Refused ones are kept."""
+    """What tells an argument from others: pointers, which handles are, cannot be compared.
+
+    Those of a refused query are kept, so that no other takes their place in memory.
+    """
     return argument if argument is None or isinstance(argument, (int, bytes, tuple)) else id(argument)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device in NVML, or a MIG device, its ``handle``, of the ``whole`` one."""
+    """A device in NVML.
+
+    Attributes:
+        handle: what the process has: a device, or a MIG device of it.
+        whole: the device that ``handle`` is, or is a part of.
+    """
 
     handle: Any
     whole: Any
@@ -213,7 +225,10 @@ _WIDE = (2, 3, 4)
 
 
 class Counters:
-    """The counters of one whole device: throttling, traffic, memory errors. A momentary state would miss most of it."""
+    """The counters of one whole device: throttling, traffic, memory errors.
+
+    A counter says what happened between two readings; a momentary state read once per second would miss most of it.
+    """
 
     def __init__(self, calls: Calls, whole_device: Any) -> None:
         self._calls = calls
@@ -267,7 +282,11 @@ def _number(value: Any) -> int | None:
 
 
 def _wide(value: Any) -> int | None:
-    """A counter of 64 bits, in bytes or nanoseconds; ``None`` for one of 32 bits, which wraps unseen."""
+    """A counter of 64 bits, in bytes or nanoseconds; ``None`` otherwise.
+
+    One of 32 bits wraps unseen several times per second at the speed of a link, and a field of that size under one of
+    these numbers is another one, of another driver.
+    """
     if value is None or int(value.valueType) not in _WIDE:
         return None
     total = _number(value)

@@ -40,7 +40,10 @@ class LiveMemory:
 
 
 def live_memory(torch: Any, device: str, index: int | None) -> LiveMemory:
-    """The memory that Python's tensors hold on one device, each storage once; what only C++ holds is not among them."""
+    """The memory that Python's tensors hold on one device; each storage counts once, for the first kind it has.
+
+    Tensors that only C++ holds, such as most that are saved for the backward pass, are not among them.
+    """
     deadline = monotonic() + _SECONDS
     with torch._C.DisableTorchFunctionSubclass():
         tensors, modules, optimizers, complete = _objects(torch, deadline)
@@ -165,9 +168,10 @@ _STATE: dict[str, Callable[[_Group], int]] = {
 
 
 def unallocated_bytes(torch: Any, optimizers: Iterable[Any], size: Callable[[Any], int]) -> int | None:
-    """Bytes of the trained parameters' missing gradients and missing optimizer state, each parameter counted once.
+    """Bytes of the trained parameters' missing gradients and missing optimizer state.
 
-    ``None`` without an optimizer, or where one without state yet is of a class that is not known.
+    ``None`` where no optimizer is there, or where one without state yet is of a class that nobody here knows. A
+    parameter counts once. What an optimizer takes for the length of a step (lists of ``foreach``) is left out.
     """
     parameters: dict[int, Any] = {}
     tensors: dict[int, int | None] = {}

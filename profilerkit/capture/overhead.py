@@ -22,7 +22,11 @@ _UNSEEN_NS = 1_500
 
 
 class RunningCost:
-    """Estimate what capture adds to a step, as the run goes on and over all of it, by medians of clocks."""
+    """Estimate what capture adds to a step, as the run goes on and over all of it.
+
+    Cheap enough for the writer thread: the medians of the clocks, and for what they do not see a fixed time per call;
+    of a fast fetch, which is measured from outside, the clocks see some of that already.
+    """
 
     def __init__(
         self,
@@ -43,7 +47,8 @@ class RunningCost:
     def per_step_ns(self, steps: int) -> float | None:
         """Return the mean since this was last asked, ns; ``steps`` were recorded in all.
 
-        ``None`` where no step ended, at the first time, and for the first fetches, which are all slow.
+        ``None`` where no step ended, at the first time, and for the first fetches: all of those are slow, and look at
+        the loader's queue. A loop with few fetches is out of its first ones after as many steps.
         """
         fetches, calls = self._timer.fetches, self._calls(steps)
         before, self._before = self._before, [times for _, times in calls]
@@ -103,7 +108,10 @@ class Budget:
         self._mark: tuple[int, int] | None = None  # time and steps of the last comparison
 
     def check(self, steps: int, cost: Callable[[int], float | None]) -> None:
-        """Give up the next thing if recording costs too much, by the ns of a step since ``cost`` was last asked."""
+        """Give up the next thing if recording costs too much; ``steps`` were recorded so far.
+
+        ``cost`` says what it took of a step since it was asked before, ns, where that is known.
+        """
         now_ns = self._clock()
         if self._mark is None:
             if steps:
@@ -147,7 +155,10 @@ def stages(
     samplers: Iterable[Sampler],
     stacks: Sampler | None = None,
 ) -> tuple[Stage, ...]:
-    """What can be given up, least useful for its cost first. Backward passes are kept where they mark the steps."""
+    """What can be given up, least useful for its cost first; steps and the waits for batches never are.
+
+    Backward passes are kept where they are what marks the steps.
+    """
     sampled, tracker, off = tuple(samplers), timer.tracker, functools.partial
 
     def sample_slowly() -> None:

@@ -18,7 +18,10 @@ UNCOUNTED = "importlib_bootstrap:"
 
 
 def uncounted(function: _Function) -> _Function:
-    """Return the function, with a frame that ``warnings`` does not count; Dynamo must not follow it."""
+    """Return the function, with a frame that ``warnings`` does not count for its ``stacklevel``.
+
+    For none that compiled code calls: Dynamo follows a function by its file.
+    """
     if isinstance(function, FunctionType):
         code = function.__code__
         function.__code__ = code.replace(co_filename=f"{UNCOUNTED}{code.co_filename}")

@@ -61,7 +61,11 @@ class Profile:
         return state
 
     def __enter__(self) -> "Profile":
-        """Start recording, or warn why not. Raises ``UsageError`` where this block is open already."""
+        """Start recording. Where that fails, a warning says why and the block runs unrecorded.
+
+        Raises:
+            UsageError: this block is open already.
+        """
         self._open(until_exit=False)
         return self
 
@@ -110,7 +114,11 @@ class Profile:
             self.report = None if report is None else Profile.shown(report)
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """Record every call of ``function`` in a directory of its own. Raises ``UsageError`` if its body runs later."""
+        """Record every call of ``function`` into a run directory of its own.
+
+        Raises:
+            UsageError: ``function`` is a coroutine function or a generator function: its body runs after the call.
+        """
         if any(runs_later(function) for runs_later in _RUN_LATER):
             raise UsageError(
                 f"profile cannot decorate {getattr(function, '__qualname__', function)}",

@@ -44,7 +44,10 @@ class Settling:
         self._frames = _compiled_frames()  # the process may have compiled before
 
     def is_over(self, last_ns: Sequence[int]) -> bool:
-        """Whether the last steps are alike, of three or more, and nothing was compiled since this was asked last."""
+        """Whether the last steps are alike, and torch.compile compiled nothing since the question was asked last.
+
+        Fewer than three steps are not compared: whoever traces so early wants to see the beginning.
+        """
         frames = _compiled_frames()
         compiled, self._frames = frames != self._frames, frames
         if compiled:
@@ -91,7 +94,13 @@ class Expected(NamedTuple):
 
 
 class StepTimes:
-    """The times of the last steps: their median, 0 until there are enough, and above which limit one is slow, ns."""
+    """The times of the last steps.
+
+    Attributes:
+        median_ns: of those; 0 until there are enough.
+        limit_ns: a longer step is slow, by the last median.
+        to_go: steps until the median is taken anew.
+    """
 
     __slots__ = ("_ring", "limit_ns", "median_ns", "to_go")
 
@@ -167,7 +176,11 @@ class Recurrence:
 
 
 class Schedule:
-    """When to open. Once the device's time of steps is known, it alone decides which are slow: a host may run ahead."""
+    """When to open.
+
+    Once the device's time of steps is known, it alone decides which are slow: a host that runs ahead waits now and then
+    until the device has caught up, and loses nothing by it.
+    """
 
     def __init__(self, settings: Settings, *, alone: bool, asks: bool) -> None:
         """``alone``: no other rank traces. ``asks``: this rank sees to it that all of them get a typical window."""

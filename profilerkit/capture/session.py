@@ -490,7 +490,11 @@ os.register_at_fork(after_in_child=_disarm_in_child)
 
 
 def open_run(wanted: Path, place: Place) -> tuple[Path, RankWriter]:
-    """The run directory and its writer; in ``$TMPDIR``, with a warning, when ``wanted`` cannot be written."""
+    """The run directory and its writer; in ``$TMPDIR``, with a warning, when ``wanted`` cannot be written.
+
+    Raises:
+        CaptureError: neither place can be written.
+    """
     try:
         return _claimed(wanted, place)
     except OSError as error:

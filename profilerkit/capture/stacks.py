@@ -74,7 +74,11 @@ def _found(place: StackPlace, lines: tuple[str, ...], in_torch: bool) -> StackSa
 
 
 class StackSource:
-    """Reads the stack of one thread, for a ``Sampler``; ``meter`` is how long one look holds the interpreter."""
+    """Reads the stack of one thread, for a ``Sampler``.
+
+    Attributes:
+        meter: how long one look holds the interpreter, which the training may want.
+    """
 
     def __init__(self, path: Path, thread: Callable[[], int]) -> None:
         """``path`` takes the samples; ``thread`` says whose stack is read, 0 for none."""
@@ -106,7 +110,11 @@ class StackSource:
         return max(pause, (cpu_ns - _FIRST_NS - _MOST_COST * wall_ns) / _MOST_COST / 1e9)
 
     def read(self) -> None:
-        """Look once. How long the look waits for the interpreter is how long the thread had kept it."""
+        """Look once.
+
+        The look waits for the interpreter: how long it did, its own waiting for a processor left out, is how long the
+        thread had kept it.
+        """
         thread, before = self._thread(), self._now()
         due_ns = before[0] + _pause_sharply(_SHARP_SECONDS * (self._looks * _GOLDEN % 1))
         woken_ns, _, queued_ns = self._now()
@@ -146,7 +154,10 @@ class StackSource:
         return time.perf_counter_ns(), time.thread_time_ns(), int(words[1]) if len(words) > 1 else -1
 
     def _waits(self, thread: int) -> bool:
-        """Whether a thread that was just looked at sleeps, and not for the interpreter: reading that lets go of it."""
+        """Whether a thread that was just looked at sleeps; reading that lets go of the interpreter, and wakes it.
+
+        So a thread that wanted no more than the interpreter is no longer asleep.
+        """
         if self._state[0] != thread:
             number = next((one.native_id for one in threading.enumerate() if one.ident == thread), None)
             self._state[1].close()

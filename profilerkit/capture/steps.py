@@ -232,7 +232,10 @@ class StepTracker:
             self.feeder, self.marked = feeder, True
 
     def enter_fast_path(self, iterator: int) -> None:
-        """Let the next fetches of this iterator be fast, if they feed the steps and the observer does not mind."""
+        """Let the next fetches of this iterator be fast, if they feed the steps and the observer does not mind.
+
+        The iterator is one that marks the steps, or that fed the open one.
+        """
         self._catch_up()
         self.measured = iterator  # another thread may leave the fast path before this one has entered it
         if self.wrapped and not self.explicit:

@@ -30,7 +30,12 @@ _NOT_COMPILED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 
 class TimedFunction(NamedTuple):
-    """A function to time, in a module that may be loaded later; ``size`` makes the value of a pybind11 method."""
+    """A function to time.
+
+    Attributes:
+        module: that holds it; it is patched once that is loaded, if this version of it has it.
+        size: of a method of a class made by pybind11, what makes the record's value from its arguments.
+    """
 
     module: str
     path: str
@@ -149,7 +154,10 @@ def _skip(function: Callable[..., Any]) -> None:
 
 
 def message_bytes(sides: tuple[Any, ...]) -> int:
-    """Return the bytes of the larger of a collective's two sides, tensors or lists of lists; -1 without any."""
+    """Return the bytes of the larger of a collective's two sides; -1 where there is none.
+
+    The tensors come first, in lists or lists of lists; a collective in place has one side.
+    """
     return max(map(_side_bytes, sides[:2]), default=-1)
 
 
@@ -231,9 +239,9 @@ class SaveWatch(CallWatch):
 class CollectiveWatch(CallWatch):
     """Record one COLLECTIVE per call from Python, of the user's code or FSDP, and one per wait for it.
 
-    What is patched are the methods of ``ProcessGroup``: ``torch.compile`` knows the functions of ``torch.distributed``
-    by identity and would break the graph at a replacement (torch 2.13). DDP and functional collectives go past all of
-    this.
+    What is patched are the methods of ``ProcessGroup`` below the functions of ``torch.distributed``: ``torch.compile``
+    knows those functions by identity and would break the graph at a replacement (torch 2.13), and a function that was
+    imported by name is seen too. DDP and functional collectives go from C++ to the process group, past all of this.
     """
 
     name = "collectives"
@@ -245,8 +253,8 @@ class CollectiveWatch(CallWatch):
 class SyncWatch(CallWatch):
     """Record one SYNC per call of what waits for the device, from when CUDA is in use.
 
-    ``synchronize`` functions are seen one call below, where ``torch.compile``, which knows them by identity, does not
-    look.
+    ``torch.cuda.synchronize`` and ``torch.accelerator.synchronize`` are seen one call below, where ``torch.compile``,
+    which knows them by identity, does not look. Calls of a tensor's methods are left to the deep window.
     """
 
     name = "syncs"
@@ -331,10 +339,11 @@ _OF_A_COMPILATION = re.compile(r"^\S{0,40}\d/\d{1,9}\S{0,40}: ")
 
 
 class CompileWatch(Watch):
-    """Records one COMPILE per outermost compilation, through torch's callbacks, under a lock of its own.
+    """Records one COMPILE per compilation, through the callbacks that torch has for it.
 
-    The start of the one under way when the watch was hung is not known: it counts from then on and is marked inferred.
-    Where a guard's failure made torch compile again, the record is named for that guard as well.
+    Torch calls them around the outermost compilation, under a lock of its own. The start of the one that was under way
+    when the watch was hung is not known: it counts from then on and is marked inferred. Where a guard's failure made
+    torch compile again, the record is named for that guard as well, as torch keeps it.
     """
 
     name = "compiles"

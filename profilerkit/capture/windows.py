@@ -46,7 +46,11 @@ class DeepWindows:
         *,
         loader_seen: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Where no loader feeds the steps as a window opens, the names of Python's functions are traced a while."""
+        """``loader_seen`` says when a window opens whether a loader feeds the steps.
+
+        Where none does, the names of Python's functions are traced, as long as that takes little: only they tell a
+        ``get_batch`` from other Python.
+        """
         self._guard = Guard("profilerkit's trace window", self.abort)
         self._beats = Guard("the compression of profilerkit's traces")
         self._flights = Guard("profilerkit's look into torch's flight recorder")
@@ -158,7 +162,10 @@ class DeepWindows:
             self.wake()
 
     def close(self, steps: int, *, held_back: bool = False) -> None:
-        """Export what there is, or say why there is nothing; ``held_back``: nobody knew that they were steps."""
+        """Export what there is, or say why there is nothing after a run of ``steps`` steps.
+
+        ``held_back`` says that they were not known to be steps before the end.
+        """
         self._guard.call(self._close, steps, held_back)
         self._look_at = NEVER
 
@@ -168,7 +175,10 @@ class DeepWindows:
             self._packer.finish(seconds)
 
     def abort(self) -> None:
-        """Stop the profiler without keeping anything, amid a graph's capture behind it, and open no window any more."""
+        """Stop the profiler without keeping anything, and open no window any more.
+
+        Amid the capture of a graph the profiler is stopped as soon as that is over.
+        """
         self._schedule.stop()
         self._heard.clear()
         self._look_at = NEVER

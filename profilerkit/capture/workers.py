@@ -207,7 +207,10 @@ class WorkerProbe:
 
 
 def batch_bytes(batch: object) -> int:
-    """Bytes of the tensors and arrays in a batch of at most ``_MOST_LEAVES`` leaves, none sparse; -1 when not known."""
+    """Bytes of the tensors and arrays in a batch of at most ``_MOST_LEAVES`` leaves; -1 when that is not known.
+
+    Of a sparse tensor it is not: torch (2.13) refuses to say, or says what a dense one would take.
+    """
     found, looked, todo = -1, 0, [batch]
     while todo:
         item = todo.pop()
@@ -294,7 +297,10 @@ class WorkerWatch:
         self.seen = False
 
     def started(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        """A replacement for ``Process.start``: a worker runs its loop inside of ours, which can be pickled."""
+        """A replacement for ``Process.start``: a worker runs its loop, whichever loader's it is, inside of ours.
+
+        What it runs can be pickled for spawn and forkserver.
+        """
 
         def start(process: Any) -> None:
             target: Any = getattr(process, "_target", None)
@@ -376,7 +382,10 @@ class WorkerWatch:
 
 
 def _state(pid: int) -> int | None:
-    """What the thread of a worker is doing, by the place in the kernel where it waits; ``None`` when it has ended."""
+    """What the thread of a worker is doing, by the place in the kernel where it waits; ``None`` when it has ended.
+
+    The file is not kept open: a loader may start workers for every short epoch, and of open files a process has few.
+    """
     channel = open_for_reading(f"/proc/{pid}/wchan")
     if channel < 0:
         return None

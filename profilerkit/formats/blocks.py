@@ -44,7 +44,11 @@ class BlockSource(msgspec.Struct):
     _inflated_bytes: int = 0
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the plain bytes in order, those before a damaged spot too. Raises ``OSError``."""
+        """Yield the plain bytes in order; everything before a damaged spot is yielded first.
+
+        Raises:
+            OSError: the file cannot be opened or read, or is no regular file.
+        """
         with open_regular(self.path, named=True) as file:
             magic = file.read(len(GZIP_MAGIC))
             file.seek(0)
@@ -55,7 +59,11 @@ class BlockSource(msgspec.Struct):
                 yield block
 
     def beginning(self) -> bytes:
-        """Return the beginning of the plain bytes, in which the format shows; empty when there are none."""
+        """Return the beginning of the plain bytes, in which the format shows; empty when there are none.
+
+        Raises:
+            OSError: the file cannot be opened or read.
+        """
         head = b""
         for block in self.blocks():
             head += block
@@ -146,7 +154,12 @@ def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def whole(path: Path, most_bytes: int) -> bytes:
-    """Return all plain bytes. Raises ``UnreadableInputError`` for more than ``most_bytes``, and for damaged data."""
+    """All plain bytes of a file that has to be read as a whole.
+
+    Raises:
+        UnreadableInputError: there are more than ``most_bytes``, or the compressed data is damaged.
+        OSError: the file cannot be opened or read.
+    """
     source = BlockSource(path)
     pieces, size = [], 0
     for block in source.blocks():

@@ -45,10 +45,12 @@ class Recording(msgspec.Struct, frozen=True):
 
     Attributes:
         ranks: at least one, by rank number; of logs alone one that nothing was recorded of.
+        run: the run directory; ``None`` for traces.
+        notes: what a reader of the report has to know about the input, in plain sentences.
         logs: what was read beside them, or instead.
         of: how many ranks were read, where ``ranks`` are only some of them; 0 where they are all.
         world_size: ranks of the whole job where no run directory says it; ``None`` leaves it to the traces.
-        by_dumps: the ranks are those of flight recorder dumps.
+        by_dumps: the ranks are those of flight recorder dumps, and nothing else was read of them.
     """
 
     ranks: list[RankFacts]
@@ -101,7 +103,12 @@ def _has_others(path: Path, dumps: Files) -> bool:
 
 
 def _of_dumps(paths: Sequence[Path], found: dict[Path, Files], *, strict: bool) -> Recording:
-    """Return the ranks of flight recorder dumps, with which nothing else may be named."""
+    """The ranks of flight recorder dumps.
+
+    Raises:
+        UsageError: something else was named beside them.
+        UnreadableInputError: a dump that was named, or each of a directory, cannot be read.
+    """
     from profilerkit.analysis.ranks.dumps import dumped_ranks
 
     _check_distinct(path if file == path else file for path in paths for file, _ in found.get(path, ()))
@@ -123,7 +130,9 @@ def _of_dumps(paths: Sequence[Path], found: dict[Path, Files], *, strict: bool) 
 
 
 def _ranks_named(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return the rank of each dump by its name, where every name tells another one; else by their order, which is said.
+    """The rank of each dump by its name, where every name tells one; else by their order, which is said.
+
+    A last number that several names share is not taken for a rank: it may be a date, or the step.
 
     >>> _ranks_named(["nccl_trace_rank_1", "nccl_trace_rank_0"])[0], _ranks_named(["b.json", "a.json"])[0]
     ((1, 0), (0, 1))
@@ -205,7 +214,10 @@ def _read_run(run: RunRecord, reading: Reading) -> Recording:
 
 
 def _rank_of_run(entry: RankRecord, result: TraceResult, reading: Reading) -> RankFacts:
-    """Return the rank with its first readable trace; a damaged one is said in the notes, or an error if ``strict``."""
+    """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes.
+
+    With ``reading.strict`` it is an error.
+    """
     if reading.strict and result.errors:
         raise result.errors[0][1]
     errors = (*result.errors, *((result.slow_error,) if result.slow_error else ()))

@@ -107,8 +107,10 @@ class TraceResult(msgspec.Struct, frozen=True):
     """What was read of one rank.
 
     Attributes:
-        facts: of the first trace that could be read; ``None`` when none could. ``errors`` are of those before it.
+        facts: of the first trace that could be read; ``None`` when none could.
+        errors: the traces before it and why they could not be read.
         slow: what the trace of slow steps showed; ``None`` where there is none, or none was slow.
+        slow_error: why that one could not be read.
         beside: of the further processes in the same file.
     """
 
@@ -203,7 +205,10 @@ def _read_told(number: int, jobs: Sequence[TraceJob]) -> TraceResult:
 
 @contextmanager
 def _helper(jobs: list[tuple[int, TraceJob]]) -> Iterator[Callable[[], dict[int, TraceResult]]]:
-    """Start a process that reads some of the jobs, and give the wait for its results. Raises ``OSError``."""
+    """A process that reads some of the jobs, as the wait for its results; it ends with the context at the latest.
+
+    Raises ``OSError`` where no process can be started, or there is no room for its results.
+    """
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as found:
         pickle.dump(jobs, told)
         told.seek(0)

@@ -25,10 +25,12 @@ class NotPlainError(ValueError):
 
 
 def plain_data(data: bytes) -> object:
-    """Return the object of a pickle of protocol 2 to 5: lists, tuples, dicts with plain keys, text, bytes and numbers.
+    """The object of a pickle of protocol 2 to 5.
 
-    The library's own unpickler is not used: with it a few bytes can ask for gigabytes (a number of its memo, a declared
-    length), and a key nested deeply enough overflows the stack of the process.
+    Nothing is imported, called or built but lists, dicts with keys of text and numbers, tuples, text, bytes and
+    numbers. The library's own unpickler is not used: with it a few bytes can ask for gigabytes (a number of its memo,
+    a declared length), and a key nested deeply enough overflows the stack of the process. No more is held than
+    ``FREE_HELD_BYTES`` and ``HELD_PER_BYTE`` for each byte of ``data``, and half of that again while a dict grows.
 
     Raises:
         NotPlainError: the pickle asks for anything else, is damaged, or is larger than the limits of this module.

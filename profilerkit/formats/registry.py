@@ -42,8 +42,10 @@ class Reader(Protocol):
     def read(self, path: Path, /, *, wanted: Wanted, strict: bool) -> TraceColumns:
         """Return the columns of the file, or raise ``UnreadableInputError`` when it holds no events.
 
-        ``wanted`` is what is read beside the complete events; more may be read, and ``TraceColumns.read`` says it. With
-        ``strict`` the first damage is an ``UnreadableInputError``.
+        Args:
+            path: the file.
+            wanted: what is read beside the complete events; more may be read, and ``TraceColumns.read`` says it.
+            strict: whether the first damage is an ``UnreadableInputError`` rather than repaired or dropped.
         """
 
 
@@ -133,7 +135,11 @@ def files_of(paths: Sequence[Path], kind: Kind) -> dict[Path, list[tuple[Path, R
 def read_files(
     found: dict[Path, list[tuple[Path, Reader]]], *, strict: bool
 ) -> tuple[list[Any], list[tuple[Path, UnreadableInputError]]]:
-    """Return the logs or dumps of ``files_of``, and those of a directory that cannot be read, unless ``strict``."""
+    """Read the logs or dumps of ``files_of``. One of a directory that cannot be read is left out, unless ``strict``.
+
+    Raises:
+        UnreadableInputError: a file that was named cannot be read.
+    """
     read: list[Any] = []
     left_out: list[tuple[Path, UnreadableInputError]] = []
     for path, known in found.items():
@@ -157,12 +163,16 @@ def _read(file: Path, reader: Any) -> Any:
 def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> TraceColumns:
     """Return the columns of a trace file of any known format, chosen by its content and never by its name.
 
-    Of a damaged file what is whole or can be repaired is read, and ``TraceColumns.damage`` counts the rest; with
-    ``strict`` the first damage is an error that names its place.
+    Args:
+        path: the file.
+        wanted: what is read beside the complete events of host and device.
+        strict: whether the first damage is an error that names its place; otherwise what is whole or can be repaired
+            is read, and ``TraceColumns.damage`` counts the rest.
 
     Raises:
         UsageError: there is no such file.
-        UnreadableInputError: the file cannot be read, is of no known format, or holds no events.
+        UnreadableInputError: the file cannot be read, is of no known format, or holds no events; or it is damaged
+            and ``strict`` is set.
     """
     path = Path(path)
     if not path.exists():

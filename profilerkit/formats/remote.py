@@ -105,7 +105,12 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The ``paths`` of places in their order, local ones as they were given; ``urls`` are shown for copies."""
+    """Places, those that lie elsewhere as copies that are here for a while.
+
+    Attributes:
+        paths: in the order of the places; local ones as they were given.
+        urls: of the copies, to be shown.
+    """
 
     paths: tuple[Path, ...]
     urls: dict[Path, str]
@@ -176,9 +181,10 @@ def listed(url: str) -> list[RemoteFile]:
 
 
 def _found(url: str, filesystem: Any, path: str) -> tuple[dict[str, Any], str]:
-    """Return what file systems say of the files of a path, and the path again where it is a directory.
+    """What file systems say of the files of a path, and the path again where it is a directory.
 
-    Over HTTP anything is a file, and only reading a page tells that it lists others: what ends in a slash is asked.
+    A name may look like a pattern. Over HTTP anything is a file, and whether it is a page that lists others is told by
+    reading all of it, so that is asked only of what ends in a slash.
     """
     bare = _bare(path)
     try:

@@ -86,7 +86,10 @@ def written_to_ns(texts: Sequence[bytes | Raw], *, quoted: bool = False) -> tupl
 
 
 def _aligned_to_ns(joined: bytes, count: int) -> I64 | None:
-    """Return ``(count,)`` ns of stamps that all have the same digits around the point, ten times as fast; else None."""
+    """Return ``(count,)`` ns of stamps in lines that all have the same digits before and after the point, else None.
+
+    That is how a file writes almost all of them, and ten times as fast as number by number.
+    """
     whole, _, decimals = joined[: joined.find(b"\n")].partition(b".")
     width = len(whole) + bool(decimals) + len(decimals) + 1
     if not whole or len(joined) != count * width or len(whole) > _WHOLE_DIGITS or len(decimals) > _DECIMALS:
@@ -162,7 +165,10 @@ def count_of(value: object) -> int | None:
 
 
 def whole_numbers(values: Sequence[object]) -> I64:
-    """Return ``(n,)`` int64, -1 for what is not a whole number; read-only. Packing is faster than ``np.fromiter``."""
+    """Return ``(n,)`` int64, -1 for what is not a whole number; read-only.
+
+    Packing is three times as fast as ``np.fromiter`` and refuses all that is not a whole number of 64 bits.
+    """
     count = len(values)
     try:
         return np.frombuffer(struct.pack(f"{count}q", *values), np.int64)

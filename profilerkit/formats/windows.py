@@ -19,7 +19,11 @@ Window = tuple[layout.WindowStatus, Path]
 
 
 def typical_windows(ranks: Sequence[RankRecord]) -> list[list[Window]]:
-    """Return for each rank its usable windows of typical steps, the last that most ranks have first."""
+    """For each rank its usable windows of typical steps, the one to judge first.
+
+    That is the last of those that most ranks have: ranks are compared within the same steps, and the later a window,
+    the longer ago are start-up and warm-up. A window opened for slow steps is never judged as typical.
+    """
     usable = [[window for window in _usable(rank) if window[0].kind == "scheduled"] for rank in ranks]
     held = Counter(status.first_step for windows in usable for status, _ in windows)
     return [
@@ -112,7 +116,9 @@ Read = tuple[Path, TraceFacts]
 def windows_of_processes(read: Sequence[Read]) -> list[list[Read]]:
     """Return the files of each process that wrote several, in order of time.
 
-    They name the same process, rank and device, and each one's marked steps are later, by number as by the clock.
+    Files are of one process where they name the same process, rank and device, and the marked steps of each are later
+    than those of the file before, by their numbers as by the clock. Ranks of a job do the same steps, and a run that
+    was begun again begins its steps again.
     """
     groups: dict[tuple[object, ...], list[Read]] = {}
     for path, facts in read:

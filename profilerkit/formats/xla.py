@@ -164,9 +164,10 @@ def _stream(line: str) -> int:
 
 
 def _steps(columns: TraceColumns, role: I8, mine: Bools) -> tuple[I64, StepMarks | None]:
-    """Return rows of the step marks and what they are: the device's own line, else the host's, else runs of one module.
+    """Rows of the step marks and what they are: the device's own line, else the host's, else runs of one module.
 
-    JAX hands work over and goes on: a module that runs as often as the host annotates steps is these steps.
+    Where one module runs as often as the host annotates steps, its runs are these steps on the device: JAX hands work
+    over and goes on, and no event says which step that is of.
     """
     modules = np.flatnonzero(mine & (role == Role.MODULES))
     by_host, runs = np.flatnonzero(role == Role.ANNOTATIONS), _runs(columns, modules)

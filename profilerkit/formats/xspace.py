@@ -22,13 +22,22 @@ _FIRST_TAG = 1 << 3
 
 
 class Message(bytearray):
-    """The bytes of a message, and how many more of its fields are read, below 0 once there were more than that."""
+    """The bytes of a message, and how many more of its fields are read: a hostile one may have one in two bytes.
+
+    Attributes:
+        fields_left: below 0 once there were more.
+    """
 
     fields_left = MOST_FIELDS
 
 
 class WireError(ValueError):
-    """Bytes that are no message; ``tag`` and ``at`` are of a field whose length reaches beyond it, else 0."""
+    """Bytes that are no message.
+
+    Attributes:
+        tag: of the field whose length reaches beyond its message; 0 for other damage.
+        at: where what that field holds begins.
+    """
 
     def __init__(self, what: str, *, tag: int = 0, at: int = 0) -> None:
         super().__init__(what)
@@ -83,7 +92,11 @@ def fields(data: Message, start: int, end: int) -> Iterator[tuple[int, int, int]
 
 
 def varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
-    """Return the number that begins at ``at``, 0 to 2**64 - 1, and where it ends. Raises ``WireError``."""
+    """Return the number that begins at ``at``, 0 to 2**64 - 1, and where it ends.
+
+    Raises:
+        WireError: it does not end before ``end``, or has more than ten bytes.
+    """
     value = shift = 0
     while at < end and shift < _VARINT_BITS:
         byte = data[at]
@@ -163,7 +176,14 @@ class Losses:
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of a plane: ``start_ns`` is what the offsets of its events count from, ``events`` where these begin."""
+    """One line of a plane.
+
+    Attributes:
+        id: tells it from others of the plane.
+        name: hostile text.
+        start_ns: what the offsets of its events count from.
+        events: the bytes from its first event on; ``None`` without one.
+    """
 
     id: int
     name: str

@@ -85,7 +85,12 @@ class FlightEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
-    """``flight.json``: the last of the ``made`` collectives of a process. ``names`` are hostile text."""
+    """``flight.json``.
+
+    Attributes:
+        made: collectives this process had issued by then; the recorder holds the last ones only.
+        names: of collectives and types. Hostile text.
+    """
 
     made: int
     names: tuple[str, ...]
@@ -124,7 +129,11 @@ class Dump(msgspec.Struct):
 
 
 def flight_of(dumps: Sequence[bytes], since_unix_ns: int) -> Flight:
-    """The record of what torch's recorders dumped as JSON since ``since_unix_ns``. Raises ``ValueError``."""
+    """The record of what torch's recorders dumped as JSON, without what was issued before ``since_unix_ns``.
+
+    Raises:
+        ValueError: a dump has another form than torch gives it.
+    """
     try:
         read = [msgspec.json.decode(data, type=Dump) for data in dumps]
     except msgspec.DecodeError as error:  # no ValueError in msgspec 0.19

@@ -72,9 +72,11 @@ class _Last(msgspec.Struct, frozen=True):
     """What a rank left last.
 
     Times are ns since the epoch, ``None`` where its clock is not known: ``ended_ns`` is its end's and ``heard_ns`` that
-    of its last record or sample, which may lie ``unheard_ns`` before its last sign of life. ``told``: it left an end.
-    ``failure`` is ``None`` for one that did not fail. ``runs`` is ``None`` where nobody can tell, ``likely`` what may
-    have killed it. ``refused``: the disk took nothing from the start.
+    of its last record or sample, which may lie ``unheard_ns`` before its last sign of life. ``told`` is whether it left
+    an end, ``steps`` what that counts or its records do, ``failure`` is ``None`` for one that did not fail,
+    ``raised`` says whether that was an exception and ``interrupted`` whether it was Ctrl-C. ``runs`` is whether it
+    still runs, ``None`` where nobody can tell, ``likely`` what may have killed it. ``refused`` is whether the disk took
+    nothing from the start.
     """
 
     rank: int

@@ -34,7 +34,11 @@ _KINDS = {
 
 
 def open_regular(path: Path, most_bytes: int | None = None, *, named: bool = False) -> IO[bytes]:
-    """Open a regular file, which may be hostile. Raises ``OSError``; ``strerror`` says why."""
+    """Open a regular file, which may be hostile.
+
+    Raises:
+        OSError: it cannot be opened, is no regular file, is too large, or is made of holes; ``strerror`` says which.
+    """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a pipe waits for its writer
     try:
         file = os.fdopen(os.open(path, flags if named else flags | os.O_NOFOLLOW), "rb", buffering=0)
@@ -122,9 +126,14 @@ _LOOK_SECONDS = 0.2
 
 
 class AppendFile:
-    """A file that only grows, by whole records; one that was removed is made anew, and counted in ``removals``.
+    """A file that only grows, by whole records.
 
-    Where the disk refuses, records wait, and writing is tried again; ``stopped`` says why nothing is written now.
+    Where the disk refuses (it is full, or does not answer) records wait, and writing is tried again. A file that was
+    removed is made anew.
+
+    Attributes:
+        removals: how often it was removed, and made anew.
+        stopped: why nothing is written now, for example ``No space left on device``; ``None`` while it works.
     """
 
     def __init__(self, path: Path, head: Callable[[], bytes] = bytes, record_bytes: int = 1) -> None:
@@ -263,7 +272,10 @@ def reserve(path: Path, size_bytes: int) -> None:
 
 
 def create_document(path: Path, document: msgspec.Struct) -> bool:
-    """Write ``document`` to ``path`` unless somebody has; whether it was this process. It may be empty for a moment."""
+    """Write ``document`` to ``path`` unless somebody has; whether it was this process.
+
+    A reader may find it empty for a moment: what it reads then is no document.
+    """
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:

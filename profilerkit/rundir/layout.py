@@ -204,7 +204,12 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells a process from every other one on every host, and its memory control group by then."""
+    """What tells a process from every other one on every host, and its control group from every other one.
+
+    Attributes:
+        cgroup: number of the directory of its memory control group; ``None`` where it has none.
+        oom_kills: processes that the kernel killed in that group for want of memory, until the recording began.
+    """
 
     boot_id: str
     pid_namespace: str
@@ -214,7 +219,11 @@ class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the recording was allowed to cost, and did beside its time per step."""
+    """What the recording was allowed to cost, and did beside its time per step.
+
+    Attributes:
+        is_exceeded: it cost more even so.
+    """
 
     budget_ratio: float
     start_ns: TimeNs
@@ -223,17 +232,21 @@ class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """``meta.json``: one rank of the run; ``None`` is what is not known, or what an older version did not record.
+    """``meta.json``: one rank of the run.
 
     Attributes:
-        usable_cores: from the scheduling affinity and the cgroup quota; ``host_cores`` are all of the host.
-        self_ns_per_step: capture's own light-tier time per step.
-        steps_found_by: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward pass``.
-        process_start_perf_ns: when the process began, unless it did other work before, as a notebook's kernel.
+        usable_cores: from the scheduling affinity and the cgroup quota.
+        self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
+        steps_found_by: what marks the steps: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward
+            pass``; ``None`` until a step was recorded.
+        process_start_perf_ns: when the process began; ``None`` where that is not known, or where it did other work
+            before: a notebook's kernel, a process that recorded before.
         joined: rank and size of the process group that it joined after the recording had begun as rank 0 of 1: the
-            other ranks recorded elsewhere.
-        threads: intra-op threads of torch.
-        switches: switches made for debugging that were on all along, as ``NAME`` or ``NAME=value``.
+            other ranks recorded elsewhere. ``None`` for a rank that knew its place.
+        threads: intra-op threads of torch; ``None`` while torch is not loaded, and in recordings of older versions.
+        switches: switches made for debugging that were on all along, as ``NAME`` or ``NAME=value``; ``None`` in
+            recordings of older versions.
+        host_cores: all of the host, whoever may use them; ``None`` in recordings of older versions.
     """
 
     format_version: int
@@ -298,7 +311,10 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowRequest(msgspec.Struct, frozen=True):
-    """``windows/KIND.request``: ``rank`` asks all to trace steps; the one before ``first_step`` only warms up."""
+    """``windows/KIND.request``: ``rank`` asks all of them to trace from ``first_step`` on, at most ``steps`` steps.
+
+    The step before ``first_step`` only warms the profiler up.
+    """
 
     first_step: int
     steps: int

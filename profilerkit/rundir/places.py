@@ -78,7 +78,10 @@ _WRITTEN = (layout.EVENTS, layout.SAMPLES, layout.CLOCK, layout.META, layout.END
 
 
 def last_written_ns(run: Path) -> int | None:
-    """When any rank last wrote a record or its end, ns by the file system; else the manifest's time, or ``None``."""
+    """When any rank last wrote a record or its end, ns since the epoch by the clock of the file system.
+
+    The manifest's time where no rank left anything; ``None`` where nothing can be asked for its time.
+    """
     newest = _newest(directory / name for _, directory in rank_directories(run) for name in _WRITTEN)
     return newest if newest is not None else _newest([run / layout.MANIFEST])
 

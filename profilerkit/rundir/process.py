@@ -45,7 +45,10 @@ def still_runs(meta: RankMeta) -> bool | None:
 
 
 def oom_kills_since(meta: RankMeta) -> int | None:
-    """Processes killed for want of memory in the rank's control group since its start; ``None`` if not known."""
+    """Processes that the kernel killed for want of memory in the rank's control group since the recording began.
+
+    ``None`` where this process is in another group, or the kernel does not count them.
+    """
     mark, group = meta.process, memory_group()
     if mark is None or mark.oom_kills is None or mark.boot_id != _boot_id() or mark.cgroup != _number(group):
         return None
@@ -164,7 +167,10 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 def clock_of(anchors: Sequence[ClockAnchor], meta: RankMeta | None) -> Clock | None:
-    """The clock of a rank: by its anchors, without those at which one goes back, else by the one in its meta."""
+    """The clock of a rank: by its anchors, else by the one in its meta; ``None`` without any.
+
+    Anchors at which a clock goes back are left out: the time of day was set back there.
+    """
     kept: list[ClockAnchor] = []
     for anchor in anchors:
         if not kept or (anchor.perf_ns > kept[-1].perf_ns and anchor.unix_ns > kept[-1].unix_ns):

@@ -82,7 +82,12 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A run directory in memory; ``missing_ranks`` left nothing, and are not known without a manifest."""
+    """A run directory in memory.
+
+    Attributes:
+        manifest: ``None`` when rank 0 did not write it or it cannot be read.
+        missing_ranks: ranks of the job that left nothing; empty when the world size is not known.
+    """
 
     path: Path
     manifest: layout.RunManifest | None
@@ -257,7 +262,10 @@ def _lines(path: Path, kind: type[_Document], notes: list[str]) -> list[_Documen
 
 
 def _records(path: Path, magic: bytes, size: int, kept: Callable[[bytes], bytes], notes: list[str]) -> bytes:
-    """Whole records of ``size`` bytes whose times can be true, which are ``kept``; the others are counted in a note."""
+    """Whole records of ``size`` bytes whose times can be true, which are ``kept``; the others are counted in a note.
+
+    None, with a note, when the header is not one this version reads.
+    """
     data = _bytes(path, notes)
     if data is None:
         return b""

@@ -26,7 +26,11 @@ class RankWriter:
     """The files of one rank, open for appending; ``events`` says what became of the records."""
 
     def __init__(self, run: Path, rank: int) -> None:
-        """Create the rank's directory and files. Raises ``OSError``."""
+        """Create the rank's directory and files.
+
+        Raises:
+            OSError: the directory cannot be created or written.
+        """
         self.path = layout.rank_directory(run, rank)
         self.path.mkdir(parents=True, exist_ok=True)
         self._said_names = bytearray()

@@ -48,7 +48,16 @@ def classify(
     kinds: Sequence[str],
     threads: Sequence[tuple[str, str]],
 ) -> I8:
-    """Return ``(n_events,)`` int8 values of ``Category`` by ids of names, of category texts, and of threads."""
+    """Return ``(n_events,)`` int8 values of ``Category``.
+
+    Args:
+        name: ``(n_events,)`` ids into ``strings``.
+        kind: ``(n_events,)`` ids into ``kinds``, the category texts as written; empty where there is none.
+        thread: ``(n_events,)`` ids into ``threads``.
+        strings: id to name.
+        kinds: id to category text.
+        threads: id to (pid, tid).
+    """
     by_kind = np.array([CATEGORIES.get(text, Category.OTHER) for text in kinds], np.int8)
     category: I8 = by_kind[kind]
     operators = category == Category.CPU_OP
@@ -160,11 +169,16 @@ class StepRanges(msgspec.Struct, frozen=True):
 def step_ranges(ranges: Ranges, launched: I64, passes: I64 | None = None) -> StepRanges | None:
     """Return the ranges in which work was launched that mark the steps; ``None`` where it is not clear which do.
 
-    Ranges with the number of a step come first: those of one wording and thread whose numbers rise. Of several wordings
-    the one counts that encloses the others, as with micro-batches in a step. Ranges before or behind all recorded
-    ``launched`` starts are steps too: the device's records may end early. Without any the outermost ranges of a thread
-    tell, where their names come in turn, or each turn holds one of the ``passes``, sorted starts of what a backward
-    pass does: the first of the turn begins a step.
+    Ranges with the number of a step come first: those of one wording and thread whose numbers rise. Of several
+    wordings the one counts that encloses the others, as with micro-batches in a step. Ranges before or behind all
+    recorded launches are steps too: the device's records may end early. Without any the outermost ranges of a thread
+    tell, where their names come in turn, as forward, backward and optimizer do: the first of the turn begins a step.
+    Whatever they are called, they do where each turn holds a backward pass.
+
+    Args:
+        ranges: the ranges.
+        launched: sorted starts of the calls that launched kernels.
+        passes: sorted starts of what a backward pass does; ``None`` where that is not known.
     """
     order = np.lexsort((-ranges.end, ranges.start))
     busy = np.searchsorted(launched, ranges.end[order]) > np.searchsorted(launched, ranges.start[order])

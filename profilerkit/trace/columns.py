@@ -63,9 +63,14 @@ ANOTHER_FOLLOWS = "another document follows the first; only the first was read"
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """What was wrong with the file and what was done about it; ``samples`` show the first places, and are hostile text.
+    """What was wrong with the file and what was done about it.
 
-    ``truncated`` says that the file ends early, or that what follows a damaged spot was given up.
+    Attributes:
+        repaired: events that were read after a repair of their text.
+        dropped: events, or pieces of text in their place, that were given up.
+        truncated: whether the file ends early, or what follows a damaged spot was given up.
+        samples: the first places: event number, byte offset in the plain text, and the text itself. Hostile.
+        notes: what was left out, repaired or ignored and why, one sentence each.
     """
 
     repaired: int = 0

@@ -107,6 +107,10 @@ def aligned(columns: TraceColumns, launches: I64) -> TraceColumns:
     A device's clock is off where its work starts before it was launched, where all of it starts long after although
     the device was idle, or where it ends long after the host had waited for it. A queue that never ran empty has large
     lags too, but no idle times and no waits that return early: it is left as it is.
+
+    Args:
+        columns: the trace.
+        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
     """
     work = np.flatnonzero((launches >= 0) & columns.is_a(*_WORK))
     ts_ns, flows = columns.ts_ns, columns.flows.ts_ns

@@ -101,7 +101,14 @@ Log = SamplerLog | SnapshotLog
 
 
 class FlightDump(msgspec.Struct, frozen=True):
-    """What one dump held; ``world_size`` are the members of its largest process group, ``None`` where it names none."""
+    """What one dump held.
+
+    Attributes:
+        origin: name of its file.
+        flight: its collectives, by time.
+        world_size: members of its largest process group; ``None`` where it names none.
+        notes: what was left out, in whole sentences.
+    """
 
     origin: str
     flight: Flight

@@ -19,7 +19,10 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def distinct(columns: TraceColumns) -> TraceColumns:
-    """Return the columns without exact copies of events or memory instants, which files that were put together hold."""
+    """The columns without exact copies: events, or memory instants, that agree with an earlier one in everything read.
+
+    Recorders do not write such copies; files that were put together do.
+    """
     keep_instant = ~copies(list(_rows(columns.memory, len(columns.memory.ts_ns)).values()))
     if not keep_instant.all():
         columns = revise(columns, memory=only(columns.memory, keep_instant))
@@ -79,10 +82,13 @@ _HOST = (Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION)
 
 
 def pooled(windows: Sequence[TraceColumns]) -> TraceColumns:
-    """Return the events of all windows, in order of time, as one trace on the clock of the first.
+    """Return the events of all windows as one trace on the clock of the first, one window after the other.
 
     Nothing links events of different windows. What a file says beside its events is taken from the first one, what was
     wrong with it from all.
+
+    Args:
+        windows: at least one, in order of time.
     """
     if len(windows) == 1:
         return windows[0]

@@ -70,12 +70,20 @@ class ColumnBuilder:
     """Turns lists of events into columns, interning every text.
 
     Attributes:
-        detail: how the next chunk has to be decoded, ``least`` as a rule.
+        detail: how the next chunk has to be decoded.
         strings: names, flow categories and raw shapes to ids.
+        kinds: category texts to ids.
+        threads: (pid, tid) to ids.
         dropped: why complete events were dropped, and how many.
         rejected: of the events added last, the indices of the first few that were dropped.
+        has_skipped_flows: whether there were flow links, which were not wanted.
+        skipped_frames: Python frames that were not wanted.
         unpaired: begin and end events that were left out.
+        least: how chunks are decoded as a rule.
+        spans, flows, memory: the columns of complete events, flow links and memory instants.
+        collectives: what is said of the collectives among the complete events.
         waits: streams, and those they were made to wait for.
+        names: of threads and processes.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -116,8 +124,13 @@ class ColumnBuilder:
     def add(self, events: records.Events, text: memoryview | bytes = b"", separator: bytes = b"") -> bool:
         """Add the events of one chunk, or return False and add nothing when they need the decoder of ``detail``.
 
-        They were decoded from ``text``, a JSON list, or one by one with every detail. Raises ``ValueError``, and adds
-        nothing, where a start is no number.
+        Args:
+            events: decoded from ``text``, or one by one with every detail.
+            text: the JSON list of the events.
+            separator: what stands between two events as a rule.
+
+        Raises:
+            ValueError: a start is no number; nothing was added.
         """
         self.rejected.clear()
         found = set(map(type, events))

@@ -44,7 +44,12 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class DocumentFrame:
-    """The document around the events, whose ``head`` is parsed once; ``is_list``: there is no object around them."""
+    """The document around the events, whose beginning is known and parsed once, however often an end is tried.
+
+    Args:
+        head: the text before the bracket that opens the events.
+        is_list: whether the events are all of the document, without an object around them.
+    """
 
     def __init__(self, head: bytes, *, is_list: bool) -> None:
         self.is_list = is_list
@@ -59,7 +64,11 @@ class DocumentFrame:
         return value if isinstance(value, dict) else None
 
     def closed_by(self, tail: bytes) -> Document | None:
-        """Return the document that ends with what follows the events' closing bracket; None when that closes none."""
+        """Return the document that ends with a text, None when the text closes none.
+
+        Args:
+            tail: what follows the bracket that closes the events.
+        """
         text = tail.decode("utf-8", "replace")
         closing: Mapping[str, object] = {}
         end = 0

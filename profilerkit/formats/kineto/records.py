@@ -256,7 +256,10 @@ _WIDE = decoder(Detail.WIDE, Wanted.NOTHING)
 
 
 def collective_args(text: bytes, separator: bytes) -> list[WideArgs] | None:
-    """Return all args of the events of a JSON list that name a collective; None when an event cannot be cut out."""
+    """Return all args of the events of a JSON list that name a collective; None when an event cannot be cut out.
+
+    A collective is one event of a hundred or fewer, so that only these are decoded with all their args.
+    """
     found: list[WideArgs] = []
     at = text.find(_KEY)
     while at >= 0:

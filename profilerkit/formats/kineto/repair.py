@@ -22,13 +22,18 @@ _LAYOUT = re.compile(rb"\s{2,}")
 
 
 class Ledger(msgspec.Struct):
-    """Counts over one file; with ``strict`` the first damage is an error.
+    """Counts over one file.
 
     Attributes:
+        path: the file, for the error.
+        strict: whether the first damage is an error.
         events: how many elements of the event list were passed so far, read or dropped.
+        repaired: events that were read after a repair.
+        dropped: pieces that were given up.
         rejected: events that were read in damaged chunks and are impossible.
         untried: events that were given up without a repair being tried.
         searched_bytes: text that was searched in vain.
+        samples: the first few places.
     """
 
     path: str
@@ -46,7 +51,14 @@ class Ledger(msgspec.Struct):
         self.events += count
 
     def repair(self, text: bytes, offset: int, count: int = 1, *, before: int = 0) -> None:
-        """Count events that were repaired: the first is ``text`` at ``offset``, ``before`` elements further on."""
+        """Count repaired events, which are yet to be passed.
+
+        Args:
+            text: how the first of them is written.
+            offset: where in the plain text it begins, in bytes.
+            count: how many.
+            before: elements yet to be passed before it.
+        """
         self._sample("repaired", text, offset, self.events + before)
         self.repaired += count
         self.searched_bytes -= min(len(text), REPAIRED_BYTES)
@@ -63,7 +75,11 @@ class Ledger(msgspec.Struct):
         self._sample("impossible", text, offset, event)
 
     def refuse(self, what: str) -> None:
-        """Raise ``UnreadableInputError`` for damage that is not of one event, if ``strict``."""
+        """Raise when damage that is not of one event is an error.
+
+        Raises:
+            UnreadableInputError: salvage is off.
+        """
         if self.strict:
             raise UnreadableInputError(
                 f"{self.path} is damaged", cause=f"{what} (after {self.events} events)", hint=_STRICT_HINT
@@ -136,9 +152,13 @@ _NO_CLOSING_QUOTE = re.compile(rf'("name"\s*:\s*"[^"\\]*?)({_NEXT_KEY})')
 
 
 class Found(msgspec.Struct):
-    """The events of a piece of text, how many were repaired, and how many elements are no events.
+    """The events of a piece of text, and how many of them had to be repaired or given up.
 
-    ``first_damaged`` is the first repaired or dropped element, where the piece has several, and its index.
+    Attributes:
+        events: in order.
+        repaired: how many of the events had to be repaired.
+        dropped: how many elements of the piece are no events.
+        first_damaged: the first repaired or dropped element, where the piece has several, and its index.
     """
 
     events: list[records.Event] = msgspec.field(default_factory=list)
@@ -148,7 +168,11 @@ class Found(msgspec.Struct):
 
 
 class Repairer:
-    """Reads damaged pieces into the same events as the decoder of whole chunks."""
+    """Reads damaged pieces into the same events as the decoder of whole chunks.
+
+    Args:
+        wanted: what is read beside complete events.
+    """
 
     def __init__(self, wanted: Wanted) -> None:
         self._exact = records.decoder(records.Detail.EXACT, wanted)
@@ -164,7 +188,10 @@ class Repairer:
         return events
 
     def read_piece(self, piece: bytes) -> Found | None:
-        """Return the events of a piece, one as a rule, repairing what can be; None when all of it makes no sense."""
+        """Return the events of a piece, repairing what can be; None when the piece as a whole makes no sense.
+
+        A piece is one event as a rule, and more where something that is no event stands between two of them.
+        """
         if len(piece) > REPAIRED_BYTES:
             return None
         try:

@@ -33,7 +33,11 @@ _OBJECT = json.JSONDecoder(strict=False)
 
 
 class Salvage:
-    """The slow path over one file; ``document`` is what it says beside its events, once their end was found."""
+    """The slow path over one file.
+
+    Attributes:
+        document: what the file says beside its events, once the end of the events was found.
+    """
 
     def __init__(self, text: EventText, builder: ColumnBuilder, ledger: Ledger) -> None:
         self.document: Document | None = None
@@ -60,7 +64,13 @@ class Salvage:
                 buffer.put_back(text)
 
     def read(self, chunk: bytes, offset: int, *, last: bool) -> None:
-        """Add the events of a chunk at ``offset`` of the text; sets ``document`` when the events end in it."""
+        """Add the events of a chunk to the builder; sets ``document`` when the events end in it.
+
+        Args:
+            chunk: whole pieces with separators between them.
+            offset: where in the plain text the chunk begins.
+            last: whether nothing but the end of the file follows.
+        """
         pieces = _Pieces(chunk, self._text.separator)
         index, step = 0, len(pieces)
         while index < len(pieces) and self.document is None and not self._ledger.is_hopeless:
@@ -267,7 +277,12 @@ def _closings(piece: bytes) -> list[int]:
 
 
 class _Pieces:
-    """A chunk cut at its separators; ``last_phase`` is where the last key ``ph`` stands, which every event has."""
+    """A chunk cut at its separators.
+
+    Attributes:
+        chunk: the whole text.
+        last_phase: where the last key ``ph`` stands, which every event has; -1 without one.
+    """
 
     def __init__(self, chunk: bytes, separator: bytes) -> None:
         self.chunk = chunk
@@ -290,7 +305,10 @@ class _Pieces:
 
 
 def _end_of_value(text: str, at: int) -> tuple[int | None, int]:
-    """Return where the JSON object that begins here ends, None for none; and how much was searched in vain."""
+    """Return where the JSON object that begins here ends, None when there is none or it is broken.
+
+    Also how much text was searched in vain.
+    """
     if text[at] != "{":
         return None, 0
     try:

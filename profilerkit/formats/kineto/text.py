@@ -12,9 +12,12 @@ BLANK = b" \t\r\n\0"
 
 
 class TextBuffer:
-    """A window on the plain text of a file, ``data[start:end]``; indices stay valid until the next ``fill``.
+    """A window on the plain text of a file; indices are into ``data``, and stay valid until the next ``fill``.
 
-    The byte before the window may be overwritten.
+    Attributes:
+        data: the buffer. The byte before the window may be overwritten.
+        start: where the window begins.
+        end: where it ends.
     """
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
@@ -180,7 +183,10 @@ class EventText:
         return True
 
     def next_array(self) -> memoryview | bytes:
-        """Return the next whole events as a JSON array, valid until the next call; empty when no more can be cut."""
+        """Return the next whole events as a JSON array, valid until the next call; empty when no more can be cut off.
+
+        What cannot be cut off is left in ``buffer``.
+        """
         buffer = self.buffer
         while self._fresh or self._read_on():
             width = len(self.separator)

@@ -43,7 +43,12 @@ STREAM_WAIT = 2
 
 
 class Names:
-    """Texts to ids; ``operators`` are ids of the names that operators have, and no other range."""
+    """Texts to ids, of the export's own strings and of what is put together here.
+
+    Attributes:
+        strings: all names.
+        operators: ids of the names that operators have, and no other range.
+    """
 
     def __init__(self) -> None:
         self.strings = StringIds()
@@ -193,7 +198,13 @@ def assembled(
 
 
 def stream_waits(syncs: Rows, waiting: Bools, recorded: Mapping[str, I64]) -> frozenset[tuple[int, int]]:
-    """Return which stream waited for which; empty unless ``recorded`` knows the event of every wait."""
+    """Return which stream waited for which; empty unless the recorded event of every wait is known.
+
+    Args:
+        syncs: synchronizations.
+        waiting: which of them make a stream wait for an event.
+        recorded: the stream and the synchronization id of each event that was recorded.
+    """
     event, stream = syncs["eventSyncId"][waiting], syncs["streamId"][waiting]
     order = np.argsort(recorded["eventSyncId"], kind="stable")
     known = recorded["eventSyncId"][order]

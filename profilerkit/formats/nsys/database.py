@@ -51,10 +51,24 @@ _RENEW = "export it again: nsys export --type sqlite"
 
 
 class Database:
-    """The tables of an SQLite file that are asked for, with their columns; ``damage`` says what could not be read."""
+    """The tables of an SQLite file that are asked for by name; views and virtual tables are none.
+
+    Attributes:
+        tables: the names of the columns of each table, of those asked for.
+        damage: what could not be read and why, one sentence each.
+    """
 
     def __init__(self, path: Path, wanted: Collection[str]) -> None:
-        """Open a file. Raises ``UnreadableInputError`` where SQLite cannot read it, and ``OSError``."""
+        """Open a file.
+
+        Args:
+            path: the file.
+            wanted: names of tables.
+
+        Raises:
+            UnreadableInputError: SQLite cannot read the file.
+            OSError: the file cannot be opened or read.
+        """
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
             self._file_bytes = os.fstat(file.fileno()).st_size
@@ -90,7 +104,11 @@ class Database:
     ) -> Iterator[list[tuple[object, ...]]]:
         """Yield the rows of a table in lists; none where the table or a column is missing.
 
-        Columns of ``numbers`` come first, then ``texts``, which may hold numbers too; ``None`` is anything else.
+        Args:
+            table: its name.
+            numbers: columns of numbers, ``None`` where they hold none.
+            texts: columns that hold texts or numbers, ``None`` for anything else; they stand behind the numbers.
+            where: a condition in SQL.
         """
         known = self.tables.get(table, ())
         if self._rows_left < 0 or not set(known).issuperset((*numbers, *texts)):
@@ -266,7 +284,12 @@ def read_rows(database: Database, table: str) -> tuple[Rows, int]:
 
 
 def read_ranges(database: Database, named: Callable[[object], int]) -> tuple[Rows, int]:
-    """Return the NVTX ranges that ended, and how many did not; ``text`` is the id of each one's own text, or -1."""
+    """Return the NVTX ranges that ended, and how many did not; ``text`` is the id of each one's own text, -1 for none.
+
+    Args:
+        database: the export.
+        named: text to id.
+    """
     where = _RANGES if "eventType" in database.tables.get(NVTX, ()) else ""
     return _possible(NVTX, database.numbers(NVTX, _NVTX_COLUMNS, "text", named, where))
 

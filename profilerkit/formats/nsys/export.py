@@ -25,7 +25,12 @@ _NAMED = 4
 
 
 class Trained(msgspec.Struct, frozen=True):
-    """The numbers of the processes that are read, a single -1 when they are not told apart, and notes on others."""
+    """The processes that are read.
+
+    Attributes:
+        pids: their numbers, rising; a single -1 when the export does not tell its processes apart.
+        notes: what that leaves out, one sentence each.
+    """
 
     pids: tuple[int, ...]
     notes: tuple[str, ...] = ()
@@ -38,7 +43,12 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 def trained(device: Sequence[Rows], host: Sequence[Rows]) -> Trained:
-    """Return the processes that used devices as training does; without any the one with most rows on the host."""
+    """Return the processes that used devices as training does; without any the one with most rows on the host.
+
+    Args:
+        device: what ran on devices.
+        host: calls and ranges, the most telling first.
+    """
     pid, number = (np.concatenate([rows[name] for rows in device]) for name in ("pid", "deviceId"))
     pids, counts = np.unique(pid[pid >= 0], return_counts=True)
     if len(pids):
@@ -90,7 +100,16 @@ def export_meta(
     steps_called: str | None,
     processes: tuple[tuple[str, int], ...],
 ) -> TraceMeta:
-    """Return the metadata of an export; ``steps_called`` is what the ranges are called that mark the steps."""
+    """Return the metadata of an export; ``None`` where it does not say.
+
+    Args:
+        path: the file.
+        database: the export.
+        devices: the numbers of the devices that were used.
+        operators: whether there are operators among the ranges.
+        steps_called: what the ranges are called that mark the steps; ``None`` without any.
+        processes: as ``TraceMeta.processes``.
+    """
     began = database.numbers(tables.SESSION, ("utcEpochNs",))["utcEpochNs"]
     return TraceMeta(
         path=str(path),
@@ -211,7 +230,13 @@ def _require_plain(path: Path) -> None:
 
 
 class _Process(msgspec.Struct):
-    """The events of a process, whose number is -1 if it is not known."""
+    """The events of a process.
+
+    Attributes:
+        pid: its number, -1 if not known.
+        device: what ran on devices.
+        calls, syncs, ranges: what its threads did.
+    """
 
     pid: int
     device: list[assembly.Events]

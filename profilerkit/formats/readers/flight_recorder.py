@@ -59,7 +59,9 @@ def sniff(head: bytes) -> bool:
 def read(path: Path) -> FlightDump:
     """Return the collectives of a dump; nothing in it is looked up, called or built.
 
-    Raises ``UnreadableInputError`` for no dump, and for one that is damaged, too large, or more than plain data.
+    Raises:
+        UnreadableInputError: the file is no dump, damaged, too large, or its pickle holds more than plain data.
+        OSError: the file cannot be opened or read.
     """
     data = whole(path, MOST_BYTES)
     try:

@@ -42,8 +42,15 @@ def sniff(head: bytes) -> bool:
 def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> TraceColumns:
     """Return the columns of a trace; what could not be read is counted in ``damage``.
 
-    Flow links are read in a second pass where device work has nothing else to be joined by, Python frames where there
-    are no other events. Raises ``UnreadableInputError`` without any event, and with ``strict`` for a damaged file.
+    Args:
+        path: the file.
+        wanted: what is read beside the complete events of host and device. Flow links are read in a second pass where
+            device work has nothing else to be joined by, Python frames where there are no other events.
+        strict: whether the first damage is an error.
+
+    Raises:
+        UnreadableInputError: the file holds no events at all, or is damaged and ``strict`` is set.
+        OSError: the file cannot be opened or read.
     """
     first = _Pass(path, wanted, strict=strict)
     first.run()
@@ -178,6 +185,10 @@ def _unprofiled(columns: TraceColumns, kinds: Iterable[str]) -> str | None:
     """Return of what kinds the events are, in words, where not one is of a profiler; ``None`` where some are.
 
     A file of ``torch.profiler`` in which nothing was recorded is known by what it says beside its events.
+
+    Args:
+        columns: what was read.
+        kinds: the categories as written; empty for none.
     """
     texts = [text for text in kinds if text]
     if columns.meta.versions or _FRAME in texts or (columns.category != Category.OTHER).any():

@@ -47,7 +47,9 @@ def sniff(head: bytes) -> bool:
 def read(path: Path) -> SnapshotLog:
     """Return the devices of a snapshot that hold or held memory.
 
-    Raises ``UnreadableInputError`` for no snapshot, and for one that is damaged, too large, or more than plain data.
+    Raises:
+        UnreadableInputError: the file is no snapshot, damaged, too large, or its pickle holds more than plain data.
+        OSError: the file cannot be opened or read.
     """
     from profilerkit.formats.plain_pickle import NotPlainError, plain_data
 

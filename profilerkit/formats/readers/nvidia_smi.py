@@ -62,7 +62,9 @@ def sniff(head: bytes) -> bool:
 def read(path: Path) -> SamplerLog:
     """Return the samples of each device of a log.
 
-    Raises ``UnreadableInputError`` for a log without header or samples, and for the table that is printed for people.
+    Raises:
+        UnreadableInputError: the log has no header, no samples, or is the table that nvidia-smi prints for people.
+        OSError: the file cannot be opened or read.
     """
     data = whole(path, MOST_BYTES)
     lines = _lines(data)
