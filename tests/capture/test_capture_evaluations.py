@@ -310,7 +310,7 @@ def test_compiled_code_is_compiled_as_often_as_without_it(toy, light, recorded):
 
     runs = (
         by_turns,
-        lambda: toy.torch.compile(whole, backend="eager")(toy.batch()[0]),
+        lambda: toy.torch.compile(whole, backend="eager", fullgraph=True)(toy.batch()[0]),
         lambda: toy.torch.compile(broken, backend="eager")(toy.batch()[0]),
     )
     try:
