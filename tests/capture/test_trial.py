@@ -263,6 +263,8 @@ def test_a_model_computes_in_half_precision_and_returns_single():
     assert max(abs(a - b) for a, b in zip(trial.losses, tried(model=Model())[0].losses, strict=True)) > 0
 
 
+# torch 2.15 warns of the option.
+@pytest.mark.filterwarnings("ignore:with_modules is deprecated:FutureWarning")
 def test_a_profiler_of_the_program_that_takes_stacks_sees_its_models_and_optimizers():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True, with_modules=True):
         trial, _ = tried(("autocast", "bf16"))
