@@ -19,6 +19,15 @@ MOST_TEXT_BYTES = 4 * 1024 * 1024
 #: objects are placed at multiples of 16 bytes.
 _PLACE_BYTES, _AROUND_BYTES = 10, 16
 
+#: What names a class or a function, or calls one. A pickle of plain data has none of them.
+_CALLING = {
+    code[0]
+    for code in (
+        *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.REDUCE),
+        *(pickle.BUILD, pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.PERSID, pickle.BINPERSID),
+    )
+}
+
 
 class NotPlainError(ValueError):
     """The pickle is damaged, too large, or holds more than plain data; the message says which."""
@@ -65,8 +74,7 @@ class _Machine:
                 return self._stack[-1]
             handler = handlers.get(code)
             if handler is None:
-                what = "or names a class or a function to be called"
-                raise NotPlainError(f"it holds more than plain data, {what}: its instruction is {bytes([code])!r}")
+                raise NotPlainError(_refusal(code))
             handler(self)
         raise NotPlainError(f"it has more than {MOST_INSTRUCTIONS:,} instructions")
 
@@ -161,6 +169,12 @@ class _Machine:
         self._containers += 1
         if self._containers > MOST_CONTAINERS:
             raise NotPlainError(f"it has more than {MOST_CONTAINERS:,} lists, dicts and tuples")
+
+
+def _refusal(code: int) -> str:
+    if code in _CALLING:
+        return "it names a class or a function to be called, and a snapshot holds nothing but plain data"
+    return f"its instruction {bytes([code])!r} is none of plain data"
 
 
 _HANDLERS: dict[int, Callable[[_Machine], object]] = {

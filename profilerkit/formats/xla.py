@@ -128,6 +128,7 @@ def of_xla(columns: TraceColumns, places: Sequence[tuple[str, str]]) -> TraceCol
         device=np.where(works, id_of_device, -1).astype(np.int32),
         stream=np.where(works, streams[columns.thread], -1),
         strings=tuple(_spelt(text) for text in columns.strings),
+        collectives=(),  # arguments of NCCL, whose rows are about to be left out
         meta=revise(columns.meta, framework=FRAMEWORK, step_marks=marks),
         damage=revise(columns.damage, notes=(*columns.damage.notes, *_notes(known, chosen, left_out))),
     )

@@ -242,6 +242,10 @@ def _find(wanted: str, rules: Sequence[Rule]) -> Rule:
     raise unknown_word(wanted, known, what="rule", hint="profilerkit rules lists them")
 
 
+def _written(name: str, default: Any) -> str:
+    return f"write {name.replace('_', '-')} = {json.dumps(default, default=str)}"
+
+
 def _checked_option(rule: Rule, name: str, value: Any, where: str) -> Any:
     """Return the value in the type of the option's default; a whole number may stand for one with a fraction.
 
@@ -253,14 +257,15 @@ def _checked_option(rule: Rule, name: str, value: Any, where: str) -> Any:
         hint = did_you_mean(name, list(known)) or (f"its options: {', '.join(known)}" if known else "it has no options")
         raise ConfigError(f"{rule.code} has no option {name!r}", cause=f"it is in {where}", hint=hint)
     default: Any = known[name]
-    written = f"write {name.replace('_', '-')} = {json.dumps(default)}"
     if isinstance(default, float) and type(value) is int:
         value = float(value)
     elif isinstance(default, tuple) and isinstance(value, list):
         value = tuple(value)
     if default is not None and type(value) is not type(default):
         cause = f"{where} says {value!r}, and its default is {default!r}"
-        raise ConfigError(f"{name} of {rule.code} has the wrong kind of value", cause=cause, hint=written)
+        raise ConfigError(
+            f"{name} of {rule.code} has the wrong kind of value", cause=cause, hint=_written(name, default)
+        )
     if type(value) not in (int, float) or type(default) not in (int, float):
         return value
     if name.endswith(("_share", "_ratio")) and 0 <= default <= 1:
@@ -271,5 +276,5 @@ def _checked_option(rule: Rule, name: str, value: Any, where: str) -> Any:
         fits, range_ = math.isfinite(value), "a finite number"
     if not fits:
         cause = f"{where} says {value}, and it has to be {range_}"
-        raise ConfigError(f"{name} of {rule.code} is out of its range", cause=cause, hint=written)
+        raise ConfigError(f"{name} of {rule.code} is out of its range", cause=cause, hint=_written(name, default))
     return value

@@ -30,6 +30,7 @@ BENCHMARKS = {
     "accuracy_second.html": "The same runs on a faster processor, without the other tools. The intervals of savings "
     "are made from the errors of both.",
     "accuracy_third.html": "A third time, with the present code and the intervals that the first two gave.",
+    "tried.html": "15 of the same runs: the saving predicted, measured by profilerkit try, and by a stopwatch.",
     "simulated.html": "200 simulated runs of each of 28 faults, and healthy ones, whose truth is known to the event.",
     "whatifs.html": "Savings that the replay foretells, held against the simulated run with the cause removed.",
     "workers.html": "The number of DataLoader workers that is proposed beside the best one measured.",

@@ -230,10 +230,11 @@ def test_text_cut_in_the_metadata_after_the_events_keeps_what_it_says(tmp_path):
     assert columns.damage.notes == ("the metadata around the events is damaged and was read key by key",)
 
 
-def test_text_before_the_document_costs_the_metadata_alone(tmp_path):
+def test_text_before_the_document_is_named(tmp_path):
     columns = read(tmp_path, "hello world\n" + CONTROL)
     assert_others_intact(columns)
-    assert columns.damage.notes == ("the metadata around the events is damaged and was read key by key",)
+    (note,) = columns.damage.notes
+    assert note.startswith("text that is no part of the trace stands before it and was ignored")
 
 
 def test_stray_bracket_does_not_end_the_events(tmp_path):

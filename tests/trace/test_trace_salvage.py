@@ -106,11 +106,11 @@ def test_list_of_events_after_an_empty_one_is_read(tmp_path):
     assert counts(columns) == (1, 1, False)
 
 
-def test_zeros_after_a_cut_do_no_harm(tmp_path):
+def test_zeros_after_a_cut_are_told(tmp_path):
     columns = read(tmp_path, HEAD + ",".join(EVENTS) + ",\n" + "\0" * 300_000)
     assert columns.ts_ns.tolist() == STAMPS
     assert counts(columns) == (0, 0, True)
-    assert columns.damage.notes == ()
+    assert columns.damage.notes == ("the text ends in zero bytes",)
 
 
 def test_text_after_the_end_is_told(tmp_path):

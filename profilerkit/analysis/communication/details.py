@@ -86,6 +86,8 @@ def passes_of(columns: TraceColumns, window: Spans) -> Passes:
     if not len(nodes) or not len(window):
         return Passes(None, 0, 0.0)
     backward = _spans(columns, nodes)
+    if not len(backward):  # nodes without length
+        return Passes(None, 0, 0.0)
     # A pass begins at a node that operators outside of all nodes come before; threads that load data run them anytime.
     outside = (columns.category == Category.CPU_OP) & (columns.thread == main_thread(columns))
     at = np.sort(columns.ts_ns[outside])

@@ -6,7 +6,7 @@ from pathlib import Path
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.blocks import BlockSource
 from profilerkit.formats.kineto.builder import ColumnBuilder
-from profilerkit.formats.kineto.metadata import Document, trace_meta
+from profilerkit.formats.kineto.metadata import Document, DocumentFrame, trace_meta
 from profilerkit.formats.kineto.repair import UNDECODABLE, Ledger
 from profilerkit.formats.kineto.salvage import Salvage, element_at
 from profilerkit.formats.kineto.text import BLANK, BYTE_ORDER_MARK, EventText, first_event
@@ -87,6 +87,8 @@ class _Pass:
         if not array:
             offset, rest = self._text.buffer.offset, self._text.buffer.take_all()
             self._salvage.read(rest, offset, last=True)
+            if self._salvage.document is None and rest.endswith(b"\0"):
+                self._notes.append("the text ends in zero bytes")
             return False
         try:
             count = self._builder.decode(array, self._text.separator)
@@ -160,7 +162,10 @@ class _Pass:
         if document is None:
             return self._salvage.frame.broken_off(), notes
         if not document.is_whole and lost_bytes is None:
-            notes.append("the metadata around the events is damaged and was read key by key")
+            what = "the metadata around the events is damaged and"
+            if _is_preceded(self._text.head):
+                what = "text that is no part of the trace stands before it and was ignored; the metadata"
+            notes.append(f"{what} was read key by key")
         following = document.following[:1].encode() or following
         if following in (b"{", b"["):
             notes.append(ANOTHER_FOLLOWS)
@@ -179,6 +184,15 @@ class _Pass:
                 f"it has {self._builder.unpaired} begin and end events, as other tools write them, and no complete one"
             )
         return "the file breaks off before the first event" if truncated else "its list of events is empty"
+
+
+def _is_preceded(head: bytes) -> bool:
+    """Whether the text before the events holds a whole beginning of a document, behind something else."""
+    opening = head.find(b"{")
+    if opening <= 0:
+        return False
+    behind = DocumentFrame(head[opening:], is_list=False).closed_by(b"}")
+    return behind is not None and behind.is_whole
 
 
 def _unprofiled(columns: TraceColumns, kinds: Iterable[str]) -> str | None:

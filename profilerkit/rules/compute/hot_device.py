@@ -52,12 +52,13 @@ class HotDevice(Rule, frozen=True):
         takes_more = more is not None and more >= MORE_POWER_RATIO
         power = f", at {format_ratio(more or 0.0)} more power" if takes_more else ""
         name = f"{found.label[0].upper()}{found.label[1:]}"
+        power_mw, others_mw = (None, None) if more is None else (found.power_mw, found.others_power_mw)
         rows: tuple[tuple[str, float | None, str, Source, int], ...] = (
             (f"Temperature of {found.label}, mean at work", found.temperature_c, "°C", "measured", found.n),
             ("Temperature of the others, median", found.others_temperature_c, "°C", "measured", found.others),
             ("Hotter than the others", found.hotter_c, "°C", "derived", found.others),
-            (f"Power of {found.label}, mean at work", found.power_mw, "mW", "measured", found.n),
-            ("Power of the others, median", found.others_power_mw, "mW", "measured", found.others),
+            (f"Power of {found.label}, mean at work", power_mw, "mW", "measured", found.n),
+            ("Power of the others, median", others_mw, "mW", "measured", found.others),
             ("More power than the others", more, "ratio", "derived", found.others),
         )
         return fired(
