@@ -129,7 +129,10 @@ def _too_little(facts: Facts) -> Verdict | None:
 
 
 def shows_idle_device(facts: Facts) -> bool:
-    """Return whether unexplained time is a device's that waits for its host."""
+    """Return whether unexplained time is a device's that waits for its host.
+
+    Without a trace, a device, or a record of the host nothing tells whether it went into the data or other work.
+    """
     return facts.mode == "gpu" and facts.trace_read and not facts.framework and _shows_host(facts)
 
 
@@ -228,7 +231,10 @@ def unexplained_share(facts: Facts) -> float:
 
 
 def queued_share(facts: Facts) -> float:
-    """Share of the steady time in which the training thread was ready and others had its processor; 0 if not known."""
+    """Share of the steady time in which the training thread was ready and others had its processor; 0 if not known.
+
+    Of several ranks on a host each waits for the others' threads as well, and a device works on meanwhile.
+    """
     is_known = not facts.on_device and (facts.world_size or 1) == 1 and not facts.taken
     return (facts.steps.queued_ratio or 0.0) if is_known else 0.0
 

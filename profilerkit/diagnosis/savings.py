@@ -265,7 +265,10 @@ def best_per_bound(outcomes: Sequence[Outcome], *, suppressed: bool = False) -> 
 
 
 def joined(facts: Facts, outcomes: Sequence[Outcome], best: dict[Bound, Best]) -> dict[Bound, Best]:
-    """``best`` with what all fixes of a bound save together, where the replay tells and it is more than the best."""
+    """``best`` with what all fixes of a bound save together, where the replay tells and it is more than the best one.
+
+    Waiting for a batch and copying it are one cause in two parts: neither alone says how much it holds.
+    """
     return {bound: _joined(facts, outcomes, entry) for bound, entry in best.items()}
 
 

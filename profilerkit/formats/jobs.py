@@ -52,7 +52,7 @@ def free_cores() -> int:
 
 
 def free_bytes(root: Path = Path("/")) -> float:
-    """Memory that is free now, and that every control group around this process allows; endless if the host is mute."""
+    """Memory that is free, and that every control group around this process allows; infinite where nothing tells it."""
     from profilerkit.capture.proc_files import FreeMemory, ProcFiles
 
     files = ProcFiles(root)

@@ -134,7 +134,10 @@ class LaunchBound(Rule, frozen=True):
         )
 
     def _of_host(self, facts: Facts, issuing: float) -> Saving:
-        """Return what fewer operators save without a device: between the measured shares in proportion."""
+        """Return what fewer operators save without a device: between the measured shares the part of it in proportion.
+
+        The low end begins in the middle, where the cases that saved all become the nearer ones.
+        """
         way = 1.0 if issuing >= self.host_main_share else 0.0
         if self.host_minor_share < issuing < self.host_main_share:
             way = (issuing - self.host_minor_share) / (self.host_main_share - self.host_minor_share)
