@@ -1,6 +1,7 @@
 """Every report in every output: the same sections and numbers, hostile names inert, and the budgets of text."""
 
 import re
+import sys
 
 import pytest
 from msgspec.structs import replace
@@ -162,7 +163,7 @@ def drawn(_report):
     return Section("new", "A new section", "one step", (Text.of("The step takes ", Value(2e6, "ns"), "."), chart))
 
 
-def test_a_new_section_is_one_function_and_one_line(reports, monkeypatch):
+def test_a_new_section_is_shown_by_every_walker(reports, monkeypatch):
     monkeypatch.setattr(sections, "SECTIONS", (*sections.SECTIONS, drawn))
     report = reports["input_bound"]
     page = Page(html.render(report))
@@ -193,6 +194,33 @@ def test_a_searchable_table_keeps_whole_names_and_numbers_to_sort_by(reports):
     assert 'data-v="' in text
 
 
-def test_each_section_of_the_table_is_in_a_file_of_the_folder_and_there_once():
-    assert len(set(sections.SECTIONS)) == len(sections.SECTIONS)
-    assert all(one.__module__.startswith("profilerkit.report.sections.") for one in sections.SECTIONS)
+NEW = """
+from profilerkit.report.blocks import Section, Text
+
+
+def section(report):
+    return Section("new", "A new section", "one file", (Text.of("It is found."),))
+
+
+SECTIONS = {35: section}
+"""
+
+
+def test_a_section_is_one_file_and_stands_at_its_place(reports, tmp_path, monkeypatch):
+    today = sections.in_order()
+    (tmp_path / "new_section.py").write_text(NEW)
+    monkeypatch.setattr(sections, "__path__", [*sections.__path__, str(tmp_path)])
+    found = sections.in_order()
+    monkeypatch.delitem(sys.modules, f"{sections.__name__}.new_section")
+    assert tuple(make for make in found if make in today) == today == sections.SECTIONS
+    monkeypatch.setattr(sections, "SECTIONS", found)
+    ids = [made.id for made in sections.document(reports["input_bound"]).sections]
+    assert ids[ids.index("new") - 1] == "steps"
+    assert 'id="new"' in html.render(reports["input_bound"])
+    assert "It is found." in spaces(terminal.render(reports["input_bound"], verbose=True))
+
+
+def test_no_two_sections_have_the_same_place():
+    modules = {sys.modules[make.__module__] for make in sections.SECTIONS}
+    places = [place for module in modules for place in module.SECTIONS]
+    assert len(set(places)) == len(places) == len(set(sections.SECTIONS))

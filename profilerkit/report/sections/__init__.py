@@ -1,6 +1,8 @@
-"""The sections of a report by subject, in the order of the page. A new one is a file here and a line below."""
+"""The sections of a report by subject, found in this folder: a new one is a file with its place on the page."""
 
 from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
 
 from profilerkit.model.diff import Diff
 from profilerkit.model.report import Report
@@ -9,38 +11,20 @@ from profilerkit.report.blocks import Document, Section
 from profilerkit.report.diff_document import document_of_diff
 from profilerkit.report.findings import findings_of
 from profilerkit.report.inert import inert
-from profilerkit.report.sections import (
-    communication,
-    fixes,
-    kernels,
-    memory,
-    ranks,
-    samples,
-    steps,
-    trust,
-    whole_run,
-    workers,
-)
 from profilerkit.report.sections.fixes import first_of
 from profilerkit.report.trial_document import document_of_trial
 
-SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
-    fixes.section,
-    steps.timeline,
-    steps.section,
-    samples.logs,
-    fixes.other_causes,
-    ranks.section,
-    kernels.section,
-    communication.section,
-    memory.section,
-    workers.section,
-    whole_run.section,
-    whole_run.lost_time,
-    samples.section,
-    trust.section,
-    trust.this_run,
-)
+MakeSection = Callable[[Report], Section | None]
+
+
+def in_order() -> tuple[MakeSection, ...]:
+    """Return the sections that each module of this folder names in its ``SECTIONS``, by their places on the page."""
+    modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
+    placed: list[tuple[int, MakeSection]] = [pair for module in modules for pair in module.SECTIONS.items()]
+    return tuple(make for _, make in sorted(placed, key=lambda pair: pair[0]))
+
+
+SECTIONS = in_order()
 
 
 def document(record: Report | Diff | Trial) -> Document:

@@ -296,3 +296,6 @@ def _settings(model: DistributedModel) -> Iterator[str]:
             yield f"{name}={value}"
     if model.hook:
         yield f"communication hook {inert(model.hook, 60)}"
+
+
+SECTIONS = {80: section}

@@ -295,3 +295,6 @@ def short_name(kernel: Kernel) -> str:
         return inert(kernel.name, _SHORT_NAME)
     operator = inert(kernel.operator or "", _SHORT_NAME // 2)
     return f"{operator} · {inert(kernel.name, _SHORT_NAME - len(operator) - 3)}"
+
+
+SECTIONS = {70: section}

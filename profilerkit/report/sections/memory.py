@@ -374,3 +374,6 @@ def _largest(oom: OutOfMemory) -> Table | None:
         for one in oom.largest
     )
     return Table("", ("Kind", "Tensor", "Storage"), rows, 2)
+
+
+SECTIONS = {90: section}

@@ -325,3 +325,6 @@ def _table_row(row: _Row, levels: Sequence[int], index: Sequence[int]) -> tuple[
         format_ns(largest),
         format_count(index[row.cells.index(largest)]),
     )
+
+
+SECTIONS = {60: section}

@@ -273,3 +273,6 @@ def _live(one: MemorySnapshot) -> Table:
         rows,
         2,
     )
+
+
+SECTIONS = {40: logs, 130: section}

@@ -357,3 +357,6 @@ def _table(found: MedianStep, lanes: tuple[Lane, ...]) -> Table:
         2,
         more=f"{plural(left, 'shorter gap')} {'is' if left == 1 else 'are'} left out." if left > 0 else "",
     )
+
+
+SECTIONS = {20: timeline, 30: section}

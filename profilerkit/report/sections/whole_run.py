@@ -276,3 +276,6 @@ def _fixes(cost: Cost) -> Table | None:
     more = f"{plural(left, 'finding')} more in the JSON." if left > 0 else ""
     caption = "Time gained if a finding's cause goes away. These overlap: do not add them."
     return Table(caption, columns, tuple(row(fix) for fix in cost.fixes[:_ROWS]), 2, more)
+
+
+SECTIONS = {110: section, 120: lost_time}

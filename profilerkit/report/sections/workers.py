@@ -91,3 +91,6 @@ def _stages(workers: Workers) -> Table:
     )
     caption = "The same by stage. A hand-over is blocked while the queue has no room, which is no work."
     return Table(caption, ("Stage", "Time", "CPU", "Waiting for a core", "Blocked"), rows, 1)
+
+
+SECTIONS = {100: section}
