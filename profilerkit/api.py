@@ -30,6 +30,7 @@ from profilerkit.formats.inputs import (
     require_one_job,
 )
 from profilerkit.formats.jobs import Reading, read_pooled
+from profilerkit.formats.registry import installed_readers
 from profilerkit.formats.remote import fetched
 from profilerkit.model.change import fields_of, revise
 from profilerkit.model.events import RawEvents, StepEvents
@@ -237,7 +238,7 @@ def _told(
         world_size=record.manifest.world_size if record and record.manifest else recording.world_size,
         recorded=recording.distinct,
         told=told,
-        notes=(*recording.notes, *rules.notes, *said),
+        notes=(*recording.notes, *installed_readers()[1], *rules.notes, *said),
     )
     facts = contended(_with_others(facts, recording))
     program = quiet(facts)

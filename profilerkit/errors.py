@@ -30,6 +30,15 @@ class ProfilerkitError(Exception):
         return "; ".join(part for part in (self.what, self.cause, self.hint) if part)
 
 
+def raised(error: BaseException) -> str:
+    """Return what kind of exception it is and what it says, in one line without a full stop.
+
+    >>> raised(ValueError("no  number: 12a."))
+    'ValueError: no number: 12a'
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(" :").removesuffix(".")
+
+
 class UsageError(ProfilerkitError):
     """Reject a call or command line that cannot be carried out as given."""
 

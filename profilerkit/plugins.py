@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from profilerkit.config import Settings
-from profilerkit.errors import UsageError
+from profilerkit.errors import UsageError, raised
 from profilerkit.rundir.files import read_regular, write_whole
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def project_rules(
         except (Exception, SystemExit) as error:
             # The user's own code runs here: what it raises is said in the report and costs that file alone.
             logger.debug("the rules of %s cannot be used", file, exc_info=True)
-            notes.append(f"The rules file {file} was left out: {_said(error)}.")
+            notes.append(f"The rules file {file} was left out: {raised(error)}.")
     return tuple(sorted(rules, key=lambda rule: rule.code)), tuple(notes)
 
 
@@ -238,7 +238,7 @@ def installed_rules() -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
         except Exception as error:
             # Code of strangers runs here: what it raises is said in the report and costs that rule alone.
             logger.debug("rule %s of %s cannot be used", entry.name, _package(entry), exc_info=True)
-            notes.append(f"The rule {entry.name} of the package {_package(entry)} was left out: {_said(error)}.")
+            notes.append(f"The rule {entry.name} of the package {_package(entry)} was left out: {raised(error)}.")
     return tuple(sorted(rules, key=lambda rule: rule.code)), tuple(notes)
 
 
@@ -257,13 +257,13 @@ def find_renderer(name: str) -> "Callable[[Report], str]":
     try:
         found = entry.load()
     except Exception as error:
-        raise _unusable(entry, _said(error)) from error
+        raise _unusable(entry, raised(error)) from error
 
     def render(report: "Report") -> str:
         try:
             text = found(report)
         except Exception as error:
-            raise _unusable(entry, _said(error)) from error
+            raise _unusable(entry, raised(error)) from error
         if not isinstance(text, str):
             raise _unusable(entry, f"it returned {type(text).__name__} instead of text")
         return text
@@ -301,7 +301,3 @@ def _unusable(entry: EntryPoint, cause: str) -> UsageError:
 
 def _package(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else entry.module
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(" :").removesuffix(".")

@@ -33,7 +33,7 @@ ROWS = {
     "diagnosis": 7,
     "compare": 7,
     "plugins": 7,
-    "plugin": 7,
+    "plugin": 8,
     "summaries": 7,
     "description": 8,
     "report": 8,

@@ -1,5 +1,6 @@
 """The scaffold of a rule: what it writes works, passes its own tests, and is as clean as the rest."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -78,6 +79,8 @@ def test_a_made_rule_is_typed(copy):
 def test_a_rule_of_a_project_works_without_this_repository(tmp_path):
     made = new_rule(ROOT, "XC001", "cold_cache", CLAIM, "--to", str(tmp_path / "checks"))
     assert made.returncode == 0, made.stderr
+    texts = "".join(path.read_text() for path in (tmp_path / "checks").iterdir())
+    assert set(re.findall(r"^(?:from|import) (profilerkit\S*)", texts, re.MULTILINE)) == {"profilerkit.plugin"}
     (tmp_path / "pyproject.toml").write_text('[tool.profilerkit]\nrules-path = "checks"\n')
     environment = {"PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(tmp_path / "config")}
     for command, said in (

@@ -1,6 +1,7 @@
 """Rules and renderers of other packages: found where they are installed, left out and named where they are broken."""
 
 import ast
+import gzip
 import re
 import sys
 from importlib import invalidate_caches
@@ -14,6 +15,7 @@ from profilerkit.errors import UsageError
 from profilerkit.formats import registry
 from profilerkit.guide import page
 from profilerkit.plugins import installed_rules, project_rules
+from profilerkit.report import terminal
 from profilerkit.rules import RULES
 from tests.recipes import training
 
@@ -114,6 +116,16 @@ def test_a_broken_rule_is_left_out_and_named_with_its_package(installed, trace, 
     assert cause in note
 
 
+def test_a_rule_that_fails_is_named_with_its_module_and_line_in_every_output(installed, trace):
+    code = RULE.format(name="cold", code="XC001").replace('NotApplicable("nothing to see")', "facts.absent")
+    installed("[profilerkit.rules]\ncold = fastrules:instance\n", fastrules=code)
+    report = analyze(trace)
+    line = code.splitlines().index("        return facts.absent") + 1
+    assert report.outcomes[-1].reason.startswith(f"line {line} of fastrules raised AttributeError: ")
+    assert f"line {line} of fastrules raised AttributeError" in report.to_markdown()
+    assert f"line {line} of fastrules raised" in " ".join(terminal.render(report, verbose=True).split())
+
+
 def test_the_rules_verb_lists_and_explains_rules_of_other_packages(installed, capsys):
     code = RULE.format(name="cold_cache", code="XC002")
     entries = "[profilerkit.rules]\ncold = fast_rules:cold_cache\nbroken = absent_rules:x\n"
@@ -130,11 +142,16 @@ def test_doctor_names_what_other_packages_add_with_their_versions(installed, cap
     monkeypatch.setitem(sys.modules, "torch", None)
     installed(
         "[profilerkit.rules]\ncold_cache = cold:Rule\n[profilerkit.readers]\ntext = texts\n"
-        "[profilerkit.renderers]\nwords = words:words\n"
+        "[profilerkit.renderers]\nwords = words:words\n[profilerkit.changes]\ndepth = words:depth\n"
     )
     assert main(["doctor"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "rule cold_cache (fast-io 1.0), reader text (fast-io 1.0), renderer words (fast-io 1.0)" in shown
+    for name in ("rule cold_cache", "reader text", "renderer words", "change depth"):
+        assert f"{name} (fast-io 1.0)" in shown
+    assert "warn plugins" in shown
+    for kind, name, module in (("rule", "cold_cache", "cold"), ("reader", "text", "texts")):
+        assert f"The {kind} {name} of the package fast-io was left out: ModuleNotFoundError: No module named" in shown
+        assert f"named '{module}'" in shown
 
 
 def test_the_rules_verb_lists_all_rules_by_code(installed, capsys):
@@ -274,7 +291,8 @@ def test_the_guide_imports_from_the_names_for_plug_ins_alone_and_lists_all_of_th
     assert all(hasattr(plugin, name) for name in plugin.__all__)
 
 
-def test_the_reader_of_the_guide_finds_its_file_in_a_directory(installed, tmp_path):
+@pytest.mark.parametrize(("name", "pack"), [("run.acme", bytes), ("run.acme.gz", gzip.compress)])
+def test_the_reader_of_the_guide_finds_its_file_in_a_directory(installed, tmp_path, name, pack):
     (code,) = [code for code in code_of("formats") if "def sniff" in code]
     installed("[profilerkit.readers]\nacme = acme_reader\n", acme_reader=code)
     runs = tmp_path / "runs"
@@ -282,7 +300,79 @@ def test_the_reader_of_the_guide_finds_its_file_in_a_directory(installed, tmp_pa
     steps = [(f"ProfilerStep#{step}", step * 1_000, 1_000) for step in range(8)]
     work = [("aten::mm", step * 1_000 + 100, 800) for step in range(8)]
     lines = ["ACME 1", *(",".join(map(str, row)) for row in (*steps, *work))]
-    (runs / "run.acme").write_text("\n".join(lines))
+    (runs / name).write_bytes(pack("\n".join(lines).encode()))
     report = analyze(runs)
-    assert report.run.files == ("run.acme",)
+    assert report.run.files == (name,)
     assert report.steps.time_ns.median == 1_000_000
+
+
+READER = """
+name = "acme"
+suffixes = (".acme",)
+{more}
+
+def sniff(head):
+    {sniff}
+
+def read(path, **how):
+    {read}
+"""
+
+
+@pytest.fixture
+def reader(installed, tmp_path):
+    """Install a reader, and return a directory of a trace and a file that only the reader may read."""
+
+    def install(sniff='return head.startswith(b"ACME")', read="return 1", more=""):
+        installed("[profilerkit.readers]\nacme = acme\n", acme=READER.format(sniff=sniff, read=read, more=more))
+        runs = tmp_path / "runs"
+        runs.mkdir()
+        training(12).write(runs / "trace.json")
+        (runs / "run.acme").write_text("ACME 1\n")
+        return runs
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("read", "cause"),
+    [
+        ('raise ValueError("a column is missing.")', "raised ValueError: a column is missing"),
+        ('open(str(path) + ".index")', "raised FileNotFoundError: "),
+        ("raise SystemExit(3)", "raised SystemExit: 3"),
+        ("return None", "raised TypeError: it must return TraceColumns, not NoneType"),
+    ],
+)
+def test_a_reader_that_fails_costs_its_file_and_is_named_with_its_package(reader, capsys, read, cause):
+    runs = reader(read=read)
+    said = f"read of the reader acme of the package fast-io {cause}"
+    report = analyze(runs)
+    assert report.run.files == ("trace.json",)
+    assert [note for note in report.trust.notes if said in note and "run.acme" in note]
+    assert main(["analyze", str(runs / "run.acme")]) == 2
+    error, why, hint = capsys.readouterr().err.splitlines()
+    assert error == f"error: {runs / 'run.acme'} cannot be read"
+    assert said in why
+    assert hint == "hint:  report this to the authors of that package"
+
+
+def test_what_a_reader_finds_unreadable_is_said_in_its_own_words(reader):
+    runs = reader(
+        read='raise UnreadableInputError("no events", cause="it has only a header")',
+        more="from profilerkit.plugin import UnreadableInputError",
+    )
+    assert (
+        "run.acme is not a trace that can be read and was left out: it has only a header." in analyze(runs).trust.notes
+    )
+
+
+@pytest.mark.parametrize("kind", ["trace", "log", "dump"])
+def test_a_reader_that_fails_to_look_at_a_file_claims_none_and_is_named_once(reader, caplog, kind):
+    runs = reader(sniff='return head.decode().startswith("ACME")', more=f'kind = "{kind}"')
+    (runs / "run.acme").write_bytes(b"\xff")
+    with caplog.at_level("WARNING"):
+        assert analyze(runs / "trace.json").run.files == ("trace.json",)
+        assert analyze(runs).run.files == ("trace.json",)
+    said = [record.getMessage() for record in caplog.records]
+    start = "sniff of the reader acme of the package fast-io raised UnicodeDecodeError: 'utf-8' codec"
+    assert [text[: len(start)] for text in said] == [start]

@@ -64,16 +64,20 @@ def _dependencies() -> Check:
 
 
 def _plugins() -> Check:
-    from profilerkit.formats.registry import ENTRY_POINTS
-    from profilerkit.plugins import RENDERER_GROUP, RULE_GROUP
+    from profilerkit.capture.changes import CHANGE_GROUP
+    from profilerkit.formats.registry import ENTRY_POINTS, installed_readers
+    from profilerkit.plugins import RENDERER_GROUP, RULE_GROUP, installed_rules
 
-    kinds = {"rule": RULE_GROUP, "reader": ENTRY_POINTS, "renderer": RENDERER_GROUP}
+    kinds = {"rule": RULE_GROUP, "reader": ENTRY_POINTS, "renderer": RENDERER_GROUP, "change": CHANGE_GROUP}
     found = [
         f"{kind} {entry.name} ({f'{entry.dist.name} {entry.dist.version}' if entry.dist else entry.value})"
         for kind, group in kinds.items()
         for entry in sorted(metadata.entry_points(group=group), key=lambda entry: entry.name)
     ]
-    return Check("plugins", "ok", ", ".join(found) or "no rules, readers or renderers of other packages")
+    shown = ", ".join(found) or "no rules, readers, renderers or changes of other packages"
+    if left_out := " ".join((*installed_rules()[1], *installed_readers()[1])):
+        return Check("plugins", "warn", f"{shown}. {left_out}", "update these packages, or report it to their authors")
+    return Check("plugins", "ok", shown)
 
 
 def _torch() -> Iterator[Check]:

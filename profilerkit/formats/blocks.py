@@ -153,12 +153,10 @@ def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def whole(path: Path, most_bytes: int) -> bytes:
-    """All plain bytes of a file that has to be read as a whole.
+def plain_bytes(path: Path, most_bytes: int = 1 << 30) -> bytes:
+    """Return all bytes of a file, unpacked where it is gzip.
 
-    Raises:
-        UnreadableInputError: there are more than ``most_bytes``, or the compressed data is damaged.
-        OSError: the file cannot be opened or read.
+    Raises ``UnreadableInputError`` for more than ``most_bytes``, and for damaged data.
     """
     source = BlockSource(path)
     pieces, size = [], 0

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast, get_args
 
-from profilerkit.errors import UnreadableInputError, UsageError, unread
+from profilerkit.errors import UnreadableInputError, UsageError, raised, unread
 from profilerkit.formats import readers
 from profilerkit.formats.blocks import SNIFFED_BYTES, BlockSource
 from profilerkit.trace.columns import ANALYZED, TraceColumns, Wanted
+from profilerkit.trace.logs import FlightDump, Log
 
 ENTRY_POINTS = "profilerkit.readers"
 
@@ -21,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 #: What a reader makes of a file: the columns of a trace, a log beside traces, or a dump of a flight recorder.
 Kind = Literal["trace", "log", "dump"]
-_KINDS: tuple[Kind, ...] = ("trace", "log", "dump")
+#: What readers of each kind return.
+_RECORDS: dict[Kind, tuple[type, ...]] = {"trace": (TraceColumns,), "log": get_args(Log), "dump": (FlightDump,)}
 
 
 class Reader(Protocol):
@@ -73,23 +75,85 @@ def _own_readers() -> tuple[Reader, ...]:
     return tuple(cast(Reader, import_module(f"{readers.__name__}.{name}")) for name in sorted(names))
 
 
-@cache
-def installed_readers() -> tuple[Reader, ...]:
-    """Return the readers of other packages that can be loaded; looking for them takes 2.5 ms, so it is done once."""
-    loaded = []
-    for found in entry_points(group=ENTRY_POINTS):
+class InstalledReader:
+    """A reader of another package: what it raises costs the file that it looked at, and is told with its names.
+
+    Raises whatever the package raises when it is imported, and an error for what is no reader.
+    """
+
+    def __init__(self, entry: EntryPoint) -> None:
+        reader = entry.load()
+        self.package = _package(entry)
+        self._logged: set[str] = set()
+        self.name: str = reader.name
+        self.kind = _kind_of(reader)
+        if self.kind not in _RECORDS:
+            raise ValueError(f"its kind is {self.kind!r}, and not one of {', '.join(_RECORDS)}")
+        self.suffixes, self.shared_suffixes = (
+            (found,) if isinstance(found, str) else tuple(found)
+            for found in (getattr(reader, "suffixes", ()), getattr(reader, "shared_suffixes", ()))
+        )
+        self._sniff, self._read = reader.sniff, reader.read
+
+    def sniff(self, head: bytes) -> bool:
+        """Return whether the reader claims a file; one that fails claims none, and is logged."""
         try:
-            loaded.append(cast(Reader, found.load()))
-        except Exception as error:  # code of strangers
-            logger.debug("the reader %s cannot be loaded", found.name, exc_info=True)
-            logger.warning("the reader %s was left out: %s: %s", found.name, type(error).__name__, error)
-    return tuple(loaded)
+            return bool(self._sniff(head))
+        except (Exception, SystemExit) as error:  # code of strangers
+            logger.debug("sniff of %s failed", self.name, exc_info=True)
+            said = self._failed("sniff", error)
+            if said not in self._logged:  # a file is looked at more than once
+                logger.warning("%s", said)
+            self._logged.add(said)
+            return False
+
+    def read(self, path: Path, **how: Any) -> Any:
+        """Return what the reader makes of a file. Raises ``UnreadableInputError`` for everything that it raises."""
+        try:
+            read = self._read(path, **how)
+            if not isinstance(read, _RECORDS[self.kind]):
+                wanted = " or ".join(known.__name__ for known in _RECORDS[self.kind])
+                raise TypeError(f"it must return {wanted}, not {type(read).__name__}")
+        except UnreadableInputError:
+            raise
+        except (Exception, SystemExit) as error:  # code of strangers
+            raise UnreadableInputError(
+                f"{path} cannot be read",
+                cause=self._failed("read", error),
+                hint="report this to the authors of that package",
+            ) from error
+        return read
+
+    def _failed(self, what: str, error: BaseException) -> str:
+        return f"{what} of the reader {self.name} of the package {self.package} raised {raised(error)}"
+
+
+@cache
+def installed_readers() -> tuple[tuple[InstalledReader, ...], tuple[str, ...]]:
+    """Return the readers of other packages, and a note about each that cannot be used.
+
+    Looking for them takes 2.5 ms, so it is done once.
+    """
+    usable: list[InstalledReader] = []
+    notes: list[str] = []
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            usable.append(InstalledReader(entry))
+        except (Exception, SystemExit) as error:  # code of strangers
+            logger.debug("the reader %s cannot be used", entry.name, exc_info=True)
+            notes.append(f"The reader {entry.name} of the package {_package(entry)} was left out: {raised(error)}.")
+            logger.warning("%s", notes[-1])
+    return tuple(usable), tuple(notes)
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else entry.module
 
 
 def readers_of(kind: Kind) -> Iterator[Reader]:
     """Yield the readers of a kind: those of this package by name, then those of others, loaded only then."""
     yield from (reader for reader in _own_readers() if _kind_of(reader) == kind)
-    yield from (reader for reader in installed_readers() if _kind_of(reader) == kind)
+    yield from (reader for reader in installed_readers()[0] if _kind_of(reader) == kind)
 
 
 def _kind_of(reader: Reader) -> Kind:
@@ -193,7 +257,7 @@ def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = Fa
             return reader.read(path, wanted=wanted, strict=strict)
     except OSError as error:
         raise unread(path, error) from error
-    formats = (reader.name for kind in _KINDS for reader in _own_readers() if _kind_of(reader) == kind)
+    formats = (reader.name for kind in _RECORDS for reader in readers_of(kind))
     raise UnreadableInputError(
         f"{path} is not a trace of a known format",
         cause=_what_it_looks_like(head, source),

@@ -1,11 +1,28 @@
 """The files of a new rule: a check that works, with every place to change named in its page."""
 
+#: What a rule imports: one of the package, and one of a project, which may use the names for plug-ins alone.
+IMPORTS_OF_THE_PACKAGE = """\
+from profilerkit.rules.api import Facts, Fix, MissingData, Passed, Result, Rule, each, fired, saving
+from profilerkit.units import format_ns, format_ratio"""
+IMPORTS_OF_A_PROJECT = """from profilerkit.plugin import (
+    Facts,
+    Fix,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    each,
+    fired,
+    format_ns,
+    format_ratio,
+    saving,
+)"""
+
 RULE = '''"""$code: $claim_start."""
 
-from profilerkit.rules.api import Facts, Fix, MissingData, Passed, Result, Rule, each, fired, saving
-from profilerkit.units import format_ns, format_ratio
+$imports
 
-#: Parts of the step that the rule is about: keys of ``profilerkit.model.step.PARTS``, or a group with its dot.
+#: Parts of the step that the rule is about, as ``report.json`` names them in its breakdown, or a group with its dot.
 _PARTS = ("$group",)
 
 
@@ -105,10 +122,19 @@ from pathlib import Path
 
 import pytest
 
-from profilerkit.model.run import Trust
-from profilerkit.model.step import Part, Rank, Steps, StepTimes
-from profilerkit.plugins import project_rules
-from profilerkit.rules.api import Facts, Fired, MissingData, Passed, revise
+from profilerkit.plugin import (
+    Facts,
+    Fired,
+    MissingData,
+    Part,
+    Passed,
+    Rank,
+    Steps,
+    StepTimes,
+    Trust,
+    project_rules,
+    revise,
+)
 
 (RULE,), _ = project_rules(Path(__file__).with_name("$name.py"), [])
 STEP_NS = 100_000_000

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.formats.blocks import whole
+from profilerkit.formats.blocks import plain_bytes
 from profilerkit.formats.plain_pickle import NotPlainError, plain_data
 from profilerkit.rundir.documents import Dump, DumpedCall, DumpedGroup, flight_of_dumps, group_size
 from profilerkit.trace.logs import FlightDump
@@ -63,7 +63,7 @@ def read(path: Path) -> FlightDump:
         UnreadableInputError: the file is no dump, damaged, too large, or its pickle holds more than plain data.
         OSError: the file cannot be opened or read.
     """
-    data = whole(path, MOST_BYTES)
+    data = plain_bytes(path, MOST_BYTES)
     try:
         found = plain_data(data) if data[:1] == bytes([_PROTO]) else msgspec.json.decode(data)
         if not isinstance(found, dict) or not isinstance(found.get("entries"), list | tuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.formats.blocks import whole
+from profilerkit.formats.blocks import plain_bytes
 from profilerkit.trace.logs import BACKWARD, AllocatorAction, AllocatorEvent, Block, DeviceHistory, Segment, SnapshotLog
 
 name = "memory snapshot"
@@ -54,7 +54,7 @@ def read(path: Path) -> SnapshotLog:
     from profilerkit.formats.plain_pickle import NotPlainError, plain_data
 
     try:
-        found = _Reading().snapshot(plain_data(whole(path, MOST_BYTES)), path.name)
+        found = _Reading().snapshot(plain_data(plain_bytes(path, MOST_BYTES)), path.name)
     except NotPlainError as error:
         raise UnreadableInputError(f"{path} is not a readable memory snapshot", cause=str(error), hint=_HINT) from error
     if found is None:

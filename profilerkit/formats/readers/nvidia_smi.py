@@ -16,7 +16,7 @@ import msgspec
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats import smi_columns
-from profilerkit.formats.blocks import whole
+from profilerkit.formats.blocks import plain_bytes
 from profilerkit.rundir.sampled import GpuSample, Sample
 from profilerkit.trace.logs import GpuLog, LogClock, SamplerLog
 
@@ -66,7 +66,7 @@ def read(path: Path) -> SamplerLog:
         UnreadableInputError: the log has no header, no samples, or is the table that nvidia-smi prints for people.
         OSError: the file cannot be opened or read.
     """
-    data = whole(path, MOST_BYTES)
+    data = plain_bytes(path, MOST_BYTES)
     lines = _lines(data)
     reading = _Reading()
     is_torn = not data.endswith((b"\n", b"\r"))
