@@ -232,7 +232,7 @@ def _price(value: Any, where: str) -> float:
 def _rule_options(value: Any, where: str) -> dict[str, Options]:
     """Rule to options; which rules and options there are is known only where the rules are."""
     if not isinstance(value, dict) or not all(isinstance(options, dict) for options in value.values()):
-        example = "write [tool.profilerkit.rules.IN001] with smallest-share = 0.1 below it"
+        example = "write [tool.profilerkit.rules.IN001] with smallest_share = 0.1 below it"
         raise _refused("rules is not a table of tables", value, where, example)
     return {
         code: Options(

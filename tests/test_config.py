@@ -61,7 +61,7 @@ def test_communication_kernels_keep_their_commas_and_blanks_separate_them_in_tex
         ('[tool.profilerkit]\nfail-on = "hihg"\n', "'hihg' is not a severity", "did you mean high?"),
         ("[tool.profilerkit]\nrules-path = 3\n", "rules-path is not text", 'write rules-path = "…"'),
         ("[tool.profilerkit]\nrules = 3\n", "rules is not a table of tables", "[tool.profilerkit.rules.IN001]"),
-        ("[tool.profilerkit.rules]\nIN001 = 3\n", "rules is not a table of tables", "smallest-share = 0.1"),
+        ("[tool.profilerkit.rules]\nIN001 = 3\n", "rules is not a table of tables", "smallest_share = 0.1"),
         (
             "[tool.profilerkit]\nsuppress = ['IN001']\n",
             "suppress is not a list of tables",

@@ -134,7 +134,9 @@ class Facts:
     #: What was read of the judged rank.
     chosen = _member(lambda facts: facts.job.ranks[judged_of(facts.job, facts.timed, facts._told)])
 
+    #: What the judged rank's trace says; ``None`` without one.
     trace = _of_rank(lambda rank: rank.trace)
+    #: What it left in a run directory; ``None`` where only traces were given.
     record = _of_rank(lambda rank: rank.record)
     #: What the judged rank's record says of its process.
     meta = _of_rank(lambda rank: rank.record.meta if rank.record else None)
@@ -205,6 +207,7 @@ class Facts:
             return None
         return next((status.no_kernels for status, _ in self.record.windows if status.no_kernels), "unknown")
 
+    #: The framework that the trace is of, where it is not PyTorch.
     framework = _of_trace(lambda trace: trace.meta.framework)
     #: Of what kinds the trace's events are, where none is a profiler's.
     unprofiled = _of_trace(lambda trace: trace.meta.unprofiled)
@@ -219,12 +222,15 @@ class Facts:
 
     #: gpu, cpu (main thread is treated as the device) or steps (timers only).
     mode = _of_rank(lambda rank: rank.mode)
+    #: How many steps were recorded and judged, and how long they took.
     steps = _of_rank(lambda rank: rank.steps)
     #: Standard error of the median steady step; ``None`` for a single step.
     step_error_ns = _of_rank(lambda rank: rank.step_error_ns)
     #: Breakdown of the judged rank, largest first.
     parts = _of_rank(lambda rank: rank.parts)
+    #: The batches of the judged steps, and the processes that made them; ``None`` without records of them.
     workers = _of_rank(lambda rank: rank.workers)
+    #: Disturbances that recur.
     stalls = _of_rank(lambda rank: rank.stalls)
 
     #: Median steady step, ns; ``None`` if there is none.
@@ -336,11 +342,17 @@ class Facts:
     copies = _of_trace(lambda trace: trace.copies)
     #: The same from pinned memory, or such as the trace does not name.
     pinned = _of_trace(lambda trace: trace.pinned)
+    #: Transfers below 4 KiB between host and device, per steady step.
     small_copies = _of_trace(lambda trace: trace.small_copies)
+    #: Blocking calls per steady step, and how long the host waited in them.
     syncs = _of_trace(lambda trace: trace.syncs)
+    #: Calls such as cudaMalloc and cudaFree, per steady step.
     allocator = _of_trace(lambda trace: trace.allocator)
+    #: First-use work in a short window.
     cold = _of_trace(lambda trace: trace.cold)
+    #: How the device's events are joined to the calls that launched them.
     launches = _of_trace(lambda trace: trace.launches)
+    #: What the compute kernels of the steady window do.
     compute = _of_trace(lambda trace: trace.compute)
     #: What the collectives are made of; ``None`` without a trace.
     collective_work = _of_trace(lambda trace: trace.collective_work)

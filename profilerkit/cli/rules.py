@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="same as --format json")
     add_allow_rules(parser)
+    parser.add_argument("--facts", action="store_true", help="list what a rule may ask for, instead")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of report.json instead")
 
 
@@ -47,6 +48,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return DONE
     from profilerkit.rules import docs
 
+    if arguments.facts:
+        console.out(docs.render_facts(console.width))
+        return DONE
     rules = _known(arguments, console)
     wanted = arguments.code
     exact = [rule for rule in rules if wanted and wanted.lower() in (rule.code.lower(), rule.name.lower())]

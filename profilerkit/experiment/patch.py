@@ -56,7 +56,8 @@ def patch_of(
             try:
                 found = settings.get(change.setting)
                 if found is None or not (found.call or found.statement):
-                    raise _RefusedError("it has no one place in the source, so use the code to paste")
+                    pasted = ", so use the code to paste" if attempt.code else ""
+                    raise _RefusedError(f"it has no one place in the source{pasted}")
                 wanted = [line.file for line in attempt.lines] if found.call else [script]
                 files |= {name: _File(name, directory) for name in wanted if name not in files}
                 if found.call:

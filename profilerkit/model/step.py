@@ -52,18 +52,25 @@ PARTS: dict[str, tuple[Family, str]] = {
 QUEUE = "other.queue"
 #: What ``Steps.found_by`` says of a trace in which nothing marks steps.
 WHOLE_TRACE = "the whole trace"
-_THE_STEP = re.compile(r"\b([Tt])he step\b")
+#: How texts name the steps that are judged: ``the step``, ``the mean step``, ``per step`` …
+STEP_WORDS = ("the", "each", "every", "mean", "per")
+_JUDGED = re.compile(rf"\b(?:the )?({'|'.join(STEP_WORDS)}) step\b", re.IGNORECASE)
 
 
 def as_judged(text: str, found_by: str) -> str:
     """Return words about the step as words about the recording, where nothing in it marks a step.
 
-    >>> as_judged("12 calls per step, 3 % of the step", WHOLE_TRACE)
-    '12 calls in the recording, 3 % of the recording'
+    >>> as_judged("12 calls per step, 3 % of the step, in each step", WHOLE_TRACE)
+    '12 calls in the recording, 3 % of the recording, in the recording'
     """
     if found_by != WHOLE_TRACE:
         return text
-    return _THE_STEP.sub(r"\1he recording", text.replace("per step", "in the recording"))
+    return _JUDGED.sub(_as_recording, text)
+
+
+def _as_recording(found: re.Match[str]) -> str:
+    words = "in the recording" if found[1].lower() == "per" else "the recording"
+    return words[:1].upper() + words[1:] if found[0][0].isupper() else words
 
 
 def within(label: str) -> str:

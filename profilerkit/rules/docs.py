@@ -7,13 +7,15 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from profilerkit.rules.api import HEADINGS, Rule
+from profilerkit.rules.api import HEADINGS, Facts, Rule
 from profilerkit.units import format_bytes, format_count, format_decimal, format_ns
 
 #: Headings whose text is code, and the one whose lines are addresses.
 CODE = ("Example", "Use instead")
 SOURCES = "Sources"
 _HEADING = re.compile(r"^(" + "|".join(HEADINGS) + r"):[ \t]*", re.MULTILINE)
+#: A member of a class, not one that begins with an underscore.
+_MEMBER = re.compile(r"    (?:def )?([a-z]\w*)(?=\(| = |: \w)")
 _SETTING = re.compile(r"\{(\w+)\}")
 # An underscore inside of a word is no markup (CommonMark 0.31, 6.2).
 _READ_BY_MARKDOWN = re.compile(r"[\\`*\[\]<>|#~$]|(?<!\w)_|_(?!\w)")
@@ -83,6 +85,23 @@ def render_text(rule: Rule, width: int = 80) -> str:
         table = f"[tool.profilerkit.rules.{rule.code}]"
         lines += ["", *textwrap.wrap(f"To change a setting, write it in pyproject.toml below {table}.", width)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def render_facts(width: int = 80) -> str:
+    """Return the members of ``Facts`` in the order of its source, each with what is said of it there."""
+    above: list[str] = []
+    rows: list[str] = []
+    for line in inspect.getsource(Facts).splitlines():
+        if line.startswith("    #: ") or (above and line.startswith("    # ")):
+            above.append(line.strip("# :"))
+            continue
+        if found := _MEMBER.match(line):
+            member = inspect.getattr_static(Facts, found[1])
+            told = " ".join(above) or (inspect.getdoc(member) or "").partition("\n")[0]
+            name = f"{found[1]}(…)" if inspect.isfunction(member) else found[1]
+            rows += textwrap.wrap(f"{name}  {told}", width, subsequent_indent="    ")
+        above = []
+    return "\n".join(rows).replace("``", "")
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:

@@ -7,12 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import date
 from itertools import count, pairwise
+from traceback import walk_tb
 from typing import Any
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.trust import fitting
 from profilerkit.config import Options, Suppression, did_you_mean, unknown_word
-from profilerkit.errors import ConfigError
+from profilerkit.errors import ConfigError, raised
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Confidence, Finding, Outcome, Severity, in_order, require_writable
 from profilerkit.model.step import WHOLE_TRACE, as_judged
@@ -119,7 +120,14 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
     except (Exception, SystemExit) as error:
         # The one guard of the rules: what it caught is shown in the report.
         logger.debug("rule %s failed", rule.code, exc_info=True)
-        return revise(blank, status="error", reason=f"{type(error).__name__}: {error}")
+        return revise(blank, status="error", reason=_failed(rule, error))
+
+
+def _failed(rule: Rule, error: BaseException) -> str:
+    """Return what a rule raised, with its module and the last line there, which name the package it is of."""
+    module = type(rule).__module__
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
+    return f"{f'line {lines[-1]} of ' if lines else ''}{module} raised {raised(error)}"
 
 
 def _replayed(facts: Facts, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -243,7 +251,7 @@ def _find(wanted: str, rules: Sequence[Rule]) -> Rule:
 
 
 def _written(name: str, default: Any) -> str:
-    return f"write {name.replace('_', '-')} = {json.dumps(default, default=str)}"
+    return f"write {name} = {json.dumps(default, default=str)}"
 
 
 def _checked_option(rule: Rule, name: str, value: Any, where: str) -> Any:

@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from profilerkit.analysis.facts import Facts
 from profilerkit.cli import main
 from profilerkit.rules import RULES
 from profilerkit.rules.docs import sections, thresholds
@@ -55,6 +56,14 @@ def test_json_holds_options_and_page(capsys):
 def test_an_unknown_rule_is_answered_with_the_closest(capsys):
     assert main(["rules", "IN0002"]) == 2
     assert "did you mean IN002?" in capsys.readouterr().err
+
+
+def test_the_facts_that_a_rule_may_ask_for_are_listed_each_with_what_it_is(capsys):
+    assert main(["rules", "--facts"]) == 0
+    shown = capsys.readouterr().out
+    rows = [line.split(None, 1) for line in shown.splitlines() if not line.startswith(" ")]
+    assert [name.removesuffix("(…)") for name, _ in rows] == [name for name in vars(Facts) if not name.startswith("_")]
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_the_schema_is_the_reports(capsys):
@@ -122,8 +131,8 @@ def test_the_page_shows_the_options_in_force_here(tmp_path, monkeypatch, capsys)
         ("IN001", "smalest-share = 0.1", "IN001 has no option 'smalest_share'", "did you mean smallest_share?"),
         ("IN001", "xyz = 0.1", "IN001 has no option 'xyz'", "its options: smallest_share"),
         ("IN0001", "smallest-share = 0.1", "unknown rule 'IN0001'", "did you mean IN001?"),
-        ("IN001", 'smallest-share = "much"', "has the wrong kind of value", "write smallest-share = 0.05"),
-        ("IN001", "smallest-share = true", "has the wrong kind of value", "write smallest-share = 0.05"),
+        ("IN001", 'smallest-share = "much"', "has the wrong kind of value", "write smallest_share = 0.05"),
+        ("IN001", "smallest-share = true", "has the wrong kind of value", "write smallest_share = 0.05"),
     ],
 )
 def test_an_option_that_is_wrong_is_answered_with_the_closest(tmp_path, monkeypatch, capsys, table, option, what, hint):
@@ -165,7 +174,7 @@ def test_an_option_out_of_its_range_is_refused(tmp_path, monkeypatch, capsys, ta
     shown = capsys.readouterr().err
     assert f"error: {what} of its range\n" in shown
     assert f"cause: [tool.profilerkit.rules.{table}] in {tmp_path / 'pyproject.toml'} {cause}" in shown
-    assert f"hint:  write {option.split(' =')[0]} = {hint}" in shown
+    assert f"hint:  write {option.split(' =')[0].replace('-', '_')} = {hint}" in shown
 
 
 @pytest.mark.parametrize(

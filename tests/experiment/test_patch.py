@@ -43,9 +43,10 @@ made = main("ä", "m")"""
 LINES = {"DataLoader": 5, "optimizer": 6}
 
 
-def kept(*changes, lines=(5,), file="train.py"):
+def kept(*changes, lines=(5,), file="train.py", code=""):
     made = tuple(SettingChange(name, "", value) for name, value in changes)
-    return Attempt(changes=made, outcome="faster", lines=tuple(CodeLine(file, line, "main") for line in lines))
+    places = tuple(CodeLine(file, line, "main") for line in lines)
+    return Attempt(changes=made, outcome="faster", lines=places, code=code)
 
 
 def written(directory, text, *attempts, name="train.py", script="train.py"):
@@ -200,10 +201,10 @@ def test_a_line_without_a_place_is_refused(text, reason, tmp_path):
     assert notes == (f"Not in the patch: matmul_precision = high. Reason: {reason}.",)
 
 
-def test_settings_without_a_place_are_left_to_be_pasted(tmp_path):
-    patch, notes = written(tmp_path, PROGRAM, kept(("autocast", "bf16")), kept(("env:X", "1")))
+def test_settings_without_a_place_are_left_to_be_pasted_where_there_is_code(tmp_path):
+    patch, notes = written(tmp_path, PROGRAM, kept(("autocast", "bf16"), code="with ..."), kept(("env:X", "1")))
     assert patch == ""
-    assert [note.endswith("use the code to paste.") for note in notes] == [True, True]
+    assert [note.endswith("use the code to paste.") for note in notes] == [True, False]
 
 
 def test_files_elsewhere_links_and_large_files_are_left_alone(tmp_path):

@@ -6,8 +6,9 @@ import pytest
 
 from profilerkit.capture.changes import SETTINGS
 from profilerkit.model.change import revise
-from profilerkit.model.step import WHOLE_TRACE
+from profilerkit.model.step import STEP_WORDS, WHOLE_TRACE
 from profilerkit.rules import RULES
+from profilerkit.rules.docs import thresholds
 from profilerkit.rules.runner import run_rules
 from tests.recipes import replace
 from tests.rules.tables import tables
@@ -38,7 +39,33 @@ def test_where_nothing_marks_a_step_no_finding_says_of_which_step_it_is(code, kn
     whole = replace(known, steps=revise(known.steps, found_by=WHOLE_TRACE))
     findings = [finding for outcome in run_rules(whole, RULES, select=[code]) for finding in outcome.findings]
     words = [word for found in findings for word in (found.title, found.why, *(row.label for row in found.evidence))]
-    assert code in AMONG_STEPS or not [word for word in words if re.search(r"\b(?:the|per|every|mean) step\b", word)]
+    of_a_step = re.compile(rf"\b(?:{'|'.join(STEP_WORDS)}) step\b")
+    assert code in AMONG_STEPS or not [word for word in words if of_a_step.search(word)]
+
+
+_WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+_LIMIT = re.compile(rf"\b(?:above|below|least|most|over|than|to|under) (\d[\d.,]*\d|\d|{'|'.join(_WORDS)})\b")
+
+
+def limits(code, known, option=None, factor=1.0):
+    """The numbers that its findings say must be passed, with one threshold changed; none where it fires no more."""
+    rule = next(rule for rule in RULES if rule.code == code)
+    rule = revise(rule, **{option: getattr(rule, option) * factor}) if option else rule
+    findings = [finding for outcome in run_rules(known, (rule,)) for finding in outcome.findings]
+    texts = [text for found in findings for text in (found.confirm, found.fix.text if found.fix else "")]
+    said = [number for text in texts for number in _LIMIT.findall(text)]
+    return {float(_WORDS.index(n) if n in _WORDS else n.replace(",", "")) for n in said}
+
+
+@pytest.mark.parametrize(("code", "known"), [case for table in tables("fires") for case in pairs(table)])
+def test_a_threshold_that_a_finding_names_is_the_one_that_is_set(code, known):
+    named = limits(code, known)
+    settings = thresholds(next(rule for rule in RULES if rule.code == code))
+    numbers = {name: value for name, value in settings.items() if isinstance(value, int | float)}
+    # "Below three" names a limit of two.
+    repeated = {name: {value, value + 1} & named for name, value in numbers.items()}
+    stale = {name: repeated[name] & limits(code, known, name, 0.97) for name in numbers if repeated[name]}
+    assert not any(stale.values()), stale
 
 
 def test_what_rules_propose_is_what_their_settings_take():

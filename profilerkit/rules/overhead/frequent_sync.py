@@ -2,7 +2,7 @@
 
 from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, each, fired, no_device, revise, saving
 from profilerkit.rules.parts import awaited_share, synced_share
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.units import format_count, format_ns, format_ratio
 
 _DRAINED = "After each one the device has nothing to run until the host has issued work again."
 _COPYING = "The device computes nothing while such a copy runs, and the host waits for it before it issues more work."
@@ -73,7 +73,7 @@ class FrequentSync(Rule, frozen=True):
         if copies:
             confirm = "The time of copies to the host must fall."
         elif often:
-            confirm = "Blocking calls per step must fall below three."
+            confirm = f"Blocking calls per step must fall to {format_count(self.most_per_step)} or fewer."
         return fired(
             facts,
             bound="overhead-bound",

@@ -70,7 +70,8 @@ class HeavyProfiler(Rule, frozen=True):
                 *_recorded(facts),
             ),
             at_most="low" if ratio is None and own <= self.own_share else "high",
-            confirm="Trace fewer steps, without with_stack and profile_memory; the ratio must fall below 1.1.",
+            confirm="Trace fewer steps, without with_stack and profile_memory; the ratio must fall below "
+            f"{self.inflation_ratio:g}.",
         )
 
 

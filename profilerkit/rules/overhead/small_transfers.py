@@ -2,7 +2,7 @@
 
 from profilerkit.analysis.device.device_facts import SmallCopyFacts
 from profilerkit.rules.api import Evidence, Facts, Fix, Passed, Result, Rule, fired, no_device, saving, spent
-from profilerkit.units import format_ratio
+from profilerkit.units import format_count, format_ratio
 
 _CREATE = Fix(
     text="Create these values on the device, or send them together as one tensor per step.",
@@ -63,7 +63,7 @@ class SmallTransfers(Rule, frozen=True):
             detail="sync",
             saving=saving(expected, bound),
             fix=_READ if copies.to_host >= copies.to_device else _CREATE,
-            confirm="Copies below 4 KiB per step must fall below ten.",
+            confirm=f"Copies below 4 KiB per step must fall to {format_count(self.most_per_step)} or fewer.",
         )
 
 
