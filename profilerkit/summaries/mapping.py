@@ -241,7 +241,7 @@ def _fits(task: Task, running: Sequence[Task], room_bytes: float) -> bool:
 def _submit(executor: Executor, task: Task, running: dict["Future[str]", Task]) -> bool:
     try:
         running[executor.submit(run, task)] = task
-    except BrokenExecutor:
+    except (BrokenExecutor, OSError):  # a pool that breaks as it starts a process: "handle is closed"
         return False
     return True
 

@@ -1,5 +1,6 @@
 """Small real training loops and a reader for what they leave behind."""
 
+import gc
 from collections import namedtuple
 
 import pytest
@@ -92,3 +93,15 @@ def toy():
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
     return Toy(torch)
+
+
+@pytest.fixture
+def uncollected():
+    """Collect no garbage meanwhile, where compiled frames are counted.
+
+    Torch 2.13 compiles what a collection calls at the entry of compiled code: a callback of the collector, of a weak
+    reference, or a finalizer, of whatever other tests left.
+    """
+    gc.disable()
+    yield
+    gc.enable()

@@ -53,6 +53,7 @@ def test_a_compilation_whose_beginning_was_not_seen_is_marked():
     assert record[:2] == (EventKind.COMPILE, EventFlag.INFERRED)
 
 
+@pytest.mark.usefixtures("uncollected")
 # torch 2.13 warns of what it cannot trace: the options of dist.barrier().
 @pytest.mark.filterwarnings("ignore:Dynamo does not know:UserWarning")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -1,6 +1,5 @@
 """Models that are put into evaluation mode and back inside a block."""
 
-import gc
 import sys
 import threading
 import time
@@ -268,24 +267,17 @@ def test_modules_without_a_mode_or_with_one_that_raises_work_as_they_do_bare(toy
 
 
 def counted(toy, run):
-    """What torch counts while it compiles and runs ``run``: graphs, frames, and why graphs break.
-
-    Nothing is collected meanwhile: torch 2.13 compiles what a collection of garbage calls at the entry of compiled
-    code, a callback of the collector, of a weak reference or a finalizer.
-    """
+    """What torch counts while it compiles and runs ``run``: graphs, frames, and why graphs break."""
     import torch._dynamo as dynamo
 
     dynamo.reset()
     dynamo.utils.counters.clear()
-    gc.disable()
-    try:
-        run()
-    finally:
-        gc.enable()
+    run()
     return {name: dict(counts) for name, counts in dynamo.utils.counters.items() if name != "aot_autograd"}
 
 
 # torch 2.13 warns of its own TorchScript, torch 2.15 of Python 3.13.0.
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:Guards may run slower:RuntimeWarning")
 def test_compiled_code_is_compiled_as_often_as_without_it(toy, light, recorded):
     model = toy.torch.compile(toy.model, backend="eager")

@@ -84,7 +84,12 @@ def test_one_command_measures_a_change_and_leaves_the_script_as_it_is(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_no_process_outlives_a_trial_that_is_ended(program: Path, number: int) -> None:
     command = [sys.executable, "-m", "profilerkit", "try", "-o", "trial", program.name]
-    trial = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # A shell's background jobs ignore SIGINT, and so does all that they start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        trial = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    finally:
+        signal.signal(signal.SIGINT, before)
     begun = Path("trial/first/rank_00000/events.bin")
     deadline = time.monotonic() + 60
     while not begun.exists() and time.monotonic() < deadline:
