@@ -14,7 +14,6 @@ from typing import Any, Literal, cast
 
 from profilerkit.capture.changes import make
 from profilerkit.capture.changes.making import Changes
-from profilerkit.capture.changes.process import seed_all
 from profilerkit.capture.distributed import place as place_of
 from profilerkit.capture.ending import at_exit
 from profilerkit.capture.guard import attempt, tried
@@ -79,7 +78,7 @@ class Trial:
 
     def install(self) -> None:
         """Seed, hang in what ends the program, and make the changes."""
-        seed_all(self.order.seed + self._rank)
+        _seed_all(self.order.seed + self._rank)
         self.changes.patches.apply(self._hang_in)
         make(self.changes, self.order.changes)
 
@@ -237,6 +236,14 @@ class Trial:
             if len(list(Path(self.order.out).glob("rank_*.json"))) >= self._world_size:
                 return
             time.sleep(0.02)
+
+
+def _seed_all(seed: int) -> None:
+    """Seed torch, Python and numpy, where that is loaded."""
+    random.seed(seed)
+    sys.modules["torch"].manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
 
 
 def begin(order: dict[str, Any]) -> None:

@@ -215,7 +215,8 @@ def _checked(arguments: argparse.Namespace, words: Sequence[str]) -> "list[Candi
     if arguments.steps is not None and arguments.steps < 1:
         raise UsageError(f"--steps is {arguments.steps}", cause="it must be at least 1", hint="write --steps 60")
     if arguments.write is not None:
-        check_writable(arguments.write, [Path(word) for word in words])
+        # Any text may be an argument, also one that is too long for a name.
+        check_writable(arguments.write, [Path(word) for word in words if os.path.exists(word)])  # noqa: PTH110
     ceilings = (Candidate(changes=(SettingChange("ceiling", "none", name),)) for name in arguments.ceiling)
     return [*map(asked, arguments.fix), *ceilings]
 

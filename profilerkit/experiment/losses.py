@@ -17,10 +17,6 @@ _GROWTH = 30.0
 _SPREAD, _UNSTEADY = 3.0, 1e-3
 #: A loss near zero is compared with this share of the largest one: training drives losses down to rounding itself.
 _LEAST = 1e-3
-#: Other random numbers explain losses that are apart by this many times as much as theirs: on average over all steps,
-#: and in a step as a root mean square (choices: of simulated trials of 60 steps with other draws alone, 99 in 100 pass;
-#: with losses that are higher by a standard deviation of the draws of one step, 20 in 100).
-_LEVELS, _SPREADS = 3.0, 2.0
 
 
 def compared(baseline: Sequence[Losses], changed: Sequence[Losses]) -> tuple[Numbers, float | None, float | None]:
@@ -47,27 +43,6 @@ def compared(baseline: Sequence[Losses], changed: Sequence[Losses]) -> tuple[Num
     return ("rounding" if is_within or all(map(_is_rounding, mine)) else "differs"), apart, own
 
 
-def explained(baseline: Losses, redrawn: Sequence[Losses], changed: Sequence[Losses]) -> bool:
-    """Return whether losses differ from the baseline's as those of runs with other random numbers do.
-
-    >>> explained([1.0, 1.0], [[1.1, 0.9], [0.9, 1.1]], [[0.9, 1.1]]), explained([1.0], [[1.0]], [[1.1]])
-    (True, False)
-    """
-    own = [_moments(_signed(*pair)) for pair in combinations((baseline, *redrawn), 2)]
-    made = [_moments(_signed(baseline, one)) for one in changed]
-    if not own or not made:
-        return False
-    level, spread = (max(values) for values in zip(*own, strict=True))
-    level = max(level, spread / math.sqrt(len(baseline) or 1))
-    return all(one[0] <= _LEVELS * level and one[1] <= _SPREADS * spread for one in made)
-
-
-def _moments(differences: Sequence[float]) -> tuple[float, float]:
-    """How far they are from zero on average, and as a root mean square; zero where there are none."""
-    count = len(differences) or 1
-    return abs(sum(differences)) / count, math.sqrt(sum(one * one for one in differences) / count)
-
-
 def _among(runs: Sequence[Losses]) -> float | None:
     return max((max(_differences(*pair), default=0.0) for pair in combinations(runs, 2) if all(pair)), default=None)
 
@@ -88,10 +63,6 @@ def _is_rounding(differences: Sequence[float]) -> bool:
 
 def _differences(first: Losses, second: Losses) -> list[float]:
     """The relative difference of each loss that both have."""
-    return list(map(abs, _signed(first, second)))
-
-
-def _signed(first: Losses, second: Losses) -> list[float]:
     largest = max((abs(a) for a in first if a is not None and math.isfinite(a)), default=0.0)
     return [_difference(a, b, _LEAST * largest) for a, b in zip(first, second, strict=False)]
 
@@ -102,4 +73,4 @@ def _difference(a: float | None, b: float | None, least: float) -> float:
         return 0.0
     if a is None or b is None or not all(whole):
         return math.inf
-    return (b - a) / max(abs(a), abs(b), least)
+    return abs(b - a) / max(abs(a), abs(b), least)

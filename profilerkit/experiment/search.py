@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from profilerkit.capture.changes import known_settings
 from profilerkit.compare.steps import Timed, step_change, t99
-from profilerkit.experiment.losses import compared, explained
+from profilerkit.experiment.losses import compared
 from profilerkit.experiment.plan import Candidate, code_of, joined
 from profilerkit.experiment.runs import InProcess, Ran, Runner
 from profilerkit.model.change import revise
@@ -25,8 +25,6 @@ HALF_WIDTH = 0.03
 #: Intervals are wider by this, as they are looked at after each turn: in simulated trials, whose runs differ by 1 to
 #: 10 % and drift by up to 20 %, a change of nothing then wins in 5 of 1,000, and the interval holds zero in 975.
 LOOKS = 1.08
-#: Runs of the baseline with other random numbers, where they are asked for (a choice).
-REDRAWN_RUNS = 2
 #: A program that makes fewer steps is too short to tell small savings (a choice).
 FEW_STEPS = 30
 #: Other work took more than this share of the steps: the run is made once more, but no more of them than this, for a
@@ -72,7 +70,6 @@ class Search:
         self._ends_s = self._began_s + budget_s
         self._longest_s = 0.0
         self._baseline: list[Ran] = []
-        self._redrawn: list[Ran] = []
         self._made: dict[Candidate, list[Ran]] = {}
         self._singles: list[Candidate] = []
         self._together: Candidate | None = None
@@ -99,7 +96,6 @@ class Search:
                 if self._baseline and self._baseline[-1].problem:
                     return
             waiting = [one for one in waiting if not self._is_settled(one)]
-        self._draw_again(candidates)
 
     def _once(self, candidate: Candidate | None) -> None:
         made = self._baseline if candidate is None else self._made.setdefault(candidate, [])
@@ -140,18 +136,6 @@ class Search:
         half = (saving.high - saving.low) / 2
         return half <= HALF_WIDTH and (saving.low >= 2 * half or max(saving.high, -saving.low) <= HALF_WIDTH)
 
-    def _draw_again(self, candidates: Sequence[Candidate]) -> None:
-        """Run the baseline with other random numbers, where only those may excuse the losses of what is faster."""
-        attempts = [self._attempt(one) for one in candidates if self._redraws(one)]
-        if not self._redrawn and any(one.outcome == "faster" and one.numbers == "differs" for one in attempts):
-            for change in (SettingChange("seed", "", value) for value in range(1, REDRAWN_RUNS + 1)):
-                self._redrawn.append(self._run(f"baseline-redrawn-{change.proposed}", Candidate(changes=(change,))))
-
-    def _redraws(self, candidate: Candidate) -> bool:
-        """Whether it may change the losses by other random numbers alone."""
-        effects = self._effects_of(candidate.changes)
-        return "redrawn" in effects and "differs" not in effects
-
     def _effects_of(self, changes: Sequence[SettingChange]) -> set[str]:
         return {self._effects.get(change.setting, "same") for change in changes}
 
@@ -184,7 +168,7 @@ class Search:
         return best
 
     def _may_advise(self, attempt: Attempt) -> bool:
-        is_probe = any(change.setting in ("ceiling", "seed") for change in attempt.changes)
+        is_probe = any(change.setting == "ceiling" for change in attempt.changes)
         may_differ = "differs" in self._effects_of(attempt.changes)
         is_doubted = attempt.numbers == "differs" or (attempt.numbers == "unknown" and may_differ)
         return attempt.outcome == "faster" and not is_probe and (self._takes_differences or not is_doubted)
@@ -222,9 +206,6 @@ class Search:
         numbers, apart, own = compared(baseline, changed)
         if numbers == "rounding" and "differs" in self._effects_of(candidate.changes):
             numbers = "differs"
-        if numbers == "differs" and self._redraws(candidate):
-            redrawn = [ran.ended.losses for ran in self._redrawn if not ran.problem]
-            numbers = "redrawn" if explained(baseline[0], redrawn, changed) else numbers
         return numbers, apart, own
 
     def _attempt(self, candidate: Candidate) -> Attempt:
@@ -232,7 +213,6 @@ class Search:
         useful = [ran for ran in made if not ran.problem]
         numbers, apart, own = self._numbers(candidate, useful)
         problem = next((ran.problem for ran in made if ran.problem), "" if made else "there was no time left for it")
-        is_unsteady = numbers == "unknown" and apart is not None and own is not None
         return Attempt(
             changes=candidate.changes,
             outcome="failed" if problem or saving is None else _outcome(saving, len(useful)),
@@ -244,10 +224,18 @@ class Search:
             apart=apart,
             runs=len(useful),
             tried=bool(made),
-            reason=problem or (f"losses of the baseline differ by {own:.0e} from run to run" if is_unsteady else ""),
+            reason=problem or self._doubt(candidate, numbers, apart, own),
             lines=useful[0].lines if useful else (),
             code=code_of(candidate, useful[0].packages if useful else {}),
         )
+
+    def _doubt(self, candidate: Candidate, numbers: Numbers, apart: float | None, own: float | None) -> str:
+        """Why its losses say less than they seem to; may be empty."""
+        if numbers == "unknown" and apart is not None and own is not None:
+            return f"losses of the baseline differ by {own:.0e} from run to run"
+        if numbers == "differs" and "redrawn" in self._effects_of(candidate.changes):
+            return "it may draw other random numbers: losses may differ as with another seed, so look at them"
+        return ""
 
     def trial(self, name: str, command: Sequence[str]) -> Trial:
         """Return what is known so far."""

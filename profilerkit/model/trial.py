@@ -7,10 +7,9 @@ import msgspec
 from profilerkit.model.diff import Range
 from profilerkit.model.finding import CodeLine, Saving, SettingChange
 
-#: The losses beside those of the baseline: the same to the last bit; apart by rounding only; apart as those of a
-#: baseline with other random numbers; apart by more; or nothing can be said, because there are none or because those of
-#: the baseline itself differ from run to run.
-Numbers = Literal["same", "rounding", "redrawn", "differs", "unknown"]
+#: The losses beside those of the baseline: the same to the last bit; apart by rounding only; apart by more; or nothing
+#: can be said, because there are none or because those of the baseline itself differ from run to run.
+Numbers = Literal["same", "rounding", "differs", "unknown"]
 #: What became of an attempt: it saves time for certain; costs time for certain; neither is certain; it could not be
 #: made or did not end well.
 Outcome = Literal["faster", "slower", "no_change", "failed"]

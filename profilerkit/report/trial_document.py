@@ -13,7 +13,6 @@ from profilerkit.units import format_change, format_long_ns, format_ns, format_r
 _LOSSES: dict[Numbers, str] = {
     "same": "same losses",
     "rounding": "same losses within rounding",
-    "redrawn": "losses as with other random numbers",
     "differs": "losses differ: look",
     "unknown": "losses not compared",
 }

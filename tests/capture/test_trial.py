@@ -2,10 +2,12 @@
 
 import ast
 import contextlib
+import dataclasses
 import gc
 import json
 import os
 import random
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -200,6 +202,12 @@ def test_settings_of_the_process_hold_against_the_program_and_are_undone():
     assert seen[:2] == [("high", before[1] + 1), True]
     assert trial.document()["applied"] == {name: [] for name, _ in changes}
     assert before == (torch.get_float32_matmul_precision(), torch.get_num_threads(), torch.backends.cudnn.benchmark)
+
+
+def test_a_value_that_torch_refuses_leaves_other_settings_of_the_process_alone():
+    trial, _ = tried(("threads", 10**20), ("matmul_precision", "high"))
+    assert list(trial.document()["applied"]) == ["matmul_precision"]
+    assert list(trial.document()["refused"]) == ["threads"]
 
 
 def test_a_value_that_the_program_has_already_is_no_change():
@@ -438,30 +446,30 @@ def test_a_framework_that_is_imported_later_is_given_its_intervals(tmp_path, mon
     assert trial.document()["refused"] == {"eval_steps": "no TrainingArguments of transformers were made"}
 
 
-def test_other_random_numbers_are_drawn_from_the_second_step_on_and_by_workers():
-    class Drawing(torch.utils.data.Dataset):
-        def __len__(self):
-            return 40
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_arguments_that_inherit_are_given_their_intervals_too(tmp_path, monkeypatch, is_wrong):
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").touch()
+    (tmp_path / "transformers" / "training_args.py").write_text(
+        "from dataclasses import dataclass\n@dataclass\nclass TrainingArguments:\n    eval_steps: float = 100\n"
+        "    checked: int = 0\n    def __post_init__(self):\n        self.checked += 1\n"
+        f"        if {is_wrong} and self.eval_steps < 1:\n            raise ValueError('no share')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+        monkeypatch.delitem(sys.modules, name)
+    with changed(Order(changes=[("eval_steps", 0.5)], steps=9)) as trial:
+        from transformers.training_args import TrainingArguments
 
-        def __getitem__(self, index):
-            return torch.rand(1)
+        @dataclasses.dataclass
+        class Inheriting(TrainingArguments):
+            more: int = 1
 
-    def drawn(*changes, workers):
-        seen = []
-        with changed(Order(changes=changes, steps=4)) as trial:
-            model = torch.nn.Linear(1, 1)
-            stepper = torch.optim.SGD(model.parameters(), lr=0.01)
-            for batch in Loader(Drawing(), batch_size=4, num_workers=workers):
-                model(batch).sum().backward()
-                stepper.step()
-                seen.append(batch.sum().item())
-        assert trial.document()["applied"].keys() == {name for name, _ in changes}
-        return seen
-
-    for workers, same in ((0, 1), (1, 0)):
-        plain, other = drawn(workers=workers), drawn(("seed", 1), workers=workers)
-        assert plain == drawn(workers=workers)
-        assert [a == b for a, b in zip(plain, other, strict=True)] == [True] * same + [False] * (len(plain) - same)
+        made = Inheriting()
+    assert (made.eval_steps, made.checked) == (100 if is_wrong else 0.5, 1)
+    assert trial.document()["refused"] == ({"eval_steps": "ValueError: no share"} if is_wrong else {})
+    assert list(trial.document()["applied"]) == ([] if is_wrong else ["eval_steps"])
+    assert Inheriting().eval_steps == 100
 
 
 def test_random_states_of_the_caller_are_put_back():
@@ -645,9 +653,16 @@ def test_a_program_below_run_is_changed_and_ends_as_any_program_does(tmp_path):
     assert (document["ended"], document["steps"], len(document["losses"])) == ("steps", 20, 20)
 
 
-def test_ranks_end_at_the_same_step_when_time_is_up(tmp_path):
+def launched(*words, cwd, env, check):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *words]
+    return subprocess.run(command, cwd=cwd, env=env, check=check, capture_output=True, text=True)
+
+
+# The first starts each rank as a program of its own.
+@pytest.mark.parametrize("start", [launched, programs.ranks])
+def test_ranks_end_at_the_same_step_when_time_is_up(tmp_path, start):
     changes = [["no_sync", True], ["comm_hook", "fp16"], ["bucket_cap_mb", 7], ["gradient_as_bucket_view", True]]
-    _, documents = ordered(tmp_path, RANKS, changes, programs.ranks, seconds=0.5, steps=10**6)
+    _, documents = ordered(tmp_path, RANKS, changes, start, seconds=0.5, steps=10**6)
     assert len(documents) == 2
     assert {document["ended"] for document in documents} == {"time"}
     assert len({len(document["losses"]) for document in documents}) == 1

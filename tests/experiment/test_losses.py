@@ -2,7 +2,6 @@
 
 import doctest
 import math
-import random
 
 import pytest
 
@@ -46,21 +45,3 @@ def test_rounding_starts_small_and_grows_from_step_to_step(changed: list[float],
 def test_what_the_baseline_differs_by_itself_is_no_difference(own: float, apart: float, numbers: str) -> None:
     baseline = [STEADY, [1.0 + own] * 60]
     assert compared(baseline, [[1.0 + apart] * 60])[0] == numbers
-
-
-@pytest.mark.parametrize(
-    ("level", "spread", "is_explained"), [(0.0, 1.0, True), (0.0, 3.0, False), (0.4, 1.0, False), (0.0, 0.0, True)]
-)
-def test_other_random_numbers_explain_neither_another_level_nor_another_spread(
-    level: float, spread: float, is_explained: bool
-) -> None:
-    def drawn(seed: int, level: float = 0.0, spread: float = 1.0) -> list[float]:
-        draws = random.Random(seed)
-        return [(1.0 + level) * (1.0 + 0.1 * spread * draws.gauss(0.0, 1.0)) for _ in range(60)]
-
-    assert losses.explained(drawn(0), [drawn(1), drawn(2)], [drawn(3, level, spread)]) is is_explained
-
-
-def test_without_random_draws_nothing_is_explained() -> None:
-    assert not losses.explained(STEADY, [STEADY, STEADY], [[1.0 + 1e-4] * 60])
-    assert not losses.explained(STEADY, [], [[1.0 + 1e-4] * 60])

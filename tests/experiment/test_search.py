@@ -151,36 +151,15 @@ def test_a_change_that_makes_other_numbers_is_never_within_rounding() -> None:
         assert (made.numbers, made.kept) == (numbers, numbers == "rounding")
 
 
-DRAWN = [[1.1, 0.8, 0.85], [0.9, 1.0, 0.75]]
-
-
-@pytest.mark.parametrize(
-    ("redrawn", "losses", "numbers"),
-    [
-        (DRAWN, [0.95, 1.0, 0.7], "redrawn"),
-        (DRAWN, [1.5, 1.4, 1.3], "differs"),
-        ([LOSSES] * 2, [1.1, 0.8, 0.85], "differs"),
-    ],
-)
-def test_other_random_numbers_excuse_what_they_explain_and_nothing_else(
-    redrawn: list[list[float]], losses: list[float], numbers: str
-) -> None:
-    class Drawn(Program):
-        def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
-            ran = super().run(name, changes, deep=deep)
-            drawn = [redrawn[int(str(change.proposed)) - 1] for change in changes if change.setting == "seed"]
-            return revise(ran, ended=revise(ran.ended, losses=drawn[0])) if drawn else ran
-
-    program = Drawn({"num_workers": 0.6}, losses={"num_workers": losses})
-    (workers,) = searched(program, WORKERS).attempts
-    assert (workers.numbers, workers.kept) == (numbers, numbers == "redrawn")
-    assert sum("redrawn" in name for name in program.started) == 2
-
-
-def test_no_run_asks_about_other_random_numbers_where_the_losses_are_the_same() -> None:
-    program = Program({"num_workers": 0.6})
-    searched(program, WORKERS)
-    assert not any("redrawn" in name for name in program.started)
+def test_other_random_numbers_excuse_no_losses_and_are_named() -> None:
+    for change, is_named in ((WORKERS, True), (FUSED, False)):
+        (name,) = change.settings
+        program = Program({name: 0.6}, losses={name: [0.95, 1.0, 0.7]})
+        (made,) = searched(program, change).attempts
+        assert (made.numbers, made.kept) == ("differs", False)
+        assert ("other random numbers" in made.reason) is is_named
+    (same,) = searched(Program({"num_workers": 0.6}), WORKERS).attempts
+    assert (same.reason, same.kept) == ("", True)
 
 
 def test_a_change_that_could_not_be_made_is_told_with_its_reason() -> None:

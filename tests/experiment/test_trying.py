@@ -143,6 +143,9 @@ def test_a_function_is_tried_in_this_process(tmp_path: Path) -> None:
         ("num_workers=-1", "a whole number from 0 on"),
         ("num_workers=2.5", "a whole number from 0 on"),
         ("prefetch_factor=true", "a whole number from 1 on"),
+        ("val_check_interval=abc", "a whole number from 1 on, or a fraction up to 1"),
+        ("save_steps=1.5", "a whole number from 1 on, or a fraction up to 1"),
+        ("seed=1", "seed"),
         ("fused=1", "True or False"),
         ("autocast=bf8", "bf16 or fp16"),
         ("ceiling=", "cannot be empty"),
@@ -152,6 +155,16 @@ def test_a_change_that_cannot_be_made_is_refused_with_what_can(text: str, said: 
     with pytest.raises(UsageError) as raised:
         asked(text)
     assert said in raised.value.in_one_line
+
+
+@pytest.mark.parametrize("value", [0.1, 1.0, 200])
+def test_an_interval_is_a_count_or_a_share(value: float) -> None:
+    assert asked(f"eval_steps={value}").changes[0].proposed == value
+
+
+def test_an_argument_that_is_too_long_for_a_name_names_no_file(program: Path) -> None:
+    Path("kept.diff").touch()
+    assert main(["try", "--dry", "--write", "kept.diff", program.name, "x" * 5000]) == 0
 
 
 def test_a_variable_of_the_environment_is_kept_as_it_was_written() -> None:

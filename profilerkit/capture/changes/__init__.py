@@ -28,6 +28,7 @@ class Setting:
         call: name of the call whose keyword it is; ``optimizer`` for that of any optimizer class. May be empty.
         takes: the values that can be proposed, or the least number: whole, unless it has a fraction itself; ``None``
             where that is not known.
+        share: it takes a fraction up to 1, too.
         statement: line to paste after the imports, with the place of the value in braces. May be empty.
     """
 
@@ -37,6 +38,7 @@ class Setting:
     call: str = ""
     takes: tuple[bool | str, ...] | float | None = None
     statement: str = ""
+    share: bool = False
 
     def instead_of(self, value: object) -> str:
         """Return what it takes where it does not take this value; empty where it does.
@@ -45,9 +47,11 @@ class Setting:
         ('a whole number from 0 on', 'True or False', '')
         """
         if isinstance(self.takes, (int, float)):
-            whole = isinstance(self.takes, int)
-            fits = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-            return "" if fits and value >= self.takes else f"a {'whole ' * whole}number from {self.takes} on"  # type: ignore[operator]
+            kinds, kind = (int, "whole number") if isinstance(self.takes, int) else ((int, float), "number")
+            is_share = self.share and isinstance(value, float) and 0 < value <= 1
+            is_from = isinstance(value, kinds) and not isinstance(value, bool) and value >= self.takes
+            said = f"a {kind} from {self.takes} on{', or a fraction up to 1' if self.share else ''}"
+            return "" if is_share or is_from else said
         is_one = any(value == one and type(value) is type(one) for one in self.takes or (value,))
         return "" if is_one else " or ".join(map(str, self.takes or ()))
 
@@ -58,8 +62,8 @@ _NO_START = "training did not begin"
 _IN_DDP, _FLAG, _HALF = "DistributedDataParallel", (True, False), ("bf16", "fp16")
 _PRECISIONS = ("highest", "high", "medium")
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", True)
-_trainer, _NO_TRAINER = frameworks.arguments_of("TrainingArguments"), "no TrainingArguments of transformers were made"
-_lightning, _NO_LIGHTNING = frameworks.arguments_of("Trainer"), "no Trainer of Lightning was made"
+_trainer, _NO_TRAINER = frameworks.training_arguments, "no TrainingArguments of transformers were made"
+_lightning, _NO_LIGHTNING = frameworks.trainers, "no Trainer of Lightning was made"
 
 SETTINGS: dict[str, Setting] = {
     "num_workers": Setting(loaders.loaders, "redrawn", _NO_LOADER, "DataLoader", 0),
@@ -90,13 +94,12 @@ SETTINGS: dict[str, Setting] = {
     "no_sync": Setting(ddp.ddp_models, "rounding", _NO_DDP, "", (True,)),
     "comm_hook": Setting(ddp.ddp_models, "differs", _NO_DDP, "", _HALF),
     # An evaluation may draw random numbers, by the loader that it iterates.
-    "eval_steps": Setting(_trainer, "redrawn", _NO_TRAINER, "TrainingArguments", 1),
-    "save_steps": Setting(_trainer, "same", _NO_TRAINER, "TrainingArguments", 1),
-    "logging_steps": Setting(_trainer, "same", _NO_TRAINER, "TrainingArguments", 1),
-    "val_check_interval": Setting(_lightning, "redrawn", _NO_LIGHTNING, "Trainer"),
+    "eval_steps": Setting(_trainer, "redrawn", _NO_TRAINER, "TrainingArguments", 1, share=True),
+    "save_steps": Setting(_trainer, "same", _NO_TRAINER, "TrainingArguments", 1, share=True),
+    "logging_steps": Setting(_trainer, "same", _NO_TRAINER, "TrainingArguments", 1, share=True),
+    "val_check_interval": Setting(_lightning, "redrawn", _NO_LIGHTNING, "Trainer", 1, share=True),
     "check_val_every_n_epoch": Setting(_lightning, "redrawn", _NO_LIGHTNING, "Trainer", 1),
     "log_every_n_steps": Setting(_lightning, "same", _NO_LIGHTNING, "Trainer", 1),
-    "seed": Setting(process.seed, "redrawn", "fewer than 2 steps were made", "", 1),
 }
 
 

@@ -1,5 +1,6 @@
 """Change arguments of frameworks that train for the user: how often they evaluate, save and log."""
 
+import functools
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -8,23 +9,50 @@ from typing import Any
 
 from profilerkit.capture.changes.making import Changes
 from profilerkit.capture.guard import tried
-from profilerkit.capture.patches import is_loaded
+from profilerkit.capture.patches import is_loaded, uncounted
 
-#: Class to the modules that have one of this name.
-_MODULES = {
-    "TrainingArguments": ("transformers.training_args",),
-    "Trainer": ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"),
-}
+_TRAINING_ARGUMENTS = "transformers.training_args"
+_TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 
 
-def arguments_of(name: str) -> Callable[[Changes, dict[str, Any]], None]:
-    """Return what changes arguments of a class, also of one that is imported later."""
+def training_arguments(changes: Changes, wanted: dict[str, Any]) -> None:
+    """Change ``TrainingArguments``, also of a transformers that is imported later."""
+    _when_imported(
+        changes, _TRAINING_ARGUMENTS, lambda found: _in_fields(changes, vars(found)["TrainingArguments"], wanted)
+    )
 
-    def apply(changes: Changes, wanted: dict[str, Any]) -> None:
-        for module in _MODULES[name]:
-            _when_imported(changes, module, lambda found: changes.in_calls(vars(found)[name], wanted))
 
-    return apply
+def trainers(changes: Changes, wanted: dict[str, Any]) -> None:
+    """Change the arguments of Lightning's ``Trainer``, also of one that is imported later."""
+    for module in _TRAINERS:
+        _when_imported(changes, module, lambda found: changes.in_calls(vars(found)["Trainer"], wanted))
+
+
+def _in_fields(changes: Changes, owner: Any, wanted: dict[str, Any]) -> None:
+    """Change fields of a dataclass before it checks them: one that inherits from it has an ``__init__`` of its own."""
+
+    def make(original: Callable[[Any], None]) -> Callable[[Any], None]:
+        @functools.wraps(original)
+        def post_init(made: Any) -> None:
+            fields, now = vars(made), dict(vars(made))
+            is_on = changes.patches.armed
+            values = {
+                key: value for key, value in wanted.items() if is_on and changes.differs(key, now.get(key), value)
+            }
+            fields.update(values)
+            why = tried(original, made)[1] if values else ""
+            changes.refuse_all(values, why)
+            if why or not values:
+                fields.clear()
+                fields.update(now)
+                original(made)
+                return
+            for key in values:
+                changes.found(key)
+
+        return uncounted(post_init)
+
+    changes.patches.patch(owner, "__post_init__", make)
 
 
 def _when_imported(changes: Changes, name: str, work: Callable[[ModuleType], object]) -> None:

@@ -3,14 +3,12 @@
 import functools
 import gc
 import inspect
-import random
 import sys
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
 from profilerkit.capture.changes.making import SETTLED, Changes
-from profilerkit.capture.patches import uncounted
 
 #: Steps between two collections by hand.
 _COLLECTED_EVERY = 500
@@ -59,51 +57,19 @@ _WIDE = {
 
 def wide(changes: Changes, wanted: dict[str, Any]) -> None:
     """Change settings of the whole process: now, and once more when training begins."""
-    torch = sys.modules["torch"]
-    calls = {name: attrgetter(*_WIDE[name])(torch) for name in wanted}
 
-    def set_all() -> None:
-        for name, (get, put) in calls.items():
-            if get() != wanted[name]:
-                put(wanted[name])
-                changes.applied[name] = []
+    def set_it(name: str) -> None:
+        get, put = calls[name]
+        if changes.differs(name, get(), wanted[name]):
+            put(wanted[name])
+            changes.applied[name] = []
 
-    def set_again() -> None:  # the program may have set it back until then
-        set_all()
-        for name, value in wanted.items():
-            changes.refuse(name, f"{name} is {value} already")
-
-    for get, put in calls.values():
+    calls = {name: attrgetter(*_WIDE[name])(sys.modules["torch"]) for name in wanted}
+    for name, (get, put) in calls.items():
         changes.patches.on_remove(functools.partial(put, get()))
-    set_all()
-    changes.at_step(0, set_again)
-
-
-def seed_all(seed: int) -> None:
-    """Seed torch, Python and numpy, where that is loaded."""
-    random.seed(seed)
-    sys.modules["torch"].manual_seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
-
-
-def seed(changes: Changes, wanted: dict[str, Any]) -> None:
-    """Have other random numbers drawn from the second step on, and by workers: data keep their order for an epoch."""
-    torch, value = sys.modules["torch"], wanted["seed"]
-
-    def make(original: Callable[..., None]) -> Callable[..., None]:
-        def init(iterator: Any, loader: Any) -> None:
-            original(iterator, loader)
-            iterator._base_seed ^= value << 16  # other than by adding the number of a worker
-
-        return uncounted(init)
-
-    def draw() -> None:
-        seed_all((torch.initial_seed() ^ value) % 2**63)
-        changes.applied["seed"] = []
-
-    changes.patches.patch(torch.utils.data.dataloader._BaseDataLoaderIter, "__init__", make)
-    changes.at_step(1, draw)
+        changes.attempt(name, set_it, name)
+        # The program may have set it back until then.
+        changes.at_step(0, functools.partial(changes.attempt, name, set_it, name))
 
 
 def gc_freeze(changes: Changes, _wanted: dict[str, Any]) -> None:
