@@ -169,8 +169,10 @@ class Search:
 
     def _may_advise(self, attempt: Attempt) -> bool:
         is_probe = any(change.setting == "ceiling" for change in attempt.changes)
-        may_differ = "differs" in self._effects_of(attempt.changes)
-        is_doubted = attempt.numbers == "differs" or (attempt.numbers == "unknown" and may_differ)
+        effects = set(self._effects_of(attempt.changes))
+        # Workers and compiled code draw other random numbers: that is advised, and the losses are to be looked at.
+        is_doubted = attempt.numbers == "differs" and effects != {"redrawn"}
+        is_doubted |= attempt.numbers == "unknown" and "differs" in effects
         return attempt.outcome == "faster" and not is_probe and (self._takes_differences or not is_doubted)
 
     def _less_idle(self, helpful: list[Candidate], whole: Candidate) -> list[Candidate]:

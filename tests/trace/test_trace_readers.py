@@ -12,6 +12,7 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats import registry
 from profilerkit.formats.directories import named_as_traces
 from profilerkit.formats.registry import read_trace
+from profilerkit.trace.columns import TraceMeta, trace_columns
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,7 @@ class PlainTextReader:
         return head.startswith(b"TRACE")
 
     def read(self, path, *, wanted, strict):
-        return f"read {path.name}"
+        return trace_columns(TraceMeta(path=path.name), [], [], name=[], category=[], ts_ns=[], dur_ns=[], thread=[])
 
 
 def register(monkeypatch, loaded):
@@ -51,7 +52,7 @@ def register(monkeypatch, loaded):
 def test_third_party_reader_gets_what_no_built_in_reader_claims(tmp_path, monkeypatch):
     loaded = []
     register(monkeypatch, loaded)
-    assert read_trace(write(tmp_path, "TRACE 1")) == "read trace.json"
+    assert read_trace(write(tmp_path, "TRACE 1")).meta.path == "trace.json"
     assert loaded == ["plaintext"]
 
 
@@ -76,7 +77,7 @@ def test_a_reader_that_cannot_be_loaded_costs_nobody_else_anything(tmp_path, mon
     monkeypatch.setattr(registry, "entry_points", lambda group: [broken])
     (tmp_path / "a.json").write_text("{}")
     assert [path.name for path in named_as_traces(tmp_path)] == ["a.json"]
-    assert "the reader broken was left out: ModuleNotFoundError" in caplog.text
+    assert "The reader broken of the package no_such_module was left out: ModuleNotFoundError" in caplog.text
 
 
 def test_file_that_no_reader_claims_names_the_known_formats(tmp_path, monkeypatch):

@@ -152,13 +152,13 @@ def _machine(report: Report) -> Iterator[str]:
         yield f"Busy machine: {held}. Times above exclude it."
 
 
-# Rules named beside the verdict that were suppressed, or failed, and how much of each reason.
-_RULES_SHOWN = 4
+# Suppressed rules named beside the verdict, and how much of each reason.
+_SUPPRESSED_SHOWN = 4
 _REASON_LIMIT = 200
 
 
 def limits_of(report: Report) -> Iterator[str]:
-    """What stands against the headline, in whole sentences: missing events, rules that failed, suppressed findings."""
+    """What stands against the headline, in whole sentences: missing events, suppressed findings."""
     trust = report.trust
     alone = len(report.run.files) == 1
     if trust.truncated or trust.dropped:
@@ -170,15 +170,12 @@ def limits_of(report: Report) -> Iterator[str]:
         yield f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}."
     if trust.another_follows:
         yield f"{'The' if alone else 'A'} file holds a second document after the first: only the first was read."
-    failed = [outcome for outcome in report.outcomes if outcome.status == "error"]
-    for outcome in failed[:_RULES_SHOWN]:
-        yield f"{inert(outcome.rule, 24)} failed: {inert(outcome.reason or '', _REASON_LIMIT).rstrip('.')}."
     aside = sorted((outcome for outcome in report.outcomes if outcome.suppressed), key=_expected, reverse=True)
-    for outcome in aside[:_RULES_SHOWN]:
+    for outcome in aside[:_SUPPRESSED_SHOWN]:
         saves = f" (saves {format_ratio(_expected(outcome))})" if _expected(outcome) else ""
         reason = inert(outcome.reason or "no reason", _REASON_LIMIT).rstrip(".")
         yield f"Suppressed: {inert(outcome.rule, 24)}{saves}: {reason}."
-    left = len(aside) - _RULES_SHOWN
+    left = len(aside) - _SUPPRESSED_SHOWN
     if left > 0:
         yield f"{plural(left, 'more rule')} {'was' if left == 1 else 'were'} suppressed."
 

@@ -18,8 +18,8 @@ _MODES = {
     "logs": "Only logs were read, which have no steps.",
     "dumps": "Only dumps of flight recorders were read.",
 }
-#: Rules that did not fire, by how they ended; those that failed first, as Markdown and terminal show few rows.
-_ENDED: tuple[Status, ...] = ("error", "missing_data", "suppressed", "passed", "not_applicable", "off")
+#: Rules that did not fire, by how they ended; those that could not run first.
+_ENDED: tuple[Status, ...] = ("missing_data", "error", "suppressed", "passed", "not_applicable", "off")
 
 
 def section(report: Report) -> Section | None:
@@ -39,6 +39,15 @@ def section(report: Report) -> Section | None:
     used = f"{format_count(steps.steady)} of {plural(steps.count, 'step')} used" if steps.count else "no steps"
     summary = f"confidence {report.verdict.confidence} · {used}" + (f" · {blind} checks lack data" if blind else "")
     return Section("trust", "How sure", summary, tuple(blocks), prints=False)
+
+
+def failed(report: Report) -> Section | None:
+    """Rules that raised: a section of its own, as Markdown and terminal show the first of all rules only."""
+    found = [outcome for outcome in report.outcomes if outcome.status == "error"]
+    rows = tuple((inert(one.rule, 24), inert(one.reason or "", SENTENCE_LIMIT)) for one in found)
+    return (
+        Section("failed", "Rules that failed", str(len(rows)), (Table("", ("Rule", "Why"), rows, 2),)) if rows else None
+    )
 
 
 def _rules(report: Report) -> Table:
@@ -185,4 +194,4 @@ def _mapping_facts(mapping: dict[str, str]) -> tuple[Fact, ...]:
     return tuple(Fact(inert(key, 60), "not set" if mapping[key] == "None" else inert(mapping[key])) for key in keys)
 
 
-SECTIONS = {140: section, 150: this_run}
+SECTIONS = {135: failed, 140: section, 150: this_run}
