@@ -58,7 +58,7 @@ class FollowedRun:
     def look(self) -> RunRecord:
         """Everything that is recorded so far. What is not there yet is not noted as damage."""
         manifest = self._manifest.look()
-        world_size = manifest.world_size if manifest is not None else 0
+        world_size = min(manifest.world_size, layout.MOST_RANKS) if manifest is not None else 0
         if manifest is None or len(self._ranks) < world_size:
             for number, place in rank_directories(self._path):
                 self._ranks.setdefault(number, _FollowedRank(number, place))

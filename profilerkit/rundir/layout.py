@@ -59,6 +59,8 @@ WINDOW_TRACE_GZ = "trace.json.gz"
 REQUEST_SUFFIX = ".request"
 PART_SUFFIX = ".part"
 RANK_PREFIX = "rank_"
+#: Above every job known, of some 100,000 devices (a choice): a manifest with more ranks is damaged, or means harm.
+MOST_RANKS = 1 << 20
 
 #: magic, format version, record size, padding to 64 bytes
 HEADER = struct.Struct("<8sII48x")

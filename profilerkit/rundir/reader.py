@@ -122,6 +122,9 @@ def read_run(path: str | Path) -> RunRecord:
     if manifest is not None and manifest.format_version > newest:
         notes.append(f"{layout.MANIFEST} has format {manifest.format_version}; this version reads up to {newest}")
     ranks = tuple(_read_rank(rank, directory) for rank, directory in sorted(rank_directories(path)))
+    if manifest is not None and manifest.world_size > layout.MOST_RANKS:
+        notes.append(f"{layout.MANIFEST} says {manifest.world_size:,} ranks; how many there are is not known")
+        manifest = msgspec.structs.replace(manifest, world_size=len(ranks))
     world_size = manifest.world_size if manifest is not None else 0
     present = {rank.rank for rank in ranks}
     missing = tuple(rank for rank in range(world_size) if rank not in present)

@@ -1,5 +1,6 @@
 """A run directory that somebody sent is read within seconds and 300 MB, whatever its files are."""
 
+import json
 import os
 import resource
 import socket
@@ -14,6 +15,8 @@ import profilerkit.api
 from profilerkit.cli import main
 from profilerkit.errors import ProfilerkitError
 from profilerkit.formats.inputs import is_saved_report
+from profilerkit.rundir.follow import FollowedRun
+from profilerkit.rundir.reader import read_run
 from tests.recipes import Log, training, write_run
 
 _SECONDS, _BYTES = 5.0, 300_000_000
@@ -172,3 +175,15 @@ def test_other_doors_do_not_wait_either(run, tmp_path, make):
 def test_holes_in_a_trace_that_was_named_are_refused(tmp_path):
     holes(tmp_path / "trace.json")
     assert "holes" in measured(lambda: str(profilerkit.analyze(tmp_path / "trace.json")))
+
+
+def test_a_world_of_a_billion_ranks_costs_no_time_and_is_said(run):
+    manifest = run / "run.json"
+    document = json.loads(manifest.read_text("utf-8"))
+    manifest.write_text(json.dumps({**document, "world_size": 10**9}), "utf-8")
+    began = time.monotonic()
+    found = read_run(run)
+    followed = FollowedRun(run).look()
+    assert time.monotonic() - began < 5
+    assert "1,000,000,000 ranks" in " ".join(found.notes)
+    assert (found.missing_ranks, len(followed.ranks)) == ((), 2)
