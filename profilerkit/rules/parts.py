@@ -24,7 +24,6 @@ PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
     "RU001": ("other.ckpt",),
     "RU002": ("other.eval", "other.log", "other.phase", "other.stall"),
     "ME005": ("mem.recompute",),
-    "ME007": (),
     "ME008": ("mem.offload",),
 }
 

@@ -14,7 +14,15 @@ from profilerkit.rundir.documents import DdpRecord, Flight
 from profilerkit.rundir.files import GrowingLines, GrowingRecords, ReplacedDocument, sound_batches, sound_events
 from profilerkit.rundir.places import modified_ns
 from profilerkit.rundir.process import ClockAnchor, clock_of, still_runs
-from profilerkit.rundir.reader import Name, RankRecord, RunRecord, WorkerRecord, rank_directories, worker_of
+from profilerkit.rundir.reader import (
+    Name,
+    RankRecord,
+    RunRecord,
+    WorkerRecord,
+    rank_directories,
+    with_possible_world,
+    worker_of,
+)
 from profilerkit.rundir.sampled import Sample
 
 #: Event records kept of each rank, 3.2 MB: 25,000 steps of four records each.
@@ -58,12 +66,12 @@ class FollowedRun:
     def look(self) -> RunRecord:
         """Everything that is recorded so far. What is not there yet is not noted as damage."""
         manifest = self._manifest.look()
-        world_size = min(manifest.world_size, layout.MOST_RANKS) if manifest is not None else 0
+        world_size = manifest.world_size if manifest is not None else 0
         if manifest is None or len(self._ranks) < world_size:
             for number, place in rank_directories(self._path):
                 self._ranks.setdefault(number, _FollowedRank(number, place))
         ranks = tuple(self._ranks[number].look() for number in sorted(self._ranks))
-        missing = tuple(number for number in range(world_size) if number not in self._ranks)
+        manifest, missing = with_possible_world(manifest, self._ranks)
         return RunRecord(path=self._path, manifest=manifest, ranks=ranks, missing_ranks=missing, notes=())
 
 

@@ -1,7 +1,7 @@
 """Reads a run directory, whatever state its writers left it in."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -124,13 +124,24 @@ def read_run(path: str | Path) -> RunRecord:
     ranks = tuple(_read_rank(rank, directory) for rank, directory in sorted(rank_directories(path)))
     if manifest is not None and manifest.world_size > layout.MOST_RANKS:
         notes.append(f"{layout.MANIFEST} says {manifest.world_size:,} ranks; how many there are is not known")
-        manifest = msgspec.structs.replace(manifest, world_size=len(ranks))
-    world_size = manifest.world_size if manifest is not None else 0
-    present = {rank.rank for rank in ranks}
-    missing = tuple(rank for rank in range(world_size) if rank not in present)
-    if missing:
-        notes.append(f"{named_ranks(missing)} of {world_size} left nothing.")
+    manifest, missing = with_possible_world(manifest, {rank.rank for rank in ranks})
+    if manifest is not None and missing:
+        notes.append(f"{named_ranks(missing)} of {manifest.world_size} left nothing.")
     return RunRecord(path=path, manifest=manifest, ranks=ranks, missing_ranks=missing, notes=tuple(notes))
+
+
+def with_possible_world(
+    manifest: layout.RunManifest | None, present: Collection[int]
+) -> tuple[layout.RunManifest | None, tuple[int, ...]]:
+    """Return the manifest, and the ranks of its world that left nothing.
+
+    Its world is the ranks that are there where it says more than any job has: to count those would take for ever.
+    """
+    if manifest is None:
+        return None, ()
+    if manifest.world_size > layout.MOST_RANKS:
+        return msgspec.structs.replace(manifest, world_size=len(present)), ()
+    return manifest, tuple(rank for rank in range(manifest.world_size) if rank not in present)
 
 
 def named_ranks(ranks: Sequence[int]) -> str:

@@ -119,7 +119,7 @@ def named_groups(groups: Sequence[ProcessGroup], log: CollectiveLog | None) -> t
 def _with_bubble(entry: Parallelism, log: CollectiveLog, meta: TraceMeta, exposed: Spans, window: Spans) -> Parallelism:
     """The pipeline with its bubble: exposed point-to-point time, and what (p - 1) / (m + p - 1) expects of p stages.
 
-    The number m of micro-batches is told by the receives per step: one each at the ends of the pipeline, two (one of
+    The receives per step give the number m of micro-batches: one each at the ends of the pipeline, two (one of
     each direction) between. Transfers that were issued together show no receive, and m is unknown.
     """
     rows = log.is_a("send_recv")

@@ -201,9 +201,16 @@ def distinct_calls(columns: TraceColumns, rows: I64) -> tuple[I64, I64]:
     size = len(columns.strings) + 1
     passed = (columns.name, columns.input_dims, columns.input_types, columns.concrete_inputs)
     picked = [np.where(rows >= 0, column[rows], -1).astype(np.int64) for column in passed]
-    member = np.zeros(len(rows), dtype=np.int64)
-    for column in picked:
-        _, first, member = np.unique(member * size + column + 1, return_index=True, return_inverse=True)
+    if size**4 < np.iinfo(np.int64).max:
+        key = picked[0] + 1
+        for column in picked[1:]:
+            key = key * size + column + 1
+        _, first, member = np.unique(key, return_index=True, return_inverse=True)
+    else:
+        member = np.zeros(len(rows), dtype=np.int64)
+        first = member[:0]
+        for column in picked:
+            _, first, member = np.unique(member * size + column + 1, return_index=True, return_inverse=True)
     return np.stack(picked, axis=1)[first], member
 
 

@@ -196,7 +196,7 @@ def joint(
     beyond: Change,
     alone: Sequence[float] | None = None,
 ) -> Joint:
-    """Replay the changes alone and together, and order them by what each adds.
+    """Replay the changes, at most ``MOST_SHARED``, alone and in every set, and order them by what each adds.
 
     bounds: what each of them saves at most; a set saves no more than its bounds together.
     beyond: what no fix gets beyond; replayed with them, as that costs little.

@@ -168,8 +168,11 @@ _FEWEST_LOOKS = 5
 #: Share of the producer time from which one kind of it names the wait.
 NAMING_SHARE = 0.5
 #: What the wait is, by the kind that names it; a core that is not there names nothing of the loader's own.
-_LEAVES: dict[str, tuple[WorkerPartName, ...]] = {"input.fetch": ("fetch",), "input.prep": ("prep",)}
-_LEAVES["input.ipc"] = ("collate", "handover")
+_LEAVES: dict[str, tuple[WorkerPartName, ...]] = {
+    "input.fetch": ("fetch",),
+    "input.prep": ("prep",),
+    "input.ipc": ("collate", "handover"),
+}
 
 
 def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:

@@ -136,7 +136,12 @@ class Database:
             self.damage.append(f"the table {table} shows more than the file can hold, and was the last to be read")
 
     def numbers(
-        self, table: str, columns: Sequence[str], text: str = "", named: Callable[[object], int] = id, where: str = ""
+        self,
+        table: str,
+        columns: Sequence[str],
+        text: str | None = None,
+        named: Callable[[object], int] = id,
+        where: str = "",
     ) -> dict[str, I64]:
         """Return each column as ``(n_rows,)`` int64, -1 for what is no whole number and where the column is missing.
 
@@ -154,7 +159,7 @@ class Database:
                 pieces[name].append(np.array([named(value) for value in cells[-1]], np.int64))
         found = {name: np.concatenate(pieces.pop(name)) for name in (*present, *texts)}
         count = len(found[present[0]]) if present else 0
-        every = (*columns, text) if text else columns
+        every = columns if text is None else (*columns, text)
         return {name: found[name] if name in found else np.full(count, -1, np.int64) for name in every}
 
     def _text(self, raw: bytes) -> str:

@@ -156,7 +156,7 @@ def waits_for(facts: Facts) -> list[str]:
 def settled_by(facts: Facts) -> str:
     """Return how sure it is that the late ranks are late, and how many steps settle it, in a sentence."""
     names, needed = _late_names(facts), facts.communication.steps_needed if facts.communication else None
-    are = "are" if names.startswith("ranks") else "is"
+    are = "are" if len(_late_numbers(facts)) > 1 else "is"
     steps = max(needed or 0, ENOUGH_STEPS)
     return f"{names[0].upper()}{names[1:]} {are} likely late: record at least {steps} steps to be sure."
 
@@ -174,8 +174,12 @@ def _late(facts: Facts) -> tuple[LateRank, ...]:
     return facts.communication.late if facts.communication is not None else ()
 
 
+def _late_numbers(facts: Facts) -> list[int]:
+    return [late.rank for late in _late(facts) if late.rank is not None]
+
+
 def _late_names(facts: Facts) -> str:
-    numbers = [late.rank for late in _late(facts) if late.rank is not None]
+    numbers = _late_numbers(facts)
     if len(numbers) > 1:
         return f"ranks {' and '.join(map(str, numbers))}"
     return f"rank {late_rank(facts)}"
