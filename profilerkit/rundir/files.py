@@ -126,7 +126,7 @@ _LOOK_SECONDS = 0.2
 
 
 class AppendFile:
-    """A file that only grows, by whole records.
+    """A file that only grows, by whole records; one thread at a time may append.
 
     Where the disk refuses (it is full, or does not answer) records wait, and writing is tried again. A file that was
     removed is made anew.

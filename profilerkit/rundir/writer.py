@@ -1,5 +1,6 @@
 """Writes one rank's part of a run directory."""
 
+import threading
 from collections.abc import Sequence
 from itertools import starmap
 from pathlib import Path
@@ -41,6 +42,7 @@ class RankWriter:
         )
         self._names = AppendFile(self.path / layout.NAMES, lambda: bytes(self._said_names))
         self._samples = AppendFile(self.path / layout.SAMPLES)
+        self._sampling = threading.Lock()  # each source of samples has a thread of its own
         self._clock = AppendFile(self.path / layout.CLOCK)
         self._refused: str | None = None
         if self.events.stopped is not None:
@@ -77,8 +79,10 @@ class RankWriter:
         self._names.append(line)
 
     def append_sample(self, sample: Sample) -> None:
-        """Append one line of ``samples.jsonl``."""
-        self._samples.append(msgspec.json.encode(sample) + b"\n")
+        """Append one line of ``samples.jsonl``, from any thread."""
+        line = msgspec.json.encode(sample) + b"\n"
+        with self._sampling:
+            self._samples.append(line)
 
     def append_anchor(self, anchor: ClockAnchor) -> None:
         """Append one line of ``clock.jsonl``."""

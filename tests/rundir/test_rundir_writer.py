@@ -1,7 +1,9 @@
 import errno
 import os
 import threading
+import time
 
+import msgspec
 import pytest
 
 from profilerkit.errors import RunDirectoryError
@@ -10,6 +12,7 @@ from profilerkit.rundir import places as claiming
 from profilerkit.rundir.files import AppendFile, write_document
 from profilerkit.rundir.places import claim
 from profilerkit.rundir.reader import read_run
+from profilerkit.rundir.sampled import Sample
 from profilerkit.rundir.writer import RankWriter
 
 STEP = (layout.EventKind.STEP, 0, 0, 100, 50, 0)
@@ -48,6 +51,36 @@ def test_full_disk_keeps_whole_records_and_counts_the_rest(tmp_path, monkeypatch
     assert writer.dropped_records == 4
     writer.close()
     assert read_run(tmp_path).ranks[0].events == layout.EVENT.pack(*STEP) * 2
+
+
+def test_samplers_write_at_once_and_each_sample_stands_once(tmp_path, monkeypatch):
+    """On a disk that takes its time, one thread appends while another is still inside of its write."""
+    writer, real = RankWriter(tmp_path, 0), os.write
+
+    def slow(fd, data):
+        view = memoryview(data)  # a real write holds the buffer as well
+        time.sleep(0.002)
+        return real(fd, view)
+
+    monkeypatch.setattr(os, "write", slow)
+    failed = []
+
+    def sample(place):
+        try:
+            for at in range(20):
+                writer.append_sample(Sample(t_ns=100 * place + at))
+        except BufferError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=sample, args=(place,)) for place in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close()
+    lines = [msgspec.json.decode(line)["t_ns"] for line in (writer.path / layout.SAMPLES).read_bytes().splitlines()]
+    assert not failed
+    assert sorted(lines) == [100 * place + at for place in range(3) for at in range(20)]
 
 
 def test_appending_after_close_keeps_nothing(tmp_path):
