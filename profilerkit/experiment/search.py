@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from profilerkit.capture.changes import known_settings
 from profilerkit.compare.steps import Timed, step_change, t99
-from profilerkit.experiment.losses import compared
+from profilerkit.experiment.losses import COARSE, ROUNDING, compared
 from profilerkit.experiment.plan import Candidate, code_of, joined
 from profilerkit.experiment.runs import InProcess, Ran, Runner
 from profilerkit.model.change import revise
@@ -34,6 +34,8 @@ MOST_WAITED, MOST_AGAIN = 0.15, 3
 WHOLE = 0.9
 #: What a change saves, or adds to what others do, is worth having from here on, share of the step (a choice).
 WORTH = 0.01
+#: The type in which matrices of FP32 are multiplied then, as torch's documentation says.
+_MULTIPLIED = {("matmul_precision", "high"): "tf32", ("matmul_precision", "medium"): "bf16"}
 
 
 class BudgetSpentError(Exception):
@@ -74,6 +76,7 @@ class Search:
         self._singles: list[Candidate] = []
         self._together: Candidate | None = None
         self._disturbed = 0
+        self.precision: str | None = None  # the type that the program multiplies in, as a report names it
         self.notes: list[str] = []
 
     def search(self, candidates: Sequence[Candidate]) -> None:
@@ -205,10 +208,17 @@ class Search:
 
     def _numbers(self, candidate: Candidate, useful: Sequence[Ran]) -> tuple[Numbers, float | None, float | None]:
         baseline, changed = ([ran.ended.losses for ran in side] for side in (self._baseline, useful))
-        numbers, apart, own = compared(baseline, changed)
+        numbers, apart, own = compared(baseline, changed, self._rounding(candidate.changes))
         if numbers == "rounding" and "differs" in self._effects_of(candidate.changes):
             numbers = "differs"
         return numbers, apart, own
+
+    def _rounding(self, changes: Sequence[SettingChange]) -> float:
+        """How far rounding alone moves losses: by the types that multiply, where a change may round otherwise."""
+        if "rounding" not in self._effects_of(changes):
+            return ROUNDING
+        types = [self.precision, *(_MULTIPLIED.get((change.setting, change.proposed)) for change in changes)]
+        return max(COARSE.get(name or "", ROUNDING) for name in types)
 
     def _attempt(self, candidate: Candidate) -> Attempt:
         made, saving = self._made.get(candidate, []), self._saving(candidate)

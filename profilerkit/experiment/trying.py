@@ -106,6 +106,7 @@ class Trying:
     def rest(self, first: Ran) -> None:
         """Measure what is to be tried after the first run."""
         assert first.report is not None
+        self.search.precision = first.report.compute.precision if first.report.compute else None
         if left := by_hand(first.report.outcomes, known_settings()):
             self.search.notes.append(f"Not tried, as it needs a change of your code: {'; '.join(left)}.")
         candidates = to_try(first.report, self._fixes)
