@@ -221,7 +221,7 @@ def test_a_part_that_does_not_run_stays_in_the_report(tmp_path):
     assert runner.document(tmp_path / "parts", tmp_path / "none.json")["parts"][0]["device"] is None
 
 
-@pytest.mark.parametrize("part", ["micro", "peaks", "graphs", "nvml", "models", "overhead", "oom", "shared"])
+@pytest.mark.parametrize("part", ["micro", "peaks", "graphs", "nvml", "models", "tries", "overhead", "oom", "shared"])
 def test_what_needs_a_gpu_says_so_on_a_cpu(tmp_path, part):
     (check,) = runner.measure(part, Device("cpu"), tmp_path, time.monotonic() + 60).checks
     assert (check.value, check.passed, check.why) == (None, None, "skipped: needs a GPU")

@@ -89,6 +89,18 @@ class Loop:
         return _Samples(sample, steps * self.accumulate, self.sample_s)
 
 
+def _read_often(device: Device) -> None:
+    for _ in range(100):
+        device.read()
+
+
+#: Loops whose step is what the host does for the device: launches of small kernels, or values read one by one.
+HOST_LOOPS = {
+    "launches": Loop(body=lambda device: device.tiny(400), item_every=1),
+    "reads": Loop(body=_read_often, item_every=1),
+}
+
+
 class _Samples(Dataset):
     """The same sample again and again."""
 
@@ -120,11 +132,17 @@ def _recording(path: Path, settings: Mapping[str, Any]) -> Iterator[Any]:
             yield recording
 
 
-def wall_s(loop: Loop, device: Device, steps: int, path: Path | None = None, **settings: Any) -> float:
-    """Mean seconds of a step, the device waited for before the first and after the last; recorded where a path is."""
+def wall_s(
+    loop: Loop, device: Device, steps: int, path: Path | None = None, *, warm_s: float = 0.0, **settings: Any
+) -> float:
+    """Mean seconds of a step, the device waited for before the first and after the last; recorded where a path is.
+
+    ``warm_s`` is how long it trains before the clock starts, beside some steps.
+    """
     with _recording(path, settings) if path else contextlib.nullcontext() as recording:
-        run = loop.run(device, steps + _WARM_STEPS, recording)
-        for _ in range(_WARM_STEPS):
+        warm_steps = _WARM_STEPS + (round(warm_s / wall_s(loop, device, _WARM_STEPS)) if warm_s else 0)
+        run = loop.run(device, steps + warm_steps, recording)
+        for _ in range(warm_steps):
             next(run)
         device.sync()
         began_s = time.perf_counter()

@@ -1,15 +1,13 @@
 """Ordinary programs under ``profilerkit run``: the verdict beside the fault, the saving beside the fix really run."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import profilerkit
 from gpu_truth_parts.checks import Check, near
 from gpu_truth_parts.device import Device
-from gpu_truth_parts.program import ended
+from gpu_truth_parts.program import python, step_ms
 from gpu_truth_parts.scenarios import HEALTHY, said, saved
 
 _STEPS, _QUICK_STEPS = 150, 60
@@ -34,25 +32,14 @@ def checks(device: Device, place: Path) -> Iterator[Check]:
         shutil.rmtree(path, ignore_errors=True)
         steps = _QUICK_STEPS if device.quick else _STEPS
         program = ["-m", "gpu_truth_parts.networks", name, "--steps", str(steps)]
-        recorded = _run("-m", "profilerkit", "run", "-o", str(path), "--no-analyze", *program)
+        recorded = python("-m", "profilerkit", "run", "-o", str(path), "--no-analyze", *program)
         if recorded.returncode or not path.exists():
             yield Check(name=name, passed=False, why=recorded.stderr[-500:])
             continue
         report = profilerkit.analyze(str(path))
         yield said(f"{name}: trace", report, bounds, rules)
-        fault_ms = _step_ms(_run(*program))
-        yield Check(name=f"{name}: mean step recorded and bare, ms", value=[_step_ms(recorded), fault_ms])
+        fault_ms = step_ms(python(*program))
+        yield Check(name=f"{name}: mean step recorded and bare, ms", value=[step_ms(recorded), fault_ms])
         yield near(f"{name}: step, ms", report.steps.time_ns.median / 1e6, fault_ms, _MOST_RATIO)
         if rules:
-            yield saved(name, report, rules, 1 - _step_ms(_run(*program, "--fixed")) / fault_ms)
-
-
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return ended([sys.executable, *arguments])
-
-
-def _step_ms(done: subprocess.CompletedProcess[str]) -> float:
-    """What the program printed last; raises with its last words where it failed."""
-    if done.returncode:
-        raise RuntimeError(done.stderr[-500:])
-    return float(done.stdout.split()[-1])
+            yield saved(name, report, rules, 1 - step_ms(python(*program, "--fixed")) / fault_ms)

@@ -15,7 +15,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 from torchvision.models import resnet18, resnet50
 
-_WARM_STEPS = 12
+#: The window of a recording, steps 6 to 15 by default, is closed before the clock starts.
+_WARM_STEPS = 20
 
 
 class Block(nn.Module):

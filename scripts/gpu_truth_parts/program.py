@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import profilerkit
 from gpu_truth_parts.device import Device
-from gpu_truth_parts.loop import Loop, record, wall_s
+from gpu_truth_parts.loop import HOST_LOOPS, record, wall_s
 
 _MOST_SECONDS = 240
 #: CUPTI's behaviour after a window goes by this variable (pytorch/pytorch#144455).
@@ -46,6 +46,18 @@ def ended(asked: list[str], **variables: str | None) -> subprocess.CompletedProc
         return subprocess.run(asked, env=env, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(asked, 124, "", f"took more than {_MOST_SECONDS} s")
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run this Python with arguments to its end."""
+    return ended([sys.executable, *arguments])
+
+
+def step_ms(done: subprocess.CompletedProcess[str]) -> float:
+    """What a program printed last; raises with its last words where it failed."""
+    if done.returncode:
+        raise RuntimeError(done.stderr[-500:])
+    return float(done.stdout.split()[-1])
 
 
 def _training() -> tuple[Callable[[], None], Callable[[], None]]:
@@ -122,17 +134,16 @@ def out_of_memory(path: str, later: str, fixed: str) -> None:
             optimizer.zero_grad()
 
 
-def after_window(path: str) -> None:
-    """Print the time of a step of many launches before and after one window, as JSON."""
+def after_window(path: str, kind: str) -> None:
+    """Print the time of a step of many launches, or of many reads, before and after one window, as JSON."""
     device = Device("cuda")
-    loop = Loop(body=lambda device: device.tiny(400), item_every=1)
 
-    def step_ms() -> float:
-        return 1e3 * statistics.median(wall_s(loop, device, 150) for _ in range(3))
+    def bare_ms() -> float:
+        return 1e3 * statistics.median(wall_s(HOST_LOOPS[kind], device, 150) for _ in range(3))
 
-    before_ms = step_ms()
-    record(loop, device, Path(path), 60)
-    print(json.dumps({"before_ms": before_ms, "after_ms": step_ms()}))
+    before_ms = bare_ms()
+    record(HOST_LOOPS[kind], device, Path(path), 60)
+    print(json.dumps({"before_ms": before_ms, "after_ms": bare_ms()}))
 
 
 def neighbour() -> None:

@@ -20,6 +20,7 @@ from gpu_truth_parts import (
     preflight,
     scenarios,
     shared,
+    tries,
     window,
 )
 from gpu_truth_parts.checks import NEEDS_GPU, Check
@@ -28,10 +29,10 @@ from gpu_truth_parts.fixtures import Cleaner
 from profilerkit import __version__
 
 #: In the order they run: the first ones say whether events, CUPTI and NVML work at all.
-_MODULES = (preflight, micro, peaks, clock, window, graphs, nvml, scenarios, models, overhead, oom, shared)
+_MODULES = (preflight, micro, peaks, clock, window, graphs, nvml, scenarios, models, tries, overhead, oom, shared)
 PARTS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 #: A CPU has nothing of what these look at; what recording costs there is in ``reports/overhead.html``.
-_GPU_ONLY = (micro, peaks, graphs, nvml, models, overhead, oom, shared)
+_GPU_ONLY = (micro, peaks, graphs, nvml, models, tries, overhead, oom, shared)
 
 
 class PartResult(msgspec.Struct, kw_only=True):
