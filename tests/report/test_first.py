@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from profilerkit.cli import run
-from profilerkit.model.finding import CodeLine
+from profilerkit.model.finding import CodeLine, SettingChange
 from profilerkit.model.memory import LiveBytes, OutOfMemory
 from profilerkit.model.step import QUEUE
 from profilerkit.model.verdict import RECORD, RECORD_MORE
@@ -42,6 +42,30 @@ def test_the_users_own_line_stands_beside_the_first_fix(output):
 
 def test_at_the_top_of_a_script_only_the_place_is_named():
     assert first(with_line(input_bound(), CodeLine("train.py", 7, "<module>"))).fixes[0].where == "train.py:7"
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "method", "command"),
+    [
+        ("run", (SettingChange("num_workers", 2, 6),), "replay", "profilerkit try"),
+        ("run", (SettingChange("num_workers", 2, 6),), "trial", "profilerkit diff"),
+        ("run", (), "replay", "profilerkit diff"),
+        ("trace", (SettingChange("num_workers", 2, 6),), "replay", "profilerkit diff"),
+    ],
+)
+def test_a_fix_that_is_a_setting_is_measured_before_it_is_made(kind, changes, method, command):
+    """Not on a trace that somebody sent, and not twice."""
+    report = input_bound()
+
+    def told(found):
+        return replace(found, fix=replace(found.fix, changes=changes), saving=replace(found.saving, method=method))
+
+    outcomes = [
+        replace(one, findings=tuple(told(f) if f.fix and f.saving else f for f in one.findings))
+        for one in report.outcomes
+    ]
+    made = first(replace(report, run=replace(report.run, kind=kind), outcomes=tuple(outcomes)))
+    assert made.measure.startswith(command)
 
 
 def test_the_headline_is_not_said_again_below_the_fix():

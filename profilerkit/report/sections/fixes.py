@@ -52,8 +52,9 @@ _NOTED_SHARE = 0.05
 _BUSY_HOST = "contended_host"
 #: A longer reason stands with the evidence: the first screen has 90 words and numbers at most.
 _MOST_WORDS = 18
-#: A report does not know where the recording lies for its reader.
-_MEASURE = "profilerkit diff BEFORE AFTER"
+#: What measures the first fix: before it is made where it is a setting, else after. A report knows neither the places
+#: of recordings nor the whole command of its reader.
+_TRY, _DIFF = "profilerkit try -- COMMAND", "profilerkit diff BEFORE AFTER"
 #: Rules whose fixes leave more memory free.
 _CURES = ("growing_memory", "fragmented_memory", "oversized_step", "near_capacity")
 
@@ -97,8 +98,8 @@ def first_of(report: Report, findings: Findings) -> First:
         return revise(first, word=word, headline=failure, advice=helps, command=verdict.command, lines=lines)
     first = revise(first, lines=(failure, *first.lines) if failure else first.lines)
     if findings.fixes and report.trust.mode != "logs":
-        because = _because(report, findings.fixes[0])
-        return revise(first, fixes=findings.fixes, because=because, measure=_MEASURE, missing=parts_missing(report))
+        because, missing = _because(report, findings.fixes[0]), parts_missing(report)
+        return revise(first, fixes=findings.fixes, because=because, measure=_measure(report), missing=missing)
     if not findings.fixes and verdict.bound in ("balanced", "compute-bound"):
         return revise(first, advice="Nothing needs to change.", missing=parts_missing(report))
     verdict, helps = report.verdict, inert(report.verdict.refuted_by, SENTENCE_LIMIT)
@@ -110,6 +111,13 @@ def first_of(report: Report, findings: Findings) -> First:
     if not is_log and helps:
         headline, helps = first_sentence(helps), helps.partition(". ")[2]
     return revise(first, headline=headline, advice=f"{first.headline}.", because=helps, command=verdict.command)
+
+
+def _measure(report: Report) -> str:
+    found = with_fixes(report.outcomes)[0]
+    is_tried = found.saving is not None and found.saving.method == "trial"
+    is_setting = found.fix is not None and bool(found.fix.changes)
+    return _TRY if report.run.kind == "run" and is_setting and not is_tried else _DIFF
 
 
 def _because(report: Report, fix: Finding) -> str:
