@@ -35,7 +35,10 @@ WHOLE = 0.9
 #: What a change saves, or adds to what others do, is worth having from here on, share of the step (a choice).
 WORTH = 0.01
 #: The type in which matrices of FP32 are multiplied then, as torch's documentation says.
-_MULTIPLIED = {("matmul_precision", "high"): "tf32", ("matmul_precision", "medium"): "bf16"}
+_MULTIPLIED: dict[tuple[str, object], str] = {
+    ("matmul_precision", "high"): "tf32",
+    ("matmul_precision", "medium"): "bf16",
+}
 
 
 class BudgetSpentError(Exception):
