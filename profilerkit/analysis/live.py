@@ -1,8 +1,9 @@
-"""The records of a job that still runs to what it does at the moment: arithmetic on the last steps and samples."""
+"""What a job that still runs does at the moment: arithmetic on the last steps and samples; ``None`` is not measured."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
+import msgspec
 import numpy as np
 
 from profilerkit.analysis.events import with_evaluation
@@ -11,12 +12,94 @@ from profilerkit.analysis.ranks.late import TIMED_SPREAD, median_rank_ns
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.log import StepLog, exposed, log_of
 from profilerkit.model.change import revise
-from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
 from profilerkit.model.report import Report
 from profilerkit.rundir.follow import RankState
 from profilerkit.rundir.layout import EVENT, FLUSH_SECONDS
 from profilerkit.rundir.reader import RankRecord, RunRecord
-from profilerkit.rundir.sampled import Sample
+from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
+
+#: Why a rank is told: its timers, fewer steps than the others, or an end before theirs.
+LateKind = Literal["timers", "behind", "ended", "killed"]
+
+
+class LiveRank(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank now.
+
+    Attributes:
+        host: name of its host; empty where it is not known. Hostile text.
+        wait_ns: mean wait for data of a recent step; ``None`` where no fetch was seen.
+        device: latest reading of each field; ``None`` without a sample of the last seconds, and ``no_device`` says why.
+        hosted: of its host, likewise, and ``no_host``.
+    """
+
+    rank: int
+    host: str = ""
+    steps: int = 0
+    wait_ns: int | None = None
+    wait_ratio: float | None = None
+    device: GpuSample | None = None
+    no_device: str = ""
+    hosted: HostSample | None = None
+    no_host: str = ""
+
+
+class Recent(msgspec.Struct, frozen=True, kw_only=True):
+    """The last steps of one rank.
+
+    Attributes:
+        median_ns: of those that are no warm-up and were not traced.
+        p10_ns: of the same; ``None`` for a single one, as is ``p90_ns``.
+        trend: medians of groups of equally many steps, the oldest first.
+    """
+
+    rank: int
+    steps: int
+    rate_per_s: float | None
+    median_ns: int
+    p10_ns: int | None
+    p90_ns: int | None
+    trend: tuple[int, ...]
+    trend_steps: int
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that stands out: by how much more a step its timers measured, or how many steps it lacks or made."""
+
+    rank: int
+    kind: LateKind
+    excess_ns: int | None = None
+    steps: int | None = None
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """A job now.
+
+    Attributes:
+        world_size: ranks of the job; ``None`` while rank 0 has not told.
+        running_ns: from the start of the first rank's recording until now, or until its end.
+        quiet_ns: since the last step of any rank ended; ``None`` before the first one, and after the end.
+        window: first and last step of the latest trace that can be read; ``None`` while there is none.
+        silent_ns: since the last record of ranks that nobody here can ask whether they still run; ``None`` where one is
+            known to run, or all are known to be over.
+        verdict_age_ns: since the verdict was made; ``None`` where it is of this moment, or there is none.
+    """
+
+    world_size: int | None
+    ranks: tuple[LiveRank, ...]
+    running_ns: int | None
+    quiet_ns: int | None
+    recent: Recent | None
+    late: tuple[Late, ...]
+    window: tuple[int, int] | None
+    is_over: bool
+    silent_ns: int | None = None
+    verdict_age_ns: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps that the rank with the most of them has finished."""
+        return max((rank.steps for rank in self.ranks), default=0)
+
 
 #: Steps that ended within so long of the last one are recent, and so many in any case (choices: long enough for a
 #: median, short enough to follow a change).
@@ -31,7 +114,7 @@ _NOW_NS = 5_000_000_000
 #: Samples among which limits are looked for: they are asked for once a minute.
 _LIMIT_SAMPLES = 200
 
-_Reading = TypeVar("_Reading", LiveDevice, LiveHost)
+_Reading = TypeVar("_Reading", GpuSample, HostSample)
 _LIMITS = ("power_limit_mw", "sm_clock_max_mhz", "memory_total_bytes")
 
 
@@ -81,9 +164,9 @@ def _rank(entry: RankRecord, log: StepLog | None) -> LiveRank:
         steps=max(entry.end.steps if entry.end is not None else 0, int(log.index.max()) + 1 if log is not None else 0),
         wait_ns=wait_ns,
         wait_ratio=wait_ratio,
-        device=_reading(LiveDevice, entry.samples, "gpu"),
+        device=_reading(GpuSample, entry.samples, "gpu"),
         no_device=features["nvml"].reason if "nvml" in features else "",
-        hosted=_reading(LiveHost, entry.samples, "host"),
+        hosted=_reading(HostSample, entry.samples, "host"),
         no_host=features["host"].reason if "host" in features else "",
     )
 
@@ -176,12 +259,12 @@ def _reading(kind: type[_Reading], samples: Sequence[Sample], source: str) -> _R
     known = [(at_ns, record) for at_ns, record in found if record is not None]
     if not known or found[-1][0] - known[-1][0] > _NOW_NS:
         return None
-    values: dict[str, float] = {}
+    values = {}
     for name in kind.__struct_fields__:
         for at_ns, record in reversed(known):
             if name not in _LIMITS and known[-1][0] - at_ns > _NOW_NS:
                 break
             if (value := getattr(record, name)) is not None:
-                values[name] = float(value)
+                values[name] = value
                 break
     return kind(**values)

@@ -14,8 +14,8 @@ from profilerkit.cli.console import DONE, INTERRUPTED, Console
 from profilerkit.errors import UnreadableInputError, UsageError
 
 if TYPE_CHECKING:
+    from profilerkit.analysis.live import Live
     from profilerkit.config import Settings
-    from profilerkit.model.live import Live
     from profilerkit.model.report import Report
     from profilerkit.rundir.follow import RankState
 

@@ -5,7 +5,7 @@ from functools import partial
 from shlex import quote
 from textwrap import wrap
 
-from profilerkit.model.live import Late, Live, Recent
+from profilerkit.analysis.live import Late, Live, Recent
 from profilerkit.model.report import Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.terminal import NARROW, STYLES, Page, bar

@@ -60,7 +60,7 @@ def test_the_latest_reading_is_shown_and_limits_are_remembered(tmp_path):
         Sample(t_ns=71 * S, gpu=GpuSample(utilization_ratio=0.9, temperature_c=61)),
     ]
     rank = live(tmp_path, [Log().steps(20, STEP_US)], samples=samples).ranks[0]
-    told = {name: value for name, value in msgspec.structs.asdict(rank.device).items() if value is not None}
+    told = {name: value for name, value in msgspec.structs.asdict(rank.device).items() if value not in (None, ())}
     assert told == {"utilization_ratio": 0.9, "power_limit_mw": 4e5, "sm_clock_mhz": 1_700, "temperature_c": 61}
     assert (rank.hosted.cpu_ratio, rank.hosted.running_tasks, rank.hosted.memory_used_bytes) == (0.5, 4, None)
 

@@ -5,13 +5,14 @@ import re
 import pytest
 from rich.cells import cell_len
 
+from profilerkit.analysis.live import Late, Live, LiveRank, Recent
 from profilerkit.model.change import revise
-from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
 from profilerkit.report.live import FEWEST_JUDGED, line, page
+from profilerkit.rundir.sampled import GpuSample, HostSample
 from tests.report.samples import SAMPLES, hostile
 
 MS = 1_000_000
-DEVICE = LiveDevice(
+DEVICE = GpuSample(
     utilization_ratio=0.87,
     power_mw=312_000,
     power_limit_mw=400_000,
@@ -21,7 +22,7 @@ DEVICE = LiveDevice(
     memory_used_bytes=34 << 30,
     memory_total_bytes=80 << 30,
 )
-HOST = LiveHost(
+HOST = HostSample(
     cpu_ratio=0.45,
     running_tasks=12,
     thread_queue_ratio=0.031,
