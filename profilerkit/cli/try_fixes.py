@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -285,9 +285,9 @@ def publish(
 
     names = identity_of()
     local = redacted_trial(trial, names, is_local=True) if redacts else trial
-    console.out(terminal.render_trial(local, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
+    console.out(terminal.render(local, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
     shown = redacted_trial(trial, names) if redacts else trial
-    renderers = {"html": html.render_trial, "md": markdown.render_trial, "json": json.render}
+    renderers: dict[str, Callable[[Trial], str]] = {"html": html.render, "md": markdown.render, "json": json.render}
     wanted = {"json": renderers["json"], **{name: renderers[name] for name in formats}}
     pages = [Output(name, directory / f"trial{SUFFIXES[name]}") for name in wanted]
     # What was measured goes before what is predicted, where these runs are analyzed again.

@@ -202,11 +202,6 @@ def _with_download(report: Report, made: Document) -> str:
 _MADE_BY = "Made by profilerkit."
 
 
-def render_trial(trial: Trial) -> str:
-    """Return the trial as one offline HTML document."""
-    return render(trial)
-
-
 #: Text keeps the notebook's own colour. Dark themes of JupyterLab, VS Code and Colab are known by these attributes.
 _IN_A_CELL = "--text:inherit;--muted:inherit;--page:transparent"
 _DARK_NOTEBOOKS = ",".join(

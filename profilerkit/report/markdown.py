@@ -53,11 +53,6 @@ def render(record: Report | Diff | Trial, *, page: str = "") -> str:
     return _whole([*lines, "", f"{link}."], made.sections)
 
 
-def render_trial(trial: Trial) -> str:
-    """Return the trial as Markdown."""
-    return render(trial)
-
-
 def render_gates(name: str, headline: str, gates: Sequence[Gate]) -> str:
     """The gates of one run as Markdown, below the name of the run and the headline of its verdict."""
     failed = sum(gate.status == "failed" for gate in gates)

@@ -209,11 +209,6 @@ def render(
     return page.text()
 
 
-def render_trial(trial: Trial, *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:
-    """Return the trial as text; its arguments are those of ``render``."""
-    return render(trial, width=width, colour=colour, ascii_only=ascii_only)
-
-
 def render_gates(gates: Sequence[Gate], *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:
     """Only the gates, as text: what ``profilerkit check`` prints."""
     page, table = Page(width, colour, ascii_only), gate_table(gates)

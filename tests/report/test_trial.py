@@ -44,7 +44,7 @@ ALL = pytest.mark.parametrize("made", TRIALS.values(), ids=TRIALS)
 
 
 def test_each_change_has_its_prediction_its_measure_and_its_losses():
-    text = terminal.render_trial(trials.helps(), width=140)
+    text = terminal.render(trials.helps(), width=140)
     for row in (
         r"baseline +176 ms ± 1\.0 %",
         r"num_workers 0 → 3 +−33 % \(20–34\) +−31 % \(29–33\) +same losses",
@@ -60,25 +60,25 @@ def test_each_change_has_its_prediction_its_measure_and_its_losses():
 
 
 def test_the_headline_is_what_the_advice_saves_together():
-    text = terminal.render_trial(trials.helps())
+    text = terminal.render(trials.helps())
     assert "▼ FASTER\n2 changes together make the step 34 % shorter: 176 ms → 117 ms\n" in text
-    one = terminal.render_trial(trials.trial(trials.WORKERS))
+    one = terminal.render(trials.trial(trials.WORKERS))
     assert "num_workers 0 → 3 makes the step 31 % shorter: 176 ms → 121 ms" in one
 
 
 def test_what_to_keep_has_its_code_and_line():
-    text = terminal.render_trial(trials.helps())
+    text = terminal.render(trials.helps())
     kept = text.partition("To keep\n")[2].partition("\n\n")[0]
     assert "num_workers 0 → 3, at main (train.py:41)\n   loader = DataLoader(..., num_workers=3)" in kept
     assert "channels_last" not in kept
 
 
 def test_changes_with_other_losses_are_for_the_user_to_judge():
-    text = terminal.render_trial(trials.helps())
+    text = terminal.render(trials.helps())
     assert "autocast none → bf16" in text.partition("Faster, with other losses")[2]
-    alone = terminal.render_trial(trials.trial(trials.AUTOCAST))
+    alone = terminal.render(trials.trial(trials.AUTOCAST))
     assert "Nothing here helps without changing the losses: look at autocast none → bf16" in alone
-    kept = terminal.render_trial(trials.trial(replace(trials.AUTOCAST, kept=True)))
+    kept = terminal.render(trials.trial(replace(trials.AUTOCAST, kept=True)))
     assert "Look at the losses before you keep autocast none → bf16." in kept
 
 
@@ -91,7 +91,7 @@ def test_changes_with_other_losses_are_for_the_user_to_judge():
     ],
 )
 def test_it_is_said_plainly_where_nothing_helps(name, said):
-    text = terminal.render_trial(TRIALS[name]())
+    text = terminal.render(TRIALS[name]())
     assert said in text
     assert "To keep" not in text
     assert "FASTER\n" not in text.replace("NO FASTER", "")
@@ -99,20 +99,20 @@ def test_it_is_said_plainly_where_nothing_helps(name, said):
 
 def test_a_usual_trial_fits_on_a_screen():
     usual = trials.trial(trials.WORKERS, trials.FUSED, trials.SLOWER, trials.FAILED, together=trials.TOGETHER)
-    assert len(terminal.render_trial(usual).splitlines()) <= 24
+    assert len(terminal.render(usual).splitlines()) <= 24
 
 
 @ALL
 @pytest.mark.parametrize("width", [40, 80])
 def test_no_line_is_wider_than_the_terminal(made, width):
-    text = terminal.render_trial(made(), width=width)
+    text = terminal.render(made(), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "\x1b" not in text
 
 
 def test_colour_and_ascii_are_on_demand():
-    assert "\x1b[" in terminal.render_trial(trials.helps(), colour=True)
-    plain = terminal.render_trial(trials.helps(), ascii_only=True)
+    assert "\x1b[" in terminal.render(trials.helps(), colour=True)
+    plain = terminal.render(trials.helps(), ascii_only=True)
     assert plain.isascii()
     assert "?" not in plain
 
@@ -122,7 +122,7 @@ def test_colour_and_ascii_are_on_demand():
 
 @ALL
 def test_markdown_fits_into_a_comment_and_closes_what_it_opens(made):
-    text = markdown.render_trial(made())
+    text = markdown.render(made())
     assert len(text.encode("utf-8", "replace")) <= 6_000
     assert text.startswith("<!-- profilerkit-try -->\n### ")
     assert text.count("<details>") == text.count("</details>")
@@ -132,7 +132,7 @@ def test_markdown_fits_into_a_comment_and_closes_what_it_opens(made):
 
 @ALL
 def test_the_page_loads_nothing_runs_nothing_and_is_closed(made):
-    text = html.render_trial(made())
+    text = html.render(made())
     page = Page(text)
     assert page.open == []
     assert not {tag for tag, _ in page.tags} & {"link", "img", "iframe", "object", "embed", "form", "base"}
