@@ -19,16 +19,8 @@ from profilerkit.diagnosis.savings import waterfall, with_overlaps
 from profilerkit.diagnosis.tried import trial_of, with_trial
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.formats import inputs
 from profilerkit.formats.directories import named_as_traces
-from profilerkit.formats.inputs import (
-    Recording,
-    describe,
-    is_saved_report,
-    read_inputs,
-    read_records,
-    require_existing,
-    require_one_job,
-)
 from profilerkit.formats.jobs import Reading, read_pooled
 from profilerkit.formats.registry import installed_readers
 from profilerkit.formats.remote import fetched
@@ -106,7 +98,7 @@ def report_of(
     """Analyze as ``analyze`` does, with its settings as one record."""
     rules, reading = _rules(settings), _reading(settings, strict=strict, events=True)
     with fetched(paths) as copies:
-        made = _told(read_inputs(copies.paths, reading), copies.paths, reading, rules, rank)
+        made = _told(inputs.read_inputs(copies.paths, reading), copies.paths, reading, rules, rank)
         return as_report(with_cost(copies.told(made.report), settings.gpu_hour_price), made.step_events)
 
 
@@ -158,7 +150,7 @@ def analysis(
     """Analyze as ``analyze`` does and keep the recording, with ``events`` those of the timeline too."""
     rules, reading = _rules(settings), _reading(settings, strict=strict, events=events)
     places = [Path(path) for path in paths]
-    return _told(read_inputs(places, reading), places, reading, rules, rank)
+    return _told(inputs.read_inputs(places, reading), places, reading, rules, rank)
 
 
 def so_far(run: RunRecord, settings: Settings) -> Record:
@@ -167,7 +159,7 @@ def so_far(run: RunRecord, settings: Settings) -> Record:
     Raises:
         UnreadableInputError: no rank has recorded anything yet.
     """
-    return _told(read_records(run), [run.path], Reading(device=settings.device), _rules(settings), None).report
+    return _told(inputs.read_records(run), [run.path], Reading(device=settings.device), _rules(settings), None).report
 
 
 def reduce(
@@ -209,9 +201,9 @@ def reduced_report(paths: Sequence[str | Path], settings: Settings) -> Report:
     rules = _rules(settings)
     with fetched(paths) as copies:
         reduced = read_summaries(found_in(copies.paths))
-        require_one_job(reduced.ranks)
+        inputs.require_one_job(reduced.ranks)
         crowd, size = reduced.crowd, reduced.world_size
-        recording = Recording(reduced.ranks, None, reduced.notes, of=len(crowd.members), world_size=size)
+        recording = inputs.Recording(reduced.ranks, None, reduced.notes, of=len(crowd.members), world_size=size)
         report = _told(recording, copies.paths, Reading(device=settings.device), rules, None).report
         known = fields_of(reduced, "unreadable", "left_out", "sampled")
         record = crowd_record(crowd, world_size=size, **known)
@@ -219,7 +211,7 @@ def reduced_report(paths: Sequence[str | Path], settings: Settings) -> Report:
 
 
 def _told(
-    recording: Recording, places: Sequence[Path], reading: Reading, rules: "_Rules", rank: int | None
+    recording: inputs.Recording, places: Sequence[Path], reading: Reading, rules: "_Rules", rank: int | None
 ) -> Analysis:
     """The report on a recording without what lost time costs, and the recording."""
     from profilerkit import __version__
@@ -249,7 +241,7 @@ def _told(
     if told not in (None, facts.judged_rank):  # one rank of a job, which divided its waiting from transfer
         alone = Facts([ranks[told]], device_name=reading.device, world_size=facts.world_size)
         detail = revise(alone, parts=facts.ranks[told].breakdown)
-    run = describe(places, recording, ending, facts, __version__)
+    run = inputs.describe(places, recording, ending, facts, __version__)
     report = revise(
         _report(program, detail, outcomes, run),
         ledger=run_ledger(ranks, facts.judged_rank if told is None else told),
@@ -260,7 +252,7 @@ def _told(
     return Analysis(report, tuple(ranks), ranks[facts.judged_rank], ranks[facts.judged_rank if told is None else told])
 
 
-def _with_others(facts: Facts, recording: Recording) -> Facts:
+def _with_others(facts: Facts, recording: inputs.Recording) -> Facts:
     if recording.logs:
         from profilerkit.analysis.logs.with_logs import with_logs
 
@@ -361,7 +353,7 @@ def read_report(path: str | Path, settings: Settings | None = None) -> Report:
     """
     used = settings or Settings()
     with fetched([path]) as copies:
-        require_existing(copies.paths)
+        inputs.require_existing(copies.paths)
         saved = saved_report(copies.paths[0])
         found = with_cost(analysis(copies.paths, used).report, used.gpu_hour_price) if saved is None else load(saved)
         return as_report(copies.told(found))
@@ -369,7 +361,7 @@ def read_report(path: str | Path, settings: Settings | None = None) -> Report:
 
 def saved_report(place: Path) -> Path | None:
     """Return the saved report at ``place``, or in a directory without a recording; ``None`` if there is none."""
-    if is_saved_report(place):
+    if inputs.is_saved_report(place):
         return place
     inside = place / REPORT_JSON
     return inside if inside.is_file() and not is_run_directory(place) and not named_as_traces(place) else None

@@ -7,6 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.parts import PAUSES, UNSPLIT
 from profilerkit.analysis.whatif import relative_error, unnamed_pauses
 from profilerkit.analysis.workers.capacity import BUSY
+from profilerkit.diagnosis import savings
 from profilerkit.diagnosis.refusal import (
     LARGEST_UNPRICED,
     idle_without_trace,
@@ -20,16 +21,6 @@ from profilerkit.diagnosis.refusal import (
     verdict_on_dumps,
     verdict_on_logs,
     what_to_record,
-)
-from profilerkit.diagnosis.savings import (
-    CONTENDER_SAVING,
-    Best,
-    best_fix,
-    best_per_bound,
-    joined,
-    largest_unpriced,
-    most_suppressed,
-    priced_parts,
 )
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
@@ -63,7 +54,7 @@ def holds_pauses(facts: Facts, bound: Bound) -> bool:
     return bound == "overhead-bound" and facts.share(*PAUSES) > 0
 
 
-def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Best | None) -> RuledOut:
+def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: savings.Best | None) -> RuledOut:
     """Return what speaks against ``bound``; ``best`` is its best finding, if it has one."""
     share = facts.family(BOUND_FAMILY[bound])
     takes = f"{_WITH_PAUSES if holds_pauses(facts, bound) else _WORK[bound]} {format_ratio(share)} of {judged(facts)}"
@@ -85,7 +76,7 @@ def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Bes
     elif off:
         some = "" if off == len(own) else f"{off} of "
         reason = f"{takes}; {some}its rules {'was' if some and off == 1 else 'were'} switched off"
-    elif share >= CONTENDER_SAVING:
+    elif share >= savings.CONTENDER_SAVING:
         reason = f"{takes}; no fix for it was found"
     else:
         reason = takes
@@ -130,7 +121,7 @@ def mean_step(facts: Facts) -> str:
     return format_ns(facts.mean_step_ns or 0.0)
 
 
-def headline(facts: Facts, top: Best) -> str:
+def headline(facts: Facts, top: savings.Best) -> str:
     """Return who loses how much of what to what, in at most 14 words: what was measured of the finding's parts."""
     uneven, mean_ns = is_mean(facts), facts.mean_step_ns or 0.0
     loser, held, step = who(facts), held_ns(facts, top.rule), each(facts, mean_step(facts))
@@ -155,7 +146,7 @@ def headline(facts: Facts, top: Best) -> str:
     return f"{loser} {words[0]} {format_ns(held)} of {step} {words[1]}" if words and is_all else top.finding.title
 
 
-def _words(facts: Facts, top: Best, *, uneven: bool) -> tuple[str, str] | None:
+def _words(facts: Facts, top: savings.Best, *, uneven: bool) -> tuple[str, str] | None:
     """Return what is done in the measured time, before and after it; ``None`` where the finding's title says more."""
     own, on_device = shortened(facts, top.rule), facts.mode == "gpu"
     match top.bound, top.finding.detail:
@@ -180,7 +171,7 @@ def _words(facts: Facts, top: Best, *, uneven: bool) -> tuple[str, str] | None:
     return None
 
 
-def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: Best | None) -> str:
+def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: savings.Best | None) -> str:
     """Return what the best fix saves, and what the reader must know of the recording."""
     fired = sum(outcome.status == "fired" for outcome in outcomes)
     blind = sum(outcome.status in ("missing_data", "error") for outcome in outcomes)
@@ -190,7 +181,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     if facts.taken:
         waited = format_ratio(facts.taken)
         sentences.append(f"This machine is busy: {waited} of the recorded step waits for a processor, left out here.")
-    known = best_per_bound(outcomes, suppressed=True).get(verdict.bound)
+    known = savings.best_per_bound(outcomes, suppressed=True).get(verdict.bound)
     if known is not None and known.aside is not None:
         # The reason stands above it: every report names what is suppressed, and why, largest saving first.
         sentences.append(f"Its finding {known.aside.rule} is suppressed.")
@@ -237,7 +228,7 @@ def _larger_share(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -
     share = shares[bound]
     if share <= verdict.share:
         return []
-    best = best_per_bound(outcomes).get(bound)
+    best = savings.best_per_bound(outcomes).get(bound)
     if best is not None:
         why = f"its best fix is expected to save {format_ratio(best.expected)}"
     else:
@@ -249,11 +240,11 @@ def _larger_share(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -
 
 def _without_saving(facts: Facts, outcomes: Sequence[Outcome]) -> str:
     """Return what the fixes of other bounds save where the verdict's own has none, or none that was not set aside."""
-    aside = "Suppressed findings aside, " if most_suppressed(outcomes) >= CONTENDER_SAVING else ""
-    known = [entry for entry in best_per_bound(outcomes).values() if entry.finding.fix is not None]
+    aside = "Suppressed findings aside, " if savings.most_suppressed(outcomes) >= savings.CONTENDER_SAVING else ""
+    known = [entry for entry in savings.best_per_bound(outcomes).values() if entry.finding.fix is not None]
     most = max((entry.expected for entry in known), default=0.0)
     lacks_data = any(row.rule == Fp32Matmul.code and row.status == "missing_data" for row in outcomes)
-    if most >= CONTENDER_SAVING:
+    if most >= savings.CONTENDER_SAVING:
         said = f"the best fix is expected to save {format_ratio(most)} of {judged(facts)}."
     elif any(finding.saving is None and finding.fix and finding.bound for row in outcomes for finding in row.findings):
         said = "the fixes named here could not be priced."
@@ -289,7 +280,7 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     refused = verdict_on_dumps(facts, outcomes) if facts.by_dumps else refusal(facts) if logs is None else None
     if logs is not None:
         refused = verdict_on_logs(logs, facts, outcomes)
-    best = {} if refused is not None else joined(facts, outcomes, best_per_bound(outcomes))
+    best = {} if refused is not None else savings.joined(facts, outcomes, savings.best_per_bound(outcomes))
     verdict = refused if refused is not None else _found(facts, outcomes, best)
     rank = None if verdict.bound == "comm-bound" else late_rank(facts)
     others = [bound for bound in BOUND_FAMILY if bound != verdict.bound and bound not in verdict.contenders]
@@ -304,9 +295,9 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     )
 
 
-def _found(facts: Facts, outcomes: Sequence[Outcome], best: dict[Bound, Best]) -> Verdict:
+def _found(facts: Facts, outcomes: Sequence[Outcome], best: dict[Bound, savings.Best]) -> Verdict:
     """Return the verdict of a recording that can settle one; ``best`` is of the findings that were not set aside."""
-    with_aside = best_per_bound(outcomes, suppressed=True)
+    with_aside = savings.best_per_bound(outcomes, suppressed=True)
     more = {bound: entry for bound, entry in best.items() if entry.expected >= with_aside[bound].expected}
     known = _ranked(with_aside | more)
     most = known[0].expected if known else 0.0
@@ -325,21 +316,21 @@ def _found(facts: Facts, outcomes: Sequence[Outcome], best: dict[Bound, Best]) -
         if hidden:
             helps, command = what_to_record(facts)
             verdict = revise(verdict, confidence="low", refuted_by=helps, command=command)
-        return revise(verdict, saving=best_fix(outcomes, own) if own else None)
+        return revise(verdict, saving=savings.best_fix(outcomes, own) if own else None)
     return _unnamed(facts, _ranked(best), outcomes)
 
 
-def _ranked(best: dict[Bound, Best]) -> list[Best]:
+def _ranked(best: dict[Bound, savings.Best]) -> list[savings.Best]:
     return sorted(best.values(), key=lambda entry: -entry.expected)
 
 
-def _named(facts: Facts, top: Best, others: Sequence[Best], best: dict[Bound, Best]) -> Verdict:
+def _named(facts: Facts, top: savings.Best, others: Sequence[savings.Best], best: dict[Bound, savings.Best]) -> Verdict:
     """Return the bound of ``top``; contenders are those among ``best``, the findings that were not set aside."""
     share = facts.family(BOUND_FAMILY[top.bound])
     second = others[0].expected if others else 0.0
     left = [entry for entry in _ranked(best) if entry.bound != top.bound]
     sure: Confidence = "high" if top.expected >= 1.5 * second else "medium"
-    contenders = tuple(entry.bound for entry in left if entry.expected >= CONTENDER_SAVING)
+    contenders = tuple(entry.bound for entry in left if entry.expected >= savings.CONTENDER_SAVING)
     in_doubt = top.bound == "overhead-bound" and slowed_by(facts) and facts.share("compute.") >= top.expected
     return Verdict(
         bound=top.bound,
@@ -353,9 +344,9 @@ def _named(facts: Facts, top: Best, others: Sequence[Best], best: dict[Bound, Be
     )
 
 
-def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) -> Verdict:
+def _unnamed(facts: Facts, ranked: Sequence[savings.Best], outcomes: Sequence[Outcome]) -> Verdict:
     """No saving reaches 10 %: the kernels, if they own the step and no saving reaches 5 %; else balanced."""
-    contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
+    contenders = tuple(entry.bound for entry in ranked if entry.expected >= savings.CONTENDER_SAVING)
     late = next((entry for entry in ranked if entry.rule == LateRank.code), None)
     if late is not None and (facts.waiting_share or 0.0) >= NAMED_SAVING:
         # Evening out saves a part of what the others wait: what they wait for is known all the same.
@@ -369,7 +360,7 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
         needed = facts.steps.steady * (relative_error(facts) / NOISY_STEPS) ** 2
         more = math.ceil(needed / ENOUGH_STEPS) * ENOUGH_STEPS + ENOUGH_STEPS
         return likely(facts, largest, said, record_enough(facts, f"record about {more} like these"))
-    unpriced, share = largest_unpriced(facts, priced_parts(outcomes))
+    unpriced, share = savings.largest_unpriced(facts, savings.priced_parts(outcomes))
     if share >= LARGEST_UNPRICED:
         return unpriced_verdict(facts, unpriced, share)
     leading = next((entry for entry in ranked if _lost(facts, entry.bound) >= MOST_OF_THE_STEP), None)
@@ -378,14 +369,14 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
         return revise(_named(facts, leading, (), {}), confidence="low", contenders=contenders)
     is_doubted = share >= NOTED_UNPRICED or facts.mode != "gpu"
     sure: Confidence = "medium" if is_doubted else "high"
-    of_kernels = all(bound in _OF_KERNELS and _lost(facts, bound) < CONTENDER_SAVING for bound in contenders)
+    of_kernels = all(bound in _OF_KERNELS and _lost(facts, bound) < savings.CONTENDER_SAVING for bound in contenders)
     # On a busy machine such a saving comes and goes from one recording to the next.
     if (of_kernels or facts.taken >= BUSY) and facts.share("compute.") >= MOST_OF_THE_STEP:
         own = _kernels_own_it(facts, confidence(facts, sure))
         left = tuple(bound for bound in contenders if bound != own.bound)
         return revise(own, contenders=left, saving=ranked[0].saving if contenders else None)
     limit = "10 %" if contenders else "5 %"
-    is_aside = most_suppressed(outcomes) >= CONTENDER_SAVING
+    is_aside = savings.most_suppressed(outcomes) >= savings.CONTENDER_SAVING
     none = "Suppressed findings aside, no fix saves" if is_aside else "No fix is known to save"
     said = f"{none} {limit} of {_its(facts)} {mean_step(facts)} step"
     refuted_by = "More steps: small causes need many to stand out."

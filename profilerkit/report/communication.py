@@ -3,19 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
-from profilerkit.model.communication import (
-    Communication,
-    Condition,
-    Crowd,
-    CulpritRow,
-    GroupKind,
-    GroupRow,
-    Groups,
-    Heat,
-    LateRank,
-    Sampled,
-    Spread,
-)
+from profilerkit.model import communication
 from profilerkit.model.report import Report
 from profilerkit.model.step import Rank, within
 from profilerkit.report.blocks import Axis, Chart, Fact, Shape, Table, Tick
@@ -77,7 +65,7 @@ def waiting_lines(report: Report) -> Iterator[str]:
     )
 
 
-def _nobody_late(found: Communication, report: Report) -> str:
+def _nobody_late(found: communication.Communication, report: Report) -> str:
     worst = max(report.ranks, key=lambda rank: rank.caused_ns or 0)
     share = (worst.caused_ns or 0) / max(found.waited_ns or 0, 1)
     caused = f"{_name(worst).capitalize()} causes {format_ratio(share)} of the waiting"
@@ -96,7 +84,7 @@ def _nobody_late(found: Communication, report: Report) -> str:
     return f"No rank is late beyond chance: the ranks wait for each other in turn.{known}"
 
 
-def _late_line(late: LateRank, report: Report) -> str:
+def _late_line(late: communication.LateRank, report: Report) -> str:
     caused = next(
         (rank.caused_ns for rank in report.ranks if rank.rank == late.rank and rank.origin == late.origin), None
     )
@@ -118,7 +106,7 @@ def _late_line(late: LateRank, report: Report) -> str:
     )
 
 
-def _name(rank: Rank | LateRank) -> str:
+def _name(rank: Rank | communication.LateRank) -> str:
     return f"rank {rank.rank}" if rank.rank is not None else inert(rank.origin, 60) or "one rank"
 
 
@@ -202,7 +190,7 @@ def scale_lines(report: Report) -> Iterator[str]:
         yield "The recordings do not name their hosts."
 
 
-def _scope(crowd: Crowd) -> Iterator[str]:
+def _scope(crowd: communication.Crowd) -> Iterator[str]:
     yield f"{plural(crowd.ranks, 'rank')} were compared by their steps and collectives."
     if crowd.missing:
         yield f"{plural(crowd.missing, 'rank')} of the job {'is' if crowd.missing == 1 else 'are'} missing."
@@ -219,7 +207,7 @@ def _scope(crowd: Crowd) -> Iterator[str]:
         yield f"Their summaries were too large to keep {listed([inert(text) for text in crowd.left_out])}."
 
 
-def _sampled(sampled: Sampled) -> str:
+def _sampled(sampled: communication.Sampled) -> str:
     has = "has" if sampled.ranks == 1 else "have"
     return (
         f"{plural(sampled.ranks, 'rank')} {has} more collectives than a summary keeps: {format_count(sampled.kept)} of "
@@ -228,7 +216,7 @@ def _sampled(sampled: Sampled) -> str:
     )
 
 
-def _culprit(found: CulpritRow) -> str:
+def _culprit(found: communication.CulpritRow) -> str:
     ranks = f" (ranks {_numbers(found.ranks)})" if found.kind == "host" and found.ranks else ""
     name = inert(found.name, 60)
     who = f"host {name}".rstrip() if found.kind == "host" else name or "a rank"
@@ -239,11 +227,13 @@ def _culprit(found: CulpritRow) -> str:
     )
 
 
-def _groups_lines(known: Sequence[Groups]) -> Iterator[str]:
+def _groups_lines(known: Sequence[communication.Groups]) -> Iterator[str]:
     said = []
     if alone := [groups.kind for groups in known if groups.count == 1]:
         said.append(f"All ranks are in one {listed(alone)}.")
-    if unknown := [f"{kind}s" for kind in get_args(GroupKind) if kind not in {groups.kind for groups in known}]:
+    if unknown := [
+        f"{kind}s" for kind in get_args(communication.GroupKind) if kind not in {groups.kind for groups in known}
+    ]:
         why = "because no process group in the recordings is described as one"
         said.append(f"Not measured: {listed(unknown)}, {why}.")
     if said:
@@ -310,13 +300,13 @@ def scale_tables(report: Report) -> Iterator[tuple[str, Table]]:
         yield "Ranks that others wait for", _outliers(crowd)
 
 
-def _sides(every: Sequence[Groups]) -> Iterator[tuple[str, Table]]:
+def _sides(every: Sequence[communication.Groups]) -> Iterator[tuple[str, Table]]:
     for groups in every:
         if groups.count > 1:
             yield f"{groups.kind[0].upper()}{groups.kind[1:]}s", _groups_table(groups)
 
 
-def _groups_table(groups: Groups) -> Table:
+def _groups_table(groups: communication.Groups) -> Table:
     stages = groups.kind == "pipeline stage"
     more = groups.count - len(groups.rows)
     return Table(
@@ -337,11 +327,11 @@ def _groups_table(groups: Groups) -> Table:
     )
 
 
-def _members(row: GroupRow) -> str:
+def _members(row: communication.GroupRow) -> str:
     return (", ".join(map(str, row.members)) or "not known") + (" …" if row.ranks > len(row.members) else "")
 
 
-def _outliers(crowd: Crowd) -> Table:
+def _outliers(crowd: communication.Crowd) -> Table:
     told = [(inert(row.name, 60), row.condition) for row in crowd.outliers]
     told += [(f"Median of {plural(crowd.conditions, 'rank')}", crowd.typical)]
     known = [entry for entry in _CONDITION if any(_value(condition, entry[0]) is not None for _, condition in told)]
@@ -358,12 +348,12 @@ def _outliers(crowd: Crowd) -> Table:
     )
 
 
-def _value(condition: Condition | None, field: str) -> float | None:
+def _value(condition: communication.Condition | None, field: str) -> float | None:
     value: float | None = None if condition is None else getattr(condition, field)
     return value
 
 
-def _words(spread: Spread, words: Callable[[float], str]) -> tuple[str, ...]:
+def _words(spread: communication.Spread, words: Callable[[float], str]) -> tuple[str, ...]:
     values = (spread.minimum, spread.p10, spread.median, spread.p90, spread.maximum)
     return tuple(words(value) for value in values)
 
@@ -412,7 +402,7 @@ def scale_chart(report: Report) -> Chart | None:
     )
 
 
-def _title(crowd: Crowd) -> str:
+def _title(crowd: communication.Crowd) -> str:
     names = [inert(f"{'host ' if row.kind == 'host' else ''}{row.name}", 40) or "a rank" for row in crowd.culprits]
     if not names:
         return "No rank keeps the others waiting for long"
@@ -429,7 +419,7 @@ def _ticks(values: tuple[int, ...], scale: Scale) -> tuple[Tick, ...]:
     return tuple(Tick(scale.at(at + 0.5), format_count(values[at])) for at in range(0, len(values), every))
 
 
-def _table(heat: Heat) -> Table:
+def _table(heat: communication.Heat) -> Table:
     worst = sorted(range(len(heat.rows)), key=lambda row: -max(heat.waited_ns[row]))[:_TABLE_ROWS]
     rows = []
     for row in sorted(worst):

@@ -20,20 +20,7 @@ from profilerkit.model.diff import (
 )
 from profilerkit.model.finding import Saving
 from profilerkit.model.step import Family
-from profilerkit.report.blocks import (
-    Bar,
-    Block,
-    Cell,
-    Document,
-    First,
-    Name,
-    Section,
-    Segment,
-    Table,
-    Text,
-    Tone,
-    Value,
-)
+from profilerkit.report import blocks as b
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, short_paths
 from profilerkit.report.wording import FAMILY_LABELS, KINDS, kind_words, part_label, plural, share_text
 from profilerkit.units import format_bytes, format_change, format_decimal, format_ns, format_ratio, format_saving
@@ -67,7 +54,7 @@ _UNLISTED = "not listed"
 WAITED = 0.02
 
 
-def gate_table(gates: Sequence[Gate]) -> Table | None:
+def gate_table(gates: Sequence[Gate]) -> b.Table | None:
     """What was asked and how it ended; ``None`` where nothing was asked."""
     if not gates:
         return None
@@ -81,10 +68,10 @@ def gate_table(gates: Sequence[Gate]) -> Table | None:
         )
         for gate in gates
     )
-    return Table("", ("Result", "Gate", "Limit", "Measured", "Why"), rows, text_columns=5)
+    return b.Table("", ("Result", "Gate", "Limit", "Measured", "Why"), rows, text_columns=5)
 
 
-def spans_table(spans: Sequence[SpanChange]) -> Table | None:
+def spans_table(spans: Sequence[SpanChange]) -> b.Table | None:
     """Show how long each span lasts on both sides; ``None`` without spans."""
     rows = tuple(
         (
@@ -96,10 +83,10 @@ def spans_table(spans: Sequence[SpanChange]) -> Table | None:
         )
         for row in spans
     )
-    return Table("", ("One of each", "Judged", "Before", "After", "Change"), rows, text_columns=2) if rows else None
+    return b.Table("", ("One of each", "Judged", "Before", "After", "Change"), rows, text_columns=2) if rows else None
 
 
-def parts_table(parts: Sequence[PartChange]) -> Table | None:
+def parts_table(parts: Sequence[PartChange]) -> b.Table | None:
     """Show the parts of the step, largest movement first; ``None`` where a side was not split."""
     if not parts:
         return None
@@ -114,7 +101,7 @@ def parts_table(parts: Sequence[PartChange]) -> Table | None:
         )
         for part in parts
     )
-    return Table("", ("Part", "Judged", "Before", "After", "Change", "Share"), rows, text_columns=2)
+    return b.Table("", ("Part", "Judged", "Before", "After", "Change", "Share"), rows, text_columns=2)
 
 
 def _judged(part: PartChange) -> str:
@@ -142,11 +129,11 @@ def _part_shares(part: PartChange) -> str:
     return next((f"{share} {side}" for side, share in known.items()), UNKNOWN)
 
 
-def kernels_table(kernels: Sequence[KernelChange]) -> Table | None:
+def kernels_table(kernels: Sequence[KernelChange]) -> b.Table | None:
     """The kernels and operators that changed by more than noise; ``None`` without any."""
     rows = tuple(
         (
-            Name(row.name, "kernel"),
+            b.Name(row.name, "kernel"),
             row.of,
             _listed_ns(row.before_ns),
             _listed_ns(row.after_ns),
@@ -158,14 +145,14 @@ def kernels_table(kernels: Sequence[KernelChange]) -> Table | None:
     caption = (
         "Time per traced step. An operator includes all kernels that it launched, as far as the reports list them."
     )
-    return Table(caption, ("What", "Kind", "Before", "After", "Change"), rows, text_columns=2) if rows else None
+    return b.Table(caption, ("What", "Kind", "Before", "After", "Change"), rows, text_columns=2) if rows else None
 
 
 def _listed_ns(time_ns: float | None) -> str:
     return _UNLISTED if time_ns is None else format_ns(time_ns)
 
 
-def findings_table(findings: Sequence[FindingChange]) -> Table | None:
+def findings_table(findings: Sequence[FindingChange]) -> b.Table | None:
     """Show the findings that changed; ``None`` without any."""
     rows = tuple(
         (
@@ -178,7 +165,7 @@ def findings_table(findings: Sequence[FindingChange]) -> Table | None:
         for row in findings
         if row.state != "unchanged"
     )
-    return Table("", ("State", "Rule", "Finding", "Severity", "Saving"), rows, text_columns=4) if rows else None
+    return b.Table("", ("State", "Rule", "Finding", "Severity", "Saving"), rows, text_columns=4) if rows else None
 
 
 def unchanged(findings: Sequence[FindingChange]) -> str:
@@ -197,7 +184,7 @@ def _expected(saving: Saving | None) -> str | None:
     return format_ratio(saving.expected) if saving else None
 
 
-def fixes_table(diff: Diff) -> Table | None:
+def fixes_table(diff: Diff) -> b.Table | None:
     """Predicted beside measured; where the headline is without what other programs took, it is said that these are."""
     rows = tuple(
         (
@@ -212,7 +199,7 @@ def fixes_table(diff: Diff) -> Table | None:
     is_told = _waited(diff) and diff.step is not None and diff.step.timed is not None
     measured = "Measured, as timed" if is_told else "Measured"
     columns = ("Rule", "Fix", "Predicted saving", measured, "Prediction")
-    return Table("", columns, rows, text_columns=5) if rows else None
+    return b.Table("", columns, rows, text_columns=5) if rows else None
 
 
 def _predicted(saving: Saving | None) -> str:
@@ -236,7 +223,7 @@ def _held(fix: AppliedFix) -> str:
     return "missed: outside the predicted interval"
 
 
-def differences_table(diff: Diff) -> Table | None:
+def differences_table(diff: Diff) -> b.Table | None:
     """Show what is not the same about the runs; ``None`` where nothing is."""
     rows = tuple(
         (
@@ -247,10 +234,10 @@ def differences_table(diff: Diff) -> Table | None:
         )
         for row in diff.differences
     )
-    return Table("", ("Kind", "What", "Before", "After"), rows, text_columns=4) if rows else None
+    return b.Table("", ("Kind", "What", "Before", "After"), rows, text_columns=4) if rows else None
 
 
-_TONES: dict[Judgement, Tone] = {
+_TONES: dict[Judgement, b.Tone] = {
     "faster": "good",
     "slower": "high",
     "less memory": "good",
@@ -258,18 +245,18 @@ _TONES: dict[Judgement, Tone] = {
     "no real change": "info",
     "not comparable": "low",
 }
-_SHAPES: dict[Tone, str] = {"good": "▼", "high": "▲", "info": "=", "low": "?"}
+_SHAPES: dict[b.Tone, str] = {"good": "▼", "high": "▲", "info": "=", "low": "?"}
 # Differences named on the first screen, and the characters of each value there.
 _NAMED, _VALUE = 2, 24
 # An interval that holds 0 and is wider, as a ratio, helps nobody (a choice).
 _TOO_WIDE = 1.0
 
 
-def document_of_diff(diff: Diff) -> Document:
+def document_of_diff(diff: Diff) -> b.Document:
     """The comparison as a page."""
     tone, word = _TONES[diff.verdict], _word(diff)
     names = f"{inert(diff.before.name) or 'before'} → {inert(diff.after.name) or 'after'}"
-    first = First(
+    first = b.First(
         about=names,
         made=inert(diff.created, 40)[:10],
         tone=tone,
@@ -280,13 +267,13 @@ def document_of_diff(diff: Diff) -> Document:
         bars=_bars(diff),
         lead=_different(diff),
     )
-    return Document(f"{word.lower()}: {names}", first, tuple(_sections(diff)))
+    return b.Document(f"{word.lower()}: {names}", first, tuple(_sections(diff)))
 
 
-def _sections(diff: Diff) -> Iterator[Section]:
-    gone = Text.of(text, style="note") if (text := unchanged(diff.findings)) else None
-    notes = tuple(Text.of(inert(note, SENTENCE_LIMIT), style="note") for note in diff.notes)
-    made: tuple[tuple[str, str, str, bool, tuple[Block | None, ...]], ...] = (
+def _sections(diff: Diff) -> Iterator[b.Section]:
+    gone = b.Text.of(text, style="note") if (text := unchanged(diff.findings)) else None
+    notes = tuple(b.Text.of(inert(note, SENTENCE_LIMIT), style="note") for note in diff.notes)
+    made: tuple[tuple[str, str, str, bool, tuple[b.Block | None, ...]], ...] = (
         (
             "differences",
             "What is different",
@@ -306,7 +293,7 @@ def _sections(diff: Diff) -> Iterator[Section]:
     for anchor, title, summary, is_open, blocks in made:
         shown = tuple(block for block in blocks if block is not None)
         if shown:
-            yield Section(anchor, title, summary, shown, open=is_open)
+            yield b.Section(anchor, title, summary, shown, open=is_open)
 
 
 def _word(diff: Diff) -> str:
@@ -327,11 +314,11 @@ def _different(diff: Diff) -> str:
     return f"Different: {', '.join(pieces)}{f', and {left} more' if left else ''}"
 
 
-def _numbers(diff: Diff) -> Table:
+def _numbers(diff: Diff) -> b.Table:
     before, after, step = diff.before, diff.after, diff.step
-    rows: list[tuple[str, Cell, Cell, Cell]] = []
+    rows: list[tuple[str, b.Cell, b.Cell, b.Cell]] = []
     timed = ", as timed" if _waited(diff) and step is not None and step.is_taken_out else ""
-    change: Cell = "not comparable"
+    change: b.Cell = "not comparable"
     if step is not None:
         change = _interval(step.timed or step.judged)
     if before.mean_ns is not None or after.mean_ns is not None:
@@ -355,7 +342,7 @@ def _numbers(diff: Diff) -> Table:
         )
         if was or now
     ]
-    return Table("Intervals are at 99 % confidence.", ("Number", "Before", "After", "Change"), tuple(rows), 4)
+    return b.Table("Intervals are at 99 % confidence.", ("Number", "Before", "After", "Change"), tuple(rows), 4)
 
 
 def _interval(change: Range) -> str:
@@ -366,8 +353,8 @@ def _waited(diff: Diff) -> bool:
     return max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= WAITED
 
 
-def _ns(time_ns: float | None) -> Value:
-    return Value(time_ns, "ns")
+def _ns(time_ns: float | None) -> b.Value:
+    return b.Value(time_ns, "ns")
 
 
 def _rate(side: Side) -> str:
@@ -390,17 +377,17 @@ def _families(parts: tuple[PartChange, ...], *, after: bool) -> dict[Family, int
     return found
 
 
-def _bars(diff: Diff) -> tuple[Bar, ...]:
+def _bars(diff: Diff) -> tuple[b.Bar, ...]:
     """Both steps by family, to the scale of the longer one; nothing where a side was not split."""
     sides = [_families(diff.parts, after=after) for after in (False, True)]
     totals = [sum(side.values()) for side in sides]
     if not all(totals):
         return ()
     return tuple(
-        Bar(
+        b.Bar(
             f"{label} by family",
             tuple(
-                Segment(family, FAMILY_LABELS[family], time_ns / total, Value(time_ns, "ns"), source="derived")
+                b.Segment(family, FAMILY_LABELS[family], time_ns / total, b.Value(time_ns, "ns"), source="derived")
                 for family, time_ns in side.items()
                 if time_ns > 0
             ),
@@ -425,7 +412,7 @@ def _moved_most(parts: tuple[PartChange, ...]) -> str:
 _NAMES: dict[str, str] = {str(kind): name for kind, name in KINDS.items()}
 
 
-def memory_table(change: MemoryChange | None) -> Table | None:
+def memory_table(change: MemoryChange | None) -> b.Table | None:
     """The peak, its kinds and its lines, largest change first; ``None`` where no two snapshots were compared."""
     if change is None:
         return None
@@ -436,7 +423,7 @@ def memory_table(change: MemoryChange | None) -> Table | None:
         *(_row(inert(short_paths(row.name), 160), row) for row in change.lines),
     )
     note = "A history begins late: its peak is a lower bound." if change.is_lower_bound else ""
-    return Table(note, ("Memory", "Before", "After", "Change"), rows, text_columns=1)
+    return b.Table(note, ("Memory", "Before", "After", "Change"), rows, text_columns=1)
 
 
 def _row(name: str, row: HolderChange) -> tuple[str, ...]:

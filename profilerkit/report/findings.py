@@ -11,18 +11,9 @@ from profilerkit.errors import UsageError
 from profilerkit.model.finding import CodeLine, Evidence, Finding, Outcome, in_order, with_fixes
 from profilerkit.model.report import Report
 from profilerkit.model.step import WHOLE_TRACE, as_judged
-from profilerkit.report import blocks
+from profilerkit.report import blocks, wording
 from profilerkit.report.blocks import EvidenceRow
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
-from profilerkit.report.wording import (
-    METHOD_WORDS,
-    listed,
-    number_text,
-    saving_range,
-    step_ns,
-    throughput_text,
-    tone_of,
-)
 from profilerkit.units import format_count, format_ns
 
 # Their clock is not a trace's: no timeline viewer knows the time.
@@ -65,7 +56,7 @@ def evidence_row(evidence: Evidence, anchors: Anchors, mean_ns: int | None = Non
     unit = inert(evidence.unit, 20)
     interval = ""
     if evidence.low is not None and evidence.high is not None:
-        interval = f"{number_text(evidence.low, unit)} to {number_text(evidence.high, unit)}"
+        interval = f"{wording.number_text(evidence.low, unit)} to {wording.number_text(evidence.high, unit)}"
     pieces = []
     if evidence.n is not None:
         pieces.append(f"n {format_count(evidence.n)}")
@@ -79,7 +70,7 @@ def evidence_row(evidence: Evidence, anchors: Anchors, mean_ns: int | None = Non
     return EvidenceRow(
         id=anchors.evidence(evidence.id),
         label=inert(as_judged(evidence.label, found_by)),
-        value=number_text(evidence.value, unit),
+        value=wording.number_text(evidence.value, unit),
         interval=interval,
         basis=" · ".join(pieces),
         source=evidence.source,
@@ -123,7 +114,7 @@ def require_evidence(report: Report, wanted: str) -> Evidence:
         return found.evidence
     names = sorted(known, key=lambda name: int(name[1:]))
     is_whole = names[-1:] == [f"E{len(names)}"]
-    there = "no evidence" if not names else f"{names[0]} to {names[-1]}" if is_whole else listed(names)
+    there = "no evidence" if not names else f"{names[0]} to {names[-1]}" if is_whole else wording.listed(names)
     raise UsageError(
         f"there is no evidence {inert(wanted, 20)}",
         cause=f"the report has {there}",
@@ -142,8 +133,8 @@ def _anchor(outcome: Outcome, finding: Finding, *, is_alone: bool) -> str:
 
 def _saves(finding: Finding) -> str:
     if finding.saving:
-        return f"saves {saving_range(finding.saving)}"
-    return throughput_text(finding.throughput) if finding.throughput else ""
+        return f"saves {wording.saving_range(finding.saving)}"
+    return wording.throughput_text(finding.throughput) if finding.throughput else ""
 
 
 def _made(outcome: Outcome, finding: Finding, anchor: str, evidence: tuple[blocks.EvidenceRow, ...]) -> blocks.Finding:
@@ -152,11 +143,11 @@ def _made(outcome: Outcome, finding: Finding, anchor: str, evidence: tuple[block
     return blocks.Finding(
         anchor=anchor,
         rule=inert(outcome.rule, 24),
-        tone=tone_of(finding.severity),
+        tone=wording.tone_of(finding.severity),
         severity=finding.severity,
         title=inert(finding.title, _TITLE_LIMIT),
         saves=_saves(finding),
-        method=f"{METHOD_WORDS[promised.method]}, {inert(promised.calibration)}" if promised else "",
+        method=f"{wording.METHOD_WORDS[promised.method]}, {inert(promised.calibration)}" if promised else "",
         confidence=finding.confidence,
         scope="" if finding.rank is None else f"rank {finding.rank}",
         why=inert(finding.why, SENTENCE_LIMIT),
@@ -186,7 +177,7 @@ def findings_of(report: Report) -> Findings:
 
     Evidence has the numbers of ``evidence.numbered``, unique in the report.
     """
-    anchors, mean_ns, found_by = Anchors(), step_ns(report), report.steps.found_by
+    anchors, mean_ns, found_by = Anchors(), wording.step_ns(report), report.steps.found_by
     pairs = in_order(report.outcomes)
     often = Counter((outcome.rule, finding.rank) for outcome, finding in pairs)
 

@@ -7,20 +7,9 @@ from textwrap import wrap
 
 from profilerkit.analysis.live import Late, Live, Recent
 from profilerkit.model.report import Report
+from profilerkit.report import wording
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.terminal import NARROW, STYLES, Page, bar
-from profilerkit.report.wording import (
-    SHAPES,
-    bar_caption,
-    bar_of,
-    families_of,
-    kind_words,
-    own_share,
-    part_label,
-    plural,
-    share_text,
-    verdict_tone,
-)
 from profilerkit.units import format_count, format_long_ns, format_ns, format_ratio, format_value
 
 #: Judged steps from which a verdict is told: what every report asks for, "at least 10 steps after the first 5".
@@ -88,7 +77,11 @@ def line(live: Live, report: Report | None, *, ascii_only: bool = False) -> str:
 
 def _state(out: Page, name: str, live: Live, report: Report | None) -> None:
     world = live.world_size or len(live.ranks)
-    ranks = plural(world, "rank") if len(live.ranks) >= world else f"{len(live.ranks)} of {plural(world, 'rank')}"
+    ranks = (
+        wording.plural(world, "rank")
+        if len(live.ranks) >= world
+        else f"{len(live.ranks)} of {wording.plural(world, 'rank')}"
+    )
     silent_ns = live.silent_ns or 0 if _is_silent(live) else 0
     long = "" if live.running_ns is None else f" for {_long(max(live.running_ns - silent_ns, 0))}"
     ended = inert(report.run.ended or "") if report is not None else ""
@@ -135,7 +128,7 @@ def _judged(report: Report | None) -> Report | None:
 def _sure(report: Report) -> str:
     verdict = report.verdict
     rank = "" if verdict.rank is None else f"rank {verdict.rank}"
-    detail = " on ".join(piece for piece in (kind_words(verdict.detail), rank) if piece)
+    detail = " on ".join(piece for piece in (wording.kind_words(verdict.detail), rank) if piece)
     return "".join(f" · {piece}" for piece in (detail, f"confidence {verdict.confidence}") if piece)
 
 
@@ -145,14 +138,14 @@ def _verdict(out: Page, name: str, live: Live, report: Report | None) -> None:
         word = "◇ NO VERDICT" if live.is_over else "◇ NO VERDICT YET"
         out.line((word, STYLES["info"]), (f" · {judged} of the {FEWEST_JUDGED} steps it needs", ""))
         return
-    tone = verdict_tone(report)
+    tone = wording.verdict_tone(report)
     out.line(
-        (f"{SHAPES[tone]} {report.verdict.bound.upper()}", STYLES[tone]),
+        (f"{wording.SHAPES[tone]} {report.verdict.bound.upper()}", STYLES[tone]),
         (_sure(report) + ("" if live.is_over else " · so far"), ""),
     )
     out.line((inert(report.verdict.headline, 200).replace("`", ""), "bold"))
     rest = f"the latest {format_count(report.steps.steady)} judged{_age(live, '')}"
-    after = f"After {plural(live.steps, 'step')}, {rest},"
+    after = f"After {wording.plural(live.steps, 'step')}, {rest},"
     if report.verdict.bound == "inconclusive":
         out.line((f"{after} by the timers alone. {_more(name, live)}", "dim"))
     else:
@@ -184,7 +177,7 @@ def _numbers(out: Page, live: Live) -> None:
         rate = "" if recent.rate_per_s is None else format_value(recent.rate_per_s, "per_s").replace("/s", " steps/s")
         _row(out, "Step", [format_count(live.steps), *([rate] if rate else [])])
         _row(out, "Step time", _step_time(recent))
-        _row(out, "Trend", [_spark(recent, out.ascii_only), f"last {plural(recent.trend_steps, 'step')}"])
+        _row(out, "Trend", [_spark(recent, out.ascii_only), f"last {wording.plural(recent.trend_steps, 'step')}"])
         _row(out, "Input wait", _input_wait(live))
     devices = [rank.device for rank in live.ranks if rank.device is not None]
     hosted = [(rank.host, rank.hosted) for rank in live.ranks if rank.hosted is not None]
@@ -214,7 +207,7 @@ def _step_time(recent: Recent) -> Iterator[str]:
     yield f"{format_ns(recent.median_ns)} median"
     if recent.p10_ns is not None and recent.p90_ns is not None:
         yield f"p10–p90 {_span([recent.p10_ns, recent.p90_ns], format_ns)}"
-    yield f"last {plural(recent.steps, 'step')}"
+    yield f"last {wording.plural(recent.steps, 'step')}"
 
 
 def _spark(recent: Recent, ascii_only: bool) -> str:
@@ -297,21 +290,24 @@ def _span(values: Sequence[float], told: Callable[[float], str]) -> str:
 
 
 def _parts(out: Page, report: Report) -> None:
-    segments = bar_of(report.breakdown).segments
+    segments = wording.bar_of(report.breakdown).segments
     if not segments:
         return
     out.blank()
-    out.line(("Where the step goes", "bold"), (f" · {bar_caption(report)[:1].lower()}{bar_caption(report)[1:]}", "dim"))
+    out.line(
+        ("Where the step goes", "bold"),
+        (f" · {wording.bar_caption(report)[:1].lower()}{wording.bar_caption(report)[1:]}", "dim"),
+    )
     bar(out, segments)
     fills = out.fills
-    rows = [part for own in families_of(report.breakdown).values() for part in own]
+    rows = [part for own in wording.families_of(report.breakdown).values() for part in own]
     shown = rows[:_MOST_PARTS]
-    shares = [own_share(p, report.breakdown) for p in shown]
+    shares = [wording.own_share(p, report.breakdown) for p in shown]
     told = [
         (
-            f"{fills[p.family]} {part_label(p.part)}",
+            f"{fills[p.family]} {wording.part_label(p.part)}",
             format_ns(p.time_ns),
-            "left out" if share is None else share_text(share),
+            "left out" if share is None else wording.share_text(share),
         )
         for p, share in zip(shown, shares, strict=True)
     ]
@@ -341,7 +337,7 @@ def _late(out: Page, live: Live) -> None:
 
 
 def _late_text(late: Late) -> str:
-    steps = plural(late.steps or 0, "step")
+    steps = wording.plural(late.steps or 0, "step")
     match late.kind:
         case "timers":
             more = format_ns(late.excess_ns or 0)

@@ -7,20 +7,7 @@ import msgspec
 
 from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.parts import PAUSES, WAITS
-from profilerkit.analysis.replay.changes import (
-    Allocator,
-    Change,
-    HiddenCollectives,
-    HiddenCopies,
-    HostTime,
-    Kernels,
-    LoaderWaits,
-    OneLaunch,
-    OnlyKernels,
-    Phases,
-    PinnedCopies,
-    Syncs,
-)
+from profilerkit.analysis.replay import changes
 from profilerkit.analysis.replay.gate import ReplayFacts, savings
 from profilerkit.analysis.steps.phases import HOST_PARTS
 from profilerkit.analysis.steps.series import FEW_STEPS
@@ -52,14 +39,14 @@ class Priced(msgspec.Struct, frozen=True):
 
     rule: str
     finding: Finding
-    change: Change
+    change: changes.Change
     scale: float
 
 
-def _fewer_waits(facts: Facts, finding: Finding) -> Change | None:
+def _fewer_waits(facts: Facts, finding: Finding) -> changes.Change | None:
     """Return the waits that the model of the loader leaves."""
     kept = _kept(facts, finding, WAITS)
-    return LoaderWaits(kept) if kept is not None else None
+    return changes.LoaderWaits(kept) if kept is not None else None
 
 
 def _kept(facts: Facts, finding: Finding, parts: tuple[str, ...]) -> float | None:
@@ -68,57 +55,57 @@ def _kept(facts: Facts, finding: Finding, parts: tuple[str, ...]) -> float | Non
     return max(1.0 - finding.saving.expected / share, 0.0) if finding.saving and share else None
 
 
-def _copied_aside(facts: Facts, finding: Finding) -> Change | None:
+def _copied_aside(facts: Facts, finding: Finding) -> changes.Change | None:
     """Copies that nothing waits for, where there is computation to hide all of them behind."""
     hidden = finding.saving is not None and facts.share(*COMPUTING) >= finding.saving.most
-    return HiddenCopies() if hidden else None
+    return changes.HiddenCopies() if hidden else None
 
 
-def _faster(kind: str) -> Callable[[Facts, Finding], Change | None]:
+def _faster(kind: str) -> Callable[[Facts, Finding], changes.Change | None]:
     """Return the kernels of a kind, so much faster that they alone would save what was expected."""
 
-    def change(facts: Facts, finding: Finding) -> Change | None:
+    def change(facts: Facts, finding: Finding) -> changes.Change | None:
         if facts.replay is None or finding.saving is None:
             return None
         share = facts.replay.share_of(kind)
         if finding.saving.expected >= share:
             return None
-        return Kernels(1.0 / (1.0 - finding.saving.expected / share), COMPUTING, kind)
+        return changes.Kernels(1.0 / (1.0 - finding.saving.expected / share), COMPUTING, kind)
 
     return change
 
 
-def _fewer_collectives_exposed(facts: Facts, finding: Finding) -> Change | None:
+def _fewer_collectives_exposed(facts: Facts, finding: Finding) -> changes.Change | None:
     known = finding.saving is not None and finding.saving.method != "bound"
-    return HiddenCollectives() if finding.detail == "no-overlap" and known and facts.mode == "gpu" else None
+    return changes.HiddenCollectives() if finding.detail == "no-overlap" and known and facts.mode == "gpu" else None
 
 
-def _quicker_host(facts: Facts, finding: Finding) -> Change | None:
+def _quicker_host(facts: Facts, finding: Finding) -> changes.Change | None:
     if finding.detail == "launch":
-        return OneLaunch() if facts.mode == "gpu" else None
+        return changes.OneLaunch() if facts.mode == "gpu" else None
     longer = _OWN_PYTHON_NS if facts.mode == "gpu" else 0.0
-    return HostTime(("over.python",), longer_than_ns=longer) if finding.detail == "python" else None
+    return changes.HostTime(("over.python",), longer_than_ns=longer) if finding.detail == "python" else None
 
 
-def _shorter_phase(facts: Facts, finding: Finding) -> Change | None:
+def _shorter_phase(facts: Facts, finding: Finding) -> changes.Change | None:
     part = PHASES.get(finding.detail)
     kept = _kept(facts, finding, (part,)) if part else None
-    return Phases((part,), kept) if part and kept is not None else None
+    return changes.Phases((part,), kept) if part and kept is not None else None
 
 
 #: What the fix of a rule does to the steps. Rules that are not here keep their bound or formula, as IN011 does: a
 #: traced window holds the openings of one epoch or of none, and nothing runs beside them that could be in the way.
-_FIXES: dict[str, Callable[[Facts, Finding], Change | None]] = {
+_FIXES: dict[str, Callable[[Facts, Finding], changes.Change | None]] = {
     **dict.fromkeys(("IN001", "IN002", "IN003", "IN004", "IN006", "IN007", "IN008"), _fewer_waits),
     **dict.fromkeys(("IN013", "IN014"), _fewer_waits),
-    "IN009": lambda facts, _: PinnedCopies(PageableCopy().pinned_bytes_per_ns(facts)),
+    "IN009": lambda facts, _: changes.PinnedCopies(PageableCopy().pinned_bytes_per_ns(facts)),
     "IN010": _copied_aside,
-    "ME001": lambda *_: Allocator(),
+    "ME001": lambda *_: changes.Allocator(),
     **dict.fromkeys(("CO001", "CO002"), _fewer_collectives_exposed),
     "CP001": _faster("fp32"),
     "CP004": _faster("chained"),
     **dict.fromkeys(("OV001", "OV005"), _quicker_host),
-    **dict.fromkeys(("OV002", "OV003"), lambda *_: Syncs()),
+    **dict.fromkeys(("OV002", "OV003"), lambda *_: changes.Syncs()),
     # The other stops of RU002 have no part that is theirs alone: they keep their formula.
     **dict.fromkeys(("OV006", "RU001", "RU002"), _shorter_phase),
 }
@@ -235,7 +222,7 @@ def calibrated(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
     # Where timers tell the steps, the traced ones need not have waited as the others did.
     is_asked = any(entry.findings for entry in outcomes) and not facts.measured(STEP_TIMERS)
     replay = trusted(facts) if is_asked else None
-    kernels = savings(replay, [[OnlyKernels()]])[0] + REPLAY_ERROR if replay is not None else 1.0
+    kernels = savings(replay, [[changes.OnlyKernels()]])[0] + REPLAY_ERROR if replay is not None else 1.0
     return [_judged(facts, entry, kernels) for entry in outcomes]
 
 

@@ -9,20 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from profilerkit.model.memory import OutOfMemory
-from profilerkit.rundir import layout
+from profilerkit.rundir import layout, reader
 from profilerkit.rundir.documents import DdpRecord, Flight
 from profilerkit.rundir.files import GrowingLines, GrowingRecords, ReplacedDocument, sound_batches, sound_events
 from profilerkit.rundir.places import modified_ns
 from profilerkit.rundir.process import ClockAnchor, clock_of, still_runs
-from profilerkit.rundir.reader import (
-    Name,
-    RankRecord,
-    RunRecord,
-    WorkerRecord,
-    rank_directories,
-    with_possible_world,
-    worker_of,
-)
 from profilerkit.rundir.sampled import Sample
 
 #: Event records kept of each rank, 3.2 MB: 25,000 steps of four records each.
@@ -40,7 +31,7 @@ _MOST_ANCHORS = 1_000
 RankState = Literal["running", "ended", "killed", "unknown"]
 
 
-def state_of(rank: RankRecord) -> RankState:
+def state_of(rank: reader.RankRecord) -> RankState:
     """Whether a rank still records, and how that ended."""
     if rank.end is not None:
         return "ended"
@@ -48,7 +39,7 @@ def state_of(rank: RankRecord) -> RankState:
     return "unknown" if runs is None else "running" if runs else "killed"
 
 
-def is_reporting(run: RunRecord) -> bool:
+def is_reporting(run: reader.RunRecord) -> bool:
     """Whether the run's own report may still come: rank 0 has ended, its process has not, and it was to make one."""
     wanted = run.manifest is not None and run.manifest.settings.get("analyze") == str(True)
     first = next((rank for rank in run.ranks if rank.rank == 0 and rank.end is not None), None)
@@ -63,16 +54,16 @@ class FollowedRun:
         self._manifest = ReplacedDocument(path / layout.MANIFEST, layout.RunManifest)
         self._ranks: dict[int, _FollowedRank] = {}
 
-    def look(self) -> RunRecord:
+    def look(self) -> reader.RunRecord:
         """Everything that is recorded so far. What is not there yet is not noted as damage."""
         manifest = self._manifest.look()
         world_size = manifest.world_size if manifest is not None else 0
         if manifest is None or len(self._ranks) < world_size:
-            for number, place in rank_directories(self._path):
+            for number, place in reader.rank_directories(self._path):
                 self._ranks.setdefault(number, _FollowedRank(number, place))
         ranks = tuple(self._ranks[number].look() for number in sorted(self._ranks))
-        manifest, missing = with_possible_world(manifest, self._ranks)
-        return RunRecord(path=self._path, manifest=manifest, ranks=ranks, missing_ranks=missing, notes=())
+        manifest, missing = reader.with_possible_world(manifest, self._ranks)
+        return reader.RunRecord(path=self._path, manifest=manifest, ranks=ranks, missing_ranks=missing, notes=())
 
 
 class _FollowedRank:
@@ -85,7 +76,7 @@ class _FollowedRank:
         self._ddp = ReplacedDocument(path / layout.DDP, DdpRecord)
         self._flight = ReplacedDocument(path / layout.FLIGHT, Flight)
         self._events = GrowingRecords(path / layout.EVENTS, layout.MAGIC, layout.EVENT.size, MOST_EVENTS)
-        self._names = GrowingLines(path / layout.NAMES, Name, _MOST_NAMES)
+        self._names = GrowingLines(path / layout.NAMES, reader.Name, _MOST_NAMES)
         self._samples = GrowingLines(path / layout.SAMPLES, Sample, MOST_SAMPLES)
         self._clock = GrowingLines(path / layout.CLOCK, ClockAnchor, _MOST_ANCHORS)
         self._workers: dict[str, GrowingRecords] = {}
@@ -93,12 +84,12 @@ class _FollowedRank:
         self._windows: dict[str, layout.WindowStatus] = {}
         self._last_flight: tuple[str, ReplacedDocument[Flight]] | None = None
 
-    def look(self) -> RankRecord:
+    def look(self) -> reader.RankRecord:
         # The end first: what is read after it is all there is.
         end, meta = self._end.look(), self._meta.look()
         windows = self._look_at_windows()
         flights = (self._flight_of_last_window(), self._flight.look())
-        return RankRecord(
+        return reader.RankRecord(
             rank=self._rank,
             path=self._path,
             meta=meta,
@@ -115,15 +106,15 @@ class _FollowedRank:
             ddp=self._ddp.look(),
         )
 
-    def _look_at_workers(self) -> list[WorkerRecord]:
+    def _look_at_workers(self) -> list[reader.WorkerRecord]:
         """What the latest workers wrote; the records of one that is no longer among them are dropped."""
-        found = {name: pair for name in _names(self._path) if (pair := worker_of(name)) is not None}
+        found = {name: pair for name in _names(self._path) if (pair := reader.worker_of(name)) is not None}
         if found.keys() != self._worker_files:
             self._worker_files = frozenset(found)
             latest = sorted(found, key=lambda name: modified_ns(self._path / name) or 0)[-MOST_WORKERS:]
             self._workers = {name: self._workers.get(name) or self._worker(name) for name in latest}
         return [
-            WorkerRecord(pid=found[name][0], number=found[name][1], batches=sound_batches(file.look()))
+            reader.WorkerRecord(pid=found[name][0], number=found[name][1], batches=sound_batches(file.look()))
             for name, file in sorted(self._workers.items())
         ]
 

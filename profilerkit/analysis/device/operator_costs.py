@@ -8,22 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.device.formulas import (
-    ATTENTION,
-    COMPLETE,
-    FAMILIES,
-    MATMUL,
-    MOST_ELEMENTS,
-    Arguments,
-    Cost,
-    Model,
-    Seen,
-    Shape,
-    Tensor,
-    convolutions,
-    parsed,
-    seen_in,
-)
+from profilerkit.analysis.device import formulas
 from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import I8, Bools, TraceColumns
 
@@ -34,7 +19,7 @@ _BEFORE_OUT = {
 }
 
 
-def pointwise(passed: Arguments, name: str = "") -> Cost | None:
+def pointwise(passed: formulas.Arguments, name: str = "") -> formulas.Cost | None:
     """Every input read and the result, of the broadcast shape, written: any operator whose kernel is pointwise.
 
     >>> from profilerkit.analysis.device.formulas import arguments
@@ -48,64 +33,64 @@ def pointwise(passed: Arguments, name: str = "") -> Cost | None:
     if out is None:
         return None
     read = sum(_bytes(tensor) for tensor in inputs)
-    return Cost("pointwise", read + prod(out) * (inputs[0].item_bytes or 0), pointwise_only=True)
+    return formulas.Cost("pointwise", read + prod(out) * (inputs[0].item_bytes or 0), pointwise_only=True)
 
 
-def each_once(passed: Arguments) -> Cost | None:
+def each_once(passed: formulas.Arguments) -> formulas.Cost | None:
     """Every tensor that is passed is read or written once: a fused kernel takes its results as arguments too."""
     tensors = [tensor for tensor in passed.tensors if tensor is not None]
     if not tensors or passed.lists or any(tensor.item_bytes is None for tensor in tensors):
         return None
-    return Cost("pointwise", sum(map(_bytes, tensors)))
+    return formulas.Cost("pointwise", sum(map(_bytes, tensors)))
 
 
-def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
+def _broadcast(shapes: Sequence[formulas.Shape]) -> formulas.Shape | None:
     """The common shape, ``None`` where there is none or no device holds it."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     out = tuple(max(sizes) if 0 not in sizes else 0 for sizes in zip(*padded, strict=True))
     fits = all(size in (1, whole) for shape in padded for size, whole in zip(shape, out, strict=True))
-    return out if fits and prod(out) <= MOST_ELEMENTS else None
+    return out if fits and prod(out) <= formulas.MOST_ELEMENTS else None
 
 
-def _bytes(tensor: Tensor | None) -> int:
+def _bytes(tensor: formulas.Tensor | None) -> int:
     return tensor.elements * (tensor.item_bytes or 0) if tensor else 0
 
 
-def _passes(passed: Arguments, family: str, reads: dict[int, int]) -> Cost | None:
+def _passes(passed: formulas.Arguments, family: str, reads: dict[int, int]) -> formulas.Cost | None:
     """Tensors at the positions of ``reads``, each moved that often; results of one's size count with it."""
     if any(passed.tensor(position) is None for position in reads):
         return None
-    return Cost(family, sum(times * _bytes(passed.tensor(position)) for position, times in reads.items()))
+    return formulas.Cost(family, sum(times * _bytes(passed.tensor(position)) for position, times in reads.items()))
 
 
-def _rows(passed: Arguments, index: int, *, whole: bool = True) -> Cost | None:
+def _rows(passed: formulas.Arguments, index: int, *, whole: bool = True) -> formulas.Cost | None:
     """Chosen rows of the first tensor, or elements, are read and written; the table itself is not read whole."""
     table, chosen = passed.tensor(0), passed.tensor(index)
     if table is None or chosen is None:
         return None
     row = (prod(table.shape[1:]) if whole else 1) * (table.item_bytes or 0)
-    return Cost("embedding", chosen.elements * (2 * row + (chosen.item_bytes or 0)))
+    return formulas.Cost("embedding", chosen.elements * (2 * row + (chosen.item_bytes or 0)))
 
 
-def _lists(passed: Arguments, family: str, times: tuple[int, ...]) -> Cost | None:
+def _lists(passed: formulas.Arguments, family: str, times: tuple[int, ...]) -> formulas.Cost | None:
     """Lists of tensors, the list at each position moved that often; a missing list is empty."""
     moved = sum(passed.lists.get(position, 0) * each for position, each in enumerate(times))
-    return Cost(family, 0, untyped=moved) if moved else None
+    return formulas.Cost(family, 0, untyped=moved) if moved else None
 
 
-def foreach(passed: Arguments) -> Cost | None:
+def foreach(passed: formulas.Arguments) -> formulas.Cost | None:
     """Every list read and a result of the first one's size written, in place or not."""
     times = [1] * (max(passed.lists, default=0) + 1)
     times[0] = 2
     return _lists(passed, "optimizer", tuple(times))
 
 
-def _models(family: str, reads: dict[int, int], *names: str) -> dict[str, Model]:
+def _models(family: str, reads: dict[int, int], *names: str) -> dict[str, formulas.Model]:
     return {f"aten::{name}": partial(_passes, family=family, reads=reads) for name in names}
 
 
-TRAFFIC: dict[str, Model] = {
+TRAFFIC: dict[str, formulas.Model] = {
     **_models("copy", {0: 1, 1: 1}, "copy_"),
     **_models("copy", {0: 1}, "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"),
     "aten::cat": partial(_lists, family="copy", times=(2,)),
@@ -133,9 +118,9 @@ TRAFFIC: dict[str, Model] = {
 }
 
 
-def models_of(seen: Seen) -> dict[str, Model]:
+def models_of(seen: formulas.Seen) -> dict[str, formulas.Model]:
     """The models of all operators of a trace in which these shapes were seen."""
-    return {**MATMUL, **ATTENTION, **TRAFFIC, **convolutions(seen)}
+    return {**formulas.MATMUL, **formulas.ATTENTION, **TRAFFIC, **formulas.convolutions(seen)}
 
 
 #: Kernels that torch.compile fuses: pointwise, and reductions with what stands around them. Templates of matrix
@@ -143,7 +128,7 @@ def models_of(seen: Seen) -> dict[str, Model]:
 _FUSED = ("triton_poi_", "triton_red_", "triton_per_")
 
 
-def cost_of(name: str, passed: Arguments, models: dict[str, Model]) -> Cost | None:
+def cost_of(name: str, passed: formulas.Arguments, models: dict[str, formulas.Model]) -> formulas.Cost | None:
     """The cost of one call by the operator's name; only operators that launch kernels themselves have one."""
     if name in models:
         return models[name](passed)
@@ -182,14 +167,14 @@ def operator_costs(columns: TraceColumns, rows: I64) -> OperatorCosts:
     values = np.zeros((3, len(calls)), dtype=np.float64)
     family, dtype = np.zeros((2, len(calls)), dtype=np.int8)
     pointwise_only = np.zeros(len(calls), dtype=np.bool_)
-    models = models_of(seen_in(_complete_calls(columns)))
+    models = models_of(formulas.seen_in(_complete_calls(columns)))
     for index, name, passed in understood(columns, calls, member):
         cost = cost_of(name, passed, models)
         if cost is None:
             continue
         known[index] = True
         values[:, index] = cost.flops, cost.bytes, cost.untyped
-        family[index] = FAMILIES.index(cost.family)
+        family[index] = formulas.FAMILIES.index(cost.family)
         dtype[index] = DTYPES.index(cost.dtype) if cost.dtype in DTYPES else 0
         pointwise_only[index] = cost.pointwise_only
     flops, moved, untyped = values[:, member]
@@ -214,19 +199,19 @@ def distinct_calls(columns: TraceColumns, rows: I64) -> tuple[I64, I64]:
     return np.stack(picked, axis=1)[first], member
 
 
-def understood(columns: TraceColumns, calls: I64, member: I64) -> Iterator[tuple[int, str, Arguments]]:
+def understood(columns: TraceColumns, calls: I64, member: I64) -> Iterator[tuple[int, str, formulas.Arguments]]:
     """Index, name and arguments of the distinct calls, the most frequent first."""
     often = np.argsort(-np.bincount(member, minlength=len(calls)), kind="stable")[:_MOST_CALLS].tolist()
     texts = [tuple(columns.strings[text] if text >= 0 else "" for text in calls[index].tolist()) for index in often]
-    found = parsed((dims, types, values) for _, dims, types, values in texts)
+    found = formulas.parsed((dims, types, values) for _, dims, types, values in texts)
     for index, (name, *_), passed in zip(often, texts, found, strict=True):
         if passed is not None:
             yield index, name, passed
 
 
-def _complete_calls(columns: TraceColumns) -> Iterator[tuple[str, Arguments]]:
+def _complete_calls(columns: TraceColumns) -> Iterator[tuple[str, formulas.Arguments]]:
     """The distinct calls from which the others' missing shapes follow."""
-    ids = [index for index, text in enumerate(columns.strings) if text in COMPLETE]
+    ids = [index for index, text in enumerate(columns.strings) if text in formulas.COMPLETE]
     calls, member = distinct_calls(columns, np.flatnonzero(np.isin(columns.name, ids)))
     for _, name, passed in understood(columns, calls, member):
         yield name, passed

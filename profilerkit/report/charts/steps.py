@@ -8,19 +8,10 @@ import msgspec
 
 from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, Family, SlowSteps, StepRow, family_of, within
+from profilerkit.report import wording
 from profilerkit.report.blocks import Axis, Block, Chart, Shape, Table, Text, Tick
 from profilerkit.report.charts.chart import LEAST_COLUMNS, Lane, Scale, height_px, lanes, polyline, rectangle, step_axis
 from profilerkit.report.inert import inert
-from profilerkit.report.wording import (
-    FAMILY_LABELS,
-    STATE_WORDS,
-    drawn_rank,
-    marks_none,
-    part_label,
-    plural,
-    share_text,
-    weakest,
-)
 from profilerkit.units import format_count, format_ns, format_ratio
 
 #: A steady step is called slow above this multiple of the median steady step.
@@ -70,8 +61,8 @@ def _column(row: StepRow, median_ns: float) -> Column:
         index=row.index,
         time_ns=row.time_ns,
         families=families,
-        state=STATE_WORDS[row.state],
-        largest=part_label(largest) if largest else "",
+        state=wording.STATE_WORDS[row.state],
+        largest=wording.part_label(largest) if largest else "",
         slow=steady and row.time_ns > SLOW_FACTOR * median_ns,
         steady=steady,
     )
@@ -100,7 +91,7 @@ def slowest_of_groups(columns: Sequence[Column], limit: int) -> tuple[list[Colum
 def _title(timeline: Timeline, *, thinned: bool, is_whole: bool) -> str:
     steady = [column for column in timeline.columns if column.steady]
     if not steady:
-        return f"{plural(len(timeline.columns), 'step')} found, none of them steady"
+        return f"{wording.plural(len(timeline.columns), 'step')} found, none of them steady"
     slow = [column for column in steady if column.slow]
     worst = max(steady, key=lambda column: column.time_ns)
     usual = format_ns(timeline.median_ns)
@@ -112,16 +103,16 @@ def _title(timeline: Timeline, *, thinned: bool, is_whole: bool) -> str:
     if not slow:
         return f"No steady step stands out: the slowest{shown} takes {format_ns(worst.time_ns)}, the median {usual}"
     return (
-        f"{plural(len(slow), 'steady step')} of {format_count(len(steady))}{shown} took more than "
+        f"{wording.plural(len(slow), 'steady step')} of {format_count(len(steady))}{shown} took more than "
         f"{SLOW_FACTOR} × the median; step {worst.index} took {format_ns(worst.time_ns)}"
     )
 
 
 def _caption(report: Report, timeline: Timeline) -> Iterator[str]:
     thinned = f", evenly thinned from {format_count(report.steps.count)}" if report.steps.thinned else ""
-    yield f"{plural(len(timeline.columns), 'step')} of the judged rank{thinned}."
+    yield f"{wording.plural(len(timeline.columns), 'step')} of the judged rank{thinned}."
     if cut := sum(column.time_ns > timeline.cut_ns for column in timeline.columns):
-        higher = f"{plural(cut, 'column')} higher than {format_ns(timeline.cut_ns)}"
+        higher = f"{wording.plural(cut, 'column')} higher than {format_ns(timeline.cut_ns)}"
         yield f"{higher} {'is' if cut == 1 else 'are'} cut off, with a bar above."
     yield from _slow(report.steps.slow, thinned=report.steps.thinned)
     yield from _warmup(report)
@@ -137,7 +128,7 @@ def _slow(slow: SlowSteps | None, *, thinned: bool) -> Iterator[str]:
     every = f", every {slow.period} steps" if slow.period else ""
     grown = "no recorded part holds most of that"
     if slow.part is not None and slow.coverage is not None:
-        grown = f"{format_ratio(slow.coverage)} of that is {within(part_label(slow.part))}"
+        grown = f"{format_ratio(slow.coverage)} of that is {within(wording.part_label(slow.part))}"
     yield f"{which} {format_ns(slow.excess_ns)} longer than the others{every}: {grown}."
 
 
@@ -147,7 +138,7 @@ def _warmup(report: Report) -> Iterator[str]:
         return
     cause = f": {inert(warmup.cause)}" if warmup.cause else ""
     spent, more = format_ns(warmup.time_ns), format_ns(warmup.excess_ns)
-    yield f"{plural(warmup.steps, 'step')} of warm-up took {spent}, {more} more than steady ones{cause}."
+    yield f"{wording.plural(warmup.steps, 'step')} of warm-up took {spent}, {more} more than steady ones{cause}."
 
 
 def _table(timeline: Timeline) -> Table:
@@ -159,7 +150,9 @@ def _table(timeline: Timeline) -> Table:
         slowest = sorted(columns, key=lambda column: -column.time_ns)[:_SLOWEST_ROWS]
         shown = sorted({id(c): c for c in (*slowest, *columns[::every])}.values(), key=lambda column: column.index)
         caption = f"The {_SLOWEST_ROWS} slowest steps and one of every {every}. The JSON has all of them."
-    used: list[Family] = [family for family in FAMILY_LABELS if any(column.families.get(family) for column in columns)]
+    used: list[Family] = [
+        family for family in wording.FAMILY_LABELS if any(column.families.get(family) for column in columns)
+    ]
     rest = any(column.unsplit_ns for column in columns)
     rows = tuple(
         (
@@ -177,7 +170,7 @@ def _table(timeline: Timeline) -> Table:
         "State",
         "Largest part",
         "Time",
-        *(FAMILY_LABELS[family] for family in used),
+        *(wording.FAMILY_LABELS[family] for family in used),
         *((REST,) if rest else ()),
     )
     return Table(caption, names, rows, 3, anchors=tuple(f"step-{column.index}" for column in shown))
@@ -188,13 +181,13 @@ def steps_blocks(report: Report) -> tuple[Block, ...]:
     if not report.steps.rows:
         return (Text.of("The times of single steps were not recorded, so steps cannot be compared."),)
     timeline = timeline_of(report)
-    title = _title(timeline, thinned=report.steps.thinned, is_whole=marks_none(report))
+    title = _title(timeline, thinned=report.steps.thinned, is_whole=wording.marks_none(report))
     columns, group = slowest_of_groups(timeline.columns, _MOST_COLUMNS)
     wide = 100.0 / max(len(columns), LEAST_COLUMNS)
     paths: dict[str, str] = {}
     for number, column in enumerate(columns):
         left, right, below = number * wide, (number + 0.8) * wide, 0.0
-        layers = [(family, column.families[family]) for family in FAMILY_LABELS if column.families.get(family)]
+        layers = [(family, column.families[family]) for family in wording.FAMILY_LABELS if column.families.get(family)]
         for family, time_ns in (*layers, ("unsplit", column.unsplit_ns)):
             key = family if column.steady else f"{family} pale"
             top = min(100.0, below + 100.0 * time_ns / timeline.cut_ns)
@@ -220,7 +213,9 @@ def steps_blocks(report: Report) -> tuple[Block, ...]:
             ),
             x=step_axis([column.index for column in columns]),
             y=Axis("Time of a step", (Tick(0.0, "0"), Tick(100.0, format_ns(timeline.cut_ns)))),
-            legend=tuple((key, name) for key, name in (*FAMILY_LABELS.items(), ("unsplit", REST)) if key in used),
+            legend=tuple(
+                (key, name) for key, name in (*wording.FAMILY_LABELS.items(), ("unsplit", REST)) if key in used
+            ),
             labels=(),
             table=_table(timeline),
         ),
@@ -286,11 +281,11 @@ def loader_wait(report: Report) -> Chart | None:
     upper, lower = lanes(2)
     wait, rest = bins.counts(waits.wait_ns), bins.counts(waits.rest_ns)
     thinned = f", evenly thinned from {format_count(report.steps.steady)}" if report.steps.thinned else ""
-    which = f"{plural(len(waits.wait_ns), 'steady step')} ({waits.first} to {waits.last}){thinned}"
-    pieces = [f"{which}{drawn_rank(report)}. Dashed: medians.", _source(report, waits)]
+    which = f"{wording.plural(len(waits.wait_ns), 'steady step')} ({waits.first} to {waits.last}){thinned}"
+    pieces = [f"{which}{wording.drawn_rank(report)}. Dashed: medians.", _source(report, waits)]
     beyond = sum(max(pair) >= bins.end_ns for pair in zip(waits.wait_ns, waits.rest_ns, strict=True))
     if beyond:
-        pieces.append(f"The last bar also holds {plural(beyond, 'longer step')}.")
+        pieces.append(f"The last bar also holds {wording.plural(beyond, 'longer step')}.")
     return Chart(
         anchor="loader-wait",
         title=_wait_title(report, waits),
@@ -358,7 +353,7 @@ def _wait_title(report: Report, waits: _Waits) -> str:
     if not noticed:
         largest = max(wait / (wait + rest) for wait, rest in zip(waits.wait_ns, waits.rest_ns, strict=True) if wait)
         return (
-            f"{who} hardly waits for data: at most {share_text(largest)} of a step, "
+            f"{who} hardly waits for data: at most {wording.share_text(largest)} of a step, "
             f"{format_ns(median(waits.wait_ns))} in the median, next to {format_ns(rest)} for the rest"
         )
     usual, pace = format_ns(median(noticed)), _pace(report, waits)
@@ -373,7 +368,7 @@ def _pace(report: Report, waits: _Waits) -> str:
     if workers is not None and workers.count > 0:
         made = format_ns(workers.pace_ns)
         verb = "makes" if workers.count == 1 else "make"
-        who = plural(workers.count, "worker")
+        who = wording.plural(workers.count, "worker")
         return f"{who} {verb} the data of a step in {made}; the rest of a step takes {format_ns(rest)}"
     mostly = 2 * len(waits.noticed_ns) > len(waits.wait_ns)
     if loader is not None and loader.num_workers == 0 and waits.timed and mostly and rest > 0:
@@ -386,7 +381,8 @@ def _source(report: Report, waits: _Waits) -> str:
         hidden = " The GPU may have worked during the wait." if report.trust.mode == "gpu" or report.run.devices else ""
         return f"The wait is measured in the training loop, the rest of the step is derived.{hidden}"
     sources = [part.source for part in report.breakdown if part.part in WAITS]
-    return f"The wait is {weakest(sources) if sources else 'derived'} from the trace, the rest of the step is derived."
+    weakest = wording.weakest(sources) if sources else "derived"
+    return f"The wait is {weakest} from the trace, the rest of the step is derived."
 
 
 def _wait_table(bins: _Bins, wait: Sequence[int], rest: Sequence[int], waits: _Waits) -> Table:

@@ -8,36 +8,11 @@ from profilerkit.model.report import Report
 from profilerkit.model.run import EndKind
 from profilerkit.model.step import Family, as_judged, taken_share
 from profilerkit.model.verdict import BOUND_FAMILY, Waterfall
-from profilerkit.report.blocks import (
-    Bar,
-    Block,
-    Cell,
-    Fact,
-    Finding,
-    First,
-    Heading,
-    Section,
-    Segment,
-    Table,
-    Text,
-    Value,
-)
+from profilerkit.report import blocks as b
+from profilerkit.report import wording
 from profilerkit.report.findings import Findings, findings_of, first_sentence
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.sections.memory import oom_advice, oom_headline, oom_held
-from profilerkit.report.wording import (
-    SHAPES,
-    bar_caption,
-    bar_of,
-    kind_words,
-    listed,
-    marks_none,
-    own_share,
-    parts_missing,
-    plural,
-    saving_range,
-    verdict_tone,
-)
 from profilerkit.units import format_count, format_ns, format_ratio
 
 #: Ends that say more than a verdict that settles nothing, each with its word and what helps; none is what the verdict
@@ -59,19 +34,19 @@ _TRY, _DIFF = "profilerkit try -- COMMAND", "profilerkit diff BEFORE AFTER"
 _CURES = ("growing_memory", "fragmented_memory", "oversized_step", "near_capacity")
 
 
-def first_of(report: Report, findings: Findings) -> First:
+def first_of(report: Report, findings: Findings) -> b.First:
     """The first screen of a report whose findings are these."""
-    verdict, tone = report.verdict, verdict_tone(report)
-    first = First(
+    verdict, tone = report.verdict, wording.verdict_tone(report)
+    first = b.First(
         about=_about(report),
         made=inert(report.run.created, 40)[:10],
         tone=tone,
-        shape=SHAPES[tone],
+        shape=wording.SHAPES[tone],
         word=verdict.bound.upper(),
-        kind=kind_words(verdict.detail),
+        kind=wording.kind_words(verdict.detail),
         headline=inert(verdict.headline, 200),
         confidence=verdict.confidence,
-        bars=() if parts_missing(report) else (_bar(report),),
+        bars=() if wording.parts_missing(report) else (_bar(report),),
         lines=(*limits_of(report), *_machine(report)),
     )
     failure = inert(report.run.failure or "", SENTENCE_LIMIT)
@@ -82,7 +57,7 @@ def first_of(report: Report, findings: Findings) -> First:
         return revise(
             first,
             tone="high",
-            shape=SHAPES["high"],
+            shape=wording.SHAPES["high"],
             word="FAILED",
             kind="",
             headline=oom_headline(oom, report),
@@ -98,10 +73,10 @@ def first_of(report: Report, findings: Findings) -> First:
         return revise(first, word=word, headline=failure, advice=helps, command=verdict.command, lines=lines)
     first = revise(first, lines=(failure, *first.lines) if failure else first.lines)
     if findings.fixes and report.trust.mode != "logs":
-        because, missing = _because(report, findings.fixes[0]), parts_missing(report)
+        because, missing = _because(report, findings.fixes[0]), wording.parts_missing(report)
         return revise(first, fixes=findings.fixes, because=because, measure=_measure(report), missing=missing)
     if not findings.fixes and verdict.bound in ("balanced", "compute-bound"):
-        return revise(first, advice="Nothing needs to change.", missing=parts_missing(report))
+        return revise(first, advice="Nothing needs to change.", missing=wording.parts_missing(report))
     verdict, helps = report.verdict, inert(report.verdict.refuted_by, SENTENCE_LIMIT)
     is_log = report.trust.mode in ("logs", "dumps")
     if verdict.bound != "inconclusive" and not is_log:
@@ -120,7 +95,7 @@ def _measure(report: Report) -> str:
     return _TRY if report.run.kind == "run" and is_setting and not is_tried else _DIFF
 
 
-def _because(report: Report, fix: Finding) -> str:
+def _because(report: Report, fix: b.Finding) -> str:
     """Why the first fix helps, without what the headline says, and the user's own line."""
     found, verdict = with_fixes(report.outcomes)[0], report.verdict
     is_own = (found.bound, found.detail) == (verdict.bound, verdict.detail)
@@ -129,11 +104,11 @@ def _because(report: Report, fix: Finding) -> str:
     return " ".join(filter(None, (f"{said}." if len(said.split()) <= _MOST_WORDS else "", where)))
 
 
-def _bar(report: Report) -> Bar:
-    bar = bar_of(report.breakdown, caption=bar_caption(report))
+def _bar(report: Report) -> b.Bar:
+    bar = wording.bar_of(report.breakdown, caption=wording.bar_caption(report))
     first = BOUND_FAMILY.get(report.verdict.bound)
     segments = sorted(bar.segments, key=lambda piece: (piece.beside, piece.family != first, -piece.ratio))
-    return Bar(bar.label, tuple(segments), bar.caption)
+    return b.Bar(bar.label, tuple(segments), bar.caption)
 
 
 def _about(report: Report) -> str:
@@ -142,9 +117,9 @@ def _about(report: Report) -> str:
     count = len(report.ranks) if len(report.ranks) > 1 else 0
     pieces = [
         inert(run.name, 60) or "run",
-        plural(count, "rank") if count else "",
-        listed(devices[:2]),
-        plural(report.steps.count, "step") if report.steps.count and not marks_none(report) else "",
+        wording.plural(count, "rank") if count else "",
+        wording.listed(devices[:2]),
+        wording.plural(report.steps.count, "step") if report.steps.count and not wording.marks_none(report) else "",
     ]
     return " · ".join(piece for piece in pieces if piece)
 
@@ -173,7 +148,7 @@ def limits_of(report: Report) -> Iterator[str]:
         what = "A trace is" if not alone else "The file is" if report.run.kind == "trace" else "The trace is"
         if not alone and len(trust.damaged) == 1:
             what = f"The trace of {inert(trust.damaged[0], 60)} is"
-        read = f"{plural(trust.events, 'event')} {'was' if trust.events == 1 else 'were'} read"
+        read = f"{wording.plural(trust.events, 'event')} {'was' if trust.events == 1 else 'were'} read"
         lost = f", {format_count(trust.dropped)} {'was' if trust.dropped == 1 else 'were'} dropped"
         yield f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}."
     if trust.another_follows:
@@ -185,19 +160,19 @@ def limits_of(report: Report) -> Iterator[str]:
         yield f"Suppressed: {inert(outcome.rule, 24)}{saves}: {reason}."
     left = len(aside) - _SUPPRESSED_SHOWN
     if left > 0:
-        yield f"{plural(left, 'more rule')} {'was' if left == 1 else 'were'} suppressed."
+        yield f"{wording.plural(left, 'more rule')} {'was' if left == 1 else 'were'} suppressed."
 
 
 def _expected(outcome: Outcome) -> float:
     return max((found.saving.expected for found in outcome.suppressed if found.saving), default=0.0)
 
 
-def other_causes(report: Report) -> Section | None:
+def other_causes(report: Report) -> b.Section | None:
     """Contenders first, then what is ruled out or not measured."""
     verdict, rows = report.verdict, []
     shares: dict[Family, float] = {}
     for part in report.breakdown:
-        shares[part.family] = shares.get(part.family, 0.0) + (own_share(part, report.breakdown) or 0.0)
+        shares[part.family] = shares.get(part.family, 0.0) + (wording.own_share(part, report.breakdown) or 0.0)
     for bound in verdict.contenders:
         best, family = _best(report, bound), BOUND_FAMILY.get(bound)
         beyond = best is not None and family is not None and best.expected > shares.get(family, 1.0)
@@ -213,13 +188,15 @@ def other_causes(report: Report) -> Section | None:
             rows.append(_cause(row.bound, row.state, row.share, best, reason, known=row.saving))
     if not rows and not verdict.refuted_by:
         return None
-    blocks: list[Block] = []
+    blocks: list[b.Block] = []
     if rows:
-        blocks.append(Table("", ("Bound", "State", "Why", "Share", "Saving"), tuple(rows), 3))
+        blocks.append(b.Table("", ("Bound", "State", "Why", "Share", "Saving"), tuple(rows), 3))
     if verdict.refuted_by:
-        blocks.append(Text.of(f"To check this verdict: {inert(verdict.refuted_by, SENTENCE_LIMIT)}"))
-    summary = f"also: {listed(list(verdict.contenders))}" if verdict.contenders else "the number that decides each"
-    return Section("why-not", "Other causes", summary, tuple(blocks))
+        blocks.append(b.Text.of(f"To check this verdict: {inert(verdict.refuted_by, SENTENCE_LIMIT)}"))
+    summary = (
+        f"also: {wording.listed(list(verdict.contenders))}" if verdict.contenders else "the number that decides each"
+    )
+    return b.Section("why-not", "Other causes", summary, tuple(blocks))
 
 
 def _best(report: Report, bound: Bound) -> Saving | None:
@@ -228,15 +205,15 @@ def _best(report: Report, bound: Bound) -> Saving | None:
 
 def _cause(
     bound: Bound, state: str, share: float | None, best: Saving | None, reason: str, known: float | None = None
-) -> tuple[Cell, ...]:
-    saving = saving_range(best) if best else "not estimated" if known is None else format_ratio(known)
-    return (bound, state, reason, Value(share, "ratio"), saving)
+) -> tuple[b.Cell, ...]:
+    saving = wording.saving_range(best) if best else "not estimated" if known is None else format_ratio(known)
+    return (bound, state, reason, b.Value(share, "ratio"), saving)
 
 
 _NAMED = 2
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> b.Section | None:
     """Every finding; ``None`` without any."""
     findings = findings_of(report)
     if not findings.all:
@@ -244,10 +221,10 @@ def section(report: Report) -> Section | None:
     shown = first_of(report, findings).fixes[:1]
     more = [found for found in findings.fixes if found not in shown]
     named = [f"{first_sentence(found.fix)}{f': {found.saves}' if found.saves else ''}" for found in more[:_NAMED]]
-    blocks: list[Block] = list(findings.all)
+    blocks: list[b.Block] = list(findings.all)
     if waterfall := waterfall_blocks(report):
-        blocks += [Heading("The step after each fix"), *waterfall]
-    return Section(
+        blocks += [b.Heading("The step after each fix"), *waterfall]
+    return b.Section(
         "fixes",
         f"{len(more)} {'more ' if shown else ''}{'fix' if len(more) == 1 else 'fixes'}" if more else "Evidence",
         " · ".join(named) if named else "why, and the numbers",
@@ -258,7 +235,7 @@ def section(report: Report) -> Section | None:
 _TITLE_LIMIT = 120
 
 
-def waterfall_blocks(report: Report) -> tuple[Block, ...]:
+def waterfall_blocks(report: Report) -> tuple[b.Block, ...]:
     """A bar for each fix, set one after another; empty where no fix was replayed."""
     found = report.waterfall
     if found is None or not found.fixes:
@@ -267,41 +244,47 @@ def waterfall_blocks(report: Report) -> tuple[Block, ...]:
     # The largest finding may be none that a replay tells.
     these = f"the fix of {inert(last.rule, 40)}" if len(found.fixes) == 1 else f"these {len(found.fixes)} fixes"
     title = f"With {these} the step takes {format_ns(last.step_ns)} instead of {format_ns(found.now_ns)}."
-    rows: list[tuple[Cell, ...]] = [("Now", "", _fixed_bar("Now", found.now_ns, found), Value(found.now_ns, "ns"), "")]
+    rows: list[tuple[b.Cell, ...]] = [
+        ("Now", "", _fixed_bar("Now", found.now_ns, found), b.Value(found.now_ns, "ns"), "")
+    ]
     for number, fix in enumerate(found.fixes, start=1):
         label = inert(f"After {fix.rule}" if number == 1 else f"and {fix.rule}", 40)
-        bar, time = _fixed_bar(label, fix.step_ns, found), Value(fix.step_ns, "ns")
-        rows.append((label, inert(fix.title, _TITLE_LIMIT), bar, time, Value(fix.saving, "ratio")))
+        bar, time = _fixed_bar(label, fix.step_ns, found), b.Value(fix.step_ns, "ns")
+        rows.append((label, inert(fix.title, _TITLE_LIMIT), bar, time, b.Value(fix.saving, "ratio")))
     if found.floor_ns is not None:
-        bar, time = _fixed_bar("Floor", found.floor_ns, found), Value(found.floor_ns, "ns")
+        bar, time = _fixed_bar("Floor", found.floor_ns, found), b.Value(found.floor_ns, "ns")
         rows.append(("Floor", "no fix named here gets below this", bar, time, ""))
     caption = f"Replayed together, never added. {_basis(found)}"
-    table = Table(
+    table = b.Table(
         caption, ("Step", "Fix", "Length", "Time", "Saved so far"), tuple(rows), 3, title="The step after each fix"
     )
-    return (Text.of(as_judged(title, report.steps.found_by)), table)
+    return (b.Text.of(as_judged(title, report.steps.found_by)), table)
 
 
-def _fixed_bar(label: str, step_ns: float, found: Waterfall) -> Bar:
+def _fixed_bar(label: str, step_ns: float, found: Waterfall) -> b.Bar:
     ratio = min(max(step_ns / found.now_ns, 0.0), 1.0) if found.now_ns else 0.0
-    return Bar(label, (Segment("compute", label, ratio, Value(step_ns, "ns")),))
+    return b.Bar(label, (b.Segment("compute", label, ratio, b.Value(step_ns, "ns")),))
 
 
 def _basis(found: Waterfall) -> str:
     replay = found.replay
-    which = plural(replay.steps, "traced step") if replay.steps == replay.of else f"{replay.steps} of {replay.of} steps"
+    which = (
+        wording.plural(replay.steps, "traced step")
+        if replay.steps == replay.of
+        else f"{replay.steps} of {replay.of} steps"
+    )
     return f"n {which}; the unchanged replay is within {format_ratio(replay.worst_step_ratio)}."
 
 
-def replay_facts(report: Report) -> tuple[Fact, ...]:
+def replay_facts(report: Report) -> tuple[b.Fact, ...]:
     """For the trust section: whether savings are told from a replay; empty where there was nothing to replay."""
     found = report.waterfall
     if found is None:
         return ()
     if found.replay.refused:
         refused = inert(found.replay.refused, SENTENCE_LIMIT)
-        return (Fact("Replay", "not used", f"{refused}: savings are bounds and formulas"),)
-    return (Fact("Replay", "used for savings", _basis(found)),)
+        return (b.Fact("Replay", "not used", f"{refused}: savings are bounds and formulas"),)
+    return (b.Fact("Replay", "used for savings", _basis(found)),)
 
 
 SECTIONS = {10: section, 50: other_causes}

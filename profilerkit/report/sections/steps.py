@@ -14,96 +14,72 @@ from profilerkit.model.finding import Source
 from profilerkit.model.report import Report
 from profilerkit.model.run import INPUT_WAIT
 from profilerkit.model.step import Family, within
-from profilerkit.report.blocks import (
-    Axis,
-    Block,
-    Chart,
-    Document,
-    Figure,
-    Label,
-    Section,
-    Shape,
-    Table,
-    Text,
-    Tick,
-    Value,
-)
+from profilerkit.report import blocks as b
+from profilerkit.report import wording
 from profilerkit.report.charts.chart import FILLS, INKS, Scale, label_on, polyline
 from profilerkit.report.charts.samples import sampled_strips
 from profilerkit.report.charts.steps import WAITS, loader_wait, steps_blocks
 from profilerkit.report.inert import inert
-from profilerkit.report.wording import (
-    FAMILY_LABELS,
-    bar_caption,
-    families_of,
-    listed,
-    own_share,
-    part_label,
-    parts_missing,
-    plural,
-    share_text,
-    weakest,
-)
 from profilerkit.units import format_ns, format_ratio
 
 NO_LOADER = "Input wait was not measured: no loader was seen."
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> b.Section | None:
     """Parts and steps; ``None`` for logs, which have neither."""
     if report.trust.mode == "logs":
         return None
-    blocks: list[Block] = []
-    parts = [part for own in families_of(report.breakdown).values() for part in own]
-    shares = [own_share(part, report.breakdown) for part in parts]
+    blocks: list[b.Block] = []
+    parts = [part for own in wording.families_of(report.breakdown).values() for part in own]
+    shares = [wording.own_share(part, report.breakdown) for part in parts]
     if parts:
         rows = tuple(
             (
-                part_label(part.part),
+                wording.part_label(part.part),
                 part.source,
-                Value(part.time_ns, "ns", part.source),
-                "left out" if share is None else Value(share, "ratio"),
+                b.Value(part.time_ns, "ns", part.source),
+                "left out" if share is None else b.Value(share, "ratio"),
             )
             for part, share in zip(parts, shares, strict=True)
         )
-        caption = f"{bar_caption(report)}. A share is not a saving."
+        caption = f"{wording.bar_caption(report)}. A share is not a saving."
         if None in shares:
             caption += " Shares leave out the time that other programs took."
-        blocks.append(Table(caption, ("Part", "Source", "Time", "Share"), rows, 2, title="Every part of the step"))
+        blocks.append(b.Table(caption, ("Part", "Source", "Time", "Share"), rows, 2, title="Every part of the step"))
     else:
-        blocks.append(Text.of(parts_missing(report)))
+        blocks.append(b.Text.of(wording.parts_missing(report)))
     if any(signal.name == INPUT_WAIT and signal.state == "missing" for signal in report.trust.signals):
-        blocks.append(Text.of(NO_LOADER, style="warning"))
+        blocks.append(b.Text.of(NO_LOADER, style="warning"))
     charts = (chart for chart in (loader_wait(report), sampled_strips(report)) if chart is not None)
     blocks += [*steps_blocks(report), *charts]
     known = [(share, part) for share, part in zip(shares, parts, strict=True) if share is not None]
     share, largest = max(known, key=lambda pair: pair[0], default=(0.0, None))
-    summary = f"{part_label(largest.part)}: {format_ratio(share)}" if largest else "only its length is known"
-    return Section("steps", "Steps", summary, tuple(blocks))
+    summary = f"{wording.part_label(largest.part)}: {format_ratio(share)}" if largest else "only its length is known"
+    return b.Section("steps", "Steps", summary, tuple(blocks))
 
 
 #: Longest name in the figure: a kernel of CUTLASS has 500 characters.
 FULL_NAME = 600
 
 
-def timeline(report: Report) -> Section | None:
+def timeline(report: Report) -> b.Section | None:
     """The timeline; ``None`` where no steady step was traced."""
     chart = median_step_chart(report)
     return None if chart is None else _section(chart)
 
 
-def _section(block: Chart | Figure) -> Section:
-    return Section("timeline", "Timeline", "of the median step", (block,))
+def _section(block: b.Chart | b.Figure) -> b.Section:
+    return b.Section("timeline", "Timeline", "of the median step", (block,))
 
 
-def with_events(page: Document, events: Sequence[StepEvents]) -> Document:
+def with_events(page: b.Document, events: Sequence[StepEvents]) -> b.Document:
     """The page with a timeline that zooms, whose static twin is the one it had; as it is without events."""
     if not events:
         return page
     chart = next((one.blocks[0] for one in page.sections if one.id == "timeline"), None)
-    static = chart if isinstance(chart, Chart) else None
+    static = chart if isinstance(chart, b.Chart) else None
     # Its script takes the finding of the static figure as its title: without script there is nothing to name.
-    made = _section(Figure("step-timeline", "", _data(events), "timeline.js", static, plotly=True))
+    made = _section(b.Figure("step-timeline", "", _data(events), "timeline.js", static, plotly=True))
     if static is None:
         return revise(page, sections=(*page.sections[:1], made, *page.sections[1:]))
     return revise(page, sections=tuple(made if one.id == "timeline" else one for one in page.sections))
@@ -119,7 +95,7 @@ def _data(events: Sequence[StepEvents]) -> dict[str, Any]:
     packed = gzip.compress(msgspec.json.encode({"names": list(names), "steps": steps}), 6, mtime=0)
     return {
         "packed": base64.b64encode(packed).decode("ascii"),
-        "families": [{"key": key, "name": FAMILY_LABELS[key]} for key in events[0].families],
+        "families": [{"key": key, "name": wording.FAMILY_LABELS[key]} for key in events[0].families],
         "on": {scheme: {key: label_on(fill) for key, fill in fills.items()} for scheme, fills in FILLS.items()},
         "schemes": {scheme: {**FILLS[scheme], **INKS[scheme]} for scheme in FILLS},
     }
@@ -129,7 +105,7 @@ def _step(events: StepEvents, names: dict[str, int]) -> dict[str, Any]:
     kinds = [track.kind for track in events.tracks for _ in range(track.rows)]
     causes = {row for row, kind in enumerate(kinds) if kind == "cause"}
     words = {
-        (name, is_cause): part_label(events.names[name]) if is_cause else inert(events.names[name], FULL_NAME)
+        (name, is_cause): wording.part_label(events.names[name]) if is_cause else inert(events.names[name], FULL_NAME)
         for name, is_cause in {(name, row in causes) for name, row in zip(events.name, events.row, strict=True)}
     }
     shown = [
@@ -146,7 +122,7 @@ def _step(events: StepEvents, names: dict[str, int]) -> dict[str, Any]:
         "name": shown,
         "row": [later - earlier for earlier, later in pairwise([0, *events.row])],
         "family": list(events.family),
-        "note": f"{plural(events.left_out, 'shorter event')} of this step left out." if events.left_out else "",
+        "note": f"{wording.plural(events.left_out, 'shorter event')} of this step left out." if events.left_out else "",
     }
 
 
@@ -163,7 +139,7 @@ _MOST_CAUSES, _MOST_GAPS = 2, 10
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
 
 
-def median_step_chart(report: Report) -> Chart | None:
+def median_step_chart(report: Report) -> b.Chart | None:
     """The figure; ``None`` where no steady step was traced."""
     found = report.median_step
     if found is None or found.time_ns <= 0 or not found.lanes:
@@ -181,36 +157,38 @@ def median_step_chart(report: Report) -> Chart | None:
     unit = format_ns(scale.high).rpartition(" ")[2]
     sources = {part.part: part.source for part in report.breakdown}
     waits = [sources[part] for part in WAITS if part in sources]
-    return Chart(
+    return b.Chart(
         anchor="median-step",
         title=_title(found),
-        caption=" ".join(_caption(found, {**dict.fromkeys(WAITS, weakest(waits)), **sources} if waits else sources)),
+        caption=" ".join(
+            _caption(found, {**dict.fromkeys(WAITS, wording.weakest(waits)), **sources} if waits else sources)
+        ),
         height_px=round(height),
         shapes=(*shapes, *(_bracket(gap, scale, tops[0]) for gap in labelled)),
         x=scale.across("Time since the start of the step", lambda value: f"{value / _UNITS_NS[unit]:g} {unit}"),
-        y=Axis(
+        y=b.Axis(
             "Lane",
-            tuple(Tick(100.0 - top - tall / 2, _name(lane)) for lane, top in zip(lanes, tops, strict=True)),
+            tuple(b.Tick(100.0 - top - tall / 2, _name(lane)) for lane, top in zip(lanes, tops, strict=True)),
         ),
-        legend=tuple((family, name) for family, name in FAMILY_LABELS.items() if family in used),
+        legend=tuple((family, name) for family, name in wording.FAMILY_LABELS.items() if family in used),
         labels=tuple(
-            Label(_middle(gap, scale), tops[0] - 100.0 * 3 / height, _label(gap), side="within") for gap in labelled
+            b.Label(_middle(gap, scale), tops[0] - 100.0 * 3 / height, _label(gap), side="within") for gap in labelled
         ),
         table=_table(found, lanes),
     )
 
 
-def _bars(lane: Lane, top: float, base: float) -> Iterator[Shape]:
+def _bars(lane: Lane, top: float, base: float) -> Iterator[b.Shape]:
     """The lane's families stacked, the whole stack first: each further one is painted over what lies above it."""
     known = {track.family: track for track in lane.tracks}
-    stack = [known[family] for family in FAMILY_LABELS if family in known]
+    stack = [known[family] for family in wording.FAMILY_LABELS if family in known]
     drawn = [track.levels[:CELLS] for track in stack]
     for count in range(len(stack), 0, -1):
         track = stack[count - 1]
         heights = [min(sum(levels) / 255, 1.0) for levels in zip(*drawn[:count], strict=False)]
         path = _staircase([max(height, _LEAST_HEIGHT) if height else 0.0 for height in heights], top, base)
         words = f"{_name(lane)}: {_what(lane, track.family)}, {format_ns(track.time_ns)}"
-        yield Shape(track.family, "area", path, words)
+        yield b.Shape(track.family, "area", path, words)
 
 
 def _staircase(heights: list[float], top: float, base: float) -> str:
@@ -249,7 +227,7 @@ def _label(gap: Gap) -> str:
     of = f" of {format_ns(length)}" if gap.part_ns < _NEARLY_ALL * length else ""
     time = f", {format_ns(gap.part_ns)}{of}"
     room = _LABEL_CHARACTERS - len(time)
-    words = inert(part_label(gap.part))
+    words = inert(wording.part_label(gap.part))
     return f"{words if len(words) <= room else inert(words.partition(': ')[0], room)}{time}"
 
 
@@ -257,9 +235,9 @@ def _middle(gap: Gap, scale: Scale) -> float:
     return (scale.at(gap.start_ns) + scale.at(gap.end_ns)) / 2
 
 
-def _bracket(gap: Gap, scale: Scale, top: float) -> Shape:
+def _bracket(gap: Gap, scale: Scale, top: float) -> b.Shape:
     line = polyline([(scale.at(gap.start_ns), top - 0.5), (scale.at(gap.end_ns), top - 0.5)])
-    return Shape("mark", "line", line, f"Idle from {format_ns(gap.start_ns)} to {format_ns(gap.end_ns)}")
+    return b.Shape("mark", "line", line, f"Idle from {format_ns(gap.start_ns)} to {format_ns(gap.end_ns)}")
 
 
 def _title(found: MedianStep) -> str:
@@ -270,7 +248,7 @@ def _title(found: MedianStep) -> str:
         state = f"nothing is computed for {format_ns(found.idle_ns)}"
     of = f"of {format_ns(found.time_ns)}" if found.idle_ns or found.mode == "cpu" else format_ns(found.time_ns)
     causes = [f"{format_ns(time_ns)} {_words(part)}" for part, time_ns in _largest(found)]
-    return f"In the {which} step (step {found.step}) {state} {of}{': ' if causes else ''}{listed(causes)}"
+    return f"In the {which} step (step {found.step}) {state} {of}{': ' if causes else ''}{wording.listed(causes)}"
 
 
 def _largest(found: MedianStep) -> list[tuple[str, int]]:
@@ -283,7 +261,7 @@ def _words(part: str) -> str:
     >>> _words("input.prep"), _words("over.python")
     ('input wait (preparing samples)', 'Python between operators')
     """
-    label = inert(part_label(part), _LABEL_LIMIT)
+    label = inert(wording.part_label(part), _LABEL_LIMIT)
     first, colon, rest = label.partition(": ")
     return f"{within(first)}{f' ({rest})' if colon else ''}"
 
@@ -291,7 +269,8 @@ def _words(part: str) -> str:
 def _caption(found: MedianStep, sources: Mapping[str, Source]) -> Iterator[str]:
     whose = "" if found.rank is None else f" of rank {found.rank}"
     if found.of > 1:
-        yield f"n 1 of {plural(found.of, 'traced steady step')}{whose}: step {found.step}, closest to their median."
+        of = wording.plural(found.of, "traced steady step")
+        yield f"n 1 of {of}{whose}: step {found.step}, closest to their median."
     else:
         yield f"n 1{whose}: step {found.step}, the only steady one that was traced."
     kinds = {lane.kind for lane in found.lanes}
@@ -300,7 +279,7 @@ def _caption(found: MedianStep, sources: Mapping[str, Source]) -> Iterator[str]:
     else:
         yield "The Step lane has the colour of each part; the main thread is treated as the device."
     told = [f"{_words(part)} is {sources.get(part, 'derived')}" for part, _ in _largest(found)]
-    yield f"The lanes below Step are measured{f'; in the title {listed(told)}' if told else ''}."
+    yield f"The lanes below Step are measured{f'; in the title {wording.listed(told)}' if told else ''}."
     yield (
         f"Lanes are divided into {CELLS} pieces of {format_ns(found.time_ns / CELLS)}. "
         "A bar's height is its share of the piece; very small bars are enlarged."
@@ -315,9 +294,9 @@ def _caption(found: MedianStep, sources: Mapping[str, Source]) -> Iterator[str]:
 
 def _left_out(found: MedianStep) -> Iterator[str]:
     counted = ((found.streams_left_out, "stream"), (found.threads_left_out, "host thread"))
-    left = [plural(count, noun) for count, noun in counted if count]
+    left = [wording.plural(count, noun) for count, noun in counted if count]
     if left:
-        yield f"Less busy and not shown: {listed(left)}."
+        yield f"Less busy and not shown: {wording.listed(left)}."
 
 
 def _name(lane: Lane) -> str:
@@ -329,33 +308,36 @@ def _name(lane: Lane) -> str:
 def _what(lane: Lane, family: Family) -> str:
     if lane.kind == "thread" and family == "overhead":
         return "Operators and calls"
-    return "Waiting for the device" if lane.kind == "thread" and family == "other" else FAMILY_LABELS[family]
+    return "Waiting for the device" if lane.kind == "thread" and family == "other" else wording.FAMILY_LABELS[family]
 
 
-def _table(found: MedianStep, lanes: tuple[Lane, ...]) -> Table:
+def _table(found: MedianStep, lanes: tuple[Lane, ...]) -> b.Table:
     rows = [
         (_name(lane), _what(lane, track.family), track.time_ns)
         for lane in lanes
         for track in sorted(lane.tracks, key=lambda track: -track.time_ns)
     ]
     idle = "Device idle" if found.mode == "gpu" else "Not computing"
-    rows += [(idle, inert(part_label(part)), time_ns) for part, time_ns in found.causes.items()]
+    rows += [(idle, inert(wording.part_label(part)), time_ns) for part, time_ns in found.causes.items()]
     gaps = found.gaps[:_MOST_GAPS]
     rows += [
         (
             f"Gap at {format_ns(gap.start_ns)}",
-            f"{inert(part_label(gap.part))}, {format_ns(gap.part_ns)} of it",
+            f"{inert(wording.part_label(gap.part))}, {format_ns(gap.part_ns)} of it",
             gap.end_ns - gap.start_ns,
         )
         for gap in gaps
     ]
     left = found.gap_count - len(gaps)
-    return Table(
+    return b.Table(
         "The lanes, the idle time by cause, and the longest gaps",
         ("Lane", "What", "Time", "Share of the step"),
-        tuple((name, what, format_ns(time_ns), share_text(time_ns / found.time_ns)) for name, what, time_ns in rows),
+        tuple(
+            (name, what, format_ns(time_ns), wording.share_text(time_ns / found.time_ns))
+            for name, what, time_ns in rows
+        ),
         2,
-        more=f"{plural(left, 'shorter gap')} {'is' if left == 1 else 'are'} left out." if left > 0 else "",
+        more=f"{wording.plural(left, 'shorter gap')} {'is' if left == 1 else 'are'} left out." if left > 0 else "",
     )
 
 

@@ -2,15 +2,7 @@
 
 import math
 
-from profilerkit.analysis.whatif import (
-    BLOCKED_PER_CORE,
-    CHEAPER_TRANSFORM,
-    WORKER_MARGIN,
-    LoaderFix,
-    consumer_ns,
-    waited_share,
-    workers_now,
-)
+from profilerkit.analysis import whatif
 from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.model.run import WORKER_PARTS, WorkerPartName, Workers
 from profilerkit.rules.api import WAITS, Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, SettingChange
@@ -27,7 +19,7 @@ def recorded_workers(facts: Facts) -> Workers | Result:
     """Return the workers' record of a loader the step waits for; else how a rule about them ends."""
     if facts.input is None:
         return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
-    current = workers_now(facts)
+    current = whatif.workers_now(facts)
     if current == 0:
         return NotApplicable("the loader has no worker processes")
     share = facts.share(*WAITS)
@@ -75,26 +67,26 @@ MADE_AHEAD = 0.9
 
 def made_elsewhere(facts: Facts) -> bool:
     """Whether the step waits for batches that others make, or for what no event names, and nobody knows how many."""
-    return workers_now(facts) is None and facts.share("input.wait") > facts.share(*WAITS) / 2
+    return whatif.workers_now(facts) is None and facts.share("input.wait") > facts.share(*WAITS) / 2
 
 
 def cheaper_input(facts: Facts) -> float:
     """Return the saving if preparing a batch cost half as much, or where others make it if enough of them did."""
     queue = facts.loading.queue if facts.loading is not None else None
-    most = queue.cheaper(CHEAPER_TRANSFORM) if queue is not None and queue.is_faithful else 1.0
-    part = MADE_AHEAD if made_elsewhere(facts) else CHEAPER_TRANSFORM
-    return min(part * waited_share(facts), max(most, 0.0))
+    most = queue.cheaper(whatif.CHEAPER_TRANSFORM) if queue is not None and queue.is_faithful else 1.0
+    part = MADE_AHEAD if made_elsewhere(facts) else whatif.CHEAPER_TRANSFORM
+    return min(part * whatif.waited_share(facts), max(most, 0.0))
 
 
 def more_at_a_time(facts: Facts) -> Fix:
     """As many workers as the step needs, by how many there are now, which is not known."""
     step = facts.mean_step_ns or 1.0
-    times = max(math.ceil(WORKER_MARGIN * step / consumer_ns(facts, step)), 2)
+    times = max(math.ceil(whatif.WORKER_MARGIN * step / whatif.consumer_ns(facts, step)), 2)
     text = f"Make {times} times as many batches at a time: num_workers × {times}, or {times} where there are none yet, "
     return Fix(text=f"{text}as far as there are cores.", code="DataLoader(..., num_workers=…, persistent_workers=True)")
 
 
-def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
+def worker_fix(facts: Facts, fix: whatif.LoaderFix) -> Fix:
     """Return the proposal of more workers."""
     change = SettingChange("num_workers", fix.current, fix.workers)
     kept = f"{change.text}, and keep the workers between epochs."
@@ -103,7 +95,7 @@ def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
     return Fix(text=text, code=code, changes=(change,))
 
 
-def _parts_of_data(facts: Facts, fix: LoaderFix) -> str:
+def _parts_of_data(facts: Facts, fix: whatif.LoaderFix) -> str:
     """What has to be done for a dataset that is iterable, or may be as it has no length; empty or after a space."""
     if fix.current > 1 or facts.loader is None or facts.loader.is_iterable is False:
         return ""
@@ -112,14 +104,16 @@ def _parts_of_data(facts: Facts, fix: LoaderFix) -> str:
     return " An iterable dataset must give each worker a part, by get_worker_info(): else each gives all of it."
 
 
-def limits(facts: Facts, fix: LoaderFix) -> str:
+def limits(facts: Facts, fix: whatif.LoaderFix) -> str:
     """Return what keeps the number of workers down, and torch's warning; empty or beginning with a space."""
     text = ""
     beyond = facts.usable_cores is not None and fix.workers > facts.usable_cores
     if fix.capped_by == "memory":
         text += f" The rates ask for {fix.wanted}; the free memory allows no more."
     elif fix.capped_by:
-        most = f"more than {BLOCKED_PER_CORE} per core help little" if beyond else "the usable cores allow no more"
+        most = (
+            f"more than {whatif.BLOCKED_PER_CORE} per core help little" if beyond else "the usable cores allow no more"
+        )
         text += f" The rates ask for {fix.wanted}; {most if facts.usable_cores is not None else 'try fewer first'}."
     if beyond:
         text += " That is more than there are cores, which torch warns about; these workers wait most of the time."
