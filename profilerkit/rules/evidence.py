@@ -1,4 +1,4 @@
-"""Evidence that rules of several families have: lines of the program, waits for a processor, the loader's workers."""
+"""Evidence that rules of several families have: lines, waits for a processor, the workers, kernels."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.model.change import revise
-from profilerkit.model.finding import CodeLine, Evidence
+from profilerkit.model.finding import CodeLine, Evidence, Source
 from profilerkit.rules.api import sampled_evidence
 from profilerkit.units import format_ratio
 
@@ -94,3 +94,10 @@ def over_all_samples(facts: Facts, evidence: Evidence) -> str:
     if series is None or evidence.behind != (SIGNAL,) or evidence.source != "derived":
         return ""
     return f"In the judged steps; {format_ratio(series.mean)} over all samples. "
+
+
+def kernel_share(
+    label: str, share: float | None, origin: str, n: int | None = None, source: Source = "measured"
+) -> Evidence:
+    """Return the share of the step that ``n`` calls, or the kernels of ``n`` steps, take."""
+    return Evidence(f"{label}, share of the step", share, "ratio", source, origin, n=n)

@@ -3,7 +3,7 @@
 from profilerkit.analysis.device.shape_losses import Searches
 from profilerkit.model.finding import Evidence, Fix, SettingChange
 from profilerkit.rules.api import Facts, MissingData, Passed, Result, Rule, at_most, fired, no_device
-from profilerkit.rules.compute.kernel_share import kernel_share
+from profilerkit.rules.evidence import kernel_share
 from profilerkit.units import format_ratio
 
 

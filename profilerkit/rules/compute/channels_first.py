@@ -2,7 +2,7 @@
 
 from profilerkit.model.finding import Fix, SettingChange
 from profilerkit.rules.api import Facts, NotApplicable, Passed, Result, Rule, fired, no_device, saving, unsure
-from profilerkit.rules.compute.kernel_share import kernel_share
+from profilerkit.rules.evidence import kernel_share
 from profilerkit.units import format_ratio
 
 

@@ -5,7 +5,7 @@ from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Fix, Saving, SettingChange
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, no_device, unsure
-from profilerkit.rules.compute.kernel_share import kernel_share
+from profilerkit.rules.evidence import kernel_share
 from profilerkit.units import format_ratio, format_value
 
 _BF16_MAJOR = 8

@@ -2,7 +2,7 @@
 
 from profilerkit.analysis.device.shape_losses import GRANULE
 from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired, no_device, saving
-from profilerkit.rules.compute.kernel_share import kernel_share
+from profilerkit.rules.evidence import kernel_share
 from profilerkit.units import format_ratio
 
 #: Sizes from here on are padded to the large multiple: it adds at most an eighth to them.

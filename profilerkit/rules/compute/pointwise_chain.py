@@ -3,7 +3,7 @@
 from profilerkit.analysis.whatif import fused_chain
 from profilerkit.model.finding import Evidence, Fix, SettingChange
 from profilerkit.rules.api import Facts, Passed, Result, Rule, fired, no_device, saving
-from profilerkit.rules.compute.kernel_share import kernel_share
+from profilerkit.rules.evidence import kernel_share
 from profilerkit.units import format_ratio, format_value
 
 

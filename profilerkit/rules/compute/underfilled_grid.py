@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from profilerkit.analysis.device.shape_losses import Grid
 from profilerkit.model.finding import Evidence, Fix, Saving
 from profilerkit.rules.api import Facts, MissingData, Passed, Result, Rule, at_most, fired, no_device
-from profilerkit.rules.compute.kernel_share import kernel_share
+from profilerkit.rules.evidence import kernel_share
 from profilerkit.units import format_ratio
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from profilerkit.analysis.device.kernel_losses import Scores
 from profilerkit.model.finding import Evidence, Fix, Saving
 from profilerkit.rules.api import Facts, MissingData, Passed, Result, Rule, fired, no_device, saving
-from profilerkit.rules.compute.kernel_share import kernel_share
+from profilerkit.rules.evidence import kernel_share
 from profilerkit.units import format_ratio
 
 #: A causal fused kernel leaves out half of the products; whether it may is not known.

@@ -4,7 +4,7 @@ from profilerkit.analysis.device.kernel_losses import OptimizerWork
 from profilerkit.analysis.host.operators import HeldFacts
 from profilerkit.model.finding import Evidence, Fix, Saving, SettingChange
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, no_device, saving
-from profilerkit.rules.compute.kernel_share import kernel_share
+from profilerkit.rules.evidence import kernel_share
 from profilerkit.units import format_count, format_ratio
 
 #: Optimizers of torch with a fused form on CUDA (2.13), and those that take a list at a time beside them.
