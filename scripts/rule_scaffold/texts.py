@@ -34,14 +34,11 @@ class $type_name(Rule, frozen=True):
     Example:
         for batch in loader:
             train_step(batch)
-
     Use instead:
         for batch in loader:
             train_step(batch)
-
     How it is measured: The share of $what is summed over steady steps.
         The saving is {removed_ratio} of it, a guess.
-
     When it is wrong: Name what looks the same and is something else.
     """
 

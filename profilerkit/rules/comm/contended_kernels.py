@@ -22,19 +22,14 @@ class ContendedKernels(Rule, frozen=True):
 
     Example:
         $ torchrun --nproc-per-node 8 train.py
-
     Use instead:
         $ NCCL_MAX_CTAS=16 torchrun --nproc-per-node 8 train.py
-
     How it is measured: Kernels of one name and shape, 10 µs and longer, are compared with at least three that ran
         alone. If {compared_ratio} could be compared, the others are assumed to slow equally. In six simulated jobs this
         was 2.6 points off at most.
-
     When it is wrong: Bandwidth is shared with any setting. Fewer multiprocessors slow the collectives, so nothing is
         advised if these are exposed for {most_exposed} of the step. Without shapes, one name can mean many sizes.
-
-    Sources:
-        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    Sources: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
 
     code = "CO012"

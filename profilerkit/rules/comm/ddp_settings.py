@@ -17,20 +17,15 @@ class DdpSettings(Rule, frozen=True):
         ddp = nn.parallel.DistributedDataParallel(
             model, find_unused_parameters=True
         )
-
     Use instead:
         ddp = nn.parallel.DistributedDataParallel(
             model, gradient_as_bucket_view=True
         )
-
     How it is measured: The reducer's own events are timed, with the small all-reduce of the search where it is exposed.
         DDP's log shows which parameters had no gradient. The saving must reach 2 % of the step.
-
     When it is wrong: Where parameters go without a gradient, training fails without the search. The rule does not
         advise it then. Gradients that are views of buckets cannot be detached in place.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/notes/ddp.html
+    Sources: https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
     code = "CO008"

@@ -22,20 +22,15 @@ class ExposedCollectives(Rule, frozen=True):
     Example:
         for parameter in model.parameters():
             torch.distributed.all_reduce(parameter.grad)
-
     Use instead:
         model = nn.parallel.DistributedDataParallel(model)
-
     How it is measured: Communication kernels that no compute kernel overlaps are summed. Waiting for another rank is
         subtracted where the ranks' traces could be matched. The saving is what the remaining computation could overlap.
         With {small_ratio} of the time in messages below 1 MB, latency is the limit. Missing overlap is the limit below
         {overlap_ratio} overlap, if there is computation to overlap {available_ratio} of it.
-
     When it is wrong: In the trace of one rank, transfer and waiting for a late rank look the same: confidence is low
         then. Tensor-parallel collectives cannot be overlapped.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/notes/ddp.html
+    Sources: https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
     code = "CO001"

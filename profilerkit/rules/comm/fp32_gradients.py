@@ -27,20 +27,15 @@ class Fp32Gradients(Rule, frozen=True):
 
     Example:
         ddp = nn.parallel.DistributedDataParallel(model)
-
     Use instead:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
         ddp = nn.parallel.DistributedDataParallel(model)
         ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
-
     How it is measured: The element type of the reductions is compared with that of the computation. The saving is
         {left_ratio} of the exposed transfer, minus the casts where the device is known.
-
     When it is wrong: Sums over many ranks in bf16 lose digits: watch the loss. Small reductions are norms and losses,
         and stay in FP32.
-
-    Sources:
-        https://pytorch.org/docs/stable/ddp_comm_hooks
+    Sources: https://pytorch.org/docs/stable/ddp_comm_hooks
     """
 
     code = "CO010"

@@ -95,16 +95,13 @@ class LateRank(Rule, frozen=True):
         if torch.distributed.get_rank() == 0:
             evaluate()
         torch.distributed.barrier()
-
     Use instead:
         evaluate()
         torch.distributed.barrier()
-
     How it is measured: Each collective is matched across ranks and split at the arrival of the last rank. The median
         other rank must wait 5 % of the step, and the late rank must cause 60 % of all waiting. The chance of such an
         order must be below 2 %. Without traces, flight recorder dumps are used. The cause is the part that takes longer
         on the late rank than on the others.
-
     When it is wrong: A rank that was not recorded may be the late one. Ranks that are late in turn are jitter. Clocks
         of hosts are aligned by the ends of collectives, and the remaining error is shown. With one or two steps, a rank
         is only likely late.

@@ -19,19 +19,14 @@ class OvershardedModel(Rule, frozen=True):
     Example:
         from torch.distributed.fsdp import fully_shard
         fully_shard(model, reshard_after_forward=True)
-
     Use instead:
         from torch.distributed.fsdp import fully_shard
         fully_shard(model, reshard_after_forward=False)
-
     How it is measured: Elements of all-gathers are compared with those of reduce-scatters: ZeRO stage 3 moves the
         parameters three times a step, other stages twice. The saving is the exposed part of the second gathering.
-
     When it is wrong: The peak is that of the recorded steps: longer sequences need more. Kept parameters raise it.
         Gathers that are overlapped save nothing.
-
-    Sources:
-        https://arxiv.org/abs/1910.02054
+    Sources: https://arxiv.org/abs/1910.02054
     """
 
     code = "CO006"

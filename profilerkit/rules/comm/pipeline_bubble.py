@@ -13,19 +13,14 @@ class PipelineBubble(Rule, frozen=True):
     Example:
         from torch.distributed.pipelining import ScheduleGPipe
         schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=loss_fn)
-
     Use instead:
         from torch.distributed.pipelining import ScheduleGPipe
         schedule = ScheduleGPipe(stage, n_microbatches=8, loss_fn=loss_fn)
-
     How it is measured: Exposed point-to-point time is compared with the formula of GPipe and 1F1B. The saving assumes
         {more_micro_batches} times as many micro-batches.
-
     When it is wrong: Smaller micro-batches fill the device less. A bubble of {unequal_ratio} times the formula means
         unequal stages: balance them first.
-
-    Sources:
-        https://arxiv.org/abs/1811.06965
+    Sources: https://arxiv.org/abs/1811.06965
     """
 
     code = "CO011"

@@ -17,22 +17,17 @@ class RepeatedReductions(Rule, frozen=True):
         ddp = nn.parallel.DistributedDataParallel(model)
         for x, y in loader:
             loss_fn(ddp(x), y).backward()
-
     Use instead:
         ddp = nn.parallel.DistributedDataParallel(model)
         for x, y in list(loader)[:-1]:
             with ddp.no_sync():
                 loss_fn(ddp(x), y).backward()
-
     How it is measured: Backward passes of a step that start equal reductions in the same order count. The saving is the
         exposed part of all but the last pass, with DDP's copies into buckets. Random waiting in p passes shrinks by 1 -
         1 / sqrt(p).
-
     When it is wrong: Two models that train in one step need two reductions. Without reducing, FSDP keeps whole
         gradients, which needs memory.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/notes/ddp.html
+    Sources: https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
     code = "CO007"

@@ -16,17 +16,13 @@ class SlowLink(Rule, frozen=True):
 
     Example:
         $ NCCL_P2P_DISABLE=1 torchrun --nproc-per-node 8 train.py
-
     Use instead:
         $ NCCL_DEBUG=INFO torchrun --nproc-per-node 8 train.py
-
     How it is measured: Bus bandwidth is measured from the arrival of the last rank to the first end. The reference is
         {normal_ratio} of the link one way: good all-reduces reach 78 % on A100 and 82 % on H200. The saving is the
         exposed part of the time above the reference.
-
     When it is wrong: Only groups of up to 8 ranks at one switch are judged. Bus bandwidth is not the link's rate where
         the switch reduces, as with NVLS, or with trees.
-
     Sources:
         https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html

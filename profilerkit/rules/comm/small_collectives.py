@@ -21,19 +21,15 @@ class SmallCollectives(Rule, frozen=True):
     Example:
         for parameter in model.parameters():
             torch.distributed.all_reduce(parameter.grad)
-
     Use instead:
         grads = [parameter.grad for parameter in model.parameters()]
         flat = torch._utils._flatten_dense_tensors(grads)
         torch.distributed.all_reduce(flat)
-
     How it is measured: The latency is the median transfer below 64 KB of matched ranks, or 44 µs measured on 8 A100. A
         collective counts as small up to {floor_factor} times that. The saving is the exposed latency of all but one
         message of each kind.
-
     When it is wrong: A small collective that takes longer waits for a rank, or the link is slow. Collectives on the
         data path cannot be joined. Overlapped messages cost nothing.
-
     Sources:
         https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
         https://docs.pytorch.org/docs/stable/notes/ddp.html

@@ -45,19 +45,14 @@ class UnhiddenCollectives(Rule, frozen=True):
 
     Example:
         ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=500)
-
     Use instead:
         ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=25)
-
     How it is measured: The collectives must take {smallest_share} of the step. The computation they could overlap must
         be {available_ratio} as long as they are. The last of n pieces stays exposed, so the saving is at most exposed -
         total / n.
-
     When it is wrong: Tensor, expert and pipeline groups are on the data path and are left out. Smaller buckets cost
         latency. Confidence is low where transfer and waiting look the same.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/notes/ddp.html
+    Sources: https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
     code = "CO002"

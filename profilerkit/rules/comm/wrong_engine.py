@@ -29,19 +29,14 @@ class WrongEngine(Rule, frozen=True):
     Example:
         torch.distributed.init_process_group("gloo")
         parallel = nn.DataParallel(model)
-
     Use instead:
         torch.distributed.init_process_group("nccl")
         parallel = nn.parallel.DistributedDataParallel(model)
-
     How it is measured: The forward pass of DataParallel, or gloo transfers without a collective on the device, count.
         Transfer time without computation is summed. The saving is {saved_ratio} of it, a guess: the right engine
         communicates too.
-
     When it is wrong: gloo next to NCCL is usual for barriers and Python objects, and is not reported.
-
-    Sources:
-        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    Sources: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code = "CO009"

@@ -14,17 +14,12 @@ class AlgorithmSearch(Rule, frozen=True):
 
     Example:
         torch.backends.cudnn.benchmark = True
-
     Use instead:
         torch.backends.cudnn.benchmark = False
-
     How it is measured: Operators that wait for events between their own kernels are searches. The saving is the time of
         all but one algorithm in each search.
-
     When it is wrong: Without the search a heuristic chooses, which can be slower for shapes that recur.
-
-    Sources:
-        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    Sources: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code = "CP010"

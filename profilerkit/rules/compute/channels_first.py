@@ -13,20 +13,15 @@ class ChannelsFirst(Rule, frozen=True):
 
     Example:
         y = nn.Conv2d(3, 8, 3)(torch.randn(1, 3, 8, 8))
-
     Use instead:
         conv = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
         x = torch.randn(1, 3, 8, 8).to(memory_format=torch.channels_last)
         y = conv(x)
-
     How it is measured: The conversion kernels are summed. The saving adds {reached_ratio} of the convolutions, a guess;
         the bound adds {most_ratio}.
-
     When it is wrong: An operator that needs NCHW brings the conversions back. In FP32 on vector units, NCHW is the
         faster layout.
-
-    Sources:
-        https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
+    Sources: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
     """
 
     code = "CP007"

@@ -12,20 +12,15 @@ class DenseEmbedding(Rule, frozen=True):
     Example:
         table = nn.Embedding(300_000, 64)
         optimizer = torch.optim.Adam(table.parameters())
-
     Use instead:
         table = nn.Embedding(300_000, 64, sparse=True)
         optimizer = torch.optim.SparseAdam(table.parameters())
-
     How it is measured: A trace with shapes shows the rows of a table and how many a step looks up. The time of the
         dense gradient and of the optimizer's work on whole tables is the bound. The saving is {avoidable_ratio} of it,
         for the rows that are not looked up.
-
     When it is wrong: A table that the output layer shares gets a dense gradient from there and is left out. Weight
         decay and gradient clipping need dense gradients.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
+    Sources: https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
     """
 
     code = "CP013"

@@ -19,18 +19,14 @@ class Fp32Matmul(Rule, frozen=True):
 
     Example:
         y = model(torch.randn(4, 4))
-
     Use instead:
         with torch.autocast(device, dtype=torch.bfloat16):
             y = model(torch.randn(4, 4))
-
     How it is measured: Kernel names and argument types give the precision. The rule also fires when less than
         {most_narrow_ratio} is in 16 bits. TF32 is proposed from compute capability 8.0, autocast from 7.0. Without
         shapes, the gain is the ratio of the peaks to the power of {reached_power}, or {least_power} at the low end.
-
     When it is wrong: Kernel names do not show whether your model tolerates lower precision. Afterwards the step may be
         launch-bound. Memory-efficient attention ignores the TF32 setting.
-
     Sources:
         https://pytorch.org/docs/stable/notes/cuda.html
         https://arxiv.org/abs/1710.03740

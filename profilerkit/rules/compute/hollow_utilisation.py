@@ -15,20 +15,15 @@ class HollowUtilisation(Rule, frozen=True):
 
     Example:
         $ nvidia-smi --query-gpu=utilization.gpu --format=csv
-
     Use instead:
         $ profilerkit run -- train.py
-
     How it is measured: One of four signs must hold. Useful kernels take less than {useful_share} of the step. MFU is
         below {low_mfu}. Tensor cores are active below {low_tensor_ratio} with memory below {low_dram_ratio}. Power is
         below {low_power_ratio} of its limit. No saving is given: small kernels, memory traffic and communication have
         their own rules.
-
     When it is wrong: MFU uses dense peaks, in the type that most of the step computes in. A collective that waits for
         its peers reads as 100 %.
-
-    Sources:
-        https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
+    Sources: https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
 
     code = "CP008"

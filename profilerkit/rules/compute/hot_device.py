@@ -15,18 +15,13 @@ class HotDevice(Rule, frozen=True):
 
     Example:
         $ nvidia-smi --query-gpu=temperature.gpu,power.draw --format=csv
-
     Use instead:
         $ CUDA_VISIBLE_DEVICES=0,1,3 torchrun --nproc-per-node 3 train.py
-
     How it is measured: Temperature and power are sampled by NVML, or read from a log, while devices are more than half
         utilised. No saving is given.
-
     When it is wrong: A device that does more work is expected to be hotter. Slots in one chassis differ by some
         degrees.
-
-    Sources:
-        https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
+    Sources: https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
 
     code = "CP012"

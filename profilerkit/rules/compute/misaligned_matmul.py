@@ -18,18 +18,13 @@ class MisalignedMatmul(Rule, frozen=True):
 
     Example:
         head = nn.Linear(64, 50_257, bias=False)
-
     Use instead:
         head = nn.Linear(64, 50_304, bias=False)
-
     How it is measured: Recorded shapes give M, N and K, and the least time the device needs. The saving assumes the
         rate of the run's fitting products. If there are too few, it is {reached_ratio} of the excess.
-
     When it is wrong: cuBLAS handles many odd sizes well, and products close to the peak are left alone. A ragged last
         batch is harmless. Slow products have other causes too.
-
-    Sources:
-        https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
+    Sources: https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
     """
 
     code = "CP002"

@@ -15,21 +15,16 @@ class PointwiseChain(Rule, frozen=True):
     Example:
         x = torch.randn(4, 4)
         y = F.gelu(x * 2.0 + 1.0) * x
-
     Use instead:
         @torch.compile
         def fused(x):
             return F.gelu(x * 2.0 + 1.0) * x
-
     How it is measured: Kernels of 10 µs and more that torch.compile fuses, in a row on one stream, make a chain. Where
         shapes are known they must move bytes at {bandwidth_ratio} of the memory's rate. The saving is {reached_ratio}
         of share × (1 - 2 / (length + 1)), a guess. Compiling a GPT on an H200 saved 21 % where 14 % were predicted.
-
     When it is wrong: Dynamic shapes and graph breaks end a chain early. The first compiled step can take minutes.
         Confidence is low without shapes.
-
-    Sources:
-        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    Sources: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code = "CP004"

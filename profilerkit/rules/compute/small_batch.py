@@ -29,18 +29,13 @@ class SmallBatch(Rule, frozen=True):
 
     Example:
         loader = DataLoader(dataset, batch_size=1)
-
     Use instead:
         loader = DataLoader(dataset, batch_size=8)
-
     How it is measured: The wait for data must be below {input_share} of the step. The gain is in samples per second:
         batch / max(host, device), where only the device's part grows.
-
     When it is wrong: A larger batch may need another learning rate, and can converge more slowly per sample. Its memory
         is estimated from the peak.
-
-    Sources:
-        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    Sources: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code = "CP011"

@@ -17,19 +17,14 @@ class ThrottledClock(Rule, frozen=True):
 
     Example:
         $ nvidia-smi --power-limit 200
-
     Use instead:
         $ nvidia-smi --query-gpu=clocks_event_reasons.active,power.limit --format=csv
-
     How it is measured: NVML's reasons and clocks are sampled while the device is more than half utilised. A clock below
         the maximum counts where the peers are not limited, or the power limit is below {low_limit_ratio} of the
         default. The saving is that of matrix math at the clock of the other samples or ranks.
-
     When it is wrong: A power limit alone is normal at full load on H100 and B200. So is a difference of 5 % between the
         devices of one node. Samples cover the run, the share covers the traced steps.
-
-    Sources:
-        https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
+    Sources: https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
 
     code = "CP009"

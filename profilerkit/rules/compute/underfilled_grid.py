@@ -18,18 +18,13 @@ class UnderfilledGrid(Rule, frozen=True):
 
     Example:
         y = nn.Linear(4, 4)(torch.randn(33, 4))
-
     Use instead:
         y = nn.Linear(4, 4)(torch.randn(64, 4))
-
     How it is measured: Blocks of each kernel of 10 µs or more are divided by the multiprocessors. The saving is half of
         the idle time, at most what exceeds the least time of the shapes.
-
     When it is wrong: Persistent and stream-K kernels divide their work differently. Blocks of unequal length fill gaps.
         A larger batch does more work in the same time; the step gets no shorter.
-
-    Sources:
-        https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
+    Sources: https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
     """
 
     code = "CP003"

@@ -21,19 +21,14 @@ class UnfusedAttention(Rule, frozen=True):
         q = k = v = torch.randn(1, 2, 8, 4)
         scores = q @ k.transpose(-2, -1) / 2.0
         y = scores.softmax(-1) @ v
-
     Use instead:
         q = k = v = torch.randn(1, 2, 8, 4)
         y = F.scaled_dot_product_attention(q, k, v)
-
     How it is measured: A product, a softmax and a product over tensors of one shape are found, forward and backward.
         The saving is their time, less the arithmetic at {reached_ratio} of the peak.
-
     When it is wrong: Code that returns the attention weights cannot be fused. Unusual masks choose slower kernels. No
         saving is given for an unknown device.
-
-    Sources:
-        https://arxiv.org/abs/2205.14135
+    Sources: https://arxiv.org/abs/2205.14135
     """
 
     code = "CP005"

@@ -23,17 +23,13 @@ class UnfusedOptimizer(Rule, frozen=True):
 
     Example:
         optimizer = torch.optim.Adam(model.parameters(), foreach=False)
-
     Use instead:
         optimizer = torch.optim.Adam(model.parameters(), fused=True)
-
     How it is measured: Device time inside the optimizer step is compared with one pass over parameters, gradients and
         state. Adam moves 28 bytes for each FP32 parameter. On a CPU, fused Adam saves 70 % of it; others are named from
         {smallest_on_host} of the step.
-
     When it is wrong: ZeRO and FSDP shard the state, which shrinks the step anyway. fused and foreach exclude each
         other. fused needs floating-point parameters on a supported device.
-
     Sources:
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
         https://arxiv.org/abs/1910.02054

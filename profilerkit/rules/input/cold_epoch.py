@@ -14,15 +14,12 @@ class ColdEpoch(Rule, frozen=True):
 
     Example:
         $ torchrun train.py --data shared/dataset
-
     Use instead:
         $ cp -r shared/dataset local/dataset
         $ torchrun train.py --data local/dataset
-
     How it is measured: The usual fetch of the first epoch is compared with that of later ones; the difference must take
         {smallest_share} of the step. Confidence is high only if the share of bytes from storage falls by {stored_fall}.
         No saving is given: the wait comes once.
-
     When it is wrong: A verdict on the first epoch does not hold for the run. A dataset that caches decoded samples
         looks the same where the bytes are unknown.
     """

@@ -25,21 +25,16 @@ class CostlyHandover(Rule, frozen=True):
         def collate(samples):
             return torch.tensor([[float(value) for value in x] for x, _ in samples])
         batch = collate([dataset[0], dataset[1]])
-
     Use instead:
         def collate(samples):
             return torch.stack([x for x, _ in samples])
         batch = collate([dataset[0], dataset[1]])
-
     How it is measured: Workers time collate and hand-over. The rule also fires if awaited batches are in transit for
         {on_its_way_share} of the wait. The saving models half of that cost. A collate that takes ten times as long as
         one copy of its bytes joins objects one by one. All time beyond one copy counts.
-
     When it is wrong: The thread that pins memory is not measured. A hand-over that waits for room in the queue costs
         nothing and is not counted.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/data.html
+    Sources: https://docs.pytorch.org/docs/stable/data.html
     """
 
     code = "IN008"

@@ -17,19 +17,14 @@ class CostlySamples(Rule, frozen=True):
         class Slow(Dataset):
             def __getitem__(self, index):
                 return torch.tensor([float(value) for value in range(1000)])
-
     Use instead:
         class Fast(Dataset):
             def __getitem__(self, index):
                 return torch.arange(1000, dtype=torch.float32)
-
     How it is measured: The CPU clock of the worker's thread gives the computing share. The saving models a transform of
         half the CPU cost.
-
     When it is wrong: Threads that a library starts are not counted. PyTorch itself uses one thread in each worker.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/data.html
+    Sources: https://docs.pytorch.org/docs/stable/data.html
     """
 
     code = "IN007"

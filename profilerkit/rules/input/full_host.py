@@ -15,21 +15,16 @@ class FullHost(Rule, frozen=True):
 
     Example:
         loader = DataLoader(dataset, batch_size=4, num_workers=64)
-
     Use instead:
         import os
         cores = len(os.sched_getaffinity(0))
         loader = DataLoader(dataset, batch_size=4, num_workers=cores)
-
     How it is measured: A batch computes or queues for 90 % of its time, and queues a fifth as long as it computes. Or
         the workers keep 85 % of the usable cores busy. Or a CPU quota stops them 5 % of the time. Or more workers than
         cores compute. The saving models half of the CPU cost, or no time in the queue.
-
     When it is wrong: Hardware threads count as cores, but compute less. Pressure on the whole host may come from
         another job. Confidence is high where the run queue of the workers is known.
-
-    Sources:
-        https://docs.kernel.org/accounting/psi.html
+    Sources: https://docs.kernel.org/accounting/psi.html
     """
 
     code = "IN005"

@@ -20,20 +20,15 @@ class ItemwiseSamples(Rule, frozen=True):
 
     Example:
         x = torch.stack([dataset[index][0] for index in range(8)])
-
     Use instead:
         x = dataset[torch.arange(8)][0]
-
     How it is measured: CPU time of a batch is divided by its samples; {computing_share} of it must be computing or
         waiting for a core. Known samples must be at most {most_bytes}. The saving removes {batched_ratio} of that CPU
         time: tests with rows of 64 numbers saved 76 to 95 %.
-
     When it is wrong: A sample with real computation keeps that cost. A tensor indexed with a list uses several threads,
         which can be slower. A function of the data set that takes over {own_share} of the fetching is no overhead,
         ``__getitem__`` itself from {own_ns} of a sample.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/data.html
+    Sources: https://docs.pytorch.org/docs/stable/data.html
     """
 
     code = "IN013"

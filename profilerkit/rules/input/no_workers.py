@@ -18,19 +18,15 @@ class NoWorkers(Rule, frozen=True):
 
     Example:
         loader = DataLoader(dataset, batch_size=4)
-
     Use instead:
         loader = DataLoader(
             dataset, batch_size=4, num_workers=2, persistent_workers=True
         )
-
     How it is measured: The loader's num_workers, or the event of its single-process iterator, is compared with the
         input wait. The saving is 1 - max(compute + 1.6 ms, producer / workers, CPU / cores) / step: 1.6 ms is the
         hand-over of a batch. Confidence is high when the settings are known, medium from a trace alone.
-
     When it is wrong: For a small dataset in memory, handing batches between processes can cost more than fetching them.
         Workers cannot read tensors on a device. On a host whose cores are busy, workers gain little.
-
     Sources:
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
         https://docs.pytorch.org/docs/stable/data.html

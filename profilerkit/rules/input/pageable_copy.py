@@ -17,21 +17,17 @@ class PageableCopy(Rule, frozen=True):
         loader = DataLoader(dataset, batch_size=4)
         for x, y in loader:
             x = x.to(device)
-
     Use instead:
         pinned = torch.cuda.is_available()
         loader = DataLoader(dataset, batch_size=4, pin_memory=pinned)
         for x, y in loader:
             x = x.to(device, non_blocking=True)
-
     How it is measured: The bytes and times of pageable copies of 64 KiB and more give the rate. The saving assumes the
         rate of the run's own pinned copies. Without any it assumes {pinned_ratio} of the link, at most
         {most_times_faster} times as fast as now. For an unknown device the link is taken as {assumed_link_gb_per_s}
         GB/s.
-
     When it is wrong: Small copies are normal. Systems with a coherent link between CPU and GPU have other rates.
         non_blocking without pinned memory changes nothing.
-
     Sources:
         https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
         https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html

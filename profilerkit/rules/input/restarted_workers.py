@@ -29,21 +29,16 @@ class RestartedWorkers(Rule, frozen=True):
 
     Example:
         loader = DataLoader(dataset, batch_size=4, num_workers=2)
-
     Use instead:
         loader = DataLoader(
             dataset, batch_size=4, num_workers=2, persistent_workers=True
         )
-
     How it is measured: The first fetches of an epoch, one for each worker, and the last fetch are compared with the
         usual fetch. The saving excludes one batch in its usual time. For an iterable dataset it is the start and the
         end of the workers.
-
     When it is wrong: Long epochs are hardly affected. Kept workers keep the state of their dataset object, and restart
         an iterable dataset. Confidence is low without the workers' own records.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/data.html
+    Sources: https://docs.pytorch.org/docs/stable/data.html
     """
 
     code = "IN011"

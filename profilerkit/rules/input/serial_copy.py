@@ -20,20 +20,16 @@ class SerialCopy(Rule, frozen=True):
         for x, y in loader:
             x, y = x.to(device), y.to(device)
             train_step((x, y))
-
     Use instead:
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             following = x.to(device, non_blocking=True)
         torch.cuda.current_stream().wait_stream(stream)
         following.record_stream(torch.cuda.current_stream())
-
     How it is measured: Copies of 64 KiB and more count, where the next kernel was issued or the loop waited for them.
         The saving is what the kernels can still overlap.
-
     When it is wrong: A copy longer than the computation stays the limit. Without record_stream the memory may be used
         again too early. A copy that nothing waits for costs nothing.
-
     Sources:
         https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
         https://docs.pytorch.org/docs/stable/generated/torch.Tensor.record_stream.html

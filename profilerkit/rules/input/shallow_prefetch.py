@@ -17,19 +17,14 @@ class ShallowPrefetch(Rule, frozen=True):
 
     Example:
         loader = DataLoader(dataset, batch_size=4, num_workers=2, prefetch_factor=2)
-
     Use instead:
         loader = DataLoader(dataset, batch_size=4, num_workers=2, prefetch_factor=8)
-
     How it is measured: The standard deviation of the work on a batch must reach {variation_ratio} of its mean. The wait
         must take 3 % of the step. The queue is replayed with a prefetch_factor of 4 and 8. The smallest that gains
         {enough_ratio} of the best is proposed, as far as memory allows.
-
     When it is wrong: Deeper prefetch does not help workers that are too slow on average. It takes memory for workers ×
         prefetch_factor batches. No saving is given where the replay misses the measured time.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/data.html
+    Sources: https://docs.pytorch.org/docs/stable/data.html
     """
 
     code = "IN004"

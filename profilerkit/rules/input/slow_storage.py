@@ -19,17 +19,14 @@ class SlowStorage(Rule, frozen=True):
     Example:
         def __getitem__(self, index):
             return torch.load(self.files[index])
-
     Use instead:
         def __init__(self, path):
             self.samples = torch.load(path, mmap=True)
         def __getitem__(self, index):
             return self.samples[index]
-
     How it is measured: Timers in the workers divide a batch into blocked and computing time. Storage is named where a
         batch reads {fewest_bytes} and {stored_ratio} of it comes from storage. Workers must be busy, else the step does
         not wait for them. The saving models reads that are {faster} times as fast.
-
     When it is wrong: The first epoch reads what later epochs find cached. A lock looks like a read, so the bytes are
         checked. Sockets and memory-mapped files count no bytes.
     """

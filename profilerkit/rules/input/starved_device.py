@@ -29,22 +29,18 @@ class StarvedDevice(Rule, frozen=True):
         loader = DataLoader(dataset, batch_size=4)
         for batch in loader:
             train_step(batch)
-
     Use instead:
         loader = DataLoader(dataset, batch_size=4, num_workers=2)
         if __name__ == "__main__":
             for batch in loader:
                 train_step(batch)
-
     How it is measured: Timers around the loader, or its event in a trace, give the wait that no device work overlaps.
         Without either, the start of a step counts if operators or frames make a batch there. The saving models the
         loader after the fix: max(compute, producer / workers, CPU / cores). Without a model it is half of the wait.
         Handing a batch to another process takes 1.6 ms.
-
     When it is wrong: Batches that depend on training, such as a replay buffer with priorities, cannot be made in
         advance. The first batch of new workers and the last fetch of an epoch are left out. Time that a thread waits
         for a core is left out too. Confidence is low where only Python before a copy shows the wait.
-
     Sources:
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
         https://docs.pytorch.org/docs/stable/data.html

@@ -16,20 +16,15 @@ class TooFewWorkers(Rule, frozen=True):
 
     Example:
         loader = DataLoader(dataset, batch_size=4, num_workers=2)
-
     Use instead:
         loader = DataLoader(dataset, batch_size=4, num_workers=6)
-
     How it is measured: Timers in the workers show how busy they are and what a batch takes. At least {awaited_ratio} of
         the wait must be for a batch that was not sent yet. Where no wait is long enough, no batch may be ready at
         {empty_ratio} of the fetches. The queue is replayed with the proposed workers. Memory, CPU quota and cores cap
         their number.
-
     When it is wrong: Workers that share a lock or a slow disk do not add up. Confidence is medium where {blocked_share}
         of a batch is blocked. Each worker takes memory.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/data.html
+    Sources: https://docs.pytorch.org/docs/stable/data.html
     """
 
     code = "IN003"

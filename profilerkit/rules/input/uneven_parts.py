@@ -18,21 +18,16 @@ class UnevenParts(Rule, frozen=True):
             def __iter__(self):
                 if torch.utils.data.get_worker_info().id == 0:
                     yield from range(1000)
-
     Use instead:
         class Shards(IterableDataset):
             def __iter__(self):
                 info = torch.utils.data.get_worker_info()
                 yield from range(info.id, 1000, info.num_workers)
-
     How it is measured: Timers count the workers that still have data at each batch. The saving assumes that all workers
         work to the end, at the pace of those that have data.
-
     When it is wrong: An epoch of a few batches starts and ends its workers one after the other. Shards with equal
         counts may still take unequal time.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/data.html
+    Sources: https://docs.pytorch.org/docs/stable/data.html
     """
 
     code = "IN014"

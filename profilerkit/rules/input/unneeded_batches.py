@@ -31,15 +31,12 @@ class UnneededBatches(Rule, frozen=True):
     Example:
         samples = [torch.ones(length) for length in (3, 5, 2)]
         batch = torch.stack([F.pad(x, (0, 512 - len(x))) for x in samples])
-
     Use instead:
         samples = [torch.ones(length) for length in (3, 5, 2)]
         batch = nn.utils.rnn.pad_sequence(samples, batch_first=True)
-
     How it is measured: The rule looks at {fewest_looks} or more batches of integers. Padding to the batch's own longest
         row is advised where {beyond_share} of the padding is beyond it. Grouping by length avoids {avoidable_ratio} of
         the rest. Dropped batches are reported from {smallest_skip} of the time, or {longest_skip_ns}.
-
     When it is wrong: Kernels for variable-length sequences skip padding. A loop that reads all data once before it
         trains drops nothing.
     """

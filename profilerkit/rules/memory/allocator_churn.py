@@ -20,21 +20,16 @@ class AllocatorChurn(Rule, frozen=True):
         for batch in loader:
             train_step(batch)
             torch.cuda.empty_cache()
-
     Use instead:
         for batch in loader:
             train_step(batch)
-
     How it is measured: Device idle time under allocator calls in steady steps counts. A request that succeeded only
         after the cache was freed is a risk without a saving. So are {fewest_retaken} segments requested again
         in a snapshot. On a CPU, {fewest_faults} page faults per step count, if each takes at most {longest_fault_ns} of
         kernel time.
-
     When it is wrong: Warm-up steps allocate, so only steady steps count. Other processes on the device shrink the
         cache. The asynchronous backend of CUDA counts no retries.
-
-    Sources:
-        https://pytorch.org/docs/stable/notes/cuda.html
+    Sources: https://pytorch.org/docs/stable/notes/cuda.html
     """
 
     code = "ME001"

@@ -17,19 +17,15 @@ class ExposedOffload(Rule, frozen=True):
     Example:
         state = torch.zeros(1024)
         state.to(device)
-
     Use instead:
         state = torch.zeros(1024, pin_memory=torch.cuda.is_available())
         with torch.cuda.stream(torch.cuda.Stream()):
             state.to(device, non_blocking=True)
-
     How it is measured: Copies that no kernel overlaps are summed. The saving assumes that copies overlap all kernels,
         in both directions at once, at {pinned_ratio} of the link. For an unknown device the link is taken as
         {assumed_link_gb_per_s} GB/s. Keeping the state on the device is advised below {roomy_ratio} of the memory.
-
     When it is wrong: Copies of batches and results are not offload. State on a disk is limited by the disk, which is
         not measured.
-
     Sources:
         https://arxiv.org/abs/2101.06840
         https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html

@@ -12,18 +12,13 @@ class FilledGradients(Rule, frozen=True):
 
     Example:
         optimizer.zero_grad(set_to_none=False)
-
     Use instead:
         optimizer.zero_grad(set_to_none=True)
-
     How it is measured: Kernels of zero_ inside zero_grad are timed, with the matching gradient additions.
         set_to_none=True is the default since PyTorch 2.0.
-
     When it is wrong: Code that reads gradients between zero_grad and backward finds None. With gradient accumulation,
         only the first addition of a step disappears.
-
-    Sources:
-        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    Sources: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code = "ME007"

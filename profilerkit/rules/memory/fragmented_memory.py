@@ -22,17 +22,12 @@ class FragmentedMemory(Rule, frozen=True):
 
     Example:
         $ python train.py
-
     Use instead:
         $ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py
-
     How it is measured: Samples of the allocator near the peak count if {reserved_ratio} of the device is reserved. A
         failed request always counts if as much memory was idle. No time is saved.
-
     When it is wrong: Reserved memory after a peak is a harmless cache. One sample a second can fall anywhere in a step.
-
-    Sources:
-        https://pytorch.org/docs/stable/notes/cuda.html
+    Sources: https://pytorch.org/docs/stable/notes/cuda.html
     """
 
     code = "ME002"

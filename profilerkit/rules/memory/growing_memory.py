@@ -41,21 +41,16 @@ class GrowingMemory(Rule, frozen=True):
         losses = []
         for batch in loader:
             losses.append(train_step(batch))
-
     Use instead:
         losses = []
         for batch in loader:
             losses.append(train_step(batch).detach())
-
     How it is measured: The Theil-Sen slope of memory over steps must be above zero with 99 % confidence. From 50 steps
         on, {smallest_step_bytes} a step is enough. The last third must gain half as much as the third before. Pages
         that a worker no longer shares count as well.
-
     When it is wrong: Sequences that get longer look the same below 50 steps. A cache can fill during the first epoch. A
         garbage collection copies a worker's shared objects once.
-
-    Sources:
-        https://github.com/pytorch/pytorch/issues/13246
+    Sources: https://github.com/pytorch/pytorch/issues/13246
     """
 
     code = "ME004"

@@ -12,18 +12,14 @@ class NearCapacity(Rule, frozen=True):
     Example:
         layers, x = nn.Sequential(model, model), torch.randn(4, 4)
         y = layers(x)
-
     Use instead:
         from torch.utils.checkpoint import checkpoint
         layers, x = nn.Sequential(model, model), torch.randn(4, 4)
         y = checkpoint(layers, x, use_reentrant=False)
-
     How it is measured: The peak comes from memory events of a trace, from samples of the allocator, or from the driver.
         It is a risk: no saving is given.
-
     When it is wrong: Reserved memory that is not in use is a cache. The driver's number includes other processes and
         the cache, so it is an observation only.
-
     Sources:
         https://pytorch.org/docs/stable/notes/cuda.html
         https://arxiv.org/abs/1604.06174

@@ -15,17 +15,12 @@ class NeedlessRecompute(Rule, frozen=True):
     Example:
         from torch.utils.checkpoint import checkpoint
         y = checkpoint(model, torch.randn(4, 4), use_reentrant=False)
-
     Use instead:
         y = model(torch.randn(4, 4))
-
     How it is measured: Forward code that runs during backward is timed. The saving is the part whose activations fit
         below {full_ratio} of the memory. Without memory events it is {assumed_ratio} of the recomputation.
-
     When it is wrong: The judged steps may not contain the run's peak: longer sequences may come later.
-
-    Sources:
-        https://arxiv.org/abs/1604.06174
+    Sources: https://arxiv.org/abs/1604.06174
     """
 
     code = "ME005"

@@ -19,19 +19,14 @@ class OversizedHardware(Rule, frozen=True):
 
     Example:
         $ python train.py
-
     Use instead:
         $ CUDA_VISIBLE_DEVICES=MIG-7f2d1c34-0000-0000 python train.py
-
     How it is measured: Utilisation is the 95th percentile of {fewest_samples} samples or more. On a device of half the
         speed the step may take {longest_ratio} times as long. Large kernels count as twice as long there, the rest as
         unchanged. The fix saves money, not time.
-
     When it is wrong: A device that waits for data, the host or communication is not too large. The rule is silent while
         a fix can save {mendable_share} of the step.
-
-    Sources:
-        https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html
+    Sources: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html
     """
 
     code = "ME006"

@@ -32,22 +32,17 @@ class OversizedStep(Rule, frozen=True):
         logits = torch.randn(64, 50, requires_grad=True)
         labels = torch.randint(50, (64,))
         F.cross_entropy(logits, labels).backward()
-
     Use instead:
         logits = torch.randn(64, 50, requires_grad=True)
         labels = torch.randint(50, (64,))
         for x, y in zip(logits.split(16), labels.split(16)):
             (F.cross_entropy(x, y) / 4).backward()
-
     How it is measured: A memory snapshot names failed requests and the blocks in use at the peak. The loss counts from
         {loss_ratio} of the peak, activations from {activation_ratio}, the optimizer from {optimizer_ratio}. No time is
         saved.
-
     When it is wrong: Without a failed request it is unknown whether memory is short. The history of a snapshot may
         begin late.
-
-    Sources:
-        https://pytorch.org/docs/stable/notes/cuda.html
+    Sources: https://pytorch.org/docs/stable/notes/cuda.html
     """
 
     code = "ME010"

@@ -11,17 +11,12 @@ class RoundedRequests(Rule, frozen=True):
 
     Example:
         $ PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:1 python train.py
-
     Use instead:
         $ python train.py
-
     How it is measured: 1 - requested / allocated bytes, in the sampled second with most memory allocated. No time is
         saved.
-
     When it is wrong: Every request is rounded to 512 bytes. Many small tensors show a high share and little memory.
-
-    Sources:
-        https://pytorch.org/docs/stable/notes/cuda.html
+    Sources: https://pytorch.org/docs/stable/notes/cuda.html
     """
 
     code = "ME009"

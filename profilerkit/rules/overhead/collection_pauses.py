@@ -15,7 +15,6 @@ class CollectionPauses(Rule, frozen=True):
     Example:
         for batch in loader:
             train_step(batch)
-
     Use instead:
         import gc
         gc.freeze()
@@ -24,14 +23,10 @@ class CollectionPauses(Rule, frozen=True):
             train_step(batch)
             if step % 1000 == 0:
                 gc.collect()
-
     How it is measured: The interpreter's callbacks time each collection; a trace with Python stacks shows gc.collect.
         Time in which the device keeps working is subtracted.
-
     When it is wrong: Without collections, reference cycles pile up until the next manual one: watch the memory.
-
-    Sources:
-        https://docs.python.org/3.12/library/gc.html
+    Sources: https://docs.python.org/3.12/library/gc.html
     """
 
     code = "OV004"

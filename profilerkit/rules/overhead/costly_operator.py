@@ -52,14 +52,11 @@ class CostlyOperator(Rule, frozen=True):
 
     Example:
         values = [x.item() for x in torch.randn(1000)]
-
     Use instead:
         values = torch.randn(1000).tolist()
-
     How it is measured: Time in hooks comes from the backward pass or from stacks, reads from chains of item(). An
         operator counts from {smallest_operator} of the step where a cheaper form is known, else from
         {smallest_unknown}. Hooks and reads save {avoidable_ratio} of their time.
-
     When it is wrong: Anomaly detection and DDP also run in hooks, and are left out. A module hook that calls something
         named forward looks like one. Tracing slows small calls.
     """

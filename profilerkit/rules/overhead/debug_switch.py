@@ -44,16 +44,12 @@ class DebugSwitch(Rule, frozen=True):
 
     Example:
         torch.autograd.set_detect_anomaly(True)
-
     Use instead:
         torch.autograd.set_detect_anomaly(False)
-
     How it is measured: The recording holds each switch. Anomaly detection is expected to cost {anomaly_ratio} of the
         step without its input wait, {anomaly_most} at most. Blocking launches cost at most the CPU's own work. Others
         have no number.
-
     When it is wrong: Deterministic algorithms may be wanted.
-
     Sources:
         https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode
         https://pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html

@@ -14,20 +14,15 @@ class HeavyProfiler(Rule, frozen=True):
 
     Example:
         profiler = torch.profiler.profile(with_stack=True, profile_memory=True)
-
     Use instead:
         schedule = torch.profiler.schedule(wait=5, warmup=2, active=10, repeat=1)
         profiler = torch.profiler.profile(schedule=schedule)
-
     How it is measured: Traced and untraced steps are compared. Without untraced steps, recorded Python stacks, memory
         or emit_nvtx count, with the least cost of each recorded event. No saving is given: the rule lowers the savings
         of CPU time.
-
     When it is wrong: Where untraced steps were timed, their length is used and only the composition comes from the
         trace.
-
-    Sources:
-        https://docs.pytorch.org/docs/2.13/profiler.html
+    Sources: https://docs.pytorch.org/docs/2.13/profiler.html
     """
 
     code = "OV007"

@@ -35,24 +35,20 @@ class LaunchBound(Rule, frozen=True):
         x = torch.randn(4, 4)
         for _ in range(100):
             x = x * 1.01 + 0.1
-
     Use instead:
         @torch.compile(mode="reduce-overhead")
         def update(x):
             for _ in range(100):
                 x = x * 1.01 + 0.1
             return x
-
     How it is measured: Idle time counts while the launching thread dispatches operators, runs short Python, or a launch
         is in flight. On a CPU, the threshold is {host_smallest_share} of the step. There fused optimizers and
         vectorised operators saved 68 to 98 % of a share of 51 to 74 %. From {host_main_share} of the step on,
         {host_main_ratio} of it is expected and {host_low_ratio} is the low end. Up to {host_minor_share},
         {host_minor_ratio} is expected. Python longer than 1 ms belongs to OV005.
-
     When it is wrong: The profiler slows the CPU by up to 100 %. Without an untraced step time, the low end is reduced
         by {unmeasured_inflation_ratio}. Where {late_launch_ratio} of the launches take over 1 ms, something else holds
         the GPU. CUDA graphs need fixed shapes and no host sync.
-
     Sources:
         https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/
         https://pytorch.org/docs/stable/notes/cuda.html

@@ -18,20 +18,15 @@ class OversubscribedCores(Rule, frozen=True):
 
     Example:
         torch.set_num_threads(64)
-
     Use instead:
         import os
         torch.set_num_threads(len(os.sched_getaffinity(0)))
-
     How it is measured: The kernel's scheduler statistics give the wait. The rank must use {own_ratio} of its cores
         itself.
         The saving is half of the wait, a guess.
-
     When it is wrong: Threads of OpenCV or BLAS are not counted in the training process. Where other programs take the
         cores, fewer threads make the run slower.
-
-    Sources:
-        https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html
+    Sources: https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html
     """
 
     code = "OV008"

@@ -28,20 +28,15 @@ class PythonWork(Rule, frozen=True):
     Example:
         scores = torch.randn(1000)
         best = max(float(score) for score in scores)
-
     Use instead:
         scores = torch.randn(1000)
         best = scores.max()
-
     How it is measured: Time without an operator on the launching thread counts while the GPU is idle. Stacks name the
         function that holds most of it. The saving is the time of these longer stretches. On a busy machine,
         {queued_ratio} of the time that other programs took is added to the threshold.
-
     When it is wrong: A lock, a socket or a batch without a loader looks the same. The profiler slows Python: without an
         untraced step time, the low end is reduced by {unmeasured_inflation_ratio}.
-
-    Sources:
-        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    Sources: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code = "OV005"

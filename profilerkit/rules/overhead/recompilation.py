@@ -60,20 +60,15 @@ class Recompilation(Rule, frozen=True):
         compiled = torch.compile(model, dynamic=False)
         for size in (3, 5, 7):
             compiled(torch.randn(size, 4))
-
     Use instead:
         compiled = torch.compile(model, dynamic=True)
         for size in (3, 5, 7):
             compiled(torch.randn(size, 4))
-
     How it is measured: PyTorch's callbacks time the compilations; a trace shows them as events. The guard that failed
         decides the fix. TORCH_LOGS=recompiles prints the guard where the recording lacks it.
-
     When it is wrong: The first compilation is warm-up and is not counted. If compilation stops at that limit, the steps
         stay slow.
-
-    Sources:
-        https://docs.pytorch.org/docs/2.12/user_guide/torch_compiler/compile/programming_model.recompilation.html
+    Sources: https://docs.pytorch.org/docs/2.12/user_guide/torch_compiler/compile/programming_model.recompilation.html
     """
 
     code = "OV006"

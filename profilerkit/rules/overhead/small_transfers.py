@@ -21,17 +21,12 @@ class SmallTransfers(Rule, frozen=True):
 
     Example:
         weights = [torch.tensor(i / 10).to(device) for i in range(20)]
-
     Use instead:
         weights = torch.arange(20, device=device) / 10
-
     How it is measured: Copies without other device work are summed, with the idle time after those that the CPU waits
         for. That idle time is at most the time that the CPU was blocked.
-
     When it is wrong: In a launch-bound step the GPU would idle anyway. The idle time is in OV002 as well: count one.
-
-    Sources:
-        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    Sources: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
     code = "OV003"

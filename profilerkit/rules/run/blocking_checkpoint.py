@@ -17,21 +17,17 @@ class BlockingCheckpoint(Rule, frozen=True):
 
     Example:
         torch.save(model.state_dict(), "model.pt")
-
     Use instead:
         import threading
         state = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
         writer = threading.Thread(target=torch.save, args=(state, "model.pt"))
         writer.start()
         writer.join()  # before the next checkpoint
-
     How it is measured: A save of t every k steps of T costs t / (k * T + t). At least {fewest_steps} steps must be
         timed. A background write saves {background_ratio} of it. Rarer saves are advised if sqrt(2 * t * time between
         failures) is {longer_interval} times the present interval. That time comes from a published job:
         {device_hours_between_failures} device-hours, at most {hours_between_failures} hours.
-
     When it is wrong: A window of ten traced steps seldom contains a checkpoint. Your own time between failures differs.
-
     Sources:
         https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html
         https://arxiv.org/abs/2410.21680

@@ -23,18 +23,13 @@ class ContendedHost(Rule, frozen=True):
 
     Example:
         $ docker run --cpus 2 trainer python train.py
-
     Use instead:
         $ docker run --cpus 8 trainer python train.py
-
     How it is measured: /proc/stat, PSI and the control group are sampled {fewest_samples} times or more. The training
         thread's wait counts from {queue_ratio}. PSI and that wait count only while the run uses less than {own_ratio}
         of the cores in use. No saving is given: the program is not the cause.
-
     When it is wrong: A run that fills its cores waits for itself. Its workers and threads have rules.
-
-    Sources:
-        https://docs.kernel.org/accounting/psi.html
+    Sources: https://docs.kernel.org/accounting/psi.html
     """
 
     code = "RU005"

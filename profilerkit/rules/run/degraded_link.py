@@ -19,18 +19,13 @@ class DegradedLink(Rule, frozen=True):
 
     Example:
         $ nvidia-smi --query-gpu=pcie.link.width.current --format=csv
-
     Use instead:
         $ nvidia-smi --query-gpu=pcie.link.width.max --format=csv
-
     How it is measured: Generation and lanes are sampled while the device is busy. The best rate seen is compared with
         the best that device and system allow. The saving is at most the share of copies × (1 - rate / best rate).
-
     When it is wrong: An idle link slows down to save power, so idle samples do not count. Virtual machines can report
         another width.
-
-    Sources:
-        https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html
+    Sources: https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html
     """
 
     code = "RU007"

@@ -67,17 +67,14 @@ class GrowingSteps(Rule, frozen=True):
         history = torch.zeros(0)
         for batch in loader:
             history = torch.cat([history, train_step(batch).reshape(1)])
-
     Use instead:
         history = []
         for batch in loader:
             history.append(train_step(batch).item())
-
     How it is measured: The Theil-Sen slope of step times must be above zero with 99 % confidence. Half of the growth
         must be on both sides of the largest jump (Pettitt). The last third must gain half as much as the third before
         it. Waiting for a processor is left out. The part or stage of the loop that grows decides the fix. Steps that
         take longer from one step on are shown without a fix.
-
     When it is wrong: A curriculum of longer sequences grows on purpose. A device that gets hotter slows by less than
         this.
     """

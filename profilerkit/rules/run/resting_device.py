@@ -14,13 +14,10 @@ class RestingDevice(Rule, frozen=True):
 
     Example:
         $ nvidia-smi --query-gpu=utilization.gpu --format=csv -l 1
-
     Use instead:
         $ profilerkit run -- train.py
-
     How it is measured: Samples below a quarter of the usual utilisation form idle stretches. Their length and spacing
         are reported. No saving is given: a log has no steps and no cause.
-
     When it is wrong: Utilisation counts kernels that wait for other ranks. Waits shorter than the sampling interval
         only lower the mean.
     """

@@ -13,14 +13,10 @@ class SharedDevice(Rule, frozen=True):
 
     Example:
         $ python train.py
-
     Use instead:
         $ CUDA_VISIBLE_DEVICES=1 python train.py
-
     How it is measured: NVML lists the processes. No saving is given.
-
     When it is wrong: In a container, process ids are those of the host, so the list cannot be used.
-
     Sources:
         https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html
         https://docs.nvidia.com/deploy/mps/introduction.html

@@ -36,17 +36,14 @@ class TrainingPause(Rule, frozen=True):
         for step, batch in enumerate(loader):
             train_step(batch)
             evaluate()
-
     Use instead:
         for step, batch in enumerate(loader):
             train_step(batch)
             if step % 1000 == 0:
                 evaluate()
-
     How it is measured: Named phases, passes over data without a backward pass, and time between eval() and train()
         count. Without names, steps that are longer at regular intervals count. At least {fewest_steps} steps must be
         timed. The saving is {rarer_ratio} of the pause, or {batched_ratio} of an evaluation in small batches.
-
     When it is wrong: A window of ten traced steps seldom contains a pause. The step that applies accumulated gradients
         is expected to be longer. For a rollout only the bound is known.
     """

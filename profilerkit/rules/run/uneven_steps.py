@@ -29,17 +29,14 @@ class UnevenSteps(Rule, frozen=True):
         for step, batch in enumerate(loader):
             train_step(batch)
             print(list(model.parameters()))
-
     Use instead:
         for step, batch in enumerate(loader):
             loss = train_step(batch)
             if step % 100 == 0:
                 print(loss.item())
-
     How it is measured: The rule uses the coefficient of variation and the 99th percentile of steady steps. The part
         that grew in the slow steps is named, and its rule has the fix. The saving is 1 - median / mean, times the share
         of the excess in that part.
-
     When it is wrong: Pauses with a finding of their own are left out. Batches of different sizes differ on purpose. One
         slow step may never come again.
     """

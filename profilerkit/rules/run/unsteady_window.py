@@ -13,13 +13,10 @@ class UnsteadyWindow(Rule, frozen=True):
 
     Example:
         $ profilerkit run --trace-steps 3 -- train.py
-
     Use instead:
         $ profilerkit run --trace-steps 20 -- train.py
-
     How it is measured: Steps that warm up, compile or are cut off are dropped, and the rest are counted. First-use
         calls such as cudaFree and module loading are summed. No saving is given: it is a guard.
-
     When it is wrong: A curriculum of sequence lengths changes the step on purpose. Few steps still give a verdict, with
         less confidence.
     """
