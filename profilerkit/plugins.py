@@ -108,17 +108,11 @@ _PROJECT_MODULES = "profilerkit_project_rules"
 
 
 class KnownRules(NamedTuple):
-    """Hold the rules of an analysis.
+    """Hold the rules of an analysis."""
 
-    Attributes:
-        all: the built-in rules, those of other packages and the project's own.
-        notes: a sentence for each rule that cannot be used, and about the project's code.
-        withheld: whether the project has rules that were not loaded, because the user did not allow them.
-    """
-
-    all: "tuple[Rule, ...]"
-    notes: tuple[str, ...]
-    withheld: bool
+    all: "tuple[Rule, ...]"  #: the built-in rules, those of other packages and the project's own
+    notes: tuple[str, ...]  #: a sentence for each rule that cannot be used, and about the project's code
+    withheld: bool  #: whether the project has rules that were not loaded, because the user did not allow them
 
 
 def all_rules(settings: Settings) -> KnownRules:

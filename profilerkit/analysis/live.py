@@ -23,42 +23,30 @@ LateKind = Literal["timers", "behind", "ended", "killed"]
 
 
 class LiveRank(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank now.
-
-    Attributes:
-        host: name of its host; empty where it is not known. Hostile text.
-        wait_ns: mean wait for data of a recent step; ``None`` where no fetch was seen.
-        device: latest reading of each field; ``None`` without a sample of the last seconds, and ``no_device`` says why.
-        hosted: of its host, likewise, and ``no_host``.
-    """
+    """One rank now."""
 
     rank: int
-    host: str = ""
+    host: str = ""  #: name of its host; empty where it is not known. Hostile text.
     steps: int = 0
-    wait_ns: int | None = None
+    wait_ns: int | None = None  #: mean wait for data of a recent step; ``None`` where no fetch was seen
     wait_ratio: float | None = None
+    #: Latest reading of each field; ``None`` without a sample of the last seconds, and ``no_device`` says why.
     device: GpuSample | None = None
     no_device: str = ""
-    hosted: HostSample | None = None
+    hosted: HostSample | None = None  #: of its host, likewise, and ``no_host``
     no_host: str = ""
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
-    """The last steps of one rank.
-
-    Attributes:
-        median_ns: of those that are no warm-up and were not traced.
-        p10_ns: of the same; ``None`` for a single one, as is ``p90_ns``.
-        trend: medians of groups of equally many steps, the oldest first.
-    """
+    """The last steps of one rank."""
 
     rank: int
     steps: int
     rate_per_s: float | None
-    median_ns: int
-    p10_ns: int | None
+    median_ns: int  #: of those that are no warm-up and were not traced
+    p10_ns: int | None  #: of the same; ``None`` for a single one, as is ``p90_ns``
     p90_ns: int | None
-    trend: tuple[int, ...]
+    trend: tuple[int, ...]  #: medians of groups of equally many steps, the oldest first
     trend_steps: int
 
 
@@ -72,27 +60,21 @@ class Late(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """A job now.
+    """A job now."""
 
-    Attributes:
-        world_size: ranks of the job; ``None`` while rank 0 has not told.
-        running_ns: from the start of the first rank's recording until now, or until its end.
-        quiet_ns: since the last step of any rank ended; ``None`` before the first one, and after the end.
-        window: first and last step of the latest trace that can be read; ``None`` while there is none.
-        silent_ns: since the last record of ranks that nobody here can ask whether they still run; ``None`` where one is
-            known to run, or all are known to be over.
-        verdict_age_ns: since the verdict was made; ``None`` where it is of this moment, or there is none.
-    """
-
-    world_size: int | None
+    world_size: int | None  #: ranks of the job; ``None`` while rank 0 has not told
     ranks: tuple[LiveRank, ...]
-    running_ns: int | None
-    quiet_ns: int | None
+    running_ns: int | None  #: from the start of the first rank's recording until now, or until its end
+    quiet_ns: int | None  #: since the last step of any rank ended; ``None`` before the first one, and after the end
     recent: Recent | None
     late: tuple[Late, ...]
+    #: First and last step of the latest trace that can be read; ``None`` while there is none.
     window: tuple[int, int] | None
     is_over: bool
+    #: Since the last record of ranks that nobody here can ask whether they still run; ``None`` where one is known to
+    #: run, or all are known to be over.
     silent_ns: int | None = None
+    #: Since the verdict was made; ``None`` where it is of this moment, or there is none.
     verdict_age_ns: int | None = None
 
     @property

@@ -40,23 +40,17 @@ _TRANSFERS = (*_HOST_SIDE, *(leaf(part) for part in LEAVES if part.startswith("c
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """The window cut into labelled segments.
+    """The window cut into labelled segments."""
 
-    Attributes:
-        mode: ``gpu``, or ``cpu`` when the main thread is treated as the device.
-        per_step: ``(n_steps, n_leaves)`` int64 ns; rows follow the window's spans.
-        alone: the same shape, time that only this part kept the device from computing; ``None`` without a device.
-        hidden: the same shape, time in which the host was held up as well while the device communicated or copied.
-        lead_in: what leads up to the batch copies, where the main thread's input is only inferred from that.
-    """
-
-    mode: Literal["gpu", "cpu"]
+    mode: Literal["gpu", "cpu"]  #: ``gpu``, or ``cpu`` when the main thread is treated as the device
     segments: Segments
-    per_step: I64
+    per_step: I64  #: ``(n_steps, n_leaves)`` int64 ns; rows follow the window's spans
+    #: The same shape, time that only this part kept the device from computing; ``None`` without a device.
     alone: I64 | None
+    #: The same shape, time in which the host was held up as well while the device communicated or copied.
     hidden: I64 | None
     fed: Feeding
-    lead_in: Spans
+    lead_in: Spans  #: what leads up to the batch copies, where the main thread's input is only inferred from that
     copies: I64
     copy_leaf: I64
 

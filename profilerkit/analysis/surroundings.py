@@ -21,35 +21,25 @@ _REASONS = ("throttle_reasons", "hw_thermal_throttle_ratio", "sw_thermal_throttl
 
 
 class Throttling(msgspec.Struct, frozen=True):
-    """The samples of one device at work.
-
-    Attributes:
-        slowed_ratio: mean share of their time in which heat, the supply, or the hardware held the clock down.
-        thermal_ratio: of the time, in which heat did.
-        brake_ratio: of the samples, in which the supply did.
-        capped_ratio: mean share of the time in which the power limit held the clock down; ``None`` where not told.
-        free_clock_mhz: median clock of the samples in which nothing but the power limit held it down; ``None`` without
-            such samples.
-        max_clock_mhz: the highest the device has; ``None`` where not told.
-        other_clock_mhz: median of the other ranks' mean clocks at work; ``None`` for a single rank.
-        others_capped_ratio: the most that another rank's power limit held its clock down; ``None`` likewise.
-        device: what a log calls the device; ``None`` for that of the judged rank.
-    """
+    """The samples of one device at work."""
 
     n: int
-    slowed_ratio: float
-    thermal_ratio: float
-    brake_ratio: float
+    slowed_ratio: float  #: mean share of their time in which heat, the supply, or the hardware held the clock down
+    thermal_ratio: float  #: of the time, in which heat did
+    brake_ratio: float  #: of the samples, in which the supply did
+    #: Mean share of the time in which the power limit held the clock down; ``None`` where not told.
     capped_ratio: float | None
     clock_mhz: float
+    #: Median clock of the samples in which nothing but the power limit held it down; ``None`` without such samples.
     free_clock_mhz: float | None
-    max_clock_mhz: float | None
+    max_clock_mhz: float | None  #: the highest the device has; ``None`` where not told
     power_mw: float | None = None
     power_limit_mw: float | None = None
     power_limit_default_mw: float | None = None
-    other_clock_mhz: float | None = None
+    other_clock_mhz: float | None = None  #: median of the other ranks' mean clocks at work; ``None`` for a single rank
+    #: The most that another rank's power limit held its clock down; ``None`` likewise.
     others_capped_ratio: float | None = None
-    device: str | None = None
+    device: str | None = None  #: what a log calls the device; ``None`` for that of the judged rank
 
 
 def throttling(
@@ -207,25 +197,17 @@ class HostLink(msgspec.Struct, frozen=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What surrounds the judged rank; ``None`` means not measured.
+    """What surrounds the judged rank; ``None`` means not measured."""
 
-    Attributes:
-        strangers: most processes seen on the device at once that are neither ranks of the run nor workers of theirs.
-        strangers_bytes: device memory of all processes but this one, where there were strangers.
-        siblings: most other processes of the run itself seen on the device at once.
-        link: of the device to the host; ``None`` where its limits are not known, or the device was never seen busy.
-        utilization_p95: 95th percentile of NVML's utilisation during the steps.
-        utilization_samples: how many that rests on.
-        hottest: the hottest of several devices at work.
-    """
-
+    #: Most processes seen on the device at once that are neither ranks of the run nor workers of theirs.
     strangers: int | None = None
-    strangers_bytes: int | None = None
-    siblings: int | None = None
+    strangers_bytes: int | None = None  #: device memory of all processes but this one, where there were strangers
+    siblings: int | None = None  #: most other processes of the run itself seen on the device at once
+    #: Of the device to the host; ``None`` where its limits are not known, or the device was never seen busy.
     link: HostLink | None = None
-    utilization_p95: float | None = None
-    utilization_samples: int = 0
-    hottest: HotDevice | None = None
+    utilization_p95: float | None = None  #: 95th percentile of NVML's utilisation during the steps
+    utilization_samples: int = 0  #: how many that rests on
+    hottest: HotDevice | None = None  #: the hottest of several devices at work
 
 
 #: NVML's utilisation from which the link is not idle: an idle one is slowed down to save power (a choice).

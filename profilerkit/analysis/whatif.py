@@ -80,20 +80,14 @@ def relative_error(facts: Facts) -> float:
 
 
 class LoaderFix(msgspec.Struct, frozen=True):
-    """What more workers would do.
-
-    Attributes:
-        limited_by: what the step would wait for afterwards: ``compute``, ``workers`` or ``cores``.
-        wanted: workers that the rates ask for, if the host had room for them.
-        capped_by: what allows no more than ``workers``: ``cores`` or ``memory``; empty where nothing does.
-    """
+    """What more workers would do."""
 
     current: int
     workers: int
     expected: float
-    limited_by: str
-    wanted: int = 0
-    capped_by: str = ""
+    limited_by: str  #: what the step would wait for afterwards: ``compute``, ``workers`` or ``cores``
+    wanted: int = 0  #: workers that the rates ask for, if the host had room for them
+    capped_by: str = ""  #: what allows no more than ``workers``: ``cores`` or ``memory``; empty where nothing does
 
 
 def loader_fix(facts: Facts) -> LoaderFix | None:

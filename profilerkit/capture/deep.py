@@ -242,12 +242,7 @@ State = Literal["new", "warming", "recording", "doomed", "done"]
 
 
 class DeepWindow:
-    """One window, from the step in which the profiler warms up to the export.
-
-    Attributes:
-        reason: why there is no usable trace; empty when there is one.
-        may_try_again: nothing of use was traced, and the next window may do better.
-    """
+    """One window, from the step in which the profiler warms up to the export."""
 
     def __init__(
         self,
@@ -284,9 +279,9 @@ class DeepWindow:
         self._start_ns = 0
         self._set_log_level = False
         self._weak = ""
-        self.reason = ""
+        self.reason = ""  #: why there is no usable trace; empty when there is one
         self.size_bytes = 0
-        self.may_try_again = False
+        self.may_try_again = False  #: nothing of use was traced, and the next window may do better
 
     @property
     def is_here(self) -> bool:

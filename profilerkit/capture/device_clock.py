@@ -62,10 +62,6 @@ class DeviceClock(Watch):
     host is so far ahead that marks run out, every second one is given up: records span more steps, and no step is
     lost. Events of two devices have no time between them. The tracker calls on the training thread, which alone
     touches events: a query on another thread could fall into a capture that it cannot know of.
-
-    Attributes:
-        meter: what a mark costs; ``marks`` is how many were made.
-        every: steps from one mark to the next, at least.
     """
 
     name = "device_clock"
@@ -85,9 +81,9 @@ class DeviceClock(Watch):
         ``lost`` is called if no more records come because the clock has failed.
         """
         self._took, self._lost = took, lost
-        self.meter = Meter()
+        self.meter = Meter()  #: what a mark costs; ``marks`` is how many were made
         self.marks = 0
-        self.every = 1
+        self.every = 1  #: steps from one mark to the next, at least
         self._record = record
         self._tracker = tracker
         self._guard = Guard("profilerkit's device clock", self._fail)

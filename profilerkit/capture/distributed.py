@@ -29,19 +29,13 @@ _ON_THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this process stands in its job.
-
-    Attributes:
-        local_rank: among the ranks of its host.
-        launch_id: equal for all ranks of one job, and for them only.
-        node: number of its host in the job; ``None`` when the launcher does not say.
-    """
+    """Where this process stands in its job."""
 
     rank: int
-    local_rank: int
+    local_rank: int  #: among the ranks of its host
     world_size: int
-    launch_id: str
-    node: int | None = None
+    launch_id: str  #: equal for all ranks of one job, and for them only
+    node: int | None = None  #: number of its host in the job; ``None`` when the launcher does not say
     first_here: bool = True
 
 

@@ -28,12 +28,7 @@ _NEEDED = ("torch.utils.data.dataloader", "torch.optim.optimizer", "torch.autogr
 
 
 class Hooks:
-    """Install all hooks of one session that time steps.
-
-    Attributes:
-        captures: threads that capture a CUDA graph, and whether an optimizer has stepped in it.
-        meters: what is spent after the engine in a backward pass, and after an optimizer step.
-    """
+    """Install all hooks of one session that time steps."""
 
     __slots__ = (  # see ``StepTracker``
         *("_guard", "_patches", "_record", "_timer", "_tracker", "_workers"),
@@ -49,6 +44,7 @@ class Hooks:
         workers: WorkerWatch | None = None,
     ) -> None:
         self.torch_hooked = False
+        #: Threads that capture a CUDA graph, and whether an optimizer has stepped in it.
         self.captures: dict[int, bool] = {}
         self.watches_backward = True
         self._record = record
@@ -57,6 +53,7 @@ class Hooks:
         self._guard = guard
         self._workers = workers
         self._patches = Patches()
+        #: What is spent after the engine in a backward pass, and after an optimizer step.
         self.meters = (Meter(), Meter())
 
     def install_torch(self) -> None:

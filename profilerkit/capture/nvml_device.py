@@ -35,15 +35,11 @@ _Trial = tuple[int, int, int]
 
 
 class Calls:
-    """The functions of ``pynvml`` with their failures as ``None``.
-
-    Attributes:
-        lost: what NVML said when the device was lost; empty until then. Nothing is asked from then on.
-    """
+    """The functions of ``pynvml`` with their failures as ``None``."""
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
-        self.lost = ""
+        self.lost = ""  #: what NVML said when the device was lost; empty until then. Nothing is asked from then on.
         self._refused: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._tried: dict[tuple[Any, ...], list[_Trial]] = {}
         self._paused_until_ns: dict[tuple[Any, ...], int] = {}
@@ -106,15 +102,10 @@ def _named(argument: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device in NVML.
+    """A device in NVML."""
 
-    Attributes:
-        handle: what the process has: a device, or a MIG device of it.
-        whole: the device that ``handle`` is, or is a part of.
-    """
-
-    handle: Any
-    whole: Any
+    handle: Any  #: what the process has: a device, or a MIG device of it
+    whole: Any  #: the device that ``handle`` is, or is a part of
     instance: int | None
     uuid: str | None
     found_by: str

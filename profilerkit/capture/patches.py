@@ -46,13 +46,10 @@ class _Patch:
 
 
 class Patches:
-    """Replace attributes of torch and Python, and restore them. May be used from any thread.
-
-    Attributes:
-        armed: false once removed, and in forked children; a replacement that stayed below another one asks for it.
-    """
+    """Replace attributes of torch and Python, and restore them. May be used from any thread."""
 
     def __init__(self) -> None:
+        #: False once removed, and in forked children; a replacement that stayed below another one asks for it.
         self.armed = True
         self._patches: list[_Patch] = []
         self._undo: list[Callable[[], object]] = []
@@ -129,17 +126,12 @@ class Patches:
 
 
 class Watch:
-    """One kind of event that is watched while a block runs, such as saves, collectives or compilations.
-
-    Attributes:
-        not_ready: why it is not installed although they are.
-        unseen: why nothing was seen although it is installed; empty where that needs no reason.
-    """
+    """One kind of event that is watched while a block runs, such as saves, collectives or compilations."""
 
     name = ""
     needs: tuple[str, ...] = ()
-    not_ready = ""
-    unseen = ""
+    not_ready = ""  #: why it is not installed although they are
+    unseen = ""  #: why nothing was seen although it is installed; empty where that needs no reason
     seen = False
 
     def is_ready(self) -> bool:

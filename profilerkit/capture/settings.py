@@ -127,24 +127,17 @@ VARIABLE = "PROFILERKIT_RUN"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of ``profilerkit run``: ``choices`` are ``Settings`` that go before those of the script.
+    """Options of ``profilerkit run``: ``choices`` are ``Settings`` that go before those of the script."""
 
-    Attributes:
-        pid: the process that became the command.
-        start_directory: what stands in ``PYTHONPATH`` to be run at the start of every Python.
-        directory: where the command was started; the script may have gone elsewhere when it records.
-        path: absolute run directory.
-        trial: what ``profilerkit try`` changes in the program, and when that ends; see ``trial.Order``.
-    """
-
-    pid: int
-    start_directory: str
-    directory: str
+    pid: int  #: the process that became the command
+    start_directory: str  #: what stands in ``PYTHONPATH`` to be run at the start of every Python
+    directory: str  #: where the command was started; the script may have gone elsewhere when it records
     began_unix_ns: int = 0
-    path: str | None = None
+    path: str | None = None  #: absolute run directory
     choices: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
     command: Sequence[str] = ()
+    #: What ``profilerkit try`` changes in the program, and when that ends; see ``trial.Order``.
     trial: dict[str, Any] | None = None
 
     def put(self, variables: MutableMapping[str, str]) -> None:

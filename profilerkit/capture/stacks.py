@@ -74,11 +74,7 @@ def _found(place: StackPlace, lines: tuple[str, ...], in_torch: bool) -> StackSa
 
 
 class StackSource:
-    """Reads the stack of one thread, for a ``Sampler``.
-
-    Attributes:
-        meter: how long one look holds the interpreter, which the training may want.
-    """
+    """Reads the stack of one thread, for a ``Sampler``."""
 
     def __init__(self, path: Path, thread: Callable[[], int]) -> None:
         """``path`` takes the samples; ``thread`` says whose stack is read, 0 for none."""
@@ -88,7 +84,7 @@ class StackSource:
         self._samples: list[StackSample] = []
         # By ``id``, with the code that has it: what dynamo makes has constants that cannot be hashed.
         self._kinds: dict[int, tuple[str, str, CodeType]] = {}
-        self.meter = Meter()
+        self.meter = Meter()  #: how long one look holds the interpreter, which the training may want
         self.taken = self._looks = 0
         self._written_ns = 0
         self._state = 0, ProcFile(Path(os.devnull))  # of a thread, by its number

@@ -30,15 +30,10 @@ NEVER = 1 << 62
 
 
 class Quiet(NamedTuple):
-    """What an observer need not be told at once.
+    """What an observer need not be told at once."""
 
-    Attributes:
-        until: the step whose start is told; the starts of those before are not told at all.
-        longest_ns: the end of a step that took longer is told at once; of ``steps`` others later, in their order.
-    """
-
-    until: int
-    longest_ns: int
+    until: int  #: the step whose start is told; the starts of those before are not told at all
+    longest_ns: int  #: the end of a step that took longer is told at once; of ``steps`` others later, in their order
     steps: int
 
 

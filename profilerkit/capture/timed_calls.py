@@ -30,16 +30,12 @@ _NOT_COMPILED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 
 class TimedFunction(NamedTuple):
-    """A function to time.
+    """A function to time."""
 
-    Attributes:
-        module: that holds it; it is patched once that is loaded, if this version of it has it.
-        size: of a method of a class made by pybind11, what makes the record's value from its arguments.
-    """
-
-    module: str
+    module: str  #: that holds it; it is patched once that is loaded, if this version of it has it
     path: str
     name: str
+    #: Of a method of a class made by pybind11, what makes the record's value from its arguments.
     size: Size | None = None
 
 

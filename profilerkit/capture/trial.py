@@ -33,21 +33,13 @@ _Why = Literal["steps", "time", "program"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What ``profilerkit try`` wants of one run.
+    """What ``profilerkit try`` wants of one run."""
 
-    Attributes:
-        changes: settings and their values, see ``changes.SETTINGS``.
-        steps: the program ends after so many.
-        seconds: or after so long, counted from its first step.
-        seed: of torch, Python's ``random`` and numpy.
-        out: directory for a document of each rank; empty where none is wanted.
-    """
-
-    steps: int
-    changes: Sequence[tuple[str, Any]] = ()
-    seconds: float = math.inf
-    seed: int = 0
-    out: str = ""
+    steps: int  #: the program ends after so many
+    changes: Sequence[tuple[str, Any]] = ()  #: settings and their values, see ``changes.SETTINGS``
+    seconds: float = math.inf  #: or after so long, counted from its first step
+    seed: int = 0  #: of torch, Python's ``random`` and numpy
+    out: str = ""  #: directory for a document of each rank; empty where none is wanted
 
 
 class _EndedError(BaseException):

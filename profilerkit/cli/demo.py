@@ -17,18 +17,13 @@ if TYPE_CHECKING:
 
 
 class _Kind(NamedTuple):
-    """One fault; ``x`` is ``x-bound``.
-
-    Attributes:
-        rule: whose finding proposes the fix.
-        fix: how it is made in the code, which the program does when told to; empty where a setting can be changed.
-        ranks: processes that train together.
-    """
+    """One fault; ``x`` is ``x-bound``."""
 
     fault: str
-    rule: str = ""
+    rule: str = ""  #: whose finding proposes the fix
+    #: How it is made in the code, which the program does when told to; empty where a setting can be changed.
     fix: str = ""
-    ranks: int = 1
+    ranks: int = 1  #: processes that train together
 
 
 KINDS = {

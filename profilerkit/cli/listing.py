@@ -29,25 +29,18 @@ _INDENT = "    "
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run of a list.
-
-    Attributes:
-        step_time_ns: mean of its steady steps; ``None`` when not measured.
-        saving: of that fix; ``None`` when none is stated.
-        error: why it cannot be analyzed; empty where it can.
-        is_saved: these are numbers of a saved report as new as the recording; else they were made now.
-    """
+    """One run of a list."""
 
     run: str
     recorded_unix_ns: int
     verdict: str = ""
     detail: str = ""
     headline: str = ""
-    step_time_ns: int | None = None
+    step_time_ns: int | None = None  #: mean of its steady steps; ``None`` when not measured
     fix: str = ""
-    saving: "Saving | None" = None
-    error: str = ""
-    is_saved: bool = False
+    saving: "Saving | None" = None  #: of that fix; ``None`` when none is stated
+    error: str = ""  #: why it cannot be analyzed; empty where it can
+    is_saved: bool = False  #: these are numbers of a saved report as new as the recording; else they were made now
 
 
 def run(runs: Sequence[Path], arguments: argparse.Namespace, settings: "Settings", console: Console) -> int:

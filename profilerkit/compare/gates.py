@@ -32,20 +32,13 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*(\D*)")
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """A number of a report.
+    """A number of a report."""
 
-    Attributes:
-        name: as it stands in a gate.
-        unit: of the number.
-        read: the number; ``None`` where it was not measured.
-        more_is_better: which way it may go.
-        kind: which of several things the number is of in this report; empty where there is but one.
-    """
-
-    name: str
-    unit: Unit
-    read: Callable[[Report], float | None]
-    more_is_better: bool = False
+    name: str  #: as it stands in a gate
+    unit: Unit  #: of the number
+    read: Callable[[Report], float | None]  #: the number; ``None`` where it was not measured
+    more_is_better: bool = False  #: which way it may go
+    #: Which of several things the number is of in this report; empty where there is but one.
     kind: Callable[[Report], str] = lambda _: ""
 
     def text(self, value: float | None) -> str:

@@ -193,26 +193,18 @@ TOLD_RATIO = 0.8
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """The steady steps of one run as they are compared.
+    """The steady steps of one run as they are compared."""
 
-    Attributes:
-        timed: the mean as it was timed.
-        typical: the median as it was timed.
-        own: without the waiting that is blamed on other programs, where it is taken out.
-        queued_ratio: that waiting as a share of their time; ``None`` where it is not known.
-        contended_ratio: what of its time the thread computed, times what of the time in which it could compute it
-            waited: 0 for a thread that sleeps, or has a processor of its own.
-        is_taken_out: whether ``own`` is without it.
-        sharing_ratio: standard deviation between runs that comes of workers, or of ranks whose use is not known, which
-            had to share the processors.
-    """
-
-    timed: Resampled
-    typical: Resampled
-    own: Resampled
-    queued_ratio: float | None
+    timed: Resampled  #: the mean as it was timed
+    typical: Resampled  #: the median as it was timed
+    own: Resampled  #: without the waiting that is blamed on other programs, where it is taken out
+    queued_ratio: float | None  #: that waiting as a share of their time; ``None`` where it is not known
+    #: What of its time the thread computed, times what of the time in which it could compute it waited: 0 for a thread
+    #: that sleeps, or has a processor of its own.
     contended_ratio: float = 0.0
-    is_taken_out: bool = False
+    is_taken_out: bool = False  #: whether ``own`` is without it
+    #: Standard deviation between runs that comes of workers, or of ranks whose use is not known, which had to share the
+    #: processors.
     sharing_ratio: float = 0.0
 
     @property

@@ -228,20 +228,14 @@ CONTENDER_SAVING = 0.05
 
 
 class Best(msgspec.Struct, frozen=True):
-    """The finding with the largest expected saving for one bound.
-
-    Attributes:
-        saving: its own, or what the fixes of this bound save together.
-        aside: its outcome, where it is suppressed.
-        fixes: how many fixes ``saving`` takes.
-    """
+    """The finding with the largest expected saving for one bound."""
 
     bound: Bound
     rule: str
     finding: Finding
-    saving: Saving
-    aside: Outcome | None = None
-    fixes: int = 1
+    saving: Saving  #: its own, or what the fixes of this bound save together
+    aside: Outcome | None = None  #: its outcome, where it is suppressed
+    fixes: int = 1  #: how many fixes ``saving`` takes
 
     @property
     def expected(self) -> float:

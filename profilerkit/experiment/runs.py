@@ -36,20 +36,14 @@ _LAST_BYTES = 4096
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank of a run with changes leaves behind; see ``capture.trial``.
+    """What one rank of a run with changes leaves behind; see ``capture.trial``."""
 
-    Attributes:
-        applied: setting to the lines of the program where what it changed was made: file, line, function, and the
-            package that the line calls for it.
-        refused: setting to the reason why it changed nothing.
-        losses: in their order.
-        ended: ``steps`` or ``time`` where its end was asked for, ``program`` where it ended by itself.
-    """
-
+    #: Setting to the lines of the program where what it changed was made: file, line, function, and the package that
+    #: the line calls for it.
     applied: dict[str, list[tuple[str, int, str, str]]] = {}
-    refused: dict[str, str] = {}
-    losses: list[float | None] = []
-    ended: str = ""
+    refused: dict[str, str] = {}  #: setting to the reason why it changed nothing
+    losses: list[float | None] = []  #: in their order
+    ended: str = ""  #: ``steps`` or ``time`` where its end was asked for, ``program`` where it ended by itself
     steps: int = 0
 
 
@@ -86,23 +80,14 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runner(msgspec.Struct, kw_only=True):
-    """Start the command again and again.
+    """Start the command again and again."""
 
-    Attributes:
-        command: in full, as a process is started.
-        directory: of the trial; every run has one of its own in it.
-        start_directory: what lets a Python below the command record.
-        steps: after so many a run ends.
-        seconds: from its first step on, after so many a run ends.
-        longest_s: no run takes longer from start to end.
-    """
-
-    command: Sequence[str]
-    directory: Path
-    steps: int
-    seconds: float
-    start_directory: str = START_DIRECTORY
-    longest_s: float = _MOST_START_S
+    command: Sequence[str]  #: in full, as a process is started
+    directory: Path  #: of the trial; every run has one of its own in it
+    steps: int  #: after so many a run ends
+    seconds: float  #: from its first step on, after so many a run ends
+    start_directory: str = START_DIRECTORY  #: what lets a Python below the command record
+    longest_s: float = _MOST_START_S  #: no run takes longer from start to end
 
     def run(self, name: str, changes: Sequence[SettingChange] = (), *, deep: bool = False) -> Ran:
         """Run it once and read what it recorded; ``deep`` also traces a window of steps."""
@@ -221,13 +206,9 @@ def _judged(place: Path, ended: Ended, changes: Sequence[SettingChange], seconds
 
 
 class InProcess(msgspec.Struct, kw_only=True):
-    """Call a function again and again, in this process: for notebooks, whose functions no other process knows.
+    """Call a function again and again, in this process: for notebooks, whose functions no other process knows."""
 
-    Attributes:
-        train: makes its model anew and trains it.
-    """
-
-    train: Callable[[], object]
+    train: Callable[[], object]  #: makes its model anew and trains it
     directory: Path
     steps: int
     seconds: float

@@ -27,36 +27,24 @@ _Words = tuple[str, ...]
 
 
 class DeviceSpec(msgspec.Struct, frozen=True):
-    """Dense peaks of one device as torch sees it. ``None`` means the part has none, or no source gives it.
-
-    Attributes:
-        bf16_tflops: matrix units, FP32 accumulate, no sparsity; the same for the other matrix types.
-        fp32_tflops: vector units; on MI300 parts the packed figure.
-        hbm_gb_per_s: device memory bandwidth, decimal.
-        pcie_gb_per_s: host link, one way.
-        achievable_ratio: the best rate a matrix multiply reaches divided by the BF16 peak, 0 to 1.
-        achievable_is_measured: false when ``achievable_ratio`` is the default guess of 0.75.
-        link_gb_per_s: to other devices, per device and one way.
-        link_is_optional: whether the link is there only with a bridge between two cards.
-        multiprocessors: of the whole device, or of the part of it that this is about.
-    """
+    """Dense peaks of one device as torch sees it. ``None`` means the part has none, or no source gives it."""
 
     name: str
-    bf16_tflops: float | None
+    bf16_tflops: float | None  #: matrix units, FP32 accumulate, no sparsity; the same for the other matrix types
     fp16_tflops: float
-    fp32_tflops: float
-    hbm_gb_per_s: float
+    fp32_tflops: float  #: vector units; on MI300 parts the packed figure
+    hbm_gb_per_s: float  #: device memory bandwidth, decimal
     memory_gb: float
-    pcie_gb_per_s: float
-    achievable_ratio: float
-    achievable_is_measured: bool
+    pcie_gb_per_s: float  #: host link, one way
+    achievable_ratio: float  #: the best rate a matrix multiply reaches divided by the BF16 peak, 0 to 1
+    achievable_is_measured: bool  #: false when ``achievable_ratio`` is the default guess of 0.75
     source: str
     tf32_tflops: float | None = None
     fp8_tflops: float | None = None
-    link_gb_per_s: float | None = None
+    link_gb_per_s: float | None = None  #: to other devices, per device and one way
     compute_capability: str | None = None
-    link_is_optional: bool = False
-    multiprocessors: int | None = None
+    link_is_optional: bool = False  #: whether the link is there only with a bridge between two cards
+    multiprocessors: int | None = None  #: of the whole device, or of the part of it that this is about
 
     @property
     def faster_than_fp32(self) -> Literal["tf32", "fp16"] | None:

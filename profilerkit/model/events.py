@@ -83,40 +83,27 @@ TrackKind = Literal["cause", "stream", "copies", "communication", "thread", "pyt
 
 
 class EventTrack(msgspec.Struct, frozen=True, kw_only=True):
-    """Events that belong under one heading.
+    """Events that belong under one heading."""
 
-    Attributes:
-        name: ``Stream 7``, ``Main thread``. Hostile text.
-        kind: ``cause`` names the part of each idle time; ``stream`` has kernels, ``copies`` and ``communication`` what
-            else ran on a stream; ``thread`` has operators, ranges and runtime calls, ``python`` Python functions.
-    """
-
-    name: str
+    name: str  #: ``Stream 7``, ``Main thread``. Hostile text.
+    #: ``cause`` names the part of each idle time; ``stream`` has kernels, ``copies`` and ``communication`` what else
+    #: ran on a stream; ``thread`` has operators, ranges and runtime calls, ``python`` Python functions.
     kind: TrackKind
     rows: int
 
 
 class StepEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """The longest events of one step; the arrays have one entry each, sorted by row and start.
-
-    Attributes:
-        is_median: whether it is the step closest to the median, else it is the slowest.
-        mode: ``gpu``, or ``cpu`` when the main thread represents the device.
-        names: each text once. Hostile; of a ``cause`` it is a part of the step.
-        families: what ``family`` counts in.
-        start_ns: since the start of the step; negative for what began before it.
-        dur_ns: whole durations, also of what ends after the step.
-    """
+    """The longest events of one step; the arrays have one entry each, sorted by row and start."""
 
     step: int
     time_ns: int
-    is_median: bool
-    mode: Literal["gpu", "cpu"]
+    is_median: bool  #: whether it is the step closest to the median, else it is the slowest
+    mode: Literal["gpu", "cpu"]  #: ``gpu``, or ``cpu`` when the main thread represents the device
     tracks: tuple[EventTrack, ...]
-    names: tuple[str, ...]
-    families: tuple[Family, ...]
-    start_ns: Sequence[int]
-    dur_ns: Sequence[int]
+    names: tuple[str, ...]  #: each text once. Hostile; of a ``cause`` it is a part of the step.
+    families: tuple[Family, ...]  #: what ``family`` counts in
+    start_ns: Sequence[int]  #: since the start of the step; negative for what began before it
+    dur_ns: Sequence[int]  #: whole durations, also of what ends after the step
     name: Sequence[int]
     row: Sequence[int]
     family: Sequence[int]
@@ -124,32 +111,23 @@ class StepEvents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RawEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One interval, one sample or one step. Its texts come from the recording: hostile.
+    """One interval, one sample or one step. Its texts come from the recording: hostile."""
 
-    Attributes:
-        start_ns: when, on the clock that the table names.
-        value: its length, or what was sampled, in the unit of the table.
-    """
-
-    start_ns: int
-    value: float
+    start_ns: int  #: when, on the clock that the table names
+    value: float  #: its length, or what was sampled, in the unit of the table
     step: int | None = None
     where: str = ""
     name: str = ""
 
 
 class RawEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """Events of one kind from one file, at most as many as can be read, and how many there are.
-
-    Attributes:
-        clock: ``trace`` for times as the trace file has them, ``run`` for those since the first one recorded.
-        order: how the rows were chosen: the longest of all, or all at an even distance.
-    """
+    """Events of one kind from one file, at most as many as can be read, and how many there are."""
 
     what: str
     origin: str
+    #: ``trace`` for times as the trace file has them, ``run`` for those since the first one recorded.
     clock: Literal["trace", "run"]
     unit: str
-    order: Literal["longest", "even"]
+    order: Literal["longest", "even"]  #: how the rows were chosen: the longest of all, or all at an even distance
     count: int
     rows: tuple[RawEvent, ...]

@@ -132,20 +132,14 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Areas, lines or points of one colour.
+    """Areas, lines or points of one colour."""
 
-    Attributes:
-        colour: a family of parts, ``mark`` for the colour of text, ``rule`` for that of hairlines, or ``unknown`` for
-            an outline without a fill; with `` pale`` or `` faint`` behind it, a lighter shade.
-        form: how the path is drawn; points have a size of their own, whatever the box becomes.
-        path: SVG path data in a box of 100 × 100 with y downwards. A point is ``Mx yh0``.
-        title: shown on hover; may be empty.
-    """
-
+    #: A family of parts, ``mark`` for the colour of text, ``rule`` for that of hairlines, or ``unknown`` for an outline
+    #: without a fill; with `` pale`` or `` faint`` behind it, a lighter shade.
     colour: str
-    form: Form
-    path: str
-    title: str = ""
+    form: Form  #: how the path is drawn; points have a size of their own, whatever the box becomes
+    path: str  #: SVG path data in a box of 100 × 100 with y downwards. A point is ``Mx yh0``.
+    title: str = ""  #: shown on hover; may be empty
 
 
 class Label(msgspec.Struct, frozen=True):
@@ -162,52 +156,31 @@ class Label(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """One static figure with its twin: shapes in percent of a box that the page may stretch, and text as text.
+    """One static figure with its twin: shapes in percent of a box that the page may stretch, and text as text."""
 
-    Attributes:
-        anchor: its name for links.
-        title: its finding in words, with the numbers.
-        caption: how many, of which rank and steps, and how each number was got.
-        height_px: of the box.
-        shapes: drawn in this order.
-        x: the axis below.
-        y: the axis at the left; the name stands above the box.
-        legend: colour and name of what is shown, at most seven; empty where direct labels say it. ``blank`` is the
-            colour of the page.
-        labels: direct labels.
-        table: the same numbers as a table.
-    """
-
-    anchor: str
-    title: str
-    caption: str
-    height_px: int
-    shapes: tuple[Shape, ...]
-    x: Axis
-    y: Axis
+    anchor: str  #: its name for links
+    title: str  #: its finding in words, with the numbers
+    caption: str  #: how many, of which rank and steps, and how each number was got
+    height_px: int  #: of the box
+    shapes: tuple[Shape, ...]  #: drawn in this order
+    x: Axis  #: the axis below
+    y: Axis  #: the axis at the left; the name stands above the box
+    #: Colour and name of what is shown, at most seven; empty where direct labels say it. ``blank`` is the colour of the
+    #: page.
     legend: tuple[tuple[str, str], ...]
-    labels: tuple[Label, ...]
-    table: Table
+    labels: tuple[Label, ...]  #: direct labels
+    table: Table  #: the same numbers as a table
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A figure that a script of the package draws; without script its static twin is shown.
+    """A figure that a script of the package draws; without script its static twin is shown."""
 
-    Attributes:
-        anchor: id of the element that the script fills; its data are in the element ``<anchor>-data`` as JSON.
-        title: its finding in words.
-        data: what the script reads; hostile text in it stays text.
-        script: file in ``report/templates/`` with the script.
-        static: the same without script.
-        plotly: whether the script calls ``window.loadPlotly()``; plotly is packed into the page only then.
-    """
-
-    anchor: str
-    title: str
-    data: dict[str, Any]
-    script: str
-    static: Chart | Table | None = None
-    plotly: bool = False
+    anchor: str  #: id of the element that the script fills; its data are in the element ``<anchor>-data`` as JSON
+    title: str  #: its finding in words
+    data: dict[str, Any]  #: what the script reads; hostile text in it stays text
+    script: str  #: file in ``report/templates/`` with the script
+    static: Chart | Table | None = None  #: the same without script
+    plotly: bool = False  #: whether the script calls ``window.loadPlotly()``; plotly is packed into the page only then
 
 
 class EvidenceRow(msgspec.Struct, frozen=True):
@@ -276,41 +249,25 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class First(msgspec.Struct, frozen=True):
-    """The first screen: verdict, one bar, the first fix or the command that helps, and what disturbs.
+    """The first screen: verdict, one bar, the first fix or the command that helps, and what disturbs."""
 
-    Attributes:
-        about: name, devices and steps of the run.
-        lead: what is read before the verdict; may be empty.
-        made: the day.
-        tone: the verdict's, and ``shape`` its sign, each enough by itself.
-        word: the verdict: ``INPUT-BOUND``, and ``kind`` its sub-cause in words; may be empty.
-        headline: one sentence.
-        bar: of the mean step; ``None`` where it was not split, and ``missing`` says why.
-        lines: what stands against the headline: damage, failures, a busy machine.
-        fixes: what to change, the first thing first.
-        because: why the first fix helps, and the user's own line; may be empty.
-        advice: what helps where there is no fix, and ``command`` to paste.
-        confidence: how sure the verdict is.
-        measure: the command that shows whether the fix worked; may be empty.
-    """
-
-    about: str
-    made: str
-    tone: Tone
+    about: str  #: name, devices and steps of the run
+    made: str  #: the day
+    tone: Tone  #: the verdict's, and ``shape`` its sign, each enough by itself
     shape: str
-    word: str
-    headline: str
-    confidence: str
+    word: str  #: the verdict: ``INPUT-BOUND``, and ``kind`` its sub-cause in words; may be empty
+    headline: str  #: one sentence
+    confidence: str  #: how sure the verdict is
     kind: str = ""
-    lead: str = ""
-    bars: tuple[Bar, ...] = ()
+    lead: str = ""  #: what is read before the verdict; may be empty
+    bars: tuple[Bar, ...] = ()  #: of the mean step; empty where it was not split, and ``missing`` says why
     missing: str = ""
-    lines: tuple[str, ...] = ()
-    fixes: tuple[Finding, ...] = ()
-    because: str = ""
-    advice: str = ""
+    lines: tuple[str, ...] = ()  #: what stands against the headline: damage, failures, a busy machine
+    fixes: tuple[Finding, ...] = ()  #: what to change, the first thing first
+    because: str = ""  #: why the first fix helps, and the user's own line; may be empty
+    advice: str = ""  #: what helps where there is no fix, and ``command`` to paste
     command: str = ""
-    measure: str = ""
+    measure: str = ""  #: the command that shows whether the fix worked; may be empty
 
 
 class Document(msgspec.Struct, frozen=True):

@@ -29,18 +29,12 @@ _OWN_PYTHON_NS = 100_000.0
 
 
 class Priced(msgspec.Struct, frozen=True):
-    """A finding whose fix can be replayed.
+    """A finding whose fix can be replayed."""
 
-    Attributes:
-        rule: code of its rule.
-        change: what the fix does to the steps.
-        scale: what a saving of the traced steps is in the run's steps.
-    """
-
-    rule: str
+    rule: str  #: code of its rule
     finding: Finding
-    change: changes.Change
-    scale: float
+    change: changes.Change  #: what the fix does to the steps
+    scale: float  #: what a saving of the traced steps is in the run's steps
 
 
 def _fewer_waits(facts: Facts, finding: Finding) -> changes.Change | None:

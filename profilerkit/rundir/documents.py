@@ -64,36 +64,25 @@ class FlightGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlightEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One collective, or one transfer between two ranks. An array in the file, in this order.
+    """One collective, or one transfer between two ranks. An array in the file, in this order."""
 
-    Attributes:
-        name: position in ``Flight.names``, as is ``dtype``, ``None`` without a tensor or with several types.
-        group: position in ``Flight.groups``.
-        sequence: its number in the group; transfers between two are numbered apart.
-        duration_ns: on the device; ``None`` unless the back-end times it (NCCL, ``TORCH_NCCL_ENABLE_TIMING=1``).
-    """
-
-    name: int
-    group: int
-    sequence: int
+    name: int  #: position in ``Flight.names``, as is ``dtype``, ``None`` without a tensor or with several types
+    group: int  #: position in ``Flight.groups``
+    sequence: int  #: its number in the group; transfers between two are numbered apart
     between: bool
     created_ns: int
     input_elements: int
     output_elements: int
     dtype: int | None = None
+    #: On the device; ``None`` unless the back-end times it (NCCL, ``TORCH_NCCL_ENABLE_TIMING=1``).
     duration_ns: int | None = None
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
-    """``flight.json``.
+    """``flight.json``."""
 
-    Attributes:
-        made: collectives this process had issued by then; the recorder holds the last ones only.
-        names: of collectives and types. Hostile text.
-    """
-
-    made: int
-    names: tuple[str, ...]
+    made: int  #: collectives this process had issued by then; the recorder holds the last ones only
+    names: tuple[str, ...]  #: of collectives and types. Hostile text.
     groups: tuple[FlightGroup, ...]
     entries: tuple[FlightEntry, ...]
 

@@ -34,20 +34,16 @@ _TOLD_HOSTS = 3
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes:
-        word: in short, such as ``finished``, ``killed``, ``still running``, ``not recorded`` where the disk took none,
-            ``switched_off``, ``sys.exit(0)``, or the first failure.
-        failure: who failed first, who left no word, and who recorded less than there was, in whole sentences; ``None``
-            when every rank came to its end as planned.
-        messages: what those two quote of the programs' own words, whole.
-    """
-
+    #: In short, such as ``finished``, ``killed``, ``still running``, ``not recorded`` where the disk took none,
+    #: ``switched_off``, ``sys.exit(0)``, or the first failure.
     word: str
     kind: EndKind
+    #: Who failed first, who left no word, and who recorded less than there was, in whole sentences; ``None`` when every
+    #: rank came to its end as planned.
     failure: str | None = None
-    messages: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()  #: what those two quote of the programs' own words, whole
 
     @property
     def raised(self) -> bool:

@@ -206,50 +206,27 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells a process from every other one on every host, and its control group from every other one.
-
-    Attributes:
-        cgroup: number of the directory of its memory control group; ``None`` where it has none.
-        oom_kills: processes that the kernel killed in that group for want of memory, until the recording began.
-    """
+    """What tells a process from every other one on every host, and its control group from every other one."""
 
     boot_id: str
     pid_namespace: str
     start_ticks: int
-    cgroup: int | None = None
+    cgroup: int | None = None  #: number of the directory of its memory control group; ``None`` where it has none
+    #: Processes that the kernel killed in that group for want of memory, until the recording began.
     oom_kills: int | None = None
 
 
 class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the recording was allowed to cost, and did beside its time per step.
-
-    Attributes:
-        is_exceeded: it cost more even so.
-    """
+    """What the recording was allowed to cost, and did beside its time per step."""
 
     budget_ratio: float
     start_ns: TimeNs
     turned_off: tuple[str, ...] = ()
-    is_exceeded: bool = False
+    is_exceeded: bool = False  #: it cost more even so
 
 
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """``meta.json``: one rank of the run.
-
-    Attributes:
-        usable_cores: from the scheduling affinity and the cgroup quota.
-        self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
-        steps_found_by: what marks the steps: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward
-            pass``; ``None`` until a step was recorded.
-        process_start_perf_ns: when the process began; ``None`` where that is not known, or where it did other work
-            before: a notebook's kernel, a process that recorded before.
-        joined: rank and size of the process group that it joined after the recording had begun as rank 0 of 1: the
-            other ranks recorded elsewhere. ``None`` for a rank that knew its place.
-        threads: intra-op threads of torch; ``None`` while torch is not loaded, and in recordings of older versions.
-        switches: switches made for debugging that were on all along, as ``NAME`` or ``NAME=value``; ``None`` in
-            recordings of older versions.
-        host_cores: all of the host, whoever may use them; ``None`` in recordings of older versions.
-    """
+    """``meta.json``: one rank of the run."""
 
     format_version: int
     rank: int
@@ -258,24 +235,33 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     anchor_unix_ns: TimeNs
     anchor_perf_ns: TimeNs
-    usable_cores: float
+    usable_cores: float  #: from the scheduling affinity and the cgroup quota
     device_name: str | None = None
     device_uuid: str | None = None
     features: dict[str, Feature] = {}
     loader: Loader | None = None
-    self_ns_per_step: float | None = None
+    self_ns_per_step: float | None = None  #: capture's own light-tier time per step; ``None`` until measured
     own_cost: OwnCost | None = None
+    #: What marks the steps: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward pass``; ``None``
+    #: until a step was recorded.
     steps_found_by: str | None = None
+    #: When the process began; ``None`` where that is not known, or where it did other work before: a notebook's kernel,
+    #: a process that recorded before.
     process_start_perf_ns: TimeNs | None = None
     process: ProcessMark | None = None
     node: int | None = None
+    #: Rank and size of the process group that it joined after the recording had begun as rank 0 of 1: the other ranks
+    #: recorded elsewhere. ``None`` for a rank that knew its place.
     joined: tuple[int, int] | None = None
     gpu: GpuFacts | None = None
+    #: Intra-op threads of torch; ``None`` while torch is not loaded, and in recordings of older versions.
     threads: int | None = None
     processor: str | None = None
     start_up: StartUp | None = None
+    #: Switches made for debugging that were on all along, as ``NAME`` or ``NAME=value``; ``None`` in recordings of
+    #: older versions.
     switches: tuple[str, ...] | None = None
-    host_cores: int | None = None
+    host_cores: int | None = None  #: all of the host, whoever may use them; ``None`` in recordings of older versions
 
 
 #: Why a window was opened: to see the typical step, or slow ones that recur.

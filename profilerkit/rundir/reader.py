@@ -52,47 +52,36 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank left behind.
-
-    Attributes:
-        events: whole records of ``layout.EVENT``, without the header.
-        windows: status and trace file of each deep window; no file means no usable trace.
-        end: ``None`` means the process was killed, or still runs.
-        clock: turns its times into the time of day; ``None`` without an anchor.
-        flights: the last collectives before the end of each window and of the run, as far as they were recorded.
-        refused: the disk took nothing of the first files, which are empty: it was full, or the host went down.
-    """
+    """What one rank left behind."""
 
     rank: int
     path: Path
     meta: layout.RankMeta | None
-    events: bytes
+    events: bytes  #: whole records of ``layout.EVENT``, without the header
     names: dict[int, str]
     samples: tuple[Sample, ...]
+    #: Status and trace file of each deep window; no file means no usable trace.
     windows: tuple[tuple[layout.WindowStatus, Path | None], ...]
-    end: layout.RankEnd | None
+    end: layout.RankEnd | None  #: ``None`` means the process was killed, or still runs
     notes: tuple[str, ...]
     workers: tuple[WorkerRecord, ...] = ()
     oom: OutOfMemory | None = None
-    clock: Clock | None = None
+    clock: Clock | None = None  #: turns its times into the time of day; ``None`` without an anchor
+    #: The last collectives before the end of each window and of the run, as far as they were recorded.
     flights: tuple[Flight, ...] = ()
     ddp: DdpRecord | None = None
+    #: The disk took nothing of the first files, which are empty: it was full, or the host went down.
     refused: bool = False
     stacks: tuple[StackSample, ...] = ()
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A run directory in memory.
-
-    Attributes:
-        manifest: ``None`` when rank 0 did not write it or it cannot be read.
-        missing_ranks: ranks of the job that left nothing; empty when the world size is not known.
-    """
+    """A run directory in memory."""
 
     path: Path
-    manifest: layout.RunManifest | None
+    manifest: layout.RunManifest | None  #: ``None`` when rank 0 did not write it or it cannot be read
     ranks: tuple[RankRecord, ...]
-    missing_ranks: tuple[int, ...]
+    missing_ranks: tuple[int, ...]  #: ranks of the job that left nothing; empty when the world size is not known
     notes: tuple[str, ...]
 
 

@@ -51,23 +51,17 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Ratios of throttling and rates are over the time since the sample before, from the driver's own counters. Under MIG
     memory and processes are the instance's, power, clocks, temperature and throttling the whole device's.
-
-    Attributes:
-        power_mw: the driver's average of one second on Ampere and newer, but for GA100, the chip of the A100: there and
-            on older devices it is that of the moment (NVML, ``nvmlDeviceGetPowerUsage``).
-        power_limit_mw: asked once a minute, as are ``sm_clock_max_mhz``, memory errors and other processes.
-        other_processes: processes on the device that are not this one; ``other_pids`` are the numbers of at most 64.
-        sm_active_ratio: GPM: multiprocessors with at least one warp, and so on for ``sm_occupancy`` (warps of the
-            possible ones), ``tensor_active``, ``fp32_active`` and ``dram_active`` (bandwidth of the possible one).
-        is_lost: the device stopped answering; nothing is read of it from here on.
     """
 
     utilization_ratio: float | None = None
     memory_utilization_ratio: float | None = None
     memory_used_bytes: SizeBytes | None = None
     memory_total_bytes: SizeBytes | None = None
+    #: The driver's average of one second on Ampere and newer, but for GA100, the chip of the A100: there and on older
+    #: devices it is that of the moment (NVML, ``nvmlDeviceGetPowerUsage``).
     power_mw: int | None = None
     power_instant_mw: int | None = None
+    #: Asked once a minute, as are ``sm_clock_max_mhz``, memory errors and other processes.
     power_limit_mw: int | None = None
     energy_mj: int | None = None
     sm_clock_mhz: int | None = None
@@ -86,14 +80,17 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nvlink_rx_bytes_per_s: int | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
+    #: Processes on the device that are not this one; ``other_pids`` are the numbers of at most 64.
     other_processes: int | None = None
     other_processes_bytes: SizeBytes | None = None
+    #: GPM: multiprocessors with at least one warp, and so on for ``sm_occupancy`` (warps of the possible ones),
+    #: ``tensor_active``, ``fp32_active`` and ``dram_active`` (bandwidth of the possible one).
     sm_active_ratio: float | None = None
     sm_occupancy_ratio: float | None = None
     tensor_active_ratio: float | None = None
     fp32_active_ratio: float | None = None
     dram_active_ratio: float | None = None
-    is_lost: bool | None = None
+    is_lost: bool | None = None  #: the device stopped answering; nothing is read of it from here on
     other_pids: tuple[int, ...] = ()
 
 
@@ -119,22 +116,12 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     Written as a list in the order of its fields, at whose end new ones go: most are known everywhere, and their names
     would be two thirds of what a run with 50 ms steps writes beside its steps. Rates are over the time since the sample
     before.
-
-    Attributes:
-        steal_ratio: time in which another guest of the same machine ran instead.
-        running_tasks: threads of the machine that run or wait for a processor, the sampler's own included.
-        read_bytes: by this process from storage, since its start; ``write_bytes`` likewise.
-        cpu_pressure_ratio: time in which some task of the machine waited for a processor (PSI).
-        cgroup_cpu_cores: used by the group of processes whose quota is the tightest around this one.
-        cgroup_memory_bytes: of the group whose limit is the tightest around this process, its file cache included.
-        thread_faults_per_s: pages that the training thread touched for the first time since they were given to it.
-        thread_system_ratio: time of the training thread in the kernel, and ``thread_cpu_ratio`` on a processor at all.
-        process_file_bytes: of ``process_rss_bytes``, pages of files, which the kernel takes back when it needs them.
     """
 
     cpu_ratio: float | None = None
     iowait_ratio: float | None = None
-    steal_ratio: float | None = None
+    steal_ratio: float | None = None  #: time in which another guest of the same machine ran instead
+    #: Threads of the machine that run or wait for a processor, the sampler's own included.
     running_tasks: int | None = None
     process_cpu_cores: float | None = None
     thread_queue_ratio: float | None = None
@@ -144,15 +131,16 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     swap_used_bytes: int | None = None
     process_rss_bytes: SizeBytes | None = None
     process_major_faults_per_s: float | None = None
-    read_bytes: int | None = None
+    read_bytes: int | None = None  #: by this process from storage, since its start; ``write_bytes`` likewise
     write_bytes: int | None = None
-    cpu_pressure_ratio: float | None = None
+    cpu_pressure_ratio: float | None = None  #: time in which some task of the machine waited for a processor (PSI)
     io_pressure_ratio: float | None = None
     memory_pressure_ratio: float | None = None
-    cgroup_cpu_cores: float | None = None
+    cgroup_cpu_cores: float | None = None  #: used by the group of processes whose quota is the tightest around this one
     cgroup_cpu_pressure_ratio: float | None = None
     cgroup_memory_pressure_ratio: float | None = None
     cpu_throttled_ratio: float | None = None
+    #: Of the group whose limit is the tightest around this process, its file cache included.
     cgroup_memory_bytes: int | None = None
     cgroup_memory_max_bytes: int | None = None
     cgroup_oom_kills: int | None = None
@@ -162,9 +150,12 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     net_rx_bytes_per_s: int | None = None
     net_tx_bytes_per_s: int | None = None
     workers: tuple[WorkerSample, ...] = ()
+    #: Pages that the training thread touched for the first time since they were given to it.
     thread_faults_per_s: float | None = None
+    #: Time of the training thread in the kernel, and ``thread_cpu_ratio`` on a processor at all.
     thread_system_ratio: float | None = None
     thread_cpu_ratio: float | None = None
+    #: Of ``process_rss_bytes``, pages of files, which the kernel takes back when it needs them.
     process_file_bytes: SizeBytes | None = None
     worker_pages: WorkerPages | None = None
     pool_queue_ratio: float | None = None
@@ -210,20 +201,13 @@ StackPlace = Literal["input", "collate", "backward", "hook", "forward_hook", "op
 
 
 class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
-    """One line of ``stacks.jsonl``, an array, as there are many: where a thread was at a moment.
-
-    Attributes:
-        held_ns: how long the thread had kept the interpreter until it could be looked at.
-        queued_ns: how long the look had waited for a processor before that.
-        lines: ``file.py(12): function`` of the user's frames in that place, outer first; else of a library, or torch.
-        in_torch: the last of them had called torch's own Python; in the loader, they are torch's.
-        waits: it slept, and not for the interpreter, as far as that is known.
-    """
+    """One line of ``stacks.jsonl``, an array, as there are many: where a thread was at a moment."""
 
     t_ns: TimeNs
     place: StackPlace = "step"
-    held_ns: TimeNs = 0
-    queued_ns: TimeNs = 0
+    held_ns: TimeNs = 0  #: how long the thread had kept the interpreter until it could be looked at
+    queued_ns: TimeNs = 0  #: how long the look had waited for a processor before that
+    #: ``file.py(12): function`` of the user's frames in that place, outer first; else of a library, or torch.
     lines: tuple[str, ...] = ()
-    in_torch: bool = False
-    waits: bool = False
+    in_torch: bool = False  #: the last of them had called torch's own Python; in the loader, they are torch's
+    waits: bool = False  #: it slept, and not for the interpreter, as far as that is known

@@ -39,32 +39,24 @@ _HEADER_BYTES = 1_000
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a summary was made from, and by what.
-
-    Attributes:
-        stamp: of a trace that lies elsewhere, what changes with it; empty of one that is here.
-        rank: of a trace in a run directory, as that says; ``None`` elsewhere.
-        kind: of its window there: ``scheduled``, or ``anomaly`` where it was opened for slow steps; empty elsewhere.
-        first_step: of that window; -1 elsewhere.
-        outline_bytes: length of the record by which ranks are compared; the rest is everything else.
-        details_bytes: length of that rest.
-        condition: of the rank's device and host, as its run directory has samples of them; ``None`` elsewhere.
-    """
+    """What a summary was made from, and by what."""
 
     version: str
     origin: str
     trace_bytes: int
     trace_mtime_ns: int
     reading: str
-    stamp: str = ""
-    outline_bytes: int = 0
-    details_bytes: int = 0
-    rank: int | None = None
+    stamp: str = ""  #: of a trace that lies elsewhere, what changes with it; empty of one that is here
+    outline_bytes: int = 0  #: length of the record by which ranks are compared; the rest is everything else
+    details_bytes: int = 0  #: length of that rest
+    rank: int | None = None  #: of a trace in a run directory, as that says; ``None`` elsewhere
+    #: Of its window there: ``scheduled``, or ``anomaly`` where it was opened for slow steps; empty elsewhere.
     kind: str = ""
-    first_step: int = -1
+    first_step: int = -1  #: of that window; -1 elsewhere
     left_out: str = ""
     collectives: int = 0
     compared: int = 0
+    #: Of the rank's device and host, as its run directory has samples of them; ``None`` elsewhere.
     condition: Condition | None = None
 
 

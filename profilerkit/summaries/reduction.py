@@ -26,20 +26,14 @@ _SLOW = "anomaly"
 
 
 class Reduced(msgspec.Struct, frozen=True):
-    """What the summaries say.
-
-    Attributes:
-        world_size: of the job, as the traces say; ``None`` where they do not.
-        left_out: what the summaries of the told ranks lack, in words.
-        sampled: the collectives of ranks that have more than is kept; ``None`` where nobody has.
-    """
+    """What the summaries say."""
 
     ranks: list[RankFacts]
     crowd: Crowd
-    world_size: int | None
+    world_size: int | None  #: of the job, as the traces say; ``None`` where they do not
     unreadable: int
-    left_out: tuple[str, ...]
-    sampled: Sampled | None
+    left_out: tuple[str, ...]  #: what the summaries of the told ranks lack, in words
+    sampled: Sampled | None  #: the collectives of ranks that have more than is kept; ``None`` where nobody has
     notes: tuple[str, ...]
 
 

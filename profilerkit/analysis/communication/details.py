@@ -62,16 +62,11 @@ def backward_compute(columns: TraceColumns, launches: I64, work: Mask, *, on_dev
 
 
 class Passes(msgspec.Struct, frozen=True):
-    """The backward passes of the judged steps, by what the host issued.
+    """The backward passes of the judged steps, by what the host issued."""
 
-    Attributes:
-        count: in the median step; ``None`` where none shows.
-        reductions: started in each of several passes; 0 where these are not equally many.
-        before: share of all reductions that were started before the first pass of their step: no gradient is in them.
-    """
-
-    count: int | None
-    reductions: int
+    count: int | None  #: in the median step; ``None`` where none shows
+    reductions: int  #: started in each of several passes; 0 where these are not equally many
+    #: Share of all reductions that were started before the first pass of their step: no gradient is in them.
     before: float
 
 

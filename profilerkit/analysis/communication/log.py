@@ -36,34 +36,22 @@ class Channel(msgspec.Struct, frozen=True):
 
 
 class CollectiveLog(msgspec.Struct, frozen=True):
-    """Collectives and point-to-point transfers of one trace by start; arrays are ``(n,)``; names are hostile.
+    """Collectives and point-to-point transfers of one trace by start; arrays are ``(n,)``; names are hostile."""
 
-    Attributes:
-        start: ns on the trace's own clock.
-        name: ids into ``names``: the event's own name.
-        kind: positions in ``KINDS``.
-        title: ids into ``names``: the collective's name in the metadata, else the event's.
-        sequence: number within the process group, -1 where the trace does not say.
-        bytes: -1 where unknown.
-        measured: whether the bytes come from the metadata rather than from an operator's shapes.
-        size: members of the group, -1 where unknown.
-        on_host: whether these run on the host, whose load blurs when they end.
-    """
-
-    start: I64
+    start: I64  #: ns on the trace's own clock
     end: I64
-    name: I32
-    kind: I8
-    title: I32
+    name: I32  #: ids into ``names``: the event's own name
+    kind: I8  #: positions in ``KINDS``
+    title: I32  #: ids into ``names``: the collective's name in the metadata, else the event's
     dtype: I32
     channel: I32
-    sequence: I64
-    bytes: I64
-    measured: Mask
-    size: I32
+    sequence: I64  #: number within the process group, -1 where the trace does not say
+    bytes: I64  #: -1 where unknown
+    measured: Mask  #: whether the bytes come from the metadata rather than from an operator's shapes
+    size: I32  #: members of the group, -1 where unknown
     names: tuple[str, ...]
     channels: tuple[Channel, ...]
-    on_host: bool
+    on_host: bool  #: whether these run on the host, whose load blurs when they end
 
     def __len__(self) -> int:
         return len(self.start)

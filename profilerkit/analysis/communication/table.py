@@ -173,62 +173,41 @@ SizeClass = Literal["small", "middle", "large"]
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """Collectives of one kind, process group, type and size class.
-
-    Attributes:
-        dimension: what of the job the process group divides, as its description says; ``None`` where it says nothing.
-        size: class by bytes; ``None`` where the bytes are unknown.
-        bytes_per_step: of all of them, by nccl-tests' convention.
-        transfer_ns: when any of them ran.
-        exposed_ns: of that, when nothing hid it.
-        bus_bytes_per_s: by what a link carries; ``None`` where waiting is in the time as well.
-    """
+    """Collectives of one kind, process group, type and size class."""
 
     kind: str
+    #: What of the job the process group divides, as its description says; ``None`` where it says nothing.
     dimension: ParallelName | None
     dtype: str | None
     group_size: int | None
-    size: SizeClass | None
+    size: SizeClass | None  #: class by bytes; ``None`` where the bytes are unknown
     per_step: float
-    bytes_per_step: float | None
-    transfer_ns: float
-    exposed_ns: float
+    bytes_per_step: float | None  #: of all of them, by nccl-tests' convention
+    transfer_ns: float  #: when any of them ran
+    exposed_ns: float  #: of that, when nothing hid it
     median_ns: float
-    bus_bytes_per_s: float | None = None
+    bus_bytes_per_s: float | None = None  #: by what a link carries; ``None`` where waiting is in the time as well
 
 
 class Accumulation(msgspec.Struct, frozen=True):
-    """Steps of several backward passes, each of which reduces its gradients.
+    """Steps of several backward passes, each of which reduces its gradients."""
 
-    Attributes:
-        passes: backward passes per step, or per optimizer step.
-        early_ns: transfer per step of those in all passes but the last.
-        early_exposed_ns: of that, when nothing hid it.
-        groups: the optimizer steps, where each has a step for each of its passes; else ``None``.
-    """
-
-    passes: int
+    passes: int  #: backward passes per step, or per optimizer step
     reductions: int
-    early_ns: float
-    early_exposed_ns: float
+    early_ns: float  #: transfer per step of those in all passes but the last
+    early_exposed_ns: float  #: of that, when nothing hid it
     transfer_ns: float
-    groups: Spans | None = None
+    groups: Spans | None = None  #: the optimizer steps, where each has a step for each of its passes; else ``None``
 
 
 class ReducerWork(msgspec.Struct, frozen=True):
-    """What DistributedDataParallel's reducer does beside reducing, by its own events, per step.
-
-    Attributes:
-        search_ns: of searches for parameters without a gradient, in which the device has nothing to do.
-        copies: gradients copied from a bucket back to where the optimizer finds them.
-        fill_ns: time in which gradients were brought into buckets, divided by the number of ranks.
-    """
+    """What DistributedDataParallel's reducer does beside reducing, by its own events, per step."""
 
     searches: float
-    search_ns: float
-    copies: float
+    search_ns: float  #: of searches for parameters without a gradient, in which the device has nothing to do
+    copies: float  #: gradients copied from a bucket back to where the optimizer finds them
     copy_ns: float
-    fill_ns: float = 0.0
+    fill_ns: float = 0.0  #: time in which gradients were brought into buckets, divided by the number of ranks
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -239,52 +218,40 @@ class Engine(msgspec.Struct, frozen=True):
 
 
 class Contention(msgspec.Struct, frozen=True):
-    """Kernels of one name and shape, beside a collective and alone.
+    """Kernels of one name and shape, beside a collective and alone."""
 
-    Attributes:
-        groups: names with shapes that were seen in both places.
-        kernels: calls beside collectives that could be compared.
-        usual_ns: what these would take alone.
-        beside_ns: time of all kernels beside collectives, those that could not be compared among them.
-    """
-
-    groups: int
-    kernels: int
-    usual_ns: float
+    groups: int  #: names with shapes that were seen in both places
+    kernels: int  #: calls beside collectives that could be compared
+    usual_ns: float  #: what these would take alone
     excess_ns: float
-    beside_ns: float
+    beside_ns: float  #: time of all kernels beside collectives, those that could not be compared among them
 
 
 class CollectiveWork(msgspec.Struct, frozen=True):
-    """What a trace tells of its communication beyond its totals.
-
-    Attributes:
-        exposed_ns: exposed communication that is not known to be waiting.
-        transfer_ns: when any collective ran.
-        backward_alone_ns: computing of the backward pass beside no collective; ``None`` where no backward pass shows.
-        floor_ns: how long a transfer of next to nothing takes in this run; ``None`` where ranks were not matched.
-        accumulation: ``None`` where a step has one backward pass, or its passes reduce different things.
-        contention: ``None`` where no kernel was seen both beside a collective and alone, with shapes.
-        before_backward_ratio: share of the reductions before their step's first backward pass: they hold activations.
-        second_gathers_exposed_ns: transfer of the later half of each step's all-gathers, when nothing hid it.
-        under_input_ns: transfers while the host waits for data that would be waited for without that; 0 on a device.
-        burst_ns: bursts of tiny collectives on the host beyond the first of each, with the calls and waits in them.
-    """
+    """What a trace tells of its communication beyond its totals."""
 
     step_ns: float
     traffic: tuple[Traffic, ...] = ()
-    exposed_ns: float = 0.0
-    transfer_ns: float = 0.0
+    exposed_ns: float = 0.0  #: exposed communication that is not known to be waiting
+    transfer_ns: float = 0.0  #: when any collective ran
+    #: Computing of the backward pass beside no collective; ``None`` where no backward pass shows.
     backward_alone_ns: float | None = None
+    #: How long a transfer of next to nothing takes in this run; ``None`` where ranks were not matched.
     floor_ns: int | None = None
+    #: ``None`` where a step has one backward pass, or its passes reduce different things.
     accumulation: Accumulation | None = None
     passes: int | None = None
     reducer: ReducerWork | None = None
     engine: Engine | None = None
+    #: ``None`` where no kernel was seen both beside a collective and alone, with shapes.
     contention: Contention | None = None
+    #: Share of the reductions before their step's first backward pass: they hold activations.
     before_backward_ratio: float = 0.0
+    #: Transfer of the later half of each step's all-gathers, when nothing hid it.
     second_gathers_exposed_ns: float = 0.0
+    #: Transfers while the host waits for data that would be waited for without that; 0 on a device.
     under_input_ns: float = 0.0
+    #: Bursts of tiny collectives on the host beyond the first of each, with the calls and waits in them.
     burst_ns: float = 0.0
 
 
@@ -293,17 +260,11 @@ MOST_ROWS = 20
 
 
 class Split(msgspec.Struct, frozen=True):
-    """How each collective of a log divides, ``(n,)`` int64.
+    """How each collective of a log divides, ``(n,)`` int64."""
 
-    Attributes:
-        wait: ns until the last member had arrived, -1 where the collective was not matched.
-        transfer: ns from then until the first member left, -1 where unmatched or where members are missing.
-        members: how many ranks were matched, 0 where none.
-    """
-
-    wait: I64
-    transfer: I64
-    members: I64
+    wait: I64  #: ns until the last member had arrived, -1 where the collective was not matched
+    transfer: I64  #: ns from then until the first member left, -1 where unmatched or where members are missing
+    members: I64  #: how many ranks were matched, 0 where none
 
     @classmethod
     def unknown(cls, count: int) -> "Split":

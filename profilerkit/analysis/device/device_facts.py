@@ -35,21 +35,17 @@ MOST_OF_A_WINDOW = 0.5
 
 
 class DeviceFacts(msgspec.Struct, frozen=True):
-    """What ran on the device, per steady step.
+    """What ran on the device, per steady step."""
 
-    Attributes:
-        name: ``None`` when the trace does not say.
-        queue_empty_ratio: share of kernels that started with nothing queued ahead of them; ``None`` without launches.
-        between_ratio: share of the idle Python time that lies in short gaps between operators, not in longer stretches.
-        late_launch_ratio: share of the launch latency that lies in gaps longer than 1 ms, which no launch takes.
-    """
-
-    name: str | None
+    name: str | None  #: ``None`` when the trace does not say
     kernels_per_step: float
     median_kernel_ns: float
     busy_ratio: float
+    #: Share of kernels that started with nothing queued ahead of them; ``None`` without launches.
     queue_empty_ratio: float | None
+    #: Share of the idle Python time that lies in short gaps between operators, not in longer stretches.
     between_ratio: float
+    #: Share of the launch latency that lies in gaps longer than 1 ms, which no launch takes.
     late_launch_ratio: float = 0.0
 
 

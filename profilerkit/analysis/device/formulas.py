@@ -75,15 +75,11 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """What one call was passed, by position.
+    """What one call was passed, by position."""
 
-    Attributes:
-        tensors: the tensor at each position, ``None`` for what is no tensor, is absent, or has no dimensions.
-        lists: position to the elements of all tensors of a list; their type is not recorded.
-    """
-
+    #: The tensor at each position, ``None`` for what is no tensor, is absent, or has no dimensions.
     tensors: tuple[Tensor | None, ...]
-    lists: dict[int, int]
+    lists: dict[int, int]  #: position to the elements of all tensors of a list; their type is not recorded
     values: tuple[str, ...]
 
     def tensor(self, position: int) -> Tensor | None:
@@ -329,15 +325,10 @@ _FORWARD = {
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Shapes that occur together in a trace, for calls whose own arguments leave one of them open.
+    """Shapes that occur together in a trace, for calls whose own arguments leave one of them open."""
 
-    Attributes:
-        outputs: (input, weight) to the output; releases before 1.12 did not record the stride.
-        weights: (input, output) to the weight, which the weight's gradient is not passed.
-    """
-
-    outputs: Pairs
-    weights: Pairs
+    outputs: Pairs  #: (input, weight) to the output; releases before 1.12 did not record the stride
+    weights: Pairs  #: (input, output) to the weight, which the weight's gradient is not passed
 
 
 #: Backward operators that are passed all three, and the positions of input, weight and the gradient of the output.

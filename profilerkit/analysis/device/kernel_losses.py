@@ -31,46 +31,33 @@ from profilerkit.trace.columns import Bools, Category, DeviceProperties, TraceCo
 
 
 class Scores(msgspec.Struct, frozen=True):
-    """Attention that writes its scores to memory: products, softmax, mask and dropout over tensors of one shape.
-
-    Attributes:
-        share: time of all kernels that read or write them.
-        pointwise_share: of it, all but the matrix products.
-        peak_share: the least time of the products' arithmetic at the dense peak; ``None`` where it is not known.
-    """
+    """Attention that writes its scores to memory: products, softmax, mask and dropout over tensors of one shape."""
 
     queries: int
     keys: int
     matrices: int
-    share: float
-    pointwise_share: float
+    share: float  #: time of all kernels that read or write them
+    pointwise_share: float  #: of it, all but the matrix products
+    #: The least time of the products' arithmetic at the dense peak; ``None`` where it is not known.
     peak_share: float | None
 
 
 class OptimizerWork(msgspec.Struct, frozen=True):
-    """What the optimizer steps put on the device.
+    """What the optimizer steps put on the device."""
 
-    Attributes:
-        name: class of the optimizer, empty where a range of the program marks it; hostile text.
-        style: how it goes over its tensors: one at a time, by lists, or by one fused kernel; ``None`` where neither of
-            torch's operators and kernels is seen.
-        tensors: that one optimizer step changes; ``None`` unless it takes them one at a time, as is the next.
-        kernels_per_tensor: kernels of an optimizer step for each of them.
-        share: device time from the first to the last of its kernels, without communication in between.
-        kernel_share: of it, time in which one of them runs.
-        least_share: time to read and write parameters, gradients and state once; ``None`` without shapes or peaks.
-        parameters: elements that it changes per step; ``None`` without shapes.
-    """
-
-    name: str
+    name: str  #: class of the optimizer, empty where a range of the program marks it; hostile text
+    #: How it goes over its tensors: one at a time, by lists, or by one fused kernel; ``None`` where neither of torch's
+    #: operators and kernels is seen.
     style: str | None
     kernels_per_step: float
+    #: That one optimizer step changes; ``None`` unless it takes them one at a time, as is the next.
     tensors: float | None
-    kernels_per_tensor: float | None
-    share: float
-    kernel_share: float
+    kernels_per_tensor: float | None  #: kernels of an optimizer step for each of them
+    share: float  #: device time from the first to the last of its kernels, without communication in between
+    kernel_share: float  #: of it, time in which one of them runs
+    #: Time to read and write parameters, gradients and state once; ``None`` without shapes or peaks.
     least_share: float | None = None
-    parameters: int | None = None
+    parameters: int | None = None  #: elements that it changes per step; ``None`` without shapes
 
 
 class KernelLosses(msgspec.Struct, frozen=True):

@@ -18,21 +18,16 @@ MOST_LOST = 0.02
 
 
 class LaunchFacts(msgspec.Struct, frozen=True):
-    """How the device's events are joined to the calls that launched them, over the whole trace.
-
-    Attributes:
-        unlinked: of these, without a launch call in the trace; they count in full, what they waited for is less sure.
-        in_graphs: of these, launched by a graph.
-        graph_launches: calls that launched a graph.
-        lost_ratio: share of the launched work of the judged steps that is not in the trace: calls without their kernel,
-            or math operators without a runtime call, whichever is more (0 on all whole CUDA and HIP traces tried);
-            ``None`` for a file that is whole.
-    """
+    """How the device's events are joined to the calls that launched them, over the whole trace."""
 
     events: int
+    #: Of these, without a launch call in the trace; they count in full, what they waited for is less sure.
     unlinked: int
-    in_graphs: int
-    graph_launches: int
+    in_graphs: int  #: of these, launched by a graph
+    graph_launches: int  #: calls that launched a graph
+    #: Share of the launched work of the judged steps that is not in the trace: calls without their kernel, or math
+    #: operators without a runtime call, whichever is more (0 on all whole CUDA and HIP traces tried); ``None`` for a
+    #: file that is whole.
     lost_ratio: float | None = None
 
     @property
@@ -207,23 +202,15 @@ def by_wording(columns: TraceColumns, used: I64, value: Callable[[str], T]) -> l
 
 
 class KernelNames(msgspec.Struct, frozen=True):
-    """What the names of a trace's events stand for: masks over ``columns.strings``, computed once per trace.
-
-    Attributes:
-        bandwidth: kernels whose cost is memory traffic; math wins where both match.
-        pointwise: kernels that a compiler can fuse with their neighbours and has not fused yet.
-        elementwise: those of them that read and write tensors of one common shape, each element once.
-        tensor_core: kernels that run on tensor or matrix cores, as far as names tell.
-        math_type: int8 ids into ``MATH_TYPES``: what kernels multiply in, as far as names tell.
-    """
+    """What the names of a trace's events stand for: masks over ``columns.strings``, computed once per trace."""
 
     communication: Names
     math: Names
-    bandwidth: Names
-    pointwise: Names
-    elementwise: Names
-    tensor_core: Names
-    math_type: I8
+    bandwidth: Names  #: kernels whose cost is memory traffic; math wins where both match
+    pointwise: Names  #: kernels that a compiler can fuse with their neighbours and has not fused yet
+    elementwise: Names  #: those of them that read and write tensors of one common shape, each element once
+    tensor_core: Names  #: kernels that run on tensor or matrix cores, as far as names tell
+    math_type: I8  #: int8 ids into ``MATH_TYPES``: what kernels multiply in, as far as names tell
 
     @classmethod
     def of(cls, columns: TraceColumns, registry: Registry | None = None) -> "KernelNames":

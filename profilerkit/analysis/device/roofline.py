@@ -72,30 +72,21 @@ _ITEM_BYTES = {"BFloat16": 2, "Half": 2, "double": 8, "float": 4}
 
 
 class Roofline(msgspec.Struct, frozen=True):
-    """Compute kernels of one device against its roofs; arrays are ``(n,)`` and NaN is what is not known.
+    """Compute kernels of one device against its roofs; arrays are ``(n,)`` and NaN is what is not known."""
 
-    Attributes:
-        rows: int64 rows of the kernels, ascending.
-        least_ns: float64, the fastest it could run with what real kernels reach of the device's peaks, at most what
-            it took.
-        roof: int8 ``MATH_ROOF``, ``BANDWIDTH_ROOF`` or ``UNKNOWN``.
-        by_shape: whether shapes and peaks decided the roof, else the name did.
-        beyond: whether it ran faster than the peaks allow. A product of matrices that did, and what no device can do,
-            is not priced.
-        dtype: int8 ids into ``DTYPES``.
-        spec: the device's peaks; ``None`` for an unknown one.
-    """
-
-    rows: I64
+    rows: I64  #: int64 rows of the kernels, ascending
     operator: I64
     flops: F64
     bytes: F64
+    #: float64, the fastest it could run with what real kernels reach of the device's peaks, at most what it took.
     least_ns: F64
-    roof: I8
-    by_shape: Bools
+    roof: I8  #: int8 ``MATH_ROOF``, ``BANDWIDTH_ROOF`` or ``UNKNOWN``
+    by_shape: Bools  #: whether shapes and peaks decided the roof, else the name did
+    #: Whether it ran faster than the peaks allow. A product of matrices that did, and what no device can do, is not
+    #: priced.
     beyond: Bools
-    dtype: I8
-    spec: DeviceSpec | None
+    dtype: I8  #: int8 ids into ``DTYPES``
+    spec: DeviceSpec | None  #: the device's peaks; ``None`` for an unknown one
 
     @property
     def names_tell_units(self) -> bool:
@@ -210,17 +201,11 @@ Target = Literal["tf32", "fp16"]
 
 
 class Slow(msgspec.Struct, frozen=True):
-    """The kernels of a roofline that a lower precision makes faster; arrays are ``(n,)``.
+    """The kernels of a roofline that a lower precision makes faster; arrays are ``(n,)``."""
 
-    Attributes:
-        types: int8 ids into ``MATH_TYPES``, by name, or by the operator's arguments where the name does not say.
-        chosen: those that ``target`` makes faster.
-        target: the type that they are to compute in; ``None`` for a device that has none.
-    """
-
-    types: I8
-    chosen: Bools
-    target: Target | None
+    types: I8  #: int8 ids into ``MATH_TYPES``, by name, or by the operator's arguments where the name does not say
+    chosen: Bools  #: those that ``target`` makes faster
+    target: Target | None  #: the type that they are to compute in; ``None`` for a device that has none
 
 
 def slow_math(columns: TraceColumns, kinds: KernelNames, roof: Roofline, judged: Bools) -> Slow:

@@ -29,71 +29,52 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Searches(msgspec.Struct, frozen=True):
-    """Operators that time several algorithms for one call before they choose.
-
-    Attributes:
-        trials: timings of the mean search.
-        shapes: distinct inputs that were searched for; ``None`` without recorded shapes.
-    """
+    """Operators that time several algorithms for one call before they choose."""
 
     share: float
     per_step: float
     steps: int
-    trials: float
-    shapes: int | None
+    trials: float  #: timings of the mean search
+    shapes: int | None  #: distinct inputs that were searched for; ``None`` without recorded shapes
     operator: str
 
 
 class Alignment(msgspec.Struct, frozen=True):
-    """16-bit matrix products of which a dimension is no multiple of eight elements.
-
-    Attributes:
-        lost_share: of it, what is beyond the least time that their shapes allow on the device; ``None`` for a device
-            whose peaks are not known.
-        sizes: (M, N, K) of the call that loses most, or without peaks takes most.
-        others_ratio: what the products of fitting sizes reach of their own least time; ``None`` where they take less
-            than half as long together, so that they are no measure.
-    """
+    """16-bit matrix products of which a dimension is no multiple of eight elements."""
 
     share: float
+    #: Of it, what is beyond the least time that their shapes allow on the device; ``None`` for a device whose peaks are
+    #: not known.
     lost_share: float | None
-    sizes: tuple[int, int, int]
+    sizes: tuple[int, int, int]  #: (M, N, K) of the call that loses most, or without peaks takes most
     operator: str
     calls_per_step: float
+    #: What the products of fitting sizes reach of their own least time; ``None`` where they take less than half as long
+    #: together, so that they are no measure.
     others_ratio: float | None = None
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """Math kernels of one name and grid.
-
-    Attributes:
-        blocks_per_sm: blocks of the grid for each multiprocessor.
-        idle_share: of it, what the least occupied round leaves idle, but no more than what is beyond the least time
-            that shapes allow.
-    """
+    """Math kernels of one name and grid."""
 
     kernel: str
-    blocks_per_sm: float
+    blocks_per_sm: float  #: blocks of the grid for each multiprocessor
     share: float
+    #: Of it, what the least occupied round leaves idle, but no more than what is beyond the least time that shapes
+    #: allow.
     idle_share: float
     per_step: float
 
 
 class DenseTables(msgspec.Struct, frozen=True):
-    """Embedding tables with a dense gradient, of which a step looks up few rows.
-
-    Attributes:
-        looked_up: its rows that a step looks up, at most.
-        share: time of what goes over whole tables: their gradients and the optimizer.
-        unused_share: of it, what rows take that the step does not look up.
-    """
+    """Embedding tables with a dense gradient, of which a step looks up few rows."""
 
     count: int
     rows: int
     width: int
-    looked_up: float
-    share: float
-    unused_share: float
+    looked_up: float  #: its rows that a step looks up, at most
+    share: float  #: time of what goes over whole tables: their gradients and the optimizer
+    unused_share: float  #: of it, what rows take that the step does not look up
 
 
 class Judged(msgspec.Struct, frozen=True):

@@ -95,19 +95,15 @@ NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 class HostThread(msgspec.Struct, frozen=True):
-    """One thread's activity.
-
-    Attributes:
-        fed: how the thread gets its batches.
-        python: from the first to the last of its operators, frames and calls, and the ranges of its own that reach into
-            that: there it runs Python, and they would show its work. None where it has no operator and no frame.
-    """
+    """One thread's activity."""
 
     layers: tuple[Segments, ...]
     sync_start: I64
     sync_end: I64
     events: Spans
-    fed: Feeding
+    fed: Feeding  #: how the thread gets its batches
+    #: From the first to the last of its operators, frames and calls, and the ranges of its own that reach into that:
+    #: there it runs Python, and they would show its work. None where it has no operator and no frame.
     python: Spans
 
 

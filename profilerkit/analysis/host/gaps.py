@@ -99,15 +99,11 @@ _WAITS_FOR_DEVICE = np.array([name.startswith("sync.") or name in ("input.h2d", 
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What kept the device from computing.
+    """What kept the device from computing."""
 
-    Attributes:
-        alone: time that one part recovers when it alone is removed, by part.
-        hidden: time in which the host had not issued the next work either while the device communicated or copied, by
-            what the host did: a fix of it shows only once the transfer is gone as well.
-    """
-
-    alone: Segments
+    alone: Segments  #: time that one part recovers when it alone is removed, by part
+    #: Time in which the host had not issued the next work either while the device communicated or copied, by what the
+    #: host did: a fix of it shows only once the transfer is gone as well.
     hidden: Segments
 
 

@@ -32,39 +32,29 @@ class CollectionFacts(msgspec.Struct, frozen=True):
 
 
 class PythonFacts(msgspec.Struct, frozen=True):
-    """Stretches of Python longer than 1 ms in the judged steps of a trace, in which no operator runs.
-
-    Attributes:
-        frames: the innermost frames that hold most of them, outer first; empty without stacks. Hostile text.
-        frames_ratio: share of the stretches in the innermost of them; ``None`` without.
-    """
+    """Stretches of Python longer than 1 ms in the judged steps of a trace, in which no operator runs."""
 
     per_step: float
     longest_ns: tuple[int, int]
+    #: The innermost frames that hold most of them, outer first; empty without stacks. Hostile text.
     frames: tuple[str, ...] = ()
-    frames_ratio: float | None = None
+    frames_ratio: float | None = None  #: share of the stretches in the innermost of them; ``None`` without
 
 
 class CompileFacts(msgspec.Struct, frozen=True):
-    """What torch.compile did once the steps had settled.
+    """What torch.compile did once the steps had settled."""
 
-    Attributes:
-        share: of the time of the judged steps, and of those among them that were left out because they compile.
-        longer: of that time, what the steps that compile take beyond the typical one that does not: compiled code runs
-            slowly at first. ``share`` where fewer than three do not compile.
-        regions: compiled regions that ran or were compiled; ``None`` where no name told.
-        recompiled: regions that were compiled more than once, as torch numbers them, at most five.
-        guards: that failed and made torch compile again, as torch words them, each once however its numbers differ,
-            most often first; empty where nothing tells. Hostile text.
-    """
-
-    share: float
+    share: float  #: of the time of the judged steps, and of those among them that were left out because they compile
+    #: Of that time, what the steps that compile take beyond the typical one that does not: compiled code runs slowly at
+    #: first. ``share`` where fewer than three do not compile.
     longer: float
     steps: int
     of: int
-    regions: int | None
-    recompiled: tuple[str, ...]
+    regions: int | None  #: compiled regions that ran or were compiled; ``None`` where no name told
+    recompiled: tuple[str, ...]  #: regions that were compiled more than once, as torch numbers them, at most five
     source: Source
+    #: That failed and made torch compile again, as torch words them, each once however its numbers differ, most often
+    #: first; empty where nothing tells. Hostile text.
     guards: tuple[str, ...] = ()
 
 
@@ -77,34 +67,24 @@ GAPS: dict[Gap, str] = {
 
 
 class InputFacts(msgspec.Struct, frozen=True):
-    """The wait for batches.
+    """The wait for batches."""
 
-    Attributes:
-        cpu_ratio: CPU time of the waiting thread / wait; ``None`` when not measured.
-        single_process: the main process loads the data itself; ``None`` when unknown.
-        source: measured by the wrapper's timer, or derived from the trace.
-        origin: event name or timer the wait was read from, or the words for ``gap``.
-        gap: where the wait was inferred from; ``None`` where an event or a timer marks it.
-        longest_ns: start and end of the longest wait, on the recording's clock.
-        held_ratio: share of the steady time in which the thread was getting a batch, hidden by the device or not;
-            ``None`` when that was not seen.
-        frames: of the calls that hold most of the wait the innermost frames, outer first, as the profiler names them;
-            empty without Python stacks. Hostile text.
-        frames_ratio: share of the wait in the innermost of them; ``None`` without.
-        queue_ratio: share of the wait in which the waiting thread was ready to run and got no processor: whatever
-            loads the data would wait for one; ``None`` when not measured.
-    """
-
-    cpu_ratio: float | None
+    cpu_ratio: float | None  #: CPU time of the waiting thread / wait; ``None`` when not measured
     fetches: int
-    single_process: bool | None
-    source: Source
-    origin: str
-    gap: Gap | None = None
-    longest_ns: tuple[int, int] | None = None
+    single_process: bool | None  #: the main process loads the data itself; ``None`` when unknown
+    source: Source  #: measured by the wrapper's timer, or derived from the trace
+    origin: str  #: event name or timer the wait was read from, or the words for ``gap``
+    gap: Gap | None = None  #: where the wait was inferred from; ``None`` where an event or a timer marks it
+    longest_ns: tuple[int, int] | None = None  #: start and end of the longest wait, on the recording's clock
+    #: Share of the steady time in which the thread was getting a batch, hidden by the device or not; ``None`` when that
+    #: was not seen.
     held_ratio: float | None = None
+    #: Of the calls that hold most of the wait the innermost frames, outer first, as the profiler names them; empty
+    #: without Python stacks. Hostile text.
     frames: tuple[str, ...] = ()
-    frames_ratio: float | None = None
+    frames_ratio: float | None = None  #: share of the wait in the innermost of them; ``None`` without
+    #: Share of the wait in which the waiting thread was ready to run and got no processor: whatever loads the data
+    #: would wait for one; ``None`` when not measured.
     queue_ratio: float | None = None
 
 

@@ -21,14 +21,11 @@ from profilerkit.rundir.sampled import StackPlace, StackSample
 
 
 class HotLine(msgspec.Struct, frozen=True):
-    """The innermost function that holds much of a place, and its line with most looks.
+    """The innermost function that holds much of a place, and its line with most looks."""
 
-    Attributes:
-        frames: ``file.py(12): function`` of its callers in that place and itself, outer first, at most four. Hostile.
-        share: of the looks in that place that found it there: in the line where that holds enough, else the function.
-    """
-
+    #: ``file.py(12): function`` of its callers in that place and itself, outer first, at most four. Hostile.
     frames: tuple[str, ...]
+    #: Of the looks in that place that found it there: in the line where that holds enough, else the function.
     share: float
     low: float
     high: float

@@ -95,21 +95,13 @@ _OFFLOADS = re.compile(
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """What one name says, read as a frame's; leaves are indices, -1 for none.
+    """What one name says, read as a frame's; leaves are indices, -1 for none."""
 
-    Attributes:
-        feeding: inside a fetch, the input leaf that it is about; operators have one too.
-        phase: the leaf of a frame that saves, evaluates or logs.
-        feeds: its function is named for getting the next batch.
-        runs_python: it is Python code, which computes as long as no builtin runs inside it.
-        offloads: it is named for moving state between host and device, as annotations may be too.
-    """
-
-    feeding: int
-    phase: int
-    feeds: bool
-    runs_python: bool
-    offloads: bool
+    feeding: int  #: inside a fetch, the input leaf that it is about; operators have one too
+    phase: int  #: the leaf of a frame that saves, evaluates or logs
+    feeds: bool  #: its function is named for getting the next batch
+    runs_python: bool  #: it is Python code, which computes as long as no builtin runs inside it
+    offloads: bool  #: it is named for moving state between host and device, as annotations may be too
 
     @classmethod
     def of(cls, text: str) -> "Frame":
@@ -188,23 +180,13 @@ _ANNOTATIONS = (
 
 
 class HostNames(msgspec.Struct, frozen=True):
-    """What the names of a trace's events stand for on the host: arrays over ``columns.strings``, computed once.
+    """What the names of a trace's events stand for on the host: arrays over ``columns.strings``, computed once."""
 
-    Attributes:
-        timed: capture's own mark around a fetch of the training loop.
-        loader: the loop gets its next batch: the loader's own events, and phases that the user named so.
-        multi_process: of these, the ones whose batches come from worker processes.
-        single_process: of these, the ones that prepare the batch on the spot.
-        feeds: annotations and frames named for getting a batch, to be believed where they issue no other work.
-        annotation: leaf of a phase, -1 for none.
-        named: phases that the user named for what is no training: checkpoint, evaluation, logging.
-    """
-
-    timed: Mask
-    loader: Mask
-    multi_process: Mask
-    single_process: Mask
-    feeds: Mask
+    timed: Mask  #: capture's own mark around a fetch of the training loop
+    loader: Mask  #: the loop gets its next batch: the loader's own events, and phases that the user named so
+    multi_process: Mask  #: of these, the ones whose batches come from worker processes
+    single_process: Mask  #: of these, the ones that prepare the batch on the spot
+    feeds: Mask  #: annotations and frames named for getting a batch, to be believed where they issue no other work
     feeding: I64
     moves_no_data: Mask
     reads: Mask
@@ -217,9 +199,9 @@ class HostNames(msgspec.Struct, frozen=True):
     copy_call: Mask
     compiles: Mask
     collects: Mask
-    annotation: I64
+    annotation: I64  #: leaf of a phase, -1 for none
     frame_phase: I64
-    named: Mask
+    named: Mask  #: phases that the user named for what is no training: checkpoint, evaluation, logging
 
     @property
     def keeps_state(self) -> Mask:

@@ -24,26 +24,19 @@ from profilerkit.trace.columns import Category, TraceColumns
 
 
 class HeldFacts(msgspec.Struct, frozen=True):
-    """What holds part of the steps of a run without a device.
+    """What holds part of the steps of a run without a device."""
 
-    Attributes:
-        place: ``hook`` of gradients, ``optimizer``, ``read`` of values, ``fetch`` for what computes while the loop gets
-            a batch, or the pass in which an operator runs: ``forward``, which is all beside it, or ``backward``.
-        operator: the one with most time there; of an optimizer its class. Hostile text.
-        share: of the step that the place takes, Python included; of a pass what the operator takes.
-        operator_share: of the step that the operator itself takes.
-        line: the line of the user's that calls it, as the profiler names it; ``None`` without stacks.
-        time_ns: the same of the median traced step, ns, without what recording it took; 0 for what fewer steps hold.
-        style: how an optimizer goes over its tensors: ``single``, ``foreach`` or ``fused``; ``None`` for the others.
-    """
-
+    #: ``hook`` of gradients, ``optimizer``, ``read`` of values, ``fetch`` for what computes while the loop gets a
+    #: batch, or the pass in which an operator runs: ``forward``, which is all beside it, or ``backward``.
     place: str
-    operator: str
+    operator: str  #: the one with most time there; of an optimizer its class. Hostile text.
     per_step: float
-    share: float
-    operator_share: float
-    line: str | None = None
+    share: float  #: of the step that the place takes, Python included; of a pass what the operator takes
+    operator_share: float  #: of the step that the operator itself takes
+    line: str | None = None  #: the line of the user's that calls it, as the profiler names it; ``None`` without stacks
+    #: The same of the median traced step, ns, without what recording it took; 0 for what fewer steps hold.
     time_ns: float = 0.0
+    #: How an optimizer goes over its tensors: ``single``, ``foreach`` or ``fused``; ``None`` for the others.
     style: str | None = None
 
 

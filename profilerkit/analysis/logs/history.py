@@ -268,44 +268,30 @@ def own_line(frames: Sequence[str]) -> str | None:
 
 
 class Rests(msgspec.Struct, frozen=True):
-    """How a device of a log was at rest between its first and its last sample at work.
-
-    Attributes:
-        idle_ratio: 1 - their mean utilisation.
-        resting_ratio: share of them in stretches at rest.
-        length: median length of a stretch, in samples; 0 without any.
-        period: samples from the start of a stretch to that of the next; ``None`` where they do not come at intervals.
-        sample_ns: time from one sample to the next, median; ``None`` of a log without times.
-        before: samples at rest before the first at work; ``after`` the last likewise.
-    """
+    """How a device of a log was at rest between its first and its last sample at work."""
 
     label: str
     n: int
-    idle_ratio: float
-    resting_ratio: float
+    idle_ratio: float  #: 1 - their mean utilisation
+    resting_ratio: float  #: share of them in stretches at rest
     count: int
-    length: int
+    length: int  #: median length of a stretch, in samples; 0 without any
+    #: Samples from the start of a stretch to that of the next; ``None`` where they do not come at intervals.
     period: int | None
-    sample_ns: int | None
-    before: int = 0
+    sample_ns: int | None  #: time from one sample to the next, median; ``None`` of a log without times
+    before: int = 0  #: samples at rest before the first at work; ``after`` the last likewise
     after: int = 0
 
 
 class LogFacts(msgspec.Struct, frozen=True):
-    """What was read of logs.
+    """What was read of logs."""
 
-    Attributes:
-        alone: nothing but logs was given, so that there are no steps.
-        devices: how many devices each sampler's log is of, whose every signal is in ``series``.
-        own: the snapshots that are of the judged run; of logs alone all.
-        rests: when each device of a sampler's log was idle, where its use was sampled often enough.
-    """
-
-    alone: bool
-    devices: tuple[int, ...] = ()
+    alone: bool  #: nothing but logs was given, so that there are no steps
+    devices: tuple[int, ...] = ()  #: how many devices each sampler's log is of, whose every signal is in ``series``
     series: tuple[Series, ...] = ()
     snapshots: tuple[MemorySnapshot, ...] = ()
-    own: tuple[MemorySnapshot, ...] = ()
+    own: tuple[MemorySnapshot, ...] = ()  #: the snapshots that are of the judged run; of logs alone all
+    #: When each device of a sampler's log was idle, where its use was sampled often enough.
     rests: tuple[Rests, ...] = ()
 
     def of_devices(self, name: str) -> tuple[Series, ...]:

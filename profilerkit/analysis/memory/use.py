@@ -25,18 +25,13 @@ from profilerkit.trace.columns import Category, TraceColumns
 
 
 class ZeroedGradients(msgspec.Struct, frozen=True):
-    """Gradients that are filled with zeros instead of dropped, in the steady window.
-
-    Attributes:
-        share: of the window, the time they take the device, or leave it idle.
-        added_share: of the window, the time in which backward adds to gradients that are there.
-        spared_ratio: share of that adding which dropped gradients would not need: their first one of each step is kept
-            as it comes. ``None`` where the operators do not tell how many gradients they fill.
-    """
+    """Gradients that are filled with zeros instead of dropped, in the steady window."""
 
     per_step: float
-    share: float
-    added_share: float
+    share: float  #: of the window, the time they take the device, or leave it idle
+    added_share: float  #: of the window, the time in which backward adds to gradients that are there
+    #: Share of that adding which dropped gradients would not need: their first one of each step is kept as it comes.
+    #: ``None`` where the operators do not tell how many gradients they fill.
     spared_ratio: float | None
 
 
@@ -52,24 +47,17 @@ class Offload(msgspec.Struct, frozen=True):
 
 
 class AllocatorUse(msgspec.Struct, frozen=True):
-    """What torch's allocator said once per second of the judged steps.
+    """What torch's allocator said once per second of the judged steps."""
 
-    Attributes:
-        samples: how many in the judged steps.
-        split_ratio: free pieces between blocks in use / reserved memory, where most is allocated: the median of the
-            upper quarter of the samples. Between the steps' peaks free pieces are only waiting for their use.
-        rounding_bytes: allocated beyond what was asked for, where most is allocated.
-        rounding_ratio: that / allocated.
-        retries: allocations of the judged steps that succeeded only after the cache was given back.
-    """
-
-    samples: int
+    samples: int  #: how many in the judged steps
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
+    #: Free pieces between blocks in use / reserved memory, where most is allocated: the median of the upper quarter of
+    #: the samples. Between the steps' peaks free pieces are only waiting for their use.
     split_ratio: float | None = None
-    rounding_bytes: int | None = None
-    rounding_ratio: float | None = None
-    retries: int | None = None
+    rounding_bytes: int | None = None  #: allocated beyond what was asked for, where most is allocated
+    rounding_ratio: float | None = None  #: that / allocated
+    retries: int | None = None  #: allocations of the judged steps that succeeded only after the cache was given back
 
 
 class PageFaults(msgspec.Struct, frozen=True):
@@ -87,39 +75,30 @@ class PageFaults(msgspec.Struct, frozen=True):
 
 
 class CopiedPages(msgspec.Struct, frozen=True):
-    """Pages that one worker process shared with the process that forked it, and copied.
-
-    Attributes:
-        copied_bytes: between the fork and the last count; where the fork is not known, since the first count.
-        at_once_bytes: of that, the most between two counts. One garbage collection writes to every object of Python's.
-        first_step: step of the fork or of the first count.
-        last_step: step of the last one.
-    """
+    """Pages that one worker process shared with the process that forked it, and copied."""
 
     counts: int
     private_bytes: int
     shared_bytes: int
-    copied_bytes: int
+    copied_bytes: int  #: between the fork and the last count; where the fork is not known, since the first count
+    #: Of that, the most between two counts. One garbage collection writes to every object of Python's.
     at_once_bytes: int
-    first_step: int
-    last_step: int
+    first_step: int  #: step of the fork or of the first count
+    last_step: int  #: step of the last one
 
 
 class MemoryUse(msgspec.Struct, frozen=True):
-    """What memory costs the judged rank beside its size.
-
-    Attributes:
-        recomputed_bytes: what the recomputed forward code of a step keeps for its backward pass; it would stay alive
-            from the forward pass on if nothing were recomputed. ``None`` without memory instants.
-        allocator_settings: of the environment, empty for torch's own; ``None`` where the environment is not known.
-        oom: how the memory of the rank ran out; ``None`` where it did not, or nobody could tell.
-    """
+    """What memory costs the judged rank beside its size."""
 
     zeroed: ZeroedGradients | None = None
     offload: Offload | None = None
+    #: What the recomputed forward code of a step keeps for its backward pass; it would stay alive from the forward pass
+    #: on if nothing were recomputed. ``None`` without memory instants.
     recomputed_bytes: int | None = None
     allocator: AllocatorUse | None = None
+    #: Of the environment, empty for torch's own; ``None`` where the environment is not known.
     allocator_settings: str | None = None
+    #: How the memory of the rank ran out; ``None`` where it did not, or nobody could tell.
     oom: OutOfMemory | None = None
     faults: PageFaults | None = None
     copied: CopiedPages | None = None

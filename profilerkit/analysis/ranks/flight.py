@@ -36,31 +36,21 @@ _MOST_NS = 1 << 62
 
 
 class FlightLog(msgspec.Struct, frozen=True):
-    """Collectives of one rank by time; arrays are ``(n,)``; names and groups are hostile.
+    """Collectives of one rank by time; arrays are ``(n,)``; names and groups are hostile."""
 
-    Attributes:
-        created: ns since the epoch, when the host issued it.
-        duration: ns on the device, -1 where it was not timed.
-        group: ids into ``groups``, of name and description.
-        bytes: the larger of its sides, -1 where unknown.
-        between: a transfer between two ranks.
-        step: number of the judged step it was issued in, -1 outside of all.
-        made: collectives that the rank issued in all.
-    """
-
-    created: I64
-    duration: I64
+    created: I64  #: ns since the epoch, when the host issued it
+    duration: I64  #: ns on the device, -1 where it was not timed
     sequence: I64
-    group: npt.NDArray[np.int32]
+    group: npt.NDArray[np.int32]  #: ids into ``groups``, of name and description
     name: npt.NDArray[np.int32]
     dtype: npt.NDArray[np.int32]
-    bytes: I64
-    between: Mask
-    step: I64
+    bytes: I64  #: the larger of its sides, -1 where unknown
+    between: Mask  #: a transfer between two ranks
+    step: I64  #: number of the judged step it was issued in, -1 outside of all
     names: tuple[str, ...]
     groups: tuple[tuple[str, str], ...]
     sizes: tuple[int | None, ...]
-    made: int
+    made: int  #: collectives that the rank issued in all
 
     def __len__(self) -> int:
         return len(self.created)
@@ -155,21 +145,14 @@ def _bytes(entry: FlightEntry, dtype: str | None) -> int:
 
 
 class FlightMatch(msgspec.Struct, frozen=True):
-    """The same collective on all ranks.
-
-    Attributes:
-        arrivals: one entry per group; only those whose times tell who waits.
-        of: collectives of the rank that has most, of each group.
-        untimed: whether collectives of a device were matched that nobody timed.
-        by_clock: whether who waits rests on the hosts' clocks.
-    """
+    """The same collective on all ranks."""
 
     logs: tuple[FlightLog | None, ...]
-    arrivals: tuple[Arrivals, ...]
+    arrivals: tuple[Arrivals, ...]  #: one entry per group; only those whose times tell who waits
     matched: int
-    of: int
-    untimed: bool
-    by_clock: bool
+    of: int  #: collectives of the rank that has most, of each group
+    untimed: bool  #: whether collectives of a device were matched that nobody timed
+    by_clock: bool  #: whether who waits rests on the hosts' clocks
 
 
 def match_flights(logs: Sequence[FlightLog | None], on_device: Sequence[bool], world_size: int | None) -> FlightMatch:

@@ -53,30 +53,20 @@ MOST_NEEDED = 100
 
 
 class Job(msgspec.Struct, frozen=True):
-    """The ranks after they were compared; ``None`` is what nothing tells.
+    """The ranks after they were compared; ``None`` is what nothing tells."""
 
-    Attributes:
-        ranks: with their communication divided where it was matched.
-        ledger: who waited for whom.
-        late: positions of the ranks the others wait for, most waiting first.
-        suspect: the rank that causes most of the waiting, if that is much; proven late or not.
-        waiting_share: of a step, waited by the median other rank; ``None`` when nobody is late.
-        jitter_share: what of it would be left without the late rank.
-        shown_share: of a step, transfers that the late rank computes through and the median other one, done with its
-            own work, has exposed.
-        flight: what the flight recorders hold, where they were needed.
-    """
-
-    ranks: tuple[RankFacts, ...]
+    ranks: tuple[RankFacts, ...]  #: with their communication divided where it was matched
     communication: Communication | None
-    ledger: Ledger | None = None
+    ledger: Ledger | None = None  #: who waited for whom
     matching: Matching | None = None
-    late: tuple[int, ...] = ()
-    suspect: int | None = None
-    waiting_share: float | None = None
-    jitter_share: float | None = None
+    late: tuple[int, ...] = ()  #: positions of the ranks the others wait for, most waiting first
+    suspect: int | None = None  #: the rank that causes most of the waiting, if that is much; proven late or not
+    waiting_share: float | None = None  #: of a step, waited by the median other rank; ``None`` when nobody is late
+    jitter_share: float | None = None  #: what of it would be left without the late rank
+    #: Of a step, transfers that the late rank computes through and the median other one, done with its own work, has
+    #: exposed.
     shown_share: float | None = None
-    flight: FlightMatch | None = None
+    flight: FlightMatch | None = None  #: what the flight recorders hold, where they were needed
 
 
 def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:

@@ -35,21 +35,14 @@ JITTER_SHAPE, JITTER_RATIO = 2.0, 0.015
 
 
 class Lateness(msgspec.Struct, frozen=True):
-    """The ranks the others wait for.
+    """The ranks the others wait for."""
 
-    Attributes:
-        ranks: positions, most waiting caused first; empty when nobody is late but by chance.
-        share: of all waiting, caused by them; of the rank that causes most, where nobody is late.
-        steps: share of the steps in which they caused most of the waiting.
-        needed: steps with waiting in which their order alone excludes chance, where there are fewer; else ``None``.
-        sure: whether the steps are enough; else they are likely late.
-    """
-
-    ranks: tuple[int, ...]
-    share: float
-    steps: float
+    ranks: tuple[int, ...]  #: positions, most waiting caused first; empty when nobody is late but by chance
+    share: float  #: of all waiting, caused by them; of the rank that causes most, where nobody is late
+    steps: float  #: share of the steps in which they caused most of the waiting
+    #: Steps with waiting in which their order alone excludes chance, where there are fewer; else ``None``.
     needed: int | None = None
-    sure: bool = False
+    sure: bool = False  #: whether the steps are enough; else they are likely late
 
 
 def late_ranks(ledger: Ledger, step_ns: float) -> Lateness:
@@ -290,16 +283,11 @@ for _part in LEAVES:
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """What made a rank late, summed over the judged steps.
+    """What made a rank late, summed over the judged steps."""
 
-    Attributes:
-        part: the largest part of what it did longer; ``None`` when nothing explains enough of the waiting.
-        waited_ns: exposed waiting of the median other rank, in the spans that ended with this rank's arrival.
-    """
-
-    part: str | None
+    part: str | None  #: the largest part of what it did longer; ``None`` when nothing explains enough of the waiting
     explained_ns: float
-    waited_ns: float
+    waited_ns: float  #: exposed waiting of the median other rank, in the spans that ended with this rank's arrival
 
     @property
     def coverage(self) -> float | None:

@@ -42,43 +42,31 @@ ACCIDENT_RATIO, LEAST_GAIN, NO_GAIN = 16.0, 0.05, 0.01
 
 
 class Sequence(msgspec.Struct, frozen=True):
-    """One rank's collectives of one channel in order; arrays are ``(n,)``, ``end`` on a roughly common clock.
-
-    Attributes:
-        label: what must be the same on all members: id of name and size.
-        together: whether all members leave it together; the root of a broadcast goes when it has sent.
-        number: the process group's own number, ascending; ``None`` where the trace has none.
-        unnamed: whether nothing but a device's stream tells it from others: it may be several groups on as many ranks.
-        between: whether they are transfers between two ranks, of which the sender may leave once it has sent.
-    """
+    """One rank's collectives of one channel in order; arrays are ``(n,)``, ``end`` on a roughly common clock."""
 
     rows: I64
     end: I64
     duration: I64
-    label: I64
+    label: I64  #: what must be the same on all members: id of name and size
+    #: Whether all members leave it together; the root of a broadcast goes when it has sent.
     together: npt.NDArray[np.bool_]
-    number: I64 | None
+    number: I64 | None  #: the process group's own number, ascending; ``None`` where the trace has none
+    #: Whether nothing but a device's stream tells it from others: it may be several groups on as many ranks.
     unnamed: bool
     size: int | None
     on_host: bool
-    between: bool
+    between: bool  #: whether they are transfers between two ranks, of which the sender may leave once it has sent
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """How one rank's sequence lies over another's: its i-th collective is the (i + ``shift``)-th of the first.
-
-    Attributes:
-        residual_ns: median distance of the ends from the offset of the clocks.
-        credible: whether ends and names agree well enough to be the same collectives.
-        ambiguous: whether another shift fits as well, and nothing tells which is right.
-    """
+    """How one rank's sequence lies over another's: its i-th collective is the (i + ``shift``)-th of the first."""
 
     shift: int
     offset_ns: int
-    residual_ns: int
+    residual_ns: int  #: median distance of the ends from the offset of the clocks
     common: int
-    credible: bool
-    ambiguous: bool = False
+    credible: bool  #: whether ends and names agree well enough to be the same collectives
+    ambiguous: bool = False  #: whether another shift fits as well, and nothing tells which is right
 
 
 def fit(first: Sequence, other: Sequence, offset_ns: int | None, *, comparable: bool) -> Fit | None:
@@ -380,25 +368,19 @@ class MatchedGroup(msgspec.Struct, frozen=True):
 
 
 class Matching(msgspec.Struct, frozen=True):
-    """How the collectives of all ranks belong together.
-
-    Attributes:
-        to_common_ns: per rank what to add to its trace's clock; ``None`` where it could not be aligned.
-        offset_ns: per rank how far its clock is ahead, its base taken off.
-        residual_ns: per rank median distance of its ends from that offset; ``None`` for the reference.
-        shift: per rank how many collectives its capture lacks at the beginning, where order matched them.
-        of: collectives that could have been: of each channel those of the rank that has most.
-        problems: what could not be matched, in whole sentences.
-    """
+    """How the collectives of all ranks belong together."""
 
     groups: tuple[MatchedGroup, ...]
+    #: Per rank what to add to its trace's clock; ``None`` where it could not be aligned.
     to_common_ns: tuple[int | None, ...]
-    offset_ns: tuple[int | None, ...]
+    offset_ns: tuple[int | None, ...]  #: per rank how far its clock is ahead, its base taken off
+    #: Per rank median distance of its ends from that offset; ``None`` for the reference.
     residual_ns: tuple[int | None, ...]
+    #: Per rank how many collectives its capture lacks at the beginning, where order matched them.
     shift: tuple[int, ...]
     matched: int
-    of: int
-    problems: tuple[str, ...]
+    of: int  #: collectives that could have been: of each channel those of the rank that has most
+    problems: tuple[str, ...]  #: what could not be matched, in whole sentences
 
 
 def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Matching:

@@ -31,19 +31,12 @@ _FEWEST_GROUPS = 3
 
 
 class Culprit(msgspec.Struct, frozen=True):
-    """Ranks that the others wait for.
+    """Ranks that the others wait for."""
 
-    Attributes:
-        group: name of the host that all of them are on, where the host is what is late; empty for a rank.
-        members: their positions, the one that causes most first.
-        waited_ns: per step, by the median rank beside them.
-        share: of all waiting that was left when the culprits before it were taken out.
-    """
-
-    group: str
-    members: tuple[int, ...]
-    waited_ns: float
-    share: float
+    group: str  #: name of the host that all of them are on, where the host is what is late; empty for a rank
+    members: tuple[int, ...]  #: their positions, the one that causes most first
+    waited_ns: float  #: per step, by the median rank beside them
+    share: float  #: of all waiting that was left when the culprits before it were taken out
     steps: float
 
 

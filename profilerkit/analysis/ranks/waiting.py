@@ -22,31 +22,19 @@ from profilerkit.model.step import JobSteps, RankSteps
 
 
 class Arrivals(msgspec.Struct, frozen=True):
-    """The matched collectives of one group on the common clock; ``(m, n)`` members by collectives, int64 ns.
+    """The matched collectives of one group on the common clock; ``(m, n)`` members by collectives, int64 ns."""
 
-    Attributes:
-        members: ``(m,)`` positions of the ranks.
-        rows: ``(m, n)`` rows of their logs.
-        start: ``(m, n)`` when each member came.
-        wait: ``(m, n)`` how long it waited for the last to arrive.
-        last: ``(n,)`` which member arrived last, an index into ``members``.
-        arrived: ``(n,)`` when it arrived.
-        transfer: ``(n,)`` from then until the first member left.
-        step: ``(n,)`` number of the judged step in which the last member arrived, -1 outside of all.
-        between: whether these are transfers between two: who waits for the other stage waits for no late rank.
-        certain: whether these are known to be one group: by its name, or because all ranks of the job are in it.
-    """
-
-    members: I64
-    rows: I64
-    start: I64
-    wait: I64
-    last: I64
-    arrived: I64
-    transfer: I64
-    step: I64
+    members: I64  #: ``(m,)`` positions of the ranks
+    rows: I64  #: ``(m, n)`` rows of their logs
+    start: I64  #: ``(m, n)`` when each member came
+    wait: I64  #: ``(m, n)`` how long it waited for the last to arrive
+    last: I64  #: ``(n,)`` which member arrived last, an index into ``members``
+    arrived: I64  #: ``(n,)`` when it arrived
+    transfer: I64  #: ``(n,)`` from then until the first member left
+    step: I64  #: ``(n,)`` number of the judged step in which the last member arrived, -1 outside of all
     whole: bool
-    certain: bool
+    certain: bool  #: whether these are known to be one group: by its name, or because all ranks of the job are in it
+    #: Whether these are transfers between two: who waits for the other stage waits for no late rank.
     between: bool = False
 
 

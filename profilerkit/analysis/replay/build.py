@@ -46,21 +46,13 @@ _RECENT = 64
 
 
 class Joins(msgspec.Struct, frozen=True):
-    """Waits of the host, arrays ``(n_joins,)``, int64; times in ns.
+    """Waits of the host, arrays ``(n_joins,)``, int64; times in ns."""
 
-    Attributes:
-        at: when the call returned.
-        begun: when it was made.
-        event: the event waited for.
-        kind: values of ``Wait``.
-        until: when the waiting itself was over; ``begun`` where nobody waited.
-    """
-
-    at: I64
-    begun: I64
-    event: I64
-    kind: I64
-    until: I64
+    at: I64  #: when the call returned
+    begun: I64  #: when it was made
+    event: I64  #: the event waited for
+    kind: I64  #: values of ``Wait``
+    until: I64  #: when the waiting itself was over; ``begun`` where nobody waited
 
 
 class Issue:
@@ -258,18 +250,12 @@ _WAITING = len(LEAVES)
 
 
 class Fetches(msgspec.Struct, frozen=True):
-    """When the main thread got its batches, ``(n_fetches,)`` int64 ns.
+    """When the main thread got its batches, ``(n_fetches,)`` int64 ns."""
 
-    Attributes:
-        start: when it asked, ``end`` when it had the batch.
-        asked: when waiting for worker processes began; ``end`` where it did not wait.
-        waited: bool, whether it waited for worker processes.
-    """
-
-    start: I64
+    start: I64  #: when it asked, ``end`` when it had the batch
     end: I64
-    asked: I64
-    waited: Bools
+    asked: I64  #: when waiting for worker processes began; ``end`` where it did not wait
+    waited: Bools  #: bool, whether it waited for worker processes
 
 
 def fetches_of(columns: TraceColumns, names: HostNames, host: HostActivity, scope: Scope) -> Fetches:

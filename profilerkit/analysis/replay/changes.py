@@ -55,15 +55,12 @@ class LoaderWaits(msgspec.Struct, frozen=True):
 
 
 class HostTime(msgspec.Struct, frozen=True):
-    """What the host did for some parts takes a part of its time.
-
-    Attributes:
-        longer_than_ns: shorter stretches stay as they are: gaps between operators are not the user's own Python.
-    """
+    """What the host did for some parts takes a part of its time."""
 
     fix_class: ClassVar[str] = "host"
     leaves: tuple[str, ...] = ("over.python",)
     kept_ratio: float = 0.0
+    #: Shorter stretches stay as they are: gaps between operators are not the user's own Python.
     longer_than_ns: float = 0.0
 
     def __call__(self, graph: Graph) -> Graph:
@@ -116,16 +113,12 @@ class OneLaunch(msgspec.Struct, frozen=True):
 
 
 class Kernels(msgspec.Struct, frozen=True):
-    """Kernels of some kinds run faster, but never faster than their bytes move; fused ones move fewer.
-
-    Attributes:
-        kind: ``fp32`` or ``chained`` for these kernels alone; empty for all of the parts.
-    """
+    """Kernels of some kinds run faster, but never faster than their bytes move; fused ones move fewer."""
 
     fix_class: ClassVar[str] = "kernels"
     speed_up: float
     leaves: tuple[str, ...] = ("compute.math",)
-    kind: str = ""
+    kind: str = ""  #: ``fp32`` or ``chained`` for these kernels alone; empty for all of the parts
 
     def __call__(self, graph: Graph) -> Graph:
         """Shorter kernels; on a host that computes itself shorter operators, and of fused ones fewer launches."""

@@ -21,19 +21,13 @@ MOST_EXCESS = 4
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The steps that are replayed.
+    """The steps that are replayed."""
 
-    Attributes:
-        edge: ``(n_steps + 1,)`` int64 ns, where they begin and the last one ends.
-        judged: ``(n_steps,)`` bool, steps that count.
-        ends_when_done: the last step ends when the device is done, not where a next one begins.
-    """
-
-    edge: I64
-    judged: Bools
+    edge: I64  #: ``(n_steps + 1,)`` int64 ns, where they begin and the last one ends
+    judged: Bools  #: ``(n_steps,)`` bool, steps that count
     number: I64
     of: int
-    ends_when_done: bool
+    ends_when_done: bool  #: the last step ends when the device is done, not where a next one begins
 
     @property
     def start_ns(self) -> int:
@@ -99,22 +93,16 @@ _EXPLAINED_NS = 1_000.0
 
 
 class Device(msgspec.Struct, frozen=True):
-    """Events in the order of issue; arrays are ``(n_events,)``, times int64 ns on the trace's clock.
-
-    Attributes:
-        anchor: the moment of the host that issued it: the return of its call, the beginning of one that waits.
-        issued: whether that is known to be within the replayed steps; work from before only follows its stream.
-        held: whether the call returned only when its copy was done.
-    """
+    """Events in the order of issue; arrays are ``(n_events,)``, times int64 ns on the trace's clock."""
 
     row: I64
     stream: I64
     start: I64
     end: I64
-    anchor: I64
-    issued: Bools
+    anchor: I64  #: the moment of the host that issued it: the return of its call, the beginning of one that waits
+    issued: Bools  #: whether that is known to be within the replayed steps; work from before only follows its stream
     call: I64
-    held: Bools
+    held: Bools  #: whether the call returned only when its copy was done
 
     def __len__(self) -> int:
         return len(self.row)

@@ -34,24 +34,19 @@ _NAMED = 5
 
 
 class ReplayFacts(msgspec.Struct, frozen=True, eq=False):
-    """The replayed steps of a trace, and how well the unmodified replay meets them.
-
-    Attributes:
-        error: its time over the traced time, less 1; of the host or of all work, whichever is further off.
-        failing: numbers of the steps that are off by more than ``LARGEST_STEP_ERROR``.
-        elsewhere: share of the steps in transfers between two ranks: what they wait for is in the trace of another.
-        slowed: share of the steps that kernels lose to collectives beside them; ``None`` where many ran beside some and
-            none could be compared with itself alone.
-    """
+    """The replayed steps of a trace, and how well the unmodified replay meets them."""
 
     graph: Graph
     plain: Replayed
-    error: float
+    error: float  #: its time over the traced time, less 1; of the host or of all work, whichever is further off
     step_errors: F64
-    failing: tuple[int, ...]
+    failing: tuple[int, ...]  #: numbers of the steps that are off by more than ``LARGEST_STEP_ERROR``
     of: int
     shares: Mapping[str, float] = msgspec.field(default_factory=dict)
+    #: Share of the steps in transfers between two ranks: what they wait for is in the trace of another.
     elsewhere: float = 0.0
+    #: Share of the steps that kernels lose to collectives beside them; ``None`` where many ran beside some and none
+    #: could be compared with itself alone.
     slowed: float | None = 0.0
 
     @property
@@ -165,21 +160,15 @@ MOST_SHARED = 5
 
 
 class Joint(msgspec.Struct, frozen=True):
-    """What several changes save, as ratios of the judged steps.
-
-    Attributes:
-        order: places of the changes, the one that saves most on top of those before it first.
-        after: what is saved once the first of ``order`` is applied, the first two, and so on; the last is ``together``.
-        limit: what is saved where ``beyond`` is applied instead.
-        fair: the mean of what each adds over all orders (Shapley), which sum to ``together``.
-    """
+    """What several changes save, as ratios of the judged steps."""
 
     alone: tuple[float, ...]
     together: float
-    order: tuple[int, ...]
+    order: tuple[int, ...]  #: places of the changes, the one that saves most on top of those before it first
+    #: What is saved once the first of ``order`` is applied, the first two, and so on; the last is ``together``.
     after: tuple[float, ...]
-    limit: float
-    fair: tuple[float, ...]
+    limit: float  #: what is saved where ``beyond`` is applied instead
+    fair: tuple[float, ...]  #: the mean of what each adds over all orders (Shapley), which sum to ``together``
 
 
 def savings(facts: ReplayFacts, sets: Sequence[Sequence[Change]]) -> list[float]:

@@ -30,73 +30,48 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     """What stays the same whatever is made faster: who comes after whom. Arrays are int64.
 
     Two shapes are the same only if they are one object.
-
-    Attributes:
-        n_points: host points, in the order of their time.
-        marks: ``(n_steps + 1,)`` points at which a step begins; the last one ends the last step.
-        judged: ``(n_steps,)`` bool, steps whose time counts; others lead in or lie between.
-        point: ``(n_events,)`` point that issues each device event; events are in the order of issue.
-        wait_event: ``(n_waits,)`` an event that waits for another stream.
-        wait_for: ``(n_waits,)`` the event it waits for, issued before it.
-        join_point: ``(n_joins,)`` a point at which the host waits, sorted.
-        join_kind: ``(n_joins,)`` values of ``Wait``.
-        ready_point: ``(n_batches,)`` points at which the host gets a batch that worker processes made.
     """
 
-    n_points: int
-    marks: I64
-    judged: Bools
+    n_points: int  #: host points, in the order of their time
+    marks: I64  #: ``(n_steps + 1,)`` points at which a step begins; the last one ends the last step
+    judged: Bools  #: ``(n_steps,)`` bool, steps whose time counts; others lead in or lie between
     number: I64
-    point: I64
+    point: I64  #: ``(n_events,)`` point that issues each device event; events are in the order of issue
     stream: I64
-    wait_event: I64
-    wait_for: I64
-    join_point: I64
+    wait_event: I64  #: ``(n_waits,)`` an event that waits for another stream
+    wait_for: I64  #: ``(n_waits,)`` the event it waits for, issued before it
+    join_point: I64  #: ``(n_joins,)`` a point at which the host waits, sorted
     join_event: I64
-    join_kind: I64
-    ready_point: I64
+    join_kind: I64  #: ``(n_joins,)`` values of ``Wait``
+    ready_point: I64  #: ``(n_batches,)`` points at which the host gets a batch that worker processes made
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """One version of the steps: the shape, and how long everything takes.
-
-    Attributes:
-        host_ns: ``(n_points,)`` what the host does from one point to the next, waiting left out.
-        piece_point: ``(n_pieces,)`` int64, ``host_ns`` in pieces by cause: the point that a piece leads to.
-        piece_leaf: ``(n_pieces,)`` int64 what the host did, index into ``LEAVES``.
-        issue_ns: ``(n_events,)`` from its point to the earliest start of an event; ``NEVER`` where that does not count.
-        gap_ns: ``(n_events,)`` from the end of the event before on the stream.
-        least_ns: ``(n_events,)`` what no fix can go below: the bytes at the rate real kernels reach; 0 where not known.
-        bytes: ``(n_events,)`` int64 of copies, -1 where not known.
-        node: ``(n_events,)`` int64 the node of a backward pass that launched it, -1 for none.
-        wait_ns: ``(n_waits,)`` from the end of the awaited event.
-        join_ns: ``(n_joins,)`` from the end of the awaited event, of a queue from its start; ``NEVER`` for no wait.
-        ready_ns: ``(n_batches,)`` when each batch is there, from the first point.
-        fetch_point: ``(n_fetches,)`` int64 points that end the getting of a batch, workers or none.
-        issue_typical_ns: what issuing adds at least.
-    """
+    """One version of the steps: the shape, and how long everything takes."""
 
     shape: Shape
-    host_ns: F64
-    piece_point: I64
-    piece_leaf: I64
+    host_ns: F64  #: ``(n_points,)`` what the host does from one point to the next, waiting left out
+    piece_point: I64  #: ``(n_pieces,)`` int64, ``host_ns`` in pieces by cause: the point that a piece leads to
+    piece_leaf: I64  #: ``(n_pieces,)`` int64 what the host did, index into ``LEAVES``
     piece_ns: F64
+    #: ``(n_events,)`` from its point to the earliest start of an event; ``NEVER`` where that does not count.
     issue_ns: F64
-    gap_ns: F64
+    gap_ns: F64  #: ``(n_events,)`` from the end of the event before on the stream
     dur_ns: F64
+    #: ``(n_events,)`` what no fix can go below: the bytes at the rate real kernels reach; 0 where not known.
     least_ns: F64
     leaf: I64
-    bytes: I64
+    bytes: I64  #: ``(n_events,)`` int64 of copies, -1 where not known
     fp32: Bools
     chained: Bools
     staged: Bools
-    node: I64
-    wait_ns: F64
-    join_ns: F64
-    ready_ns: F64
-    fetch_point: I64
+    node: I64  #: ``(n_events,)`` int64 the node of a backward pass that launched it, -1 for none
+    wait_ns: F64  #: ``(n_waits,)`` from the end of the awaited event
+    join_ns: F64  #: ``(n_joins,)`` from the end of the awaited event, of a queue from its start; ``NEVER`` for no wait
+    ready_ns: F64  #: ``(n_batches,)`` when each batch is there, from the first point
+    fetch_point: I64  #: ``(n_fetches,)`` int64 points that end the getting of a batch, workers or none
     fetch_ns: F64
-    issue_typical_ns: float
+    issue_typical_ns: float  #: what issuing adds at least
 
 
 # Within a stretch the events of a stream follow each other, and each was issued by a host that waited for nothing
@@ -107,15 +82,10 @@ JOIN, READY, MARK, RUN = 0, 1, 2, 3
 
 
 class Program(msgspec.Struct, frozen=True):
-    """Operations in an order in which each comes after what it needs; arrays are int64.
+    """Operations in an order in which each comes after what it needs; arrays are int64."""
 
-    Attributes:
-        order: ``(n_events,)`` the events by stream, and on a stream in the order of issue.
-        first: ``(n_runs,)`` place in ``order`` of the first event of each stretch.
-    """
-
-    order: I64
-    first: I64
+    order: I64  #: ``(n_events,)`` the events by stream, and on a stream in the order of issue
+    first: I64  #: ``(n_runs,)`` place in ``order`` of the first event of each stretch
     kind: I64
     number: I64
     run_stream: I64
@@ -168,15 +138,11 @@ def program_of(shape: Shape) -> Program:
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """When each step began, by the host and with all its work done; or as traced.
+    """When each step began, by the host and with all its work done; or as traced."""
 
-    Attributes:
-        host_ns: ``(n_steps + 1,)`` when the host reached each mark.
-        done_ns: ``(n_steps + 1,)`` when it and the work issued by then were done: a host that runs ahead of its device
-            is not quicker for that.
-    """
-
-    host_ns: F64
+    host_ns: F64  #: ``(n_steps + 1,)`` when the host reached each mark
+    #: ``(n_steps + 1,)`` when it and the work issued by then were done: a host that runs ahead of its device is not
+    #: quicker for that.
     done_ns: F64
 
     def step_ns(self, shape: Shape) -> F64:

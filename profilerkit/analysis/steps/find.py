@@ -36,13 +36,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class TraceSteps(msgspec.Struct, frozen=True):
-    """Steps of one trace; arrays are ``(n_steps,)`` int64 ns; ``end`` is mostly the next one's start.
-
-    Attributes:
-        issuing: when the host issued each step, where steps are cut when the device had done them; else ``None``.
-        ahead_ns: how far the host then runs ahead of the device at most.
-        between: from the end of each step's own range to the next one's start; ``None`` unless ranges mark the steps.
-    """
+    """Steps of one trace; arrays are ``(n_steps,)`` int64 ns; ``end`` is mostly the next one's start."""
 
     index: I64
     start: I64
@@ -51,8 +45,10 @@ class TraceSteps(msgspec.Struct, frozen=True):
     optimizes: npt.NDArray[np.bool_]
     found_by: str
     inferred: bool
+    #: When the host issued each step, where steps are cut when the device had done them; else ``None``.
     issuing: Spans | None = None
-    ahead_ns: int | None = None
+    ahead_ns: int | None = None  #: how far the host then runs ahead of the device at most
+    #: From the end of each step's own range to the next one's start; ``None`` unless ranges mark the steps.
     between: Spans | None = None
 
     @property

@@ -42,23 +42,18 @@ _LONGEST_QUEUE_NS = 60_000_000_000
 
 
 class DeviceTime(msgspec.Struct, frozen=True):
-    """What the device's clock says of the steps of a rank; arrays are ``(n_steps,)`` int64 ns.
+    """What the device's clock says of the steps of a rank; arrays are ``(n_steps,)`` int64 ns."""
 
-    Attributes:
-        time: from the end of the step before to the end of the step on the device; -1 where not recorded.
-        idle: how much of that the device may have stood still, at most: what the host took for the step beyond the
-            work that the device had queued as the step began. After the host has ended a step nothing holds it up.
-        lag: how long after the host the device came to the end of the step, at least; -1 where not known.
-        end: when the device came to the end of the step on the host's clock, at least, ascending. Behind the last
-            step with a record each one takes what the device usually works on a step.
-        starved: how much of it the device stood still while the host waited for a batch, as its clock measured; -1
-            where no wait was marked.
-    """
-
-    time: I64
+    time: I64  #: from the end of the step before to the end of the step on the device; -1 where not recorded
+    #: How much of that the device may have stood still, at most: what the host took for the step beyond the work that
+    #: the device had queued as the step began. After the host has ended a step nothing holds it up.
     idle: I64
-    lag: I64
+    lag: I64  #: how long after the host the device came to the end of the step, at least; -1 where not known
+    #: When the device came to the end of the step on the host's clock, at least, ascending. Behind the last step with a
+    #: record each one takes what the device usually works on a step.
     end: I64
+    #: How much of it the device stood still while the host waited for a batch, as its clock measured; -1 where no wait
+    #: was marked.
     starved: I64
 
     @property
@@ -226,45 +221,34 @@ def _owner(edges: I64, owner: I64, instants: I64) -> I64:
 
 
 class StepLog(msgspec.Struct, frozen=True):
-    """Every step of a rank as its timers saw it; arrays are ``(n_steps,)`` int64 ns, a CPU time is -1 if not measured.
-
-    Attributes:
-        start: on the ``perf_counter_ns`` clock.
-        time: what the step took: on the device where its clock was recorded, else from ``start`` to ``stop``.
-        device: what the device's clock says of the steps; ``None`` where it was off, or tells of too few.
-        room: time of each step in which the device may have stood still: what the host did in the rest of it cost
-            nothing. All of the step where no device's clock tells.
-        wait: time in which the training thread waited for a batch, on the host.
-        wait_cpu: CPU time of that thread during the wait.
-        wait_queue: time of the wait in which the thread was ready to run and got no processor.
-        inferred_phases: leaf names of which nobody named all of the time.
-        sync: time in calls that waited for the device.
-        waits_seen: at least one fetch was recorded, in the steady window where there is one: a loader that was read
-            before the training, or long ago, feeds none of its steps.
-        stages: stage of the loop to the host's time; empty where not all were timed.
-    """
+    """Every step of a rank as its timers saw it; arrays are ``(n_steps,)`` int64 ns, CPU times -1 if not measured."""
 
     index: I64
-    start: I64
+    start: I64  #: on the ``perf_counter_ns`` clock
     stop: I64
-    time: I64
+    time: I64  #: what the step took: on the device where its clock was recorded, else from ``start`` to ``stop``
+    #: What the device's clock says of the steps; ``None`` where it was off, or tells of too few.
     device: DeviceTime | None
+    #: Time of each step in which the device may have stood still: what the host did in the rest of it cost nothing. All
+    #: of the step where no device's clock tells.
     room: I64
     state: tuple[StepState, ...]
-    wait: I64
-    wait_cpu: I64
-    wait_queue: I64
+    wait: I64  #: time in which the training thread waited for a batch, on the host
+    wait_cpu: I64  #: CPU time of that thread during the wait
+    wait_queue: I64  #: time of the wait in which the thread was ready to run and got no processor
     phases: Mapping[str, I64]
-    inferred_phases: frozenset[str]
+    inferred_phases: frozenset[str]  #: leaf names of which nobody named all of the time
     collect: I64
-    sync: I64
+    sync: I64  #: time in calls that waited for the device
     compiling: I64
     optimizes: npt.NDArray[np.bool_]
     inferred: bool
+    #: At least one fetch was recorded, in the steady window where there is one: a loader that was read before the
+    #: training, or long ago, feeds none of its steps.
     waits_seen: bool
     fetches: int
     stalls: tuple[Stall, ...]
-    stages: Mapping[str, I64]
+    stages: Mapping[str, I64]  #: stage of the loop to the host's time; empty where not all were timed
 
     @property
     def steady(self) -> npt.NDArray[np.bool_]:

@@ -16,19 +16,13 @@ from profilerkit.trace.columns import EMIT_NVTX, Category, TraceColumns, kept
 
 
 class RecordingFacts(msgspec.Struct, frozen=True):
-    """Time that recording took of the host in the average judged step, at least, from the events in the trace.
+    """Time that recording took of the host in the average judged step, at least, from the events in the trace."""
 
-    Attributes:
-        options: of the recorder, those that slow the host noticeably, or by what no event tells, as they are called.
-        events: operators, Python calls and allocations that were recorded of it.
-        waited_ns: to record those in which the device waited for the host.
-        hidden_ns: to record the others.
-    """
-
+    #: Of the recorder, those that slow the host noticeably, or by what no event tells, as they are called.
     options: tuple[str, ...]
-    events: float
-    waited_ns: float
-    hidden_ns: float
+    events: float  #: operators, Python calls and allocations that were recorded of it
+    waited_ns: float  #: to record those in which the device waited for the host
+    hidden_ns: float  #: to record the others
 
 
 class PhaseFacts(msgspec.Struct, frozen=True):

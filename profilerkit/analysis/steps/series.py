@@ -34,15 +34,10 @@ DoubtKind = Literal[
 
 
 class Doubt(msgspec.Struct, frozen=True):
-    """One thing that makes the judged numbers less sure than they look.
+    """One thing that makes the judged numbers less sure than they look."""
 
-    Attributes:
-        kind: what it is; confidence counts doubts and never reads their words.
-        words: one sentence for the reader.
-    """
-
-    kind: DoubtKind
-    words: str
+    kind: DoubtKind  #: what it is; confidence counts doubts and never reads their words
+    words: str  #: one sentence for the reader
 
 
 #: A part did it when it holds at least this share of what some steps take more (the coverage that a late rank's cause
@@ -55,24 +50,17 @@ FEWEST_TO_LEVEL = 3
 
 
 class StepSeries(msgspec.Struct, frozen=True, eq=False):
-    """Every step of a rank; arrays are ``(n_steps,)``, times int64 ns.
-
-    Attributes:
-        time: start to next start.
-        optimizes: steps that hold an optimizer step; where gradients are accumulated they are longer by nature.
-        parts: part to its time, as far as steps are split.
-        queued: time in which the training thread waited for a processor, -1 where not known; ``None`` without samples.
-        computed: CPU time of the process, likewise.
-        stages: stage of the loop to the host's time in it, which overlaps with parts; empty where not all were timed.
-    """
+    """Every step of a rank; arrays are ``(n_steps,)``, times int64 ns."""
 
     index: I64
-    time: I64
+    time: I64  #: start to next start
     steady: Mask
-    optimizes: Mask
-    parts: Mapping[str, I64]
+    optimizes: Mask  #: steps that hold an optimizer step; where gradients are accumulated they are longer by nature
+    parts: Mapping[str, I64]  #: part to its time, as far as steps are split
+    #: Time in which the training thread waited for a processor, -1 where not known; ``None`` without samples.
     queued: I64 | None = None
-    computed: I64 | None = None
+    computed: I64 | None = None  #: CPU time of the process, likewise
+    #: Stage of the loop to the host's time in it, which overlaps with parts; empty where not all were timed.
     stages: Mapping[str, I64] = {}
 
     def unqueued(self) -> "StepSeries":
@@ -188,26 +176,17 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[Doubt]:
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """A disturbance that recurs.
+    """A disturbance that recurs."""
 
-    Attributes:
-        kind: checkpoint, evaluation, logging, the phase's own name, or ``unnamed``.
-        part: the leaf its time is booked on, ``None`` when it is only known as longer steps.
-        period: steps between occurrences; ``None`` when irregular.
-        excess_ns: extra time per occurrence: the mean of a named phase, the median of longer steps.
-        share: excess summed / steady time.
-        grew: the leaf that holds most of the extra time of longer steps; ``None`` when none does.
-    """
-
-    kind: str
-    part: str | None
+    kind: str  #: checkpoint, evaluation, logging, the phase's own name, or ``unnamed``
+    part: str | None  #: the leaf its time is booked on, ``None`` when it is only known as longer steps
     count: int
-    period: int | None
-    excess_ns: float
-    share: float
+    period: int | None  #: steps between occurrences; ``None`` when irregular
+    excess_ns: float  #: extra time per occurrence: the mean of a named phase, the median of longer steps
+    share: float  #: excess summed / steady time
     source: Source
     steps: tuple[int, int]
-    grew: str | None = None
+    grew: str | None = None  #: the leaf that holds most of the extra time of longer steps; ``None`` when none does
     coverage: float | None = None
 
 

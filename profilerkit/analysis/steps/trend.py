@@ -127,33 +127,23 @@ _TOLD_NS = round(2 * SAMPLE_SECONDS * 1e9)
 
 
 class StepGrowth(msgspec.Struct, frozen=True):
-    """Growth of the judged steps.
+    """Growth of the judged steps."""
 
-    Attributes:
-        slope: ns per step, with its 99 % interval; above 0 without ``jump``.
-        base_ns: the line of growth at the run's first step: a step as long as nothing has grown, at least 0.
-        least_ns: the same by the steepest line that its interval allows.
-        first_ns: the typical step of the first tenth; with ``jump`` of those before it.
-        last_ns: the typical step of the last tenth; with ``jump`` of those after it.
-        part: the part that holds most of the growth; ``None`` where none does, or steps are not split.
-        computed_ratio: growth of the CPU time of the process over that of the steps, from the first third to the last.
-        crowding: share of the last third in which the training thread waits for a processor, less that of the first.
-        ratio: of the quicker steps, of which a busy machine holds up few, the last ones over the first ones.
-        jump: number of the step from which all are longer, where most of the growth is there; else ``None``.
-    """
-
-    slope: Slope
-    base_ns: float
-    least_ns: float
-    first_ns: float
-    last_ns: float
+    slope: Slope  #: ns per step, with its 99 % interval; above 0 without ``jump``
+    base_ns: float  #: the line of growth at the run's first step: a step as long as nothing has grown, at least 0
+    least_ns: float  #: the same by the steepest line that its interval allows
+    first_ns: float  #: the typical step of the first tenth; with ``jump`` of those before it
+    last_ns: float  #: the typical step of the last tenth; with ``jump`` of those after it
     mean_ns: float
-    part: Grown | None
+    part: Grown | None  #: the part that holds most of the growth; ``None`` where none does, or steps are not split
     stage: Grown | None
+    #: Growth of the CPU time of the process over that of the steps, from the first third to the last.
     computed_ratio: float | None
+    #: Share of the last third in which the training thread waits for a processor, less that of the first.
     crowding: float
-    ratio: float
+    ratio: float  #: of the quicker steps, of which a busy machine holds up few, the last ones over the first ones
     steps: tuple[int, int]
+    #: Number of the step from which all are longer, where most of the growth is there; else ``None``.
     jump: int | None = None
 
 

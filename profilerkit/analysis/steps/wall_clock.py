@@ -37,18 +37,14 @@ _PHASE_ENTRIES = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other
 
 
 class Records(msgspec.Struct, frozen=True):
-    """What the training thread did, by kind.
-
-    Attributes:
-        phases: named and inferred phases by ledger entry; those named for getting a batch are under ``step.input``.
-        exports: when a window's trace was stopped and written.
-    """
+    """What the training thread did, by kind."""
 
     steps: Timed
     fetches: Timed
     kinds: Mapping[EventKind, Timed]
+    #: Named and inferred phases by ledger entry; those named for getting a batch are under ``step.input``.
     phases: Mapping[str, Timed]
-    exports: Timed
+    exports: Timed  #: when a window's trace was stopped and written
     begin_ns: int
     end_ns: int
 
@@ -185,17 +181,12 @@ _EDGE = EventFlag.FIRST | EventFlag.LAST
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What a rank's time went to, step by step.
-
-    Attributes:
-        aside: intervals by the entries that own their time whatever happens inside it.
-        loader_seen: a fetch that feeds the training was recorded.
-        by_step: entry to ``(n_steps + 2,)`` ns: ahead of the steps, of each step up to the next one, and behind them.
-    """
+    """What a rank's time went to, step by step."""
 
     records: Records
-    aside: dict[str, Timed]
-    loader_seen: bool
+    aside: dict[str, Timed]  #: intervals by the entries that own their time whatever happens inside it
+    loader_seen: bool  #: a fetch that feeds the training was recorded
+    #: Entry to ``(n_steps + 2,)`` ns: ahead of the steps, of each step up to the next one, and behind them.
     by_step: dict[str, I64]
 
 
@@ -405,29 +396,19 @@ PauseKind = Literal["checkpoint", "evaluation", "logging"]
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """What training stands still for, from the first judged step to the end of the last step.
-
-    Attributes:
-        run_count: how often in the whole run, the start of it and what lies behind the last step among it.
-        share: of the time in question, the writing of traces left out.
-        steps_apart: from one to the next, the median; ``None`` for a single one.
-        batches: that an evaluation reads from loaders, on average; ``None`` where it reads none.
-        records_graphs: autograd records the operators of evaluations, which nothing needs.
-        inferred: nobody named all of them; passes that train nothing show evaluation as well.
-        line: of the user's that holds most of them; ``None`` where sampled stacks do not tell.
-    """
+    """What training stands still for, from the first judged step to the end of the last step."""
 
     kind: PauseKind
     count: int
-    run_count: int
+    run_count: int  #: how often in the whole run, the start of it and what lies behind the last step among it
     time_ns: int
-    share: float
+    share: float  #: of the time in question, the writing of traces left out
     steps: int
-    steps_apart: float | None = None
-    inferred: bool = False
-    batches: float | None = None
-    records_graphs: bool = False
-    line: HotLine | None = None
+    steps_apart: float | None = None  #: from one to the next, the median; ``None`` for a single one
+    inferred: bool = False  #: nobody named all of them; passes that train nothing show evaluation as well
+    batches: float | None = None  #: that an evaluation reads from loaders, on average; ``None`` where it reads none
+    records_graphs: bool = False  #: autograd records the operators of evaluations, which nothing needs
+    line: HotLine | None = None  #: of the user's that holds most of them; ``None`` where sampled stacks do not tell
 
     @property
     def each_ns(self) -> float:

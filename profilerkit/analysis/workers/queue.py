@@ -24,22 +24,16 @@ class QueueFacts(msgspec.Struct, frozen=True):
     """The judged batches put through the loader's queue again, as recorded and with other settings.
 
     Savings are ratios of the replayed time from fetch to fetch with the present settings, negative where it grows.
-
-    Attributes:
-        error_ratio: replayed / measured time from fetch to fetch, less one.
-        by_prefetch: ``prefetch_factor`` to its saving.
-        by_workers: number of workers to its saving, at the present ``prefetch_factor``; cores are not considered.
-        out_of_order: saving with ``in_order=False``.
-        slow_ratio: share of the wait in fetches of batches that took more than twice the median.
-        by_cheaper: part of every batch's work that is removed, between 0 and 1, to its saving; rising.
     """
 
     batches: int
-    error_ratio: float
-    by_prefetch: Mapping[int, float]
+    error_ratio: float  #: replayed / measured time from fetch to fetch, less one
+    by_prefetch: Mapping[int, float]  #: ``prefetch_factor`` to its saving
+    #: Number of workers to its saving, at the present ``prefetch_factor``; cores are not considered.
     by_workers: Mapping[int, float]
-    out_of_order: float
-    slow_ratio: float
+    out_of_order: float  #: saving with ``in_order=False``
+    slow_ratio: float  #: share of the wait in fetches of batches that took more than twice the median
+    #: Part of every batch's work that is removed, between 0 and 1, to its saving; rising.
     by_cheaper: Mapping[float, float] = msgspec.field(default_factory=dict)
 
     def cheaper(self, removed: float) -> float:
@@ -61,34 +55,25 @@ class QueueFacts(msgspec.Struct, frozen=True):
 
 
 class EpochFacts(msgspec.Struct, frozen=True):
-    """The epochs of the training's loader, each from one first fetch to the next; at least one.
-
-    Attributes:
-        steps: of a whole epoch, mean; ``None`` below two epochs.
-        time_ns: from one first fetch to the next, median; ``None`` below two epochs.
-        boundary_ns: median of what the end of an epoch and the first fetch of the next take beyond a usual fetch, or
-            the first fetches beyond those of kept workers if that is more; ``None`` below two epochs.
-        opening_ns: of that, in the first fetch.
-        restart_ns: what the last fetch, in which workers are shut down, and the first fetches of the next epoch take
-            beyond those of kept workers; ``None`` without records of workers.
-        renewed: whether no worker served two epochs; ``None`` where that was not seen.
-        first_wait_ns: mean fetch of the first epoch without its first one; ``None`` when the epoch had no other.
-        later_wait_ns: median of the same over the later epochs; ``None`` without any.
-        first_stored_ratio: of the bytes that the first epoch's batches read, from storage; ``None`` when not recorded.
-        later_stored_ratio: the same of all later ones.
-    """
+    """The epochs of the training's loader, each from one first fetch to the next; at least one."""
 
     count: int
-    steps: float | None = None
-    time_ns: float | None = None
+    steps: float | None = None  #: of a whole epoch, mean; ``None`` below two epochs
+    time_ns: float | None = None  #: from one first fetch to the next, median; ``None`` below two epochs
+    #: Median of what the end of an epoch and the first fetch of the next take beyond a usual fetch, or the first
+    #: fetches beyond those of kept workers if that is more; ``None`` below two epochs.
     boundary_ns: float | None = None
-    opening_ns: float | None = None
+    opening_ns: float | None = None  #: of that, in the first fetch
+    #: What the last fetch, in which workers are shut down, and the first fetches of the next epoch take beyond those of
+    #: kept workers; ``None`` without records of workers.
     restart_ns: float | None = None
-    renewed: bool | None = None
+    renewed: bool | None = None  #: whether no worker served two epochs; ``None`` where that was not seen
+    #: Mean fetch of the first epoch without its first one; ``None`` when the epoch had no other.
     first_wait_ns: float | None = None
-    later_wait_ns: float | None = None
+    later_wait_ns: float | None = None  #: median of the same over the later epochs; ``None`` without any
+    #: Of the bytes that the first epoch's batches read, from storage; ``None`` when not recorded.
     first_stored_ratio: float | None = None
-    later_stored_ratio: float | None = None
+    later_stored_ratio: float | None = None  #: the same of all later ones
 
 
 class PaddingFacts(msgspec.Struct, frozen=True):

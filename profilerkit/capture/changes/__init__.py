@@ -20,25 +20,18 @@ Effect = Literal["same", "rounding", "differs", "redrawn"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How one setting is applied, what it may do to the losses, and where it stands in the user's source.
+    """How one setting is applied, what it may do to the losses, and where it stands in the user's source."""
 
-    Attributes:
-        apply: takes all settings of its kind that are wanted, by name.
-        lacks: why it is not applied, where the program makes nothing that it is about.
-        call: name of the call whose keyword it is; ``optimizer`` for that of any optimizer class. May be empty.
-        takes: the values that can be proposed, or the least number: whole, unless it has a fraction itself; ``None``
-            where that is not known.
-        share: it takes a fraction up to 1, too.
-        statement: line to paste after the imports, with the place of the value in braces. May be empty.
-    """
-
-    apply: Callable[[Changes, dict[str, Any]], None]
+    apply: Callable[[Changes, dict[str, Any]], None]  #: takes all settings of its kind that are wanted, by name
     numbers: Effect
-    lacks: str
+    lacks: str  #: why it is not applied, where the program makes nothing that it is about
+    #: Name of the call whose keyword it is; ``optimizer`` for that of any optimizer class. May be empty.
     call: str = ""
+    #: The values that can be proposed, or the least number: whole, unless it has a fraction itself; ``None`` where that
+    #: is not known.
     takes: tuple[bool | str, ...] | float | None = None
-    statement: str = ""
-    share: bool = False
+    statement: str = ""  #: line to paste after the imports, with the place of the value in braces. May be empty.
+    share: bool = False  #: it takes a fraction up to 1, too
 
     def instead_of(self, value: object) -> str:
         """Return what it takes where it does not take this value; empty where it does.

@@ -21,18 +21,13 @@ SETTLED = 3
 
 
 class Changes:
-    """The changes made in this process.
-
-    Attributes:
-        patches: replace what is changed; removing them leaves everything as it was.
-        applied: setting to the user's lines that made what it changed. Empty for a setting of the whole process.
-        refused: setting to the reason.
-    """
+    """The changes made in this process."""
 
     def __init__(self) -> None:
-        self.patches = Patches()
+        self.patches = Patches()  #: replace what is changed; removing them leaves everything as it was
+        #: Setting to the user's lines that made what it changed. Empty for a setting of the whole process.
         self.applied: dict[str, list[Line]] = {}
-        self.refused: dict[str, str] = {}
+        self.refused: dict[str, str] = {}  #: setting to the reason
         self._lacks: dict[str, str] = {}
         self._at_step: list[tuple[int, Callable[[], object]]] = []
 

@@ -21,18 +21,15 @@ class _Finder:
     """Finds modules as the others do, times what the main thread imports, and has torch watched once it is there.
 
     It costs 10 µs for each package. A recording that begins takes it out.
-
-    Attributes:
-        spans: of the imports that no other one needs, start and end, ns; shorter ones than ``_SHORTEST_NS`` left out.
-        own_ns: package to what its modules took, but for what they import of others, ns.
     """
 
     _SHORTEST_NS, _MOST_SPANS = 1_000_000, 1_000
 
     def __init__(self) -> None:
         self.began_ns = perf_counter_ns()
+        #: Of the imports that no other one needs, start and end, ns; shorter ones than ``_SHORTEST_NS`` left out.
         self.spans: list[tuple[int, int]] = []
-        self.own_ns: dict[str, int] = {}
+        self.own_ns: dict[str, int] = {}  #: package to what its modules took, but for what they import of others, ns
         self._inner_ns: list[int] = []  # of each import under way, what those in it took
         self._asked: set[str] = set()
         self._thread = get_ident()

@@ -14,18 +14,13 @@ _INSTANTS, _ALLOCATOR, _NVML = "[memory] instants", "torch's allocator, sampled"
 
 
 class Room(msgspec.Struct, frozen=True):
-    """The device's memory.
+    """The device's memory."""
 
-    Attributes:
-        needed_bytes: the peak of what is in use; where only the driver was asked, with what is cached and what other
-            processes use.
-        is_own: whether the peak counts nothing but what the run has allocated.
-    """
-
+    #: The peak of what is in use; where only the driver was asked, with what is cached and what other processes use.
     needed_bytes: int
     capacity_bytes: int
     origin: str
-    is_own: bool = False
+    is_own: bool = False  #: whether the peak counts nothing but what the run has allocated
 
     @property
     def ratio(self) -> float:

@@ -33,33 +33,23 @@ _PART = {"checkpoint": "other.ckpt", "evaluation": "other.eval", "logging": "oth
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Something that training stops for.
-
-    Attributes:
-        steps_apart: steps from one to the next; ``None`` when irregular, or not known.
-        known_by: a name that the program gives it, passes over data that train nothing, or the length of the steps.
-        spread_over: what ``share`` is a share of, in words, and how many steps that is.
-        steps: first and last affected step; ``None`` when not known.
-        stall: what the judged steps tell of it; ``None`` where only the record of the run does.
-        run_count: how often in the whole run; ``None`` where only the judged steps tell.
-        batches, records_graphs: as of ``Pause``.
-        line: of the user's that holds most of it; ``None`` where sampled stacks do not tell.
-    """
+    """Something that training stops for."""
 
     kind: str
     count: int
     each_ns: float
     share: float
-    steps_apart: float | None
+    steps_apart: float | None  #: steps from one to the next; ``None`` when irregular, or not known
     source: Source
+    #: A name that the program gives it, passes over data that train nothing, or the length of the steps.
     known_by: KnownBy
-    spread_over: tuple[str, int]
-    steps: tuple[int, int] | None = None
-    stall: Stall | None = None
-    run_count: int | None = None
-    batches: float | None = None
+    spread_over: tuple[str, int]  #: what ``share`` is a share of, in words, and how many steps that is
+    steps: tuple[int, int] | None = None  #: first and last affected step; ``None`` when not known
+    stall: Stall | None = None  #: what the judged steps tell of it; ``None`` where only the record of the run does
+    run_count: int | None = None  #: how often in the whole run; ``None`` where only the judged steps tell
+    batches: float | None = None  #: as of ``Pause``, and ``records_graphs`` too
     records_graphs: bool = False
-    line: HotLine | None = None
+    line: HotLine | None = None  #: of the user's that holds most of it; ``None`` where sampled stacks do not tell
 
     @property
     def how_often(self) -> str:
