@@ -105,9 +105,7 @@ def unknown_word(word: str, known: Sequence[str], *, what: str, hint: str) -> Us
     """Return the error for a word that is not among the known ones; ``hint`` is for when none comes close."""
     shown = known if len(known) <= 8 else [*known[:6], f"… {len(known) - 6} more"]
     return UsageError(
-        f"unknown {what} {word!r}",
-        cause=f"known: {', '.join(shown)}",
-        hint=did_you_mean(word, known) or hint,
+        f"unknown {what} {word!r}", cause=f"known: {', '.join(shown)}", hint=did_you_mean(word, known) or hint
     )
 
 
@@ -127,10 +125,7 @@ def rule_prefixes(wanted: Sequence[str], codes: Sequence[str]) -> tuple[str, ...
 
 
 def load_settings(
-    flags: Mapping[str, Any],
-    *,
-    environment: Mapping[str, str] | None = None,
-    start: Path | None = None,
+    flags: Mapping[str, Any], *, environment: Mapping[str, str] | None = None, start: Path | None = None
 ) -> Settings:
     """Return the settings in force. A flag that is ``None`` or empty was not given.
 

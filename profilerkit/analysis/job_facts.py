@@ -5,12 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from profilerkit.analysis.communication.table import (
-    CommFacts,
-    distributed_models,
-    named_groups,
-    parallelism_by_ddp,
-)
+from profilerkit.analysis.communication.table import CommFacts, distributed_models, named_groups, parallelism_by_ddp
 from profilerkit.analysis.device.device_facts import DeviceFacts
 from profilerkit.analysis.device.shape_losses import DenseTables
 from profilerkit.analysis.host.host_facts import (

@@ -139,9 +139,7 @@ def signals_of(trace: TraceFacts, framework: str) -> tuple[Signal, ...]:
     return (
         _seen("device events", None),
         _seen(
-            "step marks",
-            marks,
-            "jax.profiler.StepTraceAnnotation, or tf.profiler.experimental.Trace, around each step",
+            "step marks", marks, "jax.profiler.StepTraceAnnotation, or tf.profiler.experimental.Trace, around each step"
         ),
         *(_seen(name, unread, hint) for name in ("launch calls of device work", INPUT_WAIT, "Python stacks", "memory")),
     )
@@ -237,9 +235,7 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
         _memory_signal(chosen),
         *counter_signals(record, chosen.samples, capture),
         _seen(
-            "unprofiled step time",
-            None if timed else no_steps if record else "only profiled steps were given",
-            capture,
+            "unprofiled step time", None if timed else no_steps if record else "only profiled steps were given", capture
         ),
     )
     recorder = trace.meta.recorder if trace else "torch"

@@ -122,11 +122,7 @@ class Sampler:
     """Reads a source at the start, every second, and at the end; ``reason`` is why it is off, empty while it is on."""
 
     def __init__(
-        self,
-        name: str,
-        source: Source,
-        write: Callable[[Sample], None],
-        pause: Callable[[float], float] = float,
+        self, name: str, source: Source, write: Callable[[Sample], None], pause: Callable[[float], float] = float
     ) -> None:
         """``pause`` says how long to wait for the next sample, s, given ``period_seconds``."""
         self.reason = ""

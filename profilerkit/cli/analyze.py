@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profilerkit.cli import listing
-from profilerkit.cli.arguments import (
-    add_allow_rules,
-    add_no_redact,
-    one_of,
-    project_settings,
-    shown_report,
-    some_of,
-)
+from profilerkit.cli.arguments import add_allow_rules, add_no_redact, one_of, project_settings, shown_report, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, has_screen, open_needs_a_page, opening, plan, render, write_all
 from profilerkit.cli.places import REMOTE_HELP, Progress, at_hand, place
@@ -75,16 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="name your own communication kernels, for example all_reduce=^my_sum",
     )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse damaged traces; exit with 3 when inconclusive",
-    )
-    parser.add_argument(
-        "--show",
-        metavar="E3",
-        help="print one piece of evidence with its raw events; write no report",
-    )
+    parser.add_argument("--strict", action="store_true", help="refuse damaged traces; exit with 3 when inconclusive")
+    parser.add_argument("--show", metavar="E3", help="print one piece of evidence with its raw events; write no report")
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:

@@ -105,12 +105,7 @@ class Output:
 
 
 def plan(
-    inputs: Sequence[Path],
-    formats: Sequence[str],
-    target: str | None,
-    *,
-    rerender: bool,
-    beside: Path | None = None,
+    inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, rerender: bool, beside: Path | None = None
 ) -> tuple[Output, ...]:
     """What to write where, before any work is done. Raises ``UsageError`` where it could not be written.
 
@@ -145,20 +140,13 @@ def for_standard_output(formats: Sequence[str], last: str) -> tuple[Output, ...]
     """The one format that was asked for; ``last`` is named among those to choose from."""
     if len(formats) != 1:
         raise UsageError(
-            "-o - needs one format",
-            cause=f"{len(formats)} formats were given",
-            hint=f"add -f json, -f md or -f {last}",
+            "-o - needs one format", cause=f"{len(formats)} formats were given", hint=f"add -f json, -f md or -f {last}"
         )
     return (Output(formats[0], None),)
 
 
 def render(
-    report: "Report",
-    output: Output,
-    *,
-    width: int = 80,
-    events: "Sequence[StepEvents]" = (),
-    page: Path | None = None,
+    report: "Report", output: Output, *, width: int = 80, events: "Sequence[StepEvents]" = (), page: Path | None = None
 ) -> str:
     """Return the document in one of the formats of ``SUFFIXES``, or in one of another package.
 

@@ -308,10 +308,5 @@ class _Watched:
         from profilerkit.report import live as words
 
         return words.page(
-            str(self._place),
-            live,
-            report,
-            width=console.width,
-            colour=console.colour,
-            ascii_only=console.ascii_only,
+            str(self._place), live, report, width=console.width, colour=console.colour, ascii_only=console.ascii_only
         )

@@ -122,11 +122,7 @@ def headline(
 
 
 def notes(
-    before: Report,
-    after: Report,
-    sides: tuple[Side, Side],
-    step: StepChange | None,
-    spans: Sequence[SpanChange],
+    before: Report, after: Report, sides: tuple[Side, Side], step: StepChange | None, spans: Sequence[SpanChange]
 ) -> Iterator[str]:
     """What limits the comparison, in whole sentences, most important first."""
     yield from _span_notes(spans)

@@ -222,12 +222,7 @@ class Finding(msgspec.Struct, frozen=True):
     @property
     def reasons(self) -> tuple[tuple[str, str], ...]:
         """Its sentences with their labels; one may be empty."""
-        return (
-            ("Why", self.why),
-            ("Where", self.where),
-            ("Change", self.fix),
-            ("Confirm", self.confirm),
-        )
+        return (("Why", self.why), ("Where", self.where), ("Change", self.fix), ("Confirm", self.confirm))
 
 
 Block = Text | Heading | Facts | Table | Bar | Code | Chart | Figure | Finding

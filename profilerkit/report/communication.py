@@ -428,13 +428,7 @@ def _table(heat: communication.Heat) -> Table:
         rank, step = _from(heat.rows[row], heat.ranks_each), _from(heat.columns[column], heat.steps_each)
         rows.append((rank, format_ns(max(line)), step))
     more = f"{len(heat.rows) - len(rows)} more rows in the JSON." if len(heat.rows) > len(rows) else ""
-    return Table(
-        "The figure as a table",
-        ("Rank", "Caused in its worst step", "Worst step"),
-        tuple(rows),
-        1,
-        more,
-    )
+    return Table("The figure as a table", ("Rank", "Caused in its worst step", "Worst step"), tuple(rows), 1, more)
 
 
 def _from(first: int, each: int) -> str:

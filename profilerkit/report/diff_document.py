@@ -25,13 +25,7 @@ from profilerkit.report.inert import SENTENCE_LIMIT, inert, short_paths
 from profilerkit.report.wording import FAMILY_LABELS, KINDS, kind_words, part_label, plural, share_text
 from profilerkit.units import format_bytes, format_change, format_decimal, format_ns, format_ratio, format_saving
 
-_GROUPS = {
-    "hardware": "Hardware",
-    "work": "Work",
-    "loader": "Loader",
-    "software": "Software",
-    "settings": "Settings",
-}
+_GROUPS = {"hardware": "Hardware", "work": "Work", "loader": "Loader", "software": "Software", "settings": "Settings"}
 _GATE_WORDS: dict[GateStatus, str] = {"failed": "FAILED", "passed": "passed", "not judged": "not judged"}
 _SPANS: dict[SpanOf, str] = {
     "step": "The step",
@@ -132,13 +126,7 @@ def _part_shares(part: PartChange) -> str:
 def kernels_table(kernels: Sequence[KernelChange]) -> b.Table | None:
     """The kernels and operators that changed by more than noise; ``None`` without any."""
     rows = tuple(
-        (
-            b.Name(row.name, "kernel"),
-            row.of,
-            _listed_ns(row.before_ns),
-            _listed_ns(row.after_ns),
-            _moved(row),
-        )
+        (b.Name(row.name, "kernel"), row.of, _listed_ns(row.before_ns), _listed_ns(row.after_ns), _moved(row))
         for row in kernels
         if row.is_real
     )

@@ -317,9 +317,7 @@ def first_screen(first: b.First, *, is_page: bool = True) -> Markup:
             Markup('<span class="kind"> · {}</span>').format(first.kind) if first.kind else "",
         ),
         Markup('<{0}{1} class="headline">{2}</{0}>').format(
-            lead,
-            Markup(' id="headline"') if is_page else "",
-            words(first.headline),
+            lead, Markup(' id="headline"') if is_page else "", words(first.headline)
         ),
         *(
             Markup("{}{}").format(

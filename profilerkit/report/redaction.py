@@ -170,12 +170,7 @@ class _Mask:
     """What is put in place of each text; every text is worked on once. ``messages`` are quoted in some."""
 
     def __init__(
-        self,
-        identity: Identity,
-        hosts: Sequence[str] = (),
-        messages: Sequence[str] = (),
-        *,
-        is_local: bool = False,
+        self, identity: Identity, hosts: Sequence[str] = (), messages: Sequence[str] = (), *, is_local: bool = False
     ) -> None:
         self._identity = identity
         self._names = [(name, _user_pattern(name), USER) for name in identity.users if name]

@@ -15,11 +15,7 @@ from profilerkit.report.diff_document import gate_table
 from profilerkit.report.findings import Anchors, evidence_row, first_sentence, numbered, require_evidence
 from profilerkit.report.inert import SENTENCE_LIMIT, clip, inert, to_ascii
 from profilerkit.report.sections import document
-from profilerkit.report.wording import (
-    cell_text,
-    number_text,
-    segment_text,
-)
+from profilerkit.report.wording import cell_text, number_text, segment_text
 from profilerkit.units import format_count, format_ns
 
 MIN_WIDTH = 40
@@ -122,11 +118,7 @@ class Page:
         for name, is_number in columns:
             least = None if is_number else 8
             table.add_column(
-                name,
-                justify="right" if is_number else "left",
-                no_wrap=is_number,
-                overflow="fold",
-                min_width=least,
+                name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold", min_width=least
             )
         for row in rows:
             table.add_row(*(Text(self.clean(text), style, overflow="fold") for text, style in row))
@@ -370,11 +362,7 @@ def _events_table(page: Page, table: RawEvents) -> None:
     known = [
         ("Step", True, [("" if row.step is None else format_count(row.step)) for row in table.rows]),
         (clock, True, [str(row.start_ns) if is_trace else format_ns(row.start_ns) for row in table.rows]),
-        (
-            "Length" if table.unit == "ns" else "Value",
-            True,
-            [number_text(row.value, table.unit) for row in table.rows],
-        ),
+        ("Length" if table.unit == "ns" else "Value", True, [number_text(row.value, table.unit) for row in table.rows]),
         ("Where", False, [inert(row.where, _WHERE_LIMIT) for row in table.rows]),
         ("What", False, [inert(row.name, _NAME_LIMIT) for row in table.rows]),
     ]

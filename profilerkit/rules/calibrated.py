@@ -188,11 +188,7 @@ RULES: dict[Method, tuple[str, ...]] = {
 #: programs, one precision) all but one were within this of what was saved or of what was left, whichever is less, and
 #: in the simulator 95 of 95 within 0.13. The kinds of fix that were applied in either are ``DEVICE_RULES``.
 ON_DEVICE, RECORDED = 0.25, 7
-DEVICE_RULES = (
-    *RULES["replay"],
-    *("IN009", "IN010", "CP001", "ME001", "CO001", "CO002"),
-    *("OV001", "OV006", "RU001"),
-)
+DEVICE_RULES = (*RULES["replay"], *("IN009", "IN010", "CP001", "ME001", "CO001", "CO002"), *("OV001", "OV006", "RU001"))
 #: The same for a saving of which no kind was applied (a guess: 1.64 standard errors of a quarter).
 UNTRIED = 0.41
 #: Quantile of the normal distribution for a two-sided 90 % interval.

@@ -19,11 +19,7 @@ from profilerkit.units import format_ns
 #: A reason longer than this is cut.
 _LONGEST_REASON = 300
 #: What became of a process without an end, by whether it still runs.
-_FATE = {
-    True: "the process still runs",
-    False: "the process was killed",
-    None: "the process was killed, or still runs",
-}
+_FATE = {True: "the process still runs", False: "the process was killed", None: "the process was killed, or still runs"}
 #: A full disk takes no byte of a file it has made; a host that goes down before its pages are written leaves the same.
 REFUSED = "the disk took nothing: it was full, or the host went down"
 _Document = TypeVar("_Document", bound=msgspec.Struct)

@@ -26,7 +26,7 @@ _FEEDING: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(
             r"^aten::(?:_?stack|_?cat|_?pin_memory|concat(?:enate)?)$"
             r"|collat(?:e|or)\w*\.py\(|\): \w*collat(?:e|or)\w*$|pin_memory"
-            r"|multiprocessing/reductions?\.py|\): _?rebuild_\w+$|pickle|<built-in function loads>",
+            r"|multiprocessing/reductions?\.py|\): _?rebuild_\w+$|pickle|<built-in function loads>"
         ),
     ),
     (
@@ -39,7 +39,7 @@ _FEEDING: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"|: (?:read_file|imread_raw)$"
             r"|(?:^|/)(?:h5py|lmdb|zarr|fsspec|s3fs|gcsfs|adlfs|boto3|botocore|urllib3?|requests|aiohttp|http|smart_open)/"
             r"|(?:^|/)(?:socket|ssl|tarfile|zipfile|gzip|genericpath|posixpath|pathlib)\.py\(|google/cloud/storage/"
-            r"|webdataset/(?:gopen|tariterators|cache)\.py|pyarrow/(?:fs|parquet|dataset|ipc)",
+            r"|webdataset/(?:gopen|tariterators|cache)\.py|pyarrow/(?:fs|parquet|dataset|ipc)"
         ),
     ),
     (
@@ -51,7 +51,7 @@ _FEEDING: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"|^<(?:built-in )?(?:method|function) .*(?:numpy|PIL|_imaging|ImagingCore|ImagingDecoder|tokenizers"
             r"|sentencepiece|tiktoken|cv2|pandas|scipy)"
             r"|^<built-in function (?:im(?:read|decode)|resize|cvtColor|warpAffine|warpPerspective|remap|flip|rotate"
-            r"|blur|GaussianBlur|copyMakeBorder|zoom_shift|geometric_transform|encode|decode\w*|decompress\w*)>",
+            r"|blur|GaussianBlur|copyMakeBorder|zoom_shift|geometric_transform|encode|decode\w*|decompress\w*)>"
         ),
     ),
 )

@@ -299,11 +299,7 @@ def _mean(values: npt.NDArray[np.int64]) -> int | None:
 
 
 def _waiting(
-    fetches: Fetches,
-    rows: npt.NDArray[np.void],
-    samples: StageTimes,
-    collate: StageTimes,
-    sent: I64,
+    fetches: Fetches, rows: npt.NDArray[np.void], samples: StageTimes, collate: StageTimes, sent: I64
 ) -> tuple[dict[str, float], int | None]:
     """What the awaited batch was going through during the waits, and how long it takes to arrive."""
     joined = fetches.row >= 0

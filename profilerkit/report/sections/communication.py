@@ -3,10 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from profilerkit.model.communication import (
-    DistributedModel,
-    RecordedCollective,
-)
+from profilerkit.model.communication import DistributedModel, RecordedCollective
 from profilerkit.model.report import Collective, Report
 from profilerkit.report.blocks import Axis, Block, Cell, Chart, Fact, Facts, Heading, Label, Section, Shape, Table, Tick
 from profilerkit.report.charts.chart import NUMBERED, Scale, below, numbers_of, point, polyline

@@ -167,8 +167,7 @@ def median_step_chart(report: Report) -> b.Chart | None:
         shapes=(*shapes, *(_bracket(gap, scale, tops[0]) for gap in labelled)),
         x=scale.across("Time since the start of the step", lambda value: f"{value / _UNITS_NS[unit]:g} {unit}"),
         y=b.Axis(
-            "Lane",
-            tuple(b.Tick(100.0 - top - tall / 2, _name(lane)) for lane, top in zip(lanes, tops, strict=True)),
+            "Lane", tuple(b.Tick(100.0 - top - tall / 2, _name(lane)) for lane, top in zip(lanes, tops, strict=True))
         ),
         legend=tuple((family, name) for family, name in wording.FAMILY_LABELS.items() if family in used),
         labels=tuple(
