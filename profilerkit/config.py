@@ -74,12 +74,10 @@ class Settings:
     budgets: tuple[tuple[str, str], ...] = ()
 
 
-#: Where a setting stands that is not in a file.
-_FLAGS, _VARIABLE = "the command line", "PROFILERKIT_"
+_FLAGS, _VARIABLE = "the command line", "PROFILERKIT_"  #: where a setting stands that is not in a file
 
 _NAMES = tuple(setting.name for setting in fields(Settings) if setting.name != "rules_from")
-#: Settings that only a file can hold.
-_TABLES = ("rules", "suppress")
+_TABLES = ("rules", "suppress")  #: settings that only a file can hold
 #: Settings that are lists: what separates items in text, what they hold, and how they are written.
 _LISTS: dict[str, tuple[str | None, str, str]] = {
     "select": (",", "rule codes", '["IN", "CO003"]'),

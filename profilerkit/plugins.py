@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from profilerkit.rules.api import Rule
 
 
-#: A rule is a page of text. A larger file is none, and is neither read nor run.
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 20  #: a rule is a page of text. A larger file is none, and is neither read nor run.
 
 
 def rule_files(path: Path) -> dict[Path, bytes | None]:
@@ -95,16 +94,14 @@ def _digest(files: Mapping[Path, bytes | None]) -> str:
     return told.hexdigest()
 
 
-#: Each entry point is a ``Rule``, or a class of one that needs no arguments.
-RULE_GROUP = "profilerkit.rules"
+RULE_GROUP = "profilerkit.rules"  #: each entry point is a ``Rule``, or a class of one that needs no arguments
 #: Each entry point is a function from a ``Report`` to text; its name is the name of the format.
 RENDERER_GROUP = "profilerkit.renderers"
 
 logger = logging.getLogger(__name__)
 
 
-#: Under which name the files of a project's own rules are imported.
-_PROJECT_MODULES = "profilerkit_project_rules"
+_PROJECT_MODULES = "profilerkit_project_rules"  #: under which name the files of a project's own rules are imported
 
 
 class KnownRules(NamedTuple):

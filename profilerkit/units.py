@@ -111,8 +111,7 @@ def format_ratio_range(low_ratio: float, high_ratio: float) -> str:
     return high if low == high else f"{low.removesuffix(' %')}–{high}"
 
 
-#: A range of savings wider than this, share of the step, is no help: only its upper end is shown.
-WIDEST_RANGE = 0.30
+WIDEST_RANGE = 0.30  #: a range of savings wider than this, share of the step, is no help: only its upper end is shown
 
 
 def is_open(low_ratio: float, high_ratio: float, method: str = "") -> bool:

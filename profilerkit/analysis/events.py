@@ -21,8 +21,7 @@ Events = npt.NDArray[np.void]
 
 #: Fetches of the training thread that do not feed the training.
 NOT_TRAINING = EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
-#: Fetches in which no step waits for its batch.
-NOT_A_WAIT = EventFlag.LAST | EventFlag.OTHER_THREAD | NOT_TRAINING
+NOT_A_WAIT = EventFlag.LAST | EventFlag.OTHER_THREAD | NOT_TRAINING  #: fetches in which no step waits for its batch
 
 
 class Timed(msgspec.Struct, frozen=True):

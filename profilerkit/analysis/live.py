@@ -89,12 +89,10 @@ RECENT_NS = 30_000_000_000
 FEWEST_RECENT = 10
 #: Records of each rank that are looked at on every refresh: a thousand steps or more, in about 15 ms.
 LATEST_EVENTS = 6_000
-#: Groups of steps in the trend.
-TREND_GROUPS = 24
+TREND_GROUPS = 24  #: groups of steps in the trend
 #: A sampler takes one each second; what is older than this against the last sample is no reading of now.
 _NOW_NS = 5_000_000_000
-#: Samples among which limits are looked for: they are asked for once a minute.
-_LIMIT_SAMPLES = 200
+_LIMIT_SAMPLES = 200  #: samples among which limits are looked for: they are asked for once a minute
 
 _Reading = TypeVar("_Reading", GpuSample, HostSample)
 _LIMITS = ("power_limit_mw", "sm_clock_max_mhz", "memory_total_bytes")

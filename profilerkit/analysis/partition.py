@@ -30,8 +30,7 @@ from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.errors import InvariantError
 from profilerkit.trace.columns import Bools, Category, TraceColumns
 
-#: Largest allowed difference between the sum of the parts and the window, relative to the window.
-SUM_TOLERANCE = 1e-6
+SUM_TOLERANCE = 1e-6  #: largest allowed difference between the sum of the parts and the window, relative to the window
 
 #: Copies whose host side is part of the copy.
 _HOST_SIDE = tuple(leaf(part) for part in ("input.h2d", "sync.d2h", "mem.offload"))

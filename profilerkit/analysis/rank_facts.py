@@ -123,18 +123,15 @@ def _blocked(typical: float, traced: Mapping[str, float]) -> float:
     return max(min(blocked, typical - _LEAST_RATIO * (whole - blocked)), blocked * typical / whole)
 
 
-#: Share of CPU time below which the loading thread is blocked rather than computing.
-BLOCKED_RATIO = 0.5
+BLOCKED_RATIO = 0.5  #: share of CPU time below which the loading thread is blocked rather than computing
 
 Floats = npt.NDArray[np.float64]
 
-#: Above this share of CPU time the loading thread computes.
-COMPUTING_RATIO = 0.7
+COMPUTING_RATIO = 0.7  #: above this share of CPU time the loading thread computes
 
 #: Leaves the timers measure themselves: of these a trace's composition is not used where there are timers.
 LOGGED = (*NAMED_PAUSES, "over.gc")
-#: Longer than any step.
-_LONGEST_NS = int(np.iinfo(np.int64).max)
+_LONGEST_NS = int(np.iinfo(np.int64).max)  #: longer than any step
 #: Utilisation is of the second before its sample, about (NVML: of the last sample period, at most a second).
 SAMPLE_NS = 1_000_000_000
 #: What a trace shows instead of a phase that only the timers know, the likeliest first.

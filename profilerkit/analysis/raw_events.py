@@ -28,8 +28,7 @@ from profilerkit.rundir.layout import EVENTS, SAMPLES, EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.trace.columns import Bools, Category, TraceColumns, TraceMeta
 
-#: Rows of one table (a choice: a screen).
-MOST_ROWS = 20
+MOST_ROWS = 20  #: rows of one table (a choice: a screen)
 
 _WAIT, _COLLECTION = "wait for a batch", "garbage collection"
 _LONGEST = partial(RawEvents, unit="ns", order="longest")

@@ -17,10 +17,8 @@ _F64 = npt.NDArray[np.float64]
 _Gpu = list[tuple[int, GpuSample]]
 _Host = list[tuple[int, HostSample]]
 
-#: Points of a strip at most: enough for a figure, and a few kB in the JSON (a choice).
-MOST_POINTS = 80
-#: Below so many samples a trend is what happened to be going on.
-FEWEST_FOR_SLOPE = 10
+MOST_POINTS = 80  #: points of a strip at most: enough for a figure, and a few kB in the JSON (a choice)
+FEWEST_FOR_SLOPE = 10  #: below so many samples a trend is what happened to be going on
 #: Counters read closer together than this say little: the energy counter was seen to step every 10 ms
 #: (gpuopenanalytics/pynvml#18), and the last sample of a run may follow the one before at once.
 _SHORTEST_S = 0.1

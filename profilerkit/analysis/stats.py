@@ -6,12 +6,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-#: Scales a median absolute deviation to a standard deviation under normality (1 / Φ⁻¹(0.75)).
-MAD_TO_SIGMA = 1.4826
-#: Standard error of a median relative to that of a mean, for normal data: sqrt(π / 2).
-MEDIAN_EFFICIENCY = 1.2533
-#: Quantile of the normal distribution for a two-sided 99 % interval (p < 0.01).
-Z99 = 2.576
+MAD_TO_SIGMA = 1.4826  #: scales a median absolute deviation to a standard deviation under normality (1 / Φ⁻¹(0.75))
+MEDIAN_EFFICIENCY = 1.2533  #: standard error of a median relative to that of a mean, for normal data: sqrt(π / 2)
+Z99 = 2.576  #: quantile of the normal distribution for a two-sided 99 % interval (p < 0.01)
 #: Pairs of points grow with the square of their number, so more than this many points are put together in blocks.
 MOST_POINTS = 200
 

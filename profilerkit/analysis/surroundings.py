@@ -10,8 +10,7 @@ from profilerkit.model.change import revise
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import GpuSample, Sample
 
-#: Utilisation above which a sample is one of a device at work.
-AT_WORK = 0.5
+AT_WORK = 0.5  #: utilisation above which a sample is one of a device at work
 #: Bits of ``throttle_reasons`` (nvml.h, nvmlClocksEventReason*): HwSlowdown, SwThermalSlowdown, HwThermalSlowdown,
 #: HwPowerBrakeSlowdown. A power cap by software (0x4) is normal at full load.
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
@@ -113,8 +112,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-#: Of two devices nobody knows which is the usual one.
-FEWEST_DEVICES = 3
+FEWEST_DEVICES = 3  #: of two devices nobody knows which is the usual one
 
 
 class HotDevice(msgspec.Struct, frozen=True):

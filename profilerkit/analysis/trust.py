@@ -18,8 +18,7 @@ from profilerkit.rundir.reader import RankRecord, named_ranks
 from profilerkit.trace.columns import ANOTHER_FOLLOWS, Damage, Recorder
 from profilerkit.units import format_count, format_ratio
 
-#: Places and files beyond so many are counted instead of named.
-NAMED = 5
+NAMED = 5  #: places and files beyond so many are counted instead of named
 
 
 def damage_notes(traces: Sequence[tuple[str, Damage]]) -> list[str]:
@@ -278,8 +277,7 @@ def trust_of(
     )
 
 
-#: Share of a trace's events that may be lost before that is a reason to doubt.
-MANY_DROPPED = 0.01
+MANY_DROPPED = 0.01  #: share of a trace's events that may be lost before that is a reason to doubt
 #: Profiled over unprofiled step time outside of this says that the traced steps are not like the others.
 ALIKE = (0.8, 1.5)
 #: Mean over median step from which a few slow steps carry the mean, and how much of the step must be
@@ -288,8 +286,7 @@ OUTLIER_MEAN = 1.2
 NOTED_UNKNOWN = 0.10
 #: Mean share of time in which some process waited for a core (PSI), from which host times are not the run's own.
 HIGH_PRESSURE = 0.4
-#: Mean share of the processors' time that other guests took, from which they are not either.
-HIGH_STEAL = 0.02
+HIGH_STEAL = 0.02  #: mean share of the processors' time that other guests took, from which they are not either
 
 
 def doubts_of(chosen: RankFacts, no_trace: Sequence[str]) -> list[Doubt]:

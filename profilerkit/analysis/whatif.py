@@ -16,18 +16,14 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Method, Saving, Throughput
 from profilerkit.model.run import Workers
 
-#: What is expected of a saving between nothing and its bound of which nothing else is known.
-EVEN_ODDS = 0.5
-#: Workers asked for beyond the break-even rate, so that jitter does not empty the queue.
-WORKER_MARGIN = 1.2
+EVEN_ODDS = 0.5  #: what is expected of a saving between nothing and its bound of which nothing else is known
+WORKER_MARGIN = 1.2  #: workers asked for beyond the break-even rate, so that jitter does not empty the queue
 #: Workers per core where they wait for storage rather than compute (such workers are cheap, they sleep).
 BLOCKED_PER_CORE = 4
-#: Share of time in which processes waited for a core (PSI) that leaves no core to spare.
-FULL_PRESSURE = 0.4
+FULL_PRESSURE = 0.4  #: share of time in which processes waited for a core (PSI) that leaves no core to spare
 #: Share of the wait in which the loading thread queues for a core, from which others hold the cores (a choice).
 CROWDED_RATIO = 0.2
-#: Share of their time in which workers have a batch to make, below which they are not the limit.
-BUSY_WORKERS = 0.9
+BUSY_WORKERS = 0.9  #: share of their time in which workers have a batch to make, below which they are not the limit
 #: What handing a batch from a worker to the training costs it, ns: 1.6 ms for 32 KiB in tests. On two cores it
 #: was 1.0 to 1.9 ms of waiting in torch's loaders (4 KiB and 4 MiB), a little more of slower steps, and 1.7 to 2.4 ms
 #: where a ``get_batch`` was moved into a worker (three sizes of it).
@@ -330,8 +326,7 @@ def fused_chain(share: float, length: float) -> float:
     return share * (1.0 - 2.0 / (length + 1.0)) if length > 1 else 0.0
 
 
-#: Share of the memory that a proposed batch may fill.
-MEMORY_IN_USE = 0.9
+MEMORY_IN_USE = 0.9  #: share of the memory that a proposed batch may fill
 #: A batch is doubled as long as that gives a tenth more samples per second, and not beyond four times (choices: more
 #: is another training).
 _WORTH_DOUBLING = 1.1

@@ -11,8 +11,7 @@ from profilerkit.rundir.layout import EVENTS, SAMPLE_SECONDS
 from profilerkit.rundir.sampled import Sample
 from profilerkit.rundir.writer import RankWriter, Record
 
-#: A name made anew for every step would grow without bound; later names share this many ids.
-MOST_NAMES = 1000
+MOST_NAMES = 1000  #: a name made anew for every step would grow without bound; later names share this many ids
 #: Records that are kept, 40 MB of them, while a disk does not answer: 40 s of steps of 1 ms.
 MOST_RECORDS = 200_000
 _JOIN_SECONDS = 5.0

@@ -72,8 +72,7 @@ def open_for_reading(path: str) -> int:
         return -1
 
 
-#: Calls that are measured; opening a window falls into few of them and does not move the median.
-_CALLS = 500
+_CALLS = 500  #: calls that are measured; opening a window falls into few of them and does not move the median
 
 
 class Meter:
@@ -102,8 +101,7 @@ class Meter:
         return found
 
 
-#: The tightest of so many tries is taken: between two readings the process may lose its core.
-_ANCHOR_TRIES = 5
+_ANCHOR_TRIES = 5  #: the tightest of so many tries is taken: between two readings the process may lose its core
 #: The clocks drift apart by some ppm; a minute of that is below what a bracket is wide on a busy host.
 _PERIOD_NS = 60 * 1_000_000_000
 

@@ -89,8 +89,7 @@ def before_other_profilers(give_way: Callable[[], None]) -> Patches:
 #: What the end of a trace takes of what recording it took: 5.4 times for operators with their shapes, 13 times for the
 #: names of Python's functions (two programs of 10 traced steps on a CPU, torch 2.13).
 _TIMES = 10
-#: Of the memory that is free (a choice) …
-_MOST_RATIO = 0.25
+_MOST_RATIO = 0.25  #: of the memory that is free (a choice) …
 #: … and where one step only was seen, whose growth may as well be the program's: the next one may double it.
 _MOST_OF_ONE_RATIO = 0.5
 
@@ -137,8 +136,7 @@ _SAFE_SINCE = (12, 6)
 _DRIVER = Path("/proc/driver/nvidia/params")
 _STATUS = Path("/proc/self/status")
 _KERNEL = Path("/proc/sys/kernel/osrelease")
-#: The bit of CAP_SYS_ADMIN in a set of capabilities (linux/capability.h).
-_SYS_ADMIN = 21
+_SYS_ADMIN = 21  #: the bit of CAP_SYS_ADMIN in a set of capabilities (linux/capability.h)
 #: What has the driver load a tool into the process, as Nsight does: CUPTI serves one tool at a time.
 _INJECTS = "CUDA_INJECTION64_PATH"
 

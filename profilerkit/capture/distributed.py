@@ -23,8 +23,7 @@ from profilerkit.rundir.files import write_document
 _SLURM_OWN_STEPS = 0xFFFFFFF0
 #: Ten times the largest jobs there are. A larger size is no size, and nobody waits for so many.
 _MOST_RANKS = 1_000_000
-#: Where a rendezvous on one host may be.
-_ON_THIS_HOST = ("localhost", "127.0.0.1", "::1")
+_ON_THIS_HOST = ("localhost", "127.0.0.1", "::1")  #: where a rendezvous on one host may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +180,7 @@ class FlightWatch(Watch):
         self.unseen = dump(self._path, self._since_unix_ns)
 
 
-#: Models asked; a program that wraps more makes them anew for each step.
-_MOST_MODELS = 32
+_MOST_MODELS = 32  #: models asked; a program that wraps more makes them anew for each step
 
 
 class DdpWatch(Watch):

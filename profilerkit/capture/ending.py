@@ -22,8 +22,7 @@ _LONGEST_TEXT = 2000
 #: ``os._exit`` waits this long for the last records and ``end.json``; a disk that hangs must not hold it.
 LEAVE_SECONDS = 2.0
 
-#: The attribute of an exception that holds its ``_Gone``.
-_GONE = "_profilerkit_gone"
+_GONE = "_profilerkit_gone"  #: the attribute of an exception that holds its ``_Gone``
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +158,7 @@ def _named_as(function: Callable[..., NoReturn], module: str, name: str) -> Call
     return function
 
 
-#: Of which process what is called at its end.
-_at_exit: set[tuple[int, Callable[[], object]]] = set()
+_at_exit: set[tuple[int, Callable[[], object]]] = set()  #: of which process what is called at its end
 
 
 def at_exit(close: Callable[[], object]) -> None:

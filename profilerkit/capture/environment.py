@@ -19,8 +19,7 @@ from profilerkit.rundir.layout import FORMAT_VERSION, RunManifest
 from profilerkit.rundir.sampled import StartUp
 from profilerkit.secrets import ALLOWED_VARIABLES, masked_arguments
 
-#: What a kernel's runs are called.
-NOTEBOOK = "notebook"
+NOTEBOOK = "notebook"  #: what a kernel's runs are called
 
 
 def allowed(variables: Mapping[str, str]) -> dict[str, str]:
@@ -162,8 +161,7 @@ def writable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-#: Packages that are named: a few hold most of what imports take (a choice).
-_NAMED = 5
+_NAMED = 5  #: packages that are named: a few hold most of what imports take (a choice)
 
 
 class Imports(Protocol):

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _COMPRESS_SECONDS = 60.0
 _ANALYZE_SECONDS = 120.0
-#: Ranks of one job leave their loops together; what is not there by then is reported as missing.
-_RANKS_SECONDS = 10.0
+_RANKS_SECONDS = 10.0  #: ranks of one job leave their loops together; what is not there by then is reported as missing
 #: Exit codes of ``profilerkit analyze`` with a report: done, a gate failed, inconclusive under --strict. The gates may
 #: be set for the command line by ``pyproject.toml`` or the environment; here they gate nothing.
 _REPORTED = (0, 1, 3)
@@ -173,8 +172,7 @@ class Packer:
 #: A 30 MB trace: 0.15 s and 1.55 MB at level 6, 0.08 s and 2.4 MB at level 1, 0.79 s and 1.26 MB at level 9.
 _LEVEL = 6
 _COPY_BYTES = 1 << 20
-#: The step of priority that Linux gives to batch work: a tenth of the share of a process at 0.
-_NICE = 10
+_NICE = 10  #: the step of priority that Linux gives to batch work: a tenth of the share of a process at 0
 
 
 def compress(window: Path, parent: int | None = None) -> bool:

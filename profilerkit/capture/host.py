@@ -24,10 +24,8 @@ from profilerkit.capture.proc_files import (
 )
 from profilerkit.rundir.sampled import HostSample, Sample, WorkerPages, WorkerSample
 
-#: Threads of the operators' pool are all alike: so many tell of all of them, 10 µs each.
-_MOST_POOL = 16
-#: Bounds the cost of a sample: one process takes 6 to 8 µs, measured on a two-core machine.
-MOST = 64
+_MOST_POOL = 16  #: threads of the operators' pool are all alike: so many tell of all of them, 10 µs each
+MOST = 64  #: bounds the cost of a sample: one process takes 6 to 8 µs, measured on a two-core machine
 #: Counting a worker's pages walks through all of its memory: 12 ms of CPU time for 1 GiB (on a two-core machine).
 #: The n-th count is followed by n times so many times what it took: 0.6 % of a core in the first 10 s, less later.
 _REST = 50
@@ -158,8 +156,7 @@ class ChildProcesses:
 
 #: Units of ``/sys/block/*/stat``, whatever the disk's own sectors are (Documentation/block/stat.rst in Linux).
 _SECTOR_BYTES = 512
-#: More than a training machine has; what is beyond them is not read.
-_MOST = 16
+_MOST = 16  #: more than a training machine has; what is beyond them is not read
 
 
 class HostSource:

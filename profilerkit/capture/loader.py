@@ -43,8 +43,7 @@ _PAUSE_NS = 1_000_000
 #: workers' batches may come in one burst (a choice) …
 LONG_WAIT_NS = 1_000_000
 _AFTER_LONG_WAIT = 16
-#: … and else for one fetch in 16, or in 64 where hardly any time is waited.
-_READ_EVERY, _READ_SELDOM = 16, 64
+_READ_EVERY, _READ_SELDOM = 16, 64  #: … and else for one fetch in 16, or in 64 where hardly any time is waited
 #: Less than this share of the time is hardly any waiting, once so many fetches tell what it is made of (choices).
 _WAITS_RATIO, ALL_OF_FIRST = 0.1, 1_000
 #: How long the thread queued for a processor is read with one in so many of these: the file costs 40 µs twice.

@@ -14,12 +14,9 @@ from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import EventKind, padding_value
 from profilerkit.rundir.writer import Record
 
-#: The attribute of a torch iterator that holds its ``Claim``.
-CLAIM = "_profilerkit_claim"
-#: Whose samplers draw nothing when they are asked for their length.
-_SAMPLERS = ("torch", "torchdata", "accelerate")
-#: ``torch.utils.data._DatasetKind.Iterable``
-_ITERABLE_KIND = 1
+CLAIM = "_profilerkit_claim"  #: the attribute of a torch iterator that holds its ``Claim``
+_SAMPLERS = ("torch", "torchdata", "accelerate")  #: whose samplers draw nothing when they are asked for their length
+_ITERABLE_KIND = 1  #: ``torch.utils.data._DatasetKind.Iterable``
 
 
 class Source:
@@ -113,8 +110,7 @@ _REST, _SECOND_NS, _SOON = 1_000, 1_000_000_000, 8
 _MOST_PARTS, _MOST_TOKENS = 32, 1 << 16
 #: Shorter rows are no sequences of tokens, and values in a narrower range no numbers of tokens but labels or masks.
 _SHORTEST, _NARROWEST = 8, 16
-#: Types of tokens.
-_TOKENS = ("torch.int64", "torch.int32")
+_TOKENS = ("torch.int64", "torch.int32")  #: types of tokens
 #: What fills rows up stands hardly anywhere else in them (a choice: where it ends texts as well, it does).
 _ELSEWHERE_RATIO = 0.02
 

@@ -11,11 +11,9 @@ from profilerkit.rundir.sampled import GpuFacts, GpuSample, Sample
 #: How often the other processes and memory errors are asked for, and which device it is: a list of processes took
 #: 4.5 ms with one driver (flightlessmango/MangoHud#2104).
 _RARELY_NS = 60_000_000_000
-#: Numbers of other processes that are kept: a device shared by more is shared, whoever they are.
-_MOST_PIDS = 64
+_MOST_PIDS = 64  #: numbers of other processes that are kept: a device shared by more is shared, whoever they are
 
-#: Constants of nvml.h: NVML_CLOCK_SM, NVML_CLOCK_MEM and NVML_TEMPERATURE_GPU.
-_SM, _MEMORY, _GPU = 1, 2, 0
+_SM, _MEMORY, _GPU = 1, 2, 0  #: constants of nvml.h: NVML_CLOCK_SM, NVML_CLOCK_MEM and NVML_TEMPERATURE_GPU
 #: Field of ``GpuSample`` to the function that is asked each time about the whole device, and the constant it takes.
 _SAMPLED = {
     "power_mw": ("nvmlDeviceGetPowerUsage",),

@@ -17,8 +17,7 @@ _logger = logging.getLogger(__name__)
 #: NVML's codes after which a query will never be answered: invalid argument, not supported, no permission, function
 #: not found, wrong versions of library or argument, deprecated (nvml.h, nvmlReturn_t).
 REFUSED = frozenset((2, 3, 4, 13, 18, 25, 26))
-#: The device fell off the bus, or waits for a reset.
-_LOST = frozenset((15, 16))
+_LOST = frozenset((15, 16))  #: the device fell off the bus, or waits for a reset
 
 #: A query that took this long in each of its first trials is asked once a minute: it would cost more than all others
 #: together. Slow ones also hold the driver's lock, on which kernel launches of every process wait
@@ -207,8 +206,7 @@ _KIB_FIELDS = frozenset((138, 139))
 #: ``nvmlDeviceGetPcieThroughput`` would hold the thread for 20 ms each time, and measure no more than that.
 _PCIE: dict[str, tuple[_Key, ...]] = {"pcie_tx_bytes_per_s": (197,), "pcie_rx_bytes_per_s": (198,)}
 _POWER_INSTANT = 186
-#: Memory errors since the driver was loaded.
-_ECC: dict[str, _Key] = {"ecc_corrected": 3, "ecc_uncorrected": 4}
+_ECC: dict[str, _Key] = {"ecc_corrected": 3, "ecc_uncorrected": 4}  #: memory errors since the driver was loaded
 
 #: Names of the member of ``nvmlValue_t`` that holds a value, by ``nvmlValueType_t``.
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")

@@ -20,10 +20,8 @@ from profilerkit.secrets import masked
 #: A process of a million objects is looked through in 0.3 s; after this time the rest is left out.
 _SECONDS = 2.0
 _MOST_TENSORS = 10
-#: Objects between two looks at the clock.
-_STRIDE = 4096
-#: How deep tensors lie in an optimizer's state: state, parameter, name, and lists in LBFGS.
-_DEPTH = 4
+_STRIDE = 4096  #: objects between two looks at the clock
+_DEPTH = 4  #: how deep tensors lie in an optimizer's state: state, parameter, name, and lists in LBFGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +208,7 @@ _ROOT = Path("/")
 
 _Limit = Literal["device", "host", "control group", "address space"]
 
-#: The memory that ran out, by the field of ``OutOfMemory``.
-_Room = dict[str, Any]
+_Room = dict[str, Any]  #: the memory that ran out, by the field of ``OutOfMemory``
 
 
 def dossier(error: Exception, *, steps: int, loader: Loader | None) -> OutOfMemory | None:

@@ -80,8 +80,7 @@ def _per_step_ns(calls: list[tuple[Meter, int]], steps: int) -> float | None:
 #: How often the cost is compared with the steps, and after how many of them: a mean of fewer says little.
 _EVERY_NS = 1_000_000_000
 _ENOUGH_STEPS = 100
-#: Time between samples where one per second is too much.
-_SLOW_SECONDS = 5.0
+_SLOW_SECONDS = 5.0  #: time between samples where one per second is too much
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from profilerkit.rundir.files import Descriptor
 
-#: Enough for the fields that are used of every file that is read here.
-_READ_BYTES = 2048
+_READ_BYTES = 2048  #: enough for the fields that are used of every file that is read here
 
 
 class ProcFile:
@@ -195,8 +194,7 @@ def named(name: str, factor: int = 1) -> Callable[[str], int | None]:
 # tightest limit is the one that is watched.
 
 _ROOT = "sys/fs/cgroup"
-#: Version 1 writes its largest number of whole pages for "no limit".
-_NO_LIMIT = 1 << 62
+_NO_LIMIT = 1 << 62  #: version 1 writes its largest number of whole pages for "no limit"
 
 
 class _Version(NamedTuple):

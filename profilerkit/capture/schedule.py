@@ -15,20 +15,16 @@ from profilerkit.capture.steps import NEVER, Quiet
 from profilerkit.rundir.layout import FLUSH_SECONDS, WindowRequest
 from profilerkit.units import format_ns
 
-#: Steps the first window waits for others to settle, at most.
-_LONGEST_WAIT = 20
-#: What is compiled is counted from so many steps before the first window on.
-_LOOKED_AT_BEFORE = 2
+_LONGEST_WAIT = 20  #: steps the first window waits for others to settle, at most
+_LOOKED_AT_BEFORE = 2  #: what is compiled is counted from so many steps before the first window on
 #: A request is written and seen within two beats of the writers, 1 s; a busy host or file system may take 2 s. NFS
 #: may show it later still: a rank that hears of it too late says so.
 _AHEAD_NS = round(4 * FLUSH_SECONDS * 1e9)
-#: A rank that would ask for a window looks at its steps at this distance whether they have settled.
-_LOOK_AGAIN = 16
+_LOOK_AGAIN = 16  #: a rank that would ask for a window looks at its steps at this distance whether they have settled
 #: Slow steps longer than this, and than a window of typical steps, are not traced: each second of operators takes
 #: about 50 MB of memory and disk, and an evaluation takes minutes.
 _LONGEST_SLOW_NS = 2 * 1_000_000_000
-#: How often a window may give way to another profiler and be tried again.
-_MOST_TRIES = 5
+_MOST_TRIES = 5  #: how often a window may give way to another profiler and be tried again
 
 #: Steps that have to be alike, and how many times longer or shorter than their median they may be.
 _ALIKE = 3
@@ -66,22 +62,15 @@ def _compiled_frames() -> int:
     return int(counters["frames"].get("total", 0)) if counters and "frames" in counters else 0
 
 
-#: Steps of which the median is taken.
-_KEPT = 64
-#: The median is taken anew after so many steps: sorting 64 numbers costs 2 µs, so 0.1 µs per step.
-_ANEW = 16
-#: Before so many steps nothing is said to be slow.
-_FEWEST = 20
-#: A step is slow above this multiple of the median.
-SLOW_RATIO = 3
-#: Slow steps after which their distances tell a period: one distance may be chance.
-_TO_PREDICT = 3
-#: Distances that differ by no more than this have a period; the window is longer by as much.
-_MOST_SPREAD = 8
+_KEPT = 64  #: steps of which the median is taken
+_ANEW = 16  #: the median is taken anew after so many steps: sorting 64 numbers costs 2 µs, so 0.1 µs per step
+_FEWEST = 20  #: before so many steps nothing is said to be slow
+SLOW_RATIO = 3  #: a step is slow above this multiple of the median
+_TO_PREDICT = 3  #: slow steps after which their distances tell a period: one distance may be chance
+_MOST_SPREAD = 8  #: distances that differ by no more than this have a period; the window is longer by as much
 #: Slow steps without a period are worth a window if so many steps, the longest such window, are likely to hold one.
 LONGEST_STEPS = 20
-#: Steps traced before and after the one that is expected to be slow.
-_AROUND = 2
+_AROUND = 2  #: steps traced before and after the one that is expected to be slow
 
 
 class Expected(NamedTuple):

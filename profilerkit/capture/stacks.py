@@ -30,8 +30,7 @@ _ENOUGH = 2_000
 #: CPU time of the looking thread that is allowed, of the wall's time: with the 5 ms that first looks at much code take
 #: (measured), below 0.3 % after 10 s. One look takes 60 to 400 µs: some 10 per second are left on a busy host.
 _MOST_COST, _FIRST_NS = 0.0025, 5_000_000
-#: Looks are spread by the golden ratio, so that they meet no loop in step.
-_GOLDEN = 0.618033988749895
+_GOLDEN = 0.618033988749895  #: looks are spread by the golden ratio, so that they meet no loop in step
 #: A look asks for the interpreter after this time instead of CPython's 5 ms (``sys.setswitchinterval``), which shorter
 #: Python never reaches: all of 140 looks at steps with 3.8 ms of it found torch. It does so for the last moments of its
 #: pause, up to 10 ms, so that where the thread gave the interpreter up before does not matter (choices).
@@ -232,8 +231,7 @@ class StackSource:
         return found
 
 
-#: CPython's interval while looks ask sooner.
-_usual: list[float] = []
+_usual: list[float] = []  #: CPython's interval while looks ask sooner
 
 
 def _pause_sharply(seconds: float) -> int:

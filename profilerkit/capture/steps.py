@@ -22,8 +22,7 @@ _STEP, _INFERRED = int(EventKind.STEP), int(EventFlag.INFERRED)  # an enum looku
 #: Iterations of a wrapped loader are held back while step() may still come: so long without an optimizer step when
 #: backward passes were seen (gradients are accumulating), and when none were (not a torch training loop).
 _HELD_ACCUMULATING, _HELD_PLAIN = 256, 4
-#: Backward passes without any optimizer step after which backward passes end inferred steps.
-_BACKWARDS_ALONE = 8
+_BACKWARDS_ALONE = 8  #: backward passes without any optimizer step after which backward passes end inferred steps
 #: Optimizer steps behind the end of a loader after which there is none: one or two may follow an epoch.
 _STEPS_ALONE = 8
 NEVER = 1 << 62
@@ -37,8 +36,7 @@ class Quiet(NamedTuple):
     steps: int
 
 
-#: Where nobody observes.
-_NOBODY = Quiet(NEVER, NEVER, NEVER)
+_NOBODY = Quiet(NEVER, NEVER, NEVER)  #: where nobody observes
 
 
 class Observer(Protocol):

@@ -21,8 +21,7 @@ from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
-#: The value of a record from the arguments of a call.
-Size = Callable[[tuple[Any, ...]], int]
+Size = Callable[[tuple[Any, ...]], int]  #: the value of a record from the arguments of a call
 
 _OTHER_THREAD = int(EventFlag.OTHER_THREAD)
 _DYNAMO = "torch._dynamo.eval_frame"
@@ -267,10 +266,8 @@ class SyncWatch(CallWatch):
 _GC = int(EventKind.GC)
 #: Collections of the youngest generation run hundreds of times per second and take a few microseconds.
 _SHORTEST_NS = 50_000
-#: Moments that are kept, 25 MB of them, while nobody asks: 25,000 collections.
-_MOST_NOTED = 100_000
-#: What Python tells of a collection.
-_Told = dict[str, int]
+_MOST_NOTED = 100_000  #: moments that are kept, 25 MB of them, while nobody asks: 25,000 collections
+_Told = dict[str, int]  #: what Python tells of a collection
 
 
 class CollectionWatch(Watch):
@@ -330,8 +327,7 @@ _COMPILE, _INFERRED = int(EventKind.COMPILE), int(EventFlag.INFERRED)
 _CALLBACK = "torch._dynamo.callback"
 #: Characters of a guard that are kept (a choice: torch's own are 20 to 100 long, its comment on the source left out).
 _MOST_OF_A_GUARD = 160
-#: Before a guard stands what was compiled with it.
-_OF_A_COMPILATION = re.compile(r"^\S{0,40}\d/\d{1,9}\S{0,40}: ")
+_OF_A_COMPILATION = re.compile(r"^\S{0,40}\d/\d{1,9}\S{0,40}: ")  #: before a guard stands what was compiled with it
 
 
 class CompileWatch(Watch):

@@ -34,8 +34,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: A worker that outlives the recording finds that out so often.
 _CHECK_NS = 1_000_000_000
 _READ_BYTES = 256
-#: Fields of a record that are bytes; they stand after the times.
-_SIZES = 4
+_SIZES = 4  #: fields of a record that are bytes; they stand after the times
 
 
 def watched_loop(directory: str, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
@@ -270,13 +269,11 @@ def _grown(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
 _QUEUE, _LOOK = int(layout.EventKind.QUEUE), int(layout.EventKind.LOOK)
 _OTHER_THREAD = int(layout.EventFlag.OTHER_THREAD)
 _RUNNING, _LOCK, _BLOCKED = map(int, layout.WorkerState)
-#: Workers that are looked at in one beat, some 15 µs each.
-_SAMPLED_WORKERS = 8
+_SAMPLED_WORKERS = 8  #: workers that are looked at in one beat, some 15 µs each
 #: A look costs as much as a fetch. Behind the first fetches, which are all looked at, so many of each 512 are, one
 #: after the other: what is replayed of the queue are stretches, and these come by count, whatever the waits (choices).
 _TOGETHER, _OF_EACH = 64, 512
-#: What a task is once its batch was received: the worker, and the batch.
-_RECEIVED = 2
+_RECEIVED = 2  #: what a task is once its batch was received: the worker, and the batch
 #: Places in the kernel where a thread waits for a lock: mutexes and semaphores, and locks of files.
 _LOCKS = (b"futex", b"lock_inode", b"posix_lock", b"flock")
 

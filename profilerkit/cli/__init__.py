@@ -51,8 +51,7 @@ Tab completion needs argcomplete and one line in the start-up file of the shell:
   bash, zsh  eval "$(register-python-argcomplete profilerkit)"
   fish       register-python-argcomplete --shell fish profilerkit | source"""
 
-#: Set by the shell's completion, which asks for the words that may follow.
-_ASKED_BY_SHELL = "_ARGCOMPLETE"
+_ASKED_BY_SHELL = "_ARGCOMPLETE"  #: set by the shell's completion, which asks for the words that may follow
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -46,8 +46,7 @@ A directory of several runs is listed, one row a run, or with -f json.
 )
 
 
-# Options about the report's files and gates.
-_NOT_WITH_SHOW = ("output", "formats", "open", "brief", "fail_on")
+_NOT_WITH_SHOW = ("output", "formats", "open", "brief", "fail_on")  # options about the report's files and gates
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,8 +22,7 @@ _ASCII = str.maketrans({"→": "->", "–": "-", "—": "-", "·": "-", "…": "
 _CONTROL = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
-#: How a command for GitHub Actions begins, after any blanks.
-_COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
+_COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)  #: how a command for GitHub Actions begins, after any blanks
 
 
 class Console:

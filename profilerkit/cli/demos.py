@@ -24,8 +24,7 @@ STEPS = 400
 # One process: a small classifier. Small layers and long samples: the weights stay in the processor's cache, so
 # neighbours on a shared machine disturb the step less.
 BATCH, TOKENS, WIDTH, CLASSES = 16, 64, 256, 10
-#: 64 MiB of them.
-ELEMENTS = 16 << 20
+ELEMENTS = 16 << 20  #: 64 MiB of them
 
 
 def train(batches: Iterable[Any], layers: int, after: Callable[[torch.Tensor], object] = lambda scores: None) -> None:

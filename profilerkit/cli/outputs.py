@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from profilerkit.model.report import Report
 
 
-# Read of each end of a file; a trace can have gigabytes.
-_END_BYTES = 1 << 16
+_END_BYTES = 1 << 16  # read of each end of a file; a trace can have gigabytes
 # Of the year 9999: a later time, and one before 1970, is replaced by the nearest that a date can hold.
 _LATEST_S = 253_402_300_799.0
 
@@ -85,12 +84,10 @@ def _ends(file: Path) -> bytes:
         return size.to_bytes(8, "little") + first + opened.read(_END_BYTES)
 
 
-#: Format to the ending of its file.
-SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt"}
+SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt"}  #: format to the ending of its file
 
 _HINT = "name another place with -o FILE"
-#: What opens a page in the browser, by system.
-_OPENERS = {"darwin": "open", "linux": "xdg-open"}
+_OPENERS = {"darwin": "open", "linux": "xdg-open"}  #: what opens a page in the browser, by system
 #: Variables of which Linux sets one where a browser can be seen, and those of sessions whose screen is elsewhere.
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 _ELSEWHERE = ("SSH_CONNECTION", "JPY_PARENT_PID")

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from profilerkit.model.diff import Gate
     from profilerkit.report.ci import Alert
 
-#: Format to the ending of its file.
-SUFFIXES = {**OF_REPORTS, "junit": ".xml", "sarif": ".sarif"}
+SUFFIXES = {**OF_REPORTS, "junit": ".xml", "sarif": ".sarif"}  #: format to the ending of its file
 #: Code scanning refuses an alert without a file. Budgets stand in this one; a finding is about the run, not a line.
 LOCATION = "pyproject.toml"
 

@@ -202,8 +202,7 @@ def _hindrance_of_python(words: Sequence[str]) -> str:
     return ""
 
 
-#: Options of Python whose value may be the next word.
-_WITH_A_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+_WITH_A_VALUE = ("-X", "-W", "--check-hash-based-pycs")  #: options of Python whose value may be the next word
 
 
 def _python_options(verb: str) -> list[str]:

@@ -40,8 +40,7 @@ The program writes what it always writes; the answer names those files."""
 
 _NUMBERS = ("--steps", "--time", "--budget")
 _WITH_VALUE = (*_NUMBERS, "-o", "--output", "--fix", "--ceiling", "--write", "-f", "--format", "--color")
-#: Files of the working directory that are looked at for changes, and named (choices).
-_MOST_FILES, _NAMED = 20_000, 3
+_MOST_FILES, _NAMED = 20_000, 3  #: files of the working directory that are looked at for changes, and named (choices)
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:

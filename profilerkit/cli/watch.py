@@ -65,12 +65,10 @@ _LEAST_SECONDS = 0.25
 _MOST_SECONDS = 86_400.0
 #: What this may take of one core beside the job that trains there (choices): its looks, and its verdicts.
 _LOOKING_SHARE, _JUDGING_SHARE = 0.05, 0.02
-#: Refreshes from one verdict to the next, at least; until there is one, the next refresh may bring it.
-_REFRESHES = 5
+_REFRESHES = 5  #: refreshes from one verdict to the next, at least; until there is one, the next refresh may bring it
 #: Of the scale up to 19: where the training wants all cores, a process at 10 gets a tenth of one (Linux: weight 110).
 _NICENESS = 10
-#: A rank that has left nothing yet may still come, for so long after the others are over.
-_STRAGGLERS_SECONDS = 10.0
+_STRAGGLERS_SECONDS = 10.0  #: a rank that has left nothing yet may still come, for so long after the others are over
 #: A job makes its report within so long of its last record: it waits 10 s for its ranks, and 120 s for the report.
 _REPORTING_SECONDS = 180.0
 #: What is listened for at least before a job is held to be gone: the file system's clock may be another one.

@@ -11,8 +11,7 @@ from profilerkit.model.finding import Bound, Finding, Outcome, SettingChange, Se
 from profilerkit.model.report import Report
 from profilerkit.rules.parts import PARTS_OF_RULE
 
-#: Severities from the least on.
-ORDER: tuple[Severity, ...] = ("info", "low", "medium", "high")
+ORDER: tuple[Severity, ...] = ("info", "low", "medium", "high")  #: severities from the least on
 #: Two expected savings closer than this, in shares of the step, are the same (a choice).
 SAME_SAVING = 0.03
 _STATES: tuple[FindingState, ...] = ("gone", "new", "worse", "better", "unchanged")
@@ -100,8 +99,7 @@ def _state(before: Finding | None, after: Finding | None, verdict: Judgement) ->
     return "unchanged" if not grown else "worse" if grown > 0 else "better"
 
 
-#: Parts that take so much of what they took are still there (a choice).
-_STILL_THERE = 0.95
+_STILL_THERE = 0.95  #: parts that take so much of what they took are still there (a choice)
 #: Rules about other programs, which end without a fix: what they took is taken out of the steps, or in the doubt.
 _OF_OTHERS = ("RU005",)
 #: Fixes that all together were to save less than so much of what the largest one was to do not keep that from being

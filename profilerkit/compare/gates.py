@@ -83,12 +83,9 @@ _METRICS = (
     *(Metric(part, "ratio", _share_of(part)) for part in PARTS),
 )
 METRICS = {metric.name: metric for metric in _METRICS}
-#: Metrics that are shares of the step.
-SHARES = (*get_args(Family), *PARTS)
-#: The gate on findings: its limit is a severity.
-FINDINGS = "findings"
-#: Metrics that an error message names.
-NAMED = (*(name for name in METRICS if "." not in name), FINDINGS)
+SHARES = (*get_args(Family), *PARTS)  #: metrics that are shares of the step
+FINDINGS = "findings"  #: the gate on findings: its limit is a severity
+NAMED = (*(name for name in METRICS if "." not in name), FINDINGS)  #: metrics that an error message names
 
 
 def quantity(text: str, units: dict[str, float], *, whole: str, example: str) -> float:

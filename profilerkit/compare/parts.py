@@ -73,10 +73,8 @@ def _time_ns(report: Report, name: str) -> int | None:
     return 0 if told is None and share_of(report, name) is not None else told
 
 
-#: A smaller change of the peak is none (a choice: allocators round by as much).
-SMALLEST_PEAK_RATIO = 0.01
-#: Lines told.
-_MOST_LINES = 8
+SMALLEST_PEAK_RATIO = 0.01  #: a smaller change of the peak is none (a choice: allocators round by as much)
+_MOST_LINES = 8  #: lines told
 
 
 def memory_change(before: Report, after: Report) -> MemoryChange | None:
@@ -143,8 +141,7 @@ def _paired(*sides: Iterable[tuple[str | None, int]]) -> tuple[HolderChange, ...
     return tuple(sorted(rows, key=lambda row: -abs(row.bytes)))
 
 
-#: Changes that a comparison keeps (a choice).
-_KEPT = 20
+_KEPT = 20  #: changes that a comparison keeps (a choice)
 
 
 def kernel_changes(before: Report, after: Report) -> tuple[KernelChange, ...]:

@@ -35,14 +35,11 @@ from profilerkit.model.step import Stretches
 
 #: Resamples of each run: the 1 % points of an interval vary by a twentieth of its width with so many (a choice).
 RESAMPLES = 2_000
-#: Of medians, which take longer: the standard error varies by 3 % with so many (a choice).
-MEDIAN_RESAMPLES = 500
-#: Two-sided 99 %: one comparison in a hundred of equal runs may say otherwise where the assumptions hold.
-Z99 = 2.576
+MEDIAN_RESAMPLES = 500  #: of medians, which take longer: the standard error varies by 3 % with so many (a choice)
+Z99 = 2.576  #: two-sided 99 %: one comparison in a hundred of equal runs may say otherwise where the assumptions hold
 #: Blocks last at least this long, so that a disturbance of a second lies within one (a choice).
 BLOCK_NS = 1_000_000_000
-#: A run is cut into at least so many blocks, or its mean would be resampled from too few.
-FEWEST_BLOCKS = 10
+FEWEST_BLOCKS = 10  #: a run is cut into at least so many blocks, or its mean would be resampled from too few
 
 
 class Resampled(msgspec.Struct, frozen=True):
@@ -166,8 +163,7 @@ def foreign_ratio(report: Report) -> float | None:
     return others / (others + rivals) if others + rivals > 0 else 1.0
 
 
-#: Fewer steps than this have no spread to speak of. So few give an interval of tens of per cent.
-FEWEST_STEPS = 3
+FEWEST_STEPS = 3  #: fewer steps than this have no spread to speak of. So few give an interval of tens of per cent.
 #: Standard deviation between runs of one program on a quiet host, as a ratio of the step (from scripts/check_diffs).
 QUIET_RATIO = 0.010
 #: How much slower a thread computes that waits for a processor all the time it could compute, as a logarithm, and how
@@ -184,12 +180,10 @@ FEEDING_ERROR = 0.5
 UNSEEN_RATIO = 0.03
 #: How many recordings what is assumed of them counts for, where several tell how much they differ (a choice).
 ASSUMED_DEGREES = 10
-#: Changes below this are not worth naming, however sure they are (a choice).
-SMALLEST_RATIO = 0.025
+SMALLEST_RATIO = 0.025  #: changes below this are not worth naming, however sure they are (a choice)
 #: A step took at least this share of its time itself, whatever the samples of its waiting add up to (a choice).
 LEAST_OWN_RATIO = 0.01
-#: Where fewer of the steps than this tell how long they waited, the waiting is not taken out.
-TOLD_RATIO = 0.8
+TOLD_RATIO = 0.8  #: where fewer of the steps than this tell how long they waited, the waiting is not taken out
 
 
 class Timed(msgspec.Struct, frozen=True):

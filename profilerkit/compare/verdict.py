@@ -66,8 +66,7 @@ def _span_notes(spans: Sequence[SpanChange]) -> Iterator[str]:
         )
 
 
-#: Below this share of waiting nobody needs to hear of it.
-_QUIET = 0.02
+_QUIET = 0.02  #: below this share of waiting nobody needs to hear of it
 
 
 def judgement(step: StepChange | None, obstacles: Sequence[str], spans: Sequence[SpanChange] = ()) -> Judgement:

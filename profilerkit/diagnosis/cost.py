@@ -14,8 +14,7 @@ from profilerkit.model.step import Part, taken_share
 STEPS_TOLD = 1_000
 _NS_PER_HOUR = 3.6e12
 
-#: Entries of the ledger in which a run does what it is for.
-_USEFUL = ("evaluation", "between.uncounted")
+_USEFUL = ("evaluation", "between.uncounted")  #: entries of the ledger in which a run does what it is for
 
 
 def with_cost(report: Report, price: float | None) -> Report:

@@ -20,8 +20,7 @@ from profilerkit.rules.runner import numbered
 
 #: A second fix that adds less than this of its own saving to what the first one saves is of the same time (a choice).
 OWN_RATIO = 0.5
-#: Shares are sums of rounded parts.
-_SHARE_ROUNDING = 1e-6
+_SHARE_ROUNDING = 1e-6  #: shares are sums of rounded parts
 
 _Entry = tuple[str, Finding]
 
@@ -101,8 +100,7 @@ def _overlap(facts: Facts, first: _Entry, second: _Entry, changes: Mapping[int, 
     return both > share or (own == other and _saved(first[1]) >= (1.0 - OWN_RATIO) * share * (1.0 - _SHARE_ROUNDING))
 
 
-#: Replays of the same changes agree to this ratio.
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  #: replays of the same changes agree to this ratio
 
 
 def waterfall(facts: Facts, outcomes: Sequence[Outcome]) -> Waterfall | None:
@@ -223,8 +221,7 @@ def _told(replay: ReplayFacts) -> Replay:
     )
 
 
-#: A contender is named from this expected saving.
-CONTENDER_SAVING = 0.05
+CONTENDER_SAVING = 0.05  #: a contender is named from this expected saving
 
 
 class Best(msgspec.Struct, frozen=True):

@@ -102,10 +102,8 @@ def _unseen(facts: Facts, bound: Bound, share: float) -> str:
     return ""
 
 
-#: A measured time that is less than this of what the fix saves does not tell what is lost (rounding aside).
-_ALL = 0.95
-#: Share of the step from which what a rule is about holds most of it.
-_MOST = 0.5
+_ALL = 0.95  #: a measured time that is less than this of what the fix saves does not tell what is lost (rounding aside)
+_MOST = 0.5  #: share of the step from which what a rule is about holds most of it
 #: What a family is called where it takes more of the step than the bound does.
 _FAMILY_WORDS: dict[Bound, str] = {
     "input-bound": "Input",
@@ -255,10 +253,8 @@ def _without_saving(facts: Facts, outcomes: Sequence[Outcome]) -> str:
     return f"{aside}{said}" if aside else f"{said[0].upper()}{said[1:]}"
 
 
-#: A bound is named from this expected saving.
-NAMED_SAVING = 0.10
-#: Share of the step that compute kernels must own to call a run without savings compute-bound.
-MOST_OF_THE_STEP = 0.5
+NAMED_SAVING = 0.10  #: a bound is named from this expected saving
+MOST_OF_THE_STEP = 0.5  #: share of the step that compute kernels must own to call a run without savings compute-bound
 #: Fewer timed steps than this, without a trace, name only what holds most of the step: the first steps of a run hold
 #: what happens once, and what is alike in four steps is alike by chance in 6 % of runs (sign test; five: 3 %).
 FEWEST_TIMED = 5
@@ -266,8 +262,7 @@ FEWEST_TIMED = 5
 NOTED_UNPRICED = 0.10
 #: A fix of these is one of the kernels, which own the step all the same.
 _OF_KERNELS: set[Bound] = {"compute-bound", "memory-bound"}
-#: Relative standard error of the step time above which silence of the rules means noise, not health.
-NOISY_STEPS = 0.05
+NOISY_STEPS = 0.05  #: relative standard error of the step time above which silence of the rules means noise, not health
 
 
 def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:

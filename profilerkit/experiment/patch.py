@@ -17,10 +17,8 @@ from profilerkit.model.finding import CodeLine, SettingChange
 from profilerkit.model.trial import Attempt
 from profilerkit.rundir.files import read_regular
 
-#: No file that a person wrote has more.
-_MOST_BYTES = 4 * 1024 * 1024
-#: What a setting's ``call`` names the classes of this module by.
-_OPTIMIZER, _OPTIMIZERS = "optimizer", "torch.optim."
+_MOST_BYTES = 4 * 1024 * 1024  #: no file that a person wrote has more
+_OPTIMIZER, _OPTIMIZERS = "optimizer", "torch.optim."  #: what a setting's ``call`` names the classes of this module by
 #: Arguments before one that can also be given by position (torch 1.13 to 2.11); others of our settings cannot.
 _BEFORE = {
     **{"num_workers": 5, "pin_memory": 7},

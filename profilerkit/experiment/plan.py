@@ -8,8 +8,7 @@ import msgspec
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Fix, Outcome, Saving, SettingChange, in_order
 
-#: Begins the name of a setting that is a variable of the environment.
-VARIABLE = "env:"
+VARIABLE = "env:"  #: begins the name of a setting that is a variable of the environment
 
 
 _LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")

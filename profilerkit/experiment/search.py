@@ -25,8 +25,7 @@ HALF_WIDTH = 0.03
 #: Intervals are wider by this, as they are looked at after each turn: in simulated trials, whose runs differ by 1 to
 #: 10 % and drift by up to 20 %, a change of nothing then wins in 5 of 1,000, and the interval holds zero in 975.
 LOOKS = 1.08
-#: A program that makes fewer steps is too short to tell small savings (a choice).
-FEW_STEPS = 30
+FEW_STEPS = 30  #: a program that makes fewer steps is too short to tell small savings (a choice)
 #: Other work took more than this share of the steps: the run is made once more, but no more of them than this, for a
 #: machine that is always busy (choices).
 MOST_WAITED, MOST_AGAIN = 0.15, 3

@@ -17,8 +17,7 @@ from profilerkit.results import as_trial
 
 #: Steps of a run: as many as take this long, s, within these bounds (choices): fewer tell little of a short step.
 RUN_S, FEWEST_STEPS, MOST_STEPS = 4.0, 60, 2_000
-#: Of the first run, which is diagnosed.
-FIRST_STEPS = 120
+FIRST_STEPS = 120  #: of the first run, which is diagnosed
 #: What is tried where nothing is proposed, with a device and without: what often helps, and seldom changes a loss by
 #: more than rounding (a choice).
 USUAL = {
@@ -28,8 +27,7 @@ USUAL = {
         for name, value in (("fused", True), ("matmul_precision", "high"), ("channels_last", True))
     ),
 }
-#: A later run may start more slowly than the first, s (a choice).
-_PATIENCE_S = 60.0
+_PATIENCE_S = 60.0  #: a later run may start more slowly than the first, s (a choice)
 
 
 def asked(text: str) -> Candidate:

@@ -7,8 +7,7 @@ import msgspec
 
 from profilerkit.model.step import Family
 
-#: Pieces of equal length that a lane is cut into; on the widest page one is three pixels wide (a choice).
-CELLS = 300
+CELLS = 300  #: pieces of equal length that a lane is cut into; on the widest page one is three pixels wide (a choice)
 
 LaneKind = Literal["step", "stream", "loader", "thread"]
 

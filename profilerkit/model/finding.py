@@ -17,8 +17,7 @@ Bound = Literal[
 #: ``trial``: the change itself was made at run time, and measured.
 Method = Literal["bound", "analytic", "replay", "trial"]
 
-#: In ``Evidence.behind``: the lengths of the steps.
-STEP_LENGTHS = "step"
+STEP_LENGTHS = "step"  #: in ``Evidence.behind``: the lengths of the steps
 
 
 class CodeLine(msgspec.Struct, frozen=True):

@@ -14,8 +14,7 @@ from profilerkit.model.step import JobSteps, Part, Rank, RankSteps, Steps, StepT
 from profilerkit.model.verdict import Verdict, Waterfall
 
 SCHEMA_VERSION = 1
-#: Names that ``Report.kernels`` holds at most, those with the largest total time.
-MOST_KERNELS = 20
+MOST_KERNELS = 20  #: names that ``Report.kernels`` holds at most, those with the largest total time
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):

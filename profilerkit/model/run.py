@@ -39,12 +39,9 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 #: gone; not at all yet; one of the last two, where nothing shows which; or before the disk took any record.
 EndKind = Literal["finished", "failed", "interrupted", "killed", "running", "unknown", "refused"]
 
-#: The signal of a run in which the fetches of batches were seen.
-INPUT_WAIT = "input wait"
-#: The signal of a trace that shows which operators ran.
-OPERATOR_TRACE = "operator trace"
-#: The signal of a run whose steps were all timed, not only those in a trace.
-STEP_TIMERS = "step timers, every step"
+INPUT_WAIT = "input wait"  #: the signal of a run in which the fetches of batches were seen
+OPERATOR_TRACE = "operator trace"  #: the signal of a trace that shows which operators ran
+STEP_TIMERS = "step timers, every step"  #: the signal of a run whose steps were all timed, not only those in a trace
 
 
 class CaptureCost(msgspec.Struct, frozen=True, kw_only=True):

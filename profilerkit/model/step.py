@@ -50,8 +50,7 @@ PARTS: dict[str, tuple[Family, str]] = {
 
 #: Time in the queue for a processor that other programs hold, whatever the thread was about to do.
 QUEUE = "other.queue"
-#: What ``Steps.found_by`` says of a trace in which nothing marks steps.
-WHOLE_TRACE = "the whole trace"
+WHOLE_TRACE = "the whole trace"  #: what ``Steps.found_by`` says of a trace in which nothing marks steps
 #: How texts name the steps that are judged: ``the step``, ``the mean step``, ``per step`` …
 STEP_WORDS = ("the", "each", "every", "mean", "per")
 _JUDGED = re.compile(rf"\b(?:the )?({'|'.join(STEP_WORDS)}) step\b", re.IGNORECASE)

@@ -7,8 +7,7 @@ import msgspec
 from profilerkit.model.finding import Bound, Confidence, Saving
 from profilerkit.model.step import Family
 
-#: The command that records a program of which only files or logs are here.
-RECORD = "profilerkit run -- train.py"
+RECORD = "profilerkit run -- train.py"  #: the command that records a program of which only files or logs are here
 #: The command that shows more than a first recording does: three times the default of steps, and Python's functions.
 RECORD_MORE = "profilerkit run --trace-steps 30 --with-stack -- train.py"
 

@@ -12,8 +12,7 @@ from profilerkit.model.step import Family
 Tone = Literal["high", "medium", "low", "good", "info"]
 NameKind = Literal["user", "path", "kernel", "code"]
 Form = Literal["area", "line", "dash", "point"]
-#: From this percent on the label of a tick would leave the page, if it stood in the middle below it.
-_END = 92.0
+_END = 92.0  #: from this percent on the label of a tick would leave the page, if it stood in the middle below it
 
 
 class Value(msgspec.Struct, frozen=True):

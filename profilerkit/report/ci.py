@@ -41,8 +41,7 @@ def annotations(gates: Sequence[Gate], alerts: Sequence[Alert]) -> list[str]:
     ]
 
 
-#: A command's title ends at one of these.
-_IN_TITLE = str.maketrans({":": "%3A", ",": "%2C"})
+_IN_TITLE = str.maketrans({":": "%3A", ",": "%2C"})  #: a command's title ends at one of these
 
 
 def _measured(gate: Gate) -> str:

@@ -12,10 +12,8 @@ from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.wording import listed, part_label, plural, share_text
 from profilerkit.units import format_count, format_ns, format_ratio, format_value
 
-#: The ledger names the ranks that cause most waiting; of a large job the others cause next to none.
-_LEDGER_ROWS = 32
-#: A rank that causes this share of the waiting is not late by turns.
-_MOST = 0.6
+_LEDGER_ROWS = 32  #: the ledger names the ranks that cause most waiting; of a large job the others cause next to none
+_MOST = 0.6  #: a rank that causes this share of the waiting is not late by turns
 
 _MATCHED_BY = {
     "sequence": "process group and number",

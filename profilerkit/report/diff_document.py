@@ -44,8 +44,7 @@ KERNELS = "Kernels and operators that changed most"
 _NOTHING = "none"
 UNKNOWN = "not measured"
 _UNLISTED = "not listed"
-# Below this share of waiting for a processor the timed step and the judged one read the same.
-WAITED = 0.02
+WAITED = 0.02  # below this share of waiting for a processor the timed step and the judged one read the same
 
 
 def gate_table(gates: Sequence[Gate]) -> b.Table | None:
@@ -234,10 +233,8 @@ _TONES: dict[Judgement, b.Tone] = {
     "not comparable": "low",
 }
 _SHAPES: dict[b.Tone, str] = {"good": "▼", "high": "▲", "info": "=", "low": "?"}
-# Differences named on the first screen, and the characters of each value there.
-_NAMED, _VALUE = 2, 24
-# An interval that holds 0 and is wider, as a ratio, helps nobody (a choice).
-_TOO_WIDE = 1.0
+_NAMED, _VALUE = 2, 24  # differences named on the first screen, and the characters of each value there
+_TOO_WIDE = 1.0  # an interval that holds 0 and is wider, as a ratio, helps nobody (a choice)
 
 
 def document_of_diff(diff: Diff) -> b.Document:

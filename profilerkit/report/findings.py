@@ -16,10 +16,8 @@ from profilerkit.report.blocks import EvidenceRow
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
 from profilerkit.units import format_count, format_ns
 
-# Their clock is not a trace's: no timeline viewer knows the time.
-_STEP_TIMERS = "step timers"
-# A number of evidence has so many digits at most.
-_NUMBER = re.compile(r"E[0-9]{1,6}")
+_STEP_TIMERS = "step timers"  # their clock is not a trace's: no timeline viewer knows the time
+_NUMBER = re.compile(r"E[0-9]{1,6}")  # a number of evidence has so many digits at most
 # How the label of a share of what was judged ends.
 _SHARES = tuple(as_judged("share of the step", found_by) for found_by in ("", WHOLE_TRACE))
 

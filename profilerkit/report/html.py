@@ -28,12 +28,10 @@ from profilerkit.units import format_bytes
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-# Larger reports are offered for download as gzip, so that the page stays small.
-_PLAIN_DOWNLOAD_BYTES = 48_000
+_PLAIN_DOWNLOAD_BYTES = 48_000  # larger reports are offered for download as gzip, so that the page stays small
 # A larger page, with plotly or without it, leaves out the JSON and says how to get it.
 _MOST_BYTES, _MOST_BYTES_WITHOUT_PLOTLY = 2_190_000, 400_000
-# Of zlib: half the time of level 7 for 4 % more bytes (plotly 6, 4.8 MB).
-_SCRIPT_LEVEL = 4
+_SCRIPT_LEVEL = 4  # of zlib: half the time of level 7 for 4 % more bytes (plotly 6, 4.8 MB)
 # Base 85 of Python's base64 module with the three characters that HTML reads replaced by three that it does not use;
 # report.js has the same digits.
 _DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%:()*+-;,=.?@^_`{|}~"

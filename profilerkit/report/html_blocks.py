@@ -14,13 +14,11 @@ from profilerkit.report.wording import cell_text, segment_text, share_text, valu
 #: Characters of a kernel's name that are shown; its whole is on hover.
 _NAME = 90
 _LONGEST = 4_000
-#: From this share on a piece of a bar has its number, and from the other one its name.
-_NUMBERED, _NAMED = 0.1, 0.17
+_NUMBERED, _NAMED = 0.1, 0.17  #: from this share on a piece of a bar has its number, and from the other one its name
 #: One beside the whole has its name from here on, and its time only where there is room for both.
 _NAMED_BESIDE = 0.12
 _TALL_ROWS = 12
-#: Lines against the headline on the first screen; the others stand in the sections.
-_LINES = 2
+_LINES = 2  #: lines against the headline on the first screen; the others stand in the sections
 
 
 #: The blank between a number and its unit, where no line may end.
@@ -117,8 +115,7 @@ def _facts(block: b.Facts) -> Markup:
     return Markup('<dl class="facts">{}</dl>').format(Markup("").join(rows))
 
 
-#: Characters of a word that is not broken over lines, such as the code of a rule.
-_SHORT = 8
+_SHORT = 8  #: characters of a word that is not broken over lines, such as the code of a rule
 
 
 def _cell(table: b.Table, number: int, cell: b.Cell) -> Markup:

@@ -105,8 +105,7 @@ _BEGINS = r"(?:(?<=file://)|(?<![\w./\\~…>*)\]}-])|(?<=\s-[A-Za-z]))"
 #: A directory may have a blank in its name.
 _POSIX = re.compile(rf"(?!(?<=:)//){_BEGINS}(?:/+{_PART}(?: {_PART}(?=/))?)+/*")
 _OWNED = re.compile(r"(?<![\w~.])~[A-Za-z][\w.-]*(?=/)")
-#: In quotes a part may hold blanks.
-_QUOTED = re.compile(r"(?<=[\"'])(?:/[^\"'\n]*|[A-Za-z]:[/\\][^\"'\n]*)(?=[\"'])")
+_QUOTED = re.compile(r"(?<=[\"'])(?:/[^\"'\n]*|[A-Za-z]:[/\\][^\"'\n]*)(?=[\"'])")  #: in quotes a part may hold blanks
 #: A share of another machine.
 _SHARE = re.compile(rf"(?<![\w\\])\\\\(?:{_PART}\\)+{_PART}")
 _WINDOWS = re.compile(rf"(?<![\w/\\])[A-Za-z]:[/\\](?:{_PART}[/\\])*(?:{_PART})?")

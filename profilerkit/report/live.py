@@ -19,8 +19,7 @@ _QUIET_STEPS, _QUIET_NS = 10, 5_000_000_000
 #: Without a record for so long a job that cannot be asked may be gone, and is watched no longer (choices): each rank
 #: writes its clock once a minute, whatever else is off.
 SILENT_NS, GONE_NS = 120_000_000_000, 300_000_000_000
-#: A verdict younger than this is of now.
-_LEAST_AGE_NS = 1_000_000_000
+_LEAST_AGE_NS = 1_000_000_000  #: a verdict younger than this is of now
 #: Ranks and parts named one by one.
 _MOST_LATE = 8
 _MOST_PARTS = 6

@@ -14,8 +14,7 @@ from profilerkit.report.inert import clip, code_spans
 from profilerkit.report.sections import document
 from profilerkit.report.wording import cell_text, segment_text
 
-#: Size that a comment may take.
-LIMIT_BYTES = 6_000
+LIMIT_BYTES = 6_000  #: size that a comment may take
 #: Each finds the comment to update on the next run.
 REPORT_MARKER, DIFF_MARKER, GATES_MARKER, TRIAL_MARKER = (
     f"<!-- profilerkit-{kind} -->" for kind in ("report", "diff", "check", "try")

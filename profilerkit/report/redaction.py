@@ -20,8 +20,7 @@ from profilerkit.secrets import MASK, command_shown, is_secret, masked, message_
 _Shown = TypeVar("_Shown", bound=Report | Diff | Trial)
 USER, HOST = "<user>", "<host>"
 
-#: The difference that is a command line.
-_COMMAND = "command"
+_COMMAND = "command"  #: the difference that is a command line
 #: An exception's class, and where a guard caught it, before what it says.
 _RAISED = re.compile(
     r"(?<![\w.<>])([\w.<>]*(?:Error|Exception|Warning|Exit|Interrupt)(?: in [\w.<>]+)?): (?=\S)(.*)", re.DOTALL
@@ -49,8 +48,7 @@ _PUBLIC = (
     "kernel.org",
 )
 _SOURCE_FILE = re.compile(r"\.(?:py|pyx|c|cc|cpp|cxx|cu|cuh|h|hpp|rs)$")
-#: Names that hold on every machine.
-_ANY_MACHINE = re.compile(r"localhost|127\.[\d.]+|0\.0\.0\.0|\d+|")
+_ANY_MACHINE = re.compile(r"localhost|127\.[\d.]+|0\.0\.0\.0|\d+|")  #: names that hold on every machine
 #: What ``torch.profiler.tensorboard_trace_handler`` calls a file: host, process, time (torch 2.11).
 _TRACE_FILE = re.compile(r"(?<![\w.-])([\w.-]+?)(?=_\d+\.\d{10,}\.pt\.trace\.json)")
 #: What people call it instead.

@@ -19,8 +19,7 @@ from profilerkit.report.wording import cell_text, number_text, segment_text
 from profilerkit.units import format_count, format_ns
 
 MIN_WIDTH = 40
-#: In fewer columns a table with sentences in it cannot be read.
-NARROW = 60
+NARROW = 60  #: in fewer columns a table with sentences in it cannot be read
 
 STYLES: dict[Tone, str] = {
     "high": "bold red",
@@ -54,8 +53,7 @@ _ASCII_FILLS: dict[Family, str] = {
     "overhead": "o",
     "other": ".",
 }
-#: The fill of a piece beside the whole.
-_BESIDE_FILL, _ASCII_BESIDE_FILL = "╌", "-"
+_BESIDE_FILL, _ASCII_BESIDE_FILL = "╌", "-"  #: the fill of a piece beside the whole
 
 
 class Page:
@@ -154,10 +152,8 @@ def bar(page: Page, segments: Sequence[Segment], width: int | None = None) -> No
 
 #: Fixes on the first screen, the lines of code of each, and the lines against the headline.
 _FIXES, _CODE_LINES, _LIMITS = 3, 2, 2
-#: Rows of a table, and characters of a name in it.
-_ROWS, _NAME = 12, 35
-#: Characters of a title that fits into a line or two.
-_TITLE = 150
+_ROWS, _NAME = 12, 35  #: rows of a table, and characters of a name in it
+_TITLE = 150  #: characters of a title that fits into a line or two
 
 
 def render(

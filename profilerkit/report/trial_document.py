@@ -16,13 +16,11 @@ _LOSSES: dict[Numbers, str] = {
     "differs": "losses differ: look",
     "unknown": "losses not compared",
 }
-#: Characters of a change.
-_CHANGE = 120
+_CHANGE = 120  #: characters of a change
 #: A saving that nobody has excluded, and how far means may lie from a saving, shares of the step (choices): as a
 #: verdict names contenders from 5 %, and as savings are held to 3 points.
 _OPEN, _AGREES = 0.05, 0.03
-#: A smaller difference of losses is written as a power of ten.
-_PERCENT = 0.01
+_PERCENT = 0.01  #: a smaller difference of losses is written as a power of ten
 
 
 def document_of_trial(trial: Trial) -> Document:

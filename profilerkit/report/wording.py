@@ -76,8 +76,7 @@ KINDS: dict[LiveKind, str] = {
     "unseen": "not known",
 }
 
-#: Verdicts' details that are no sub-cause.
-_NO_KINDS = ("", "likely")
+_NO_KINDS = ("", "likely")  #: verdicts' details that are no sub-cause
 
 
 def kind_words(detail: str) -> str:
@@ -109,12 +108,9 @@ STATUS_LABELS: dict[Status, str] = {
     "off": "Switched off",
 }
 
-# Steps from which on their length is a steady state's even without a verdict.
-_STEADY_STEPS = 8
-# Of a text that no section has clipped.
-_LONGEST = 4_000
-# A smaller share would be printed as 0.0 %.
-_SMALLEST_SHARE = 0.0005
+_STEADY_STEPS = 8  # steps from which on their length is a steady state's even without a verdict
+_LONGEST = 4_000  # of a text that no section has clipped
+_SMALLEST_SHARE = 0.0005  # a smaller share would be printed as 0.0 %
 
 
 def plural(count: int, noun: str) -> str:
@@ -244,10 +240,8 @@ def known_columns(rows: Sequence[dict[str, Cell]]) -> tuple[tuple[str, ...], tup
     return names, tuple(tuple(row[name] for name in names) for row in rows)
 
 
-#: The piece of a bar that is the machine's.
-TAKEN = "Other programs"
-#: A table of more ranks than this is no longer read row by row.
-RANK_ROWS = 128
+TAKEN = "Other programs"  #: the piece of a bar that is the machine's
+RANK_ROWS = 128  #: a table of more ranks than this is no longer read row by row
 
 
 def families_of(parts: Sequence[Part]) -> dict[Family, list[Part]]:

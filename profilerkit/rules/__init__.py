@@ -6,8 +6,7 @@ from pkgutil import iter_modules
 
 from profilerkit.rules.api import Rule
 
-#: Folders of the rules.
-FAMILIES = ("comm", "compute", "input", "memory", "overhead", "run")
+FAMILIES = ("comm", "compute", "input", "memory", "overhead", "run")  #: folders of the rules
 
 
 def _built_in() -> list[Rule]:
@@ -19,5 +18,4 @@ def _built_in() -> list[Rule]:
     return [rule() for name, rule in classes if rule.__module__ == name]
 
 
-#: Every built-in rule, sorted by code.
-RULES: tuple[Rule, ...] = tuple(sorted(_built_in(), key=lambda rule: rule.code))
+RULES: tuple[Rule, ...] = tuple(sorted(_built_in(), key=lambda rule: rule.code))  #: every built-in rule, sorted by code

@@ -39,15 +39,13 @@ HEADINGS = (
     "Sources",
 )
 
-#: No rule speaks below this expected saving, nor below two standard errors of the step time.
-SMALLEST_SAVING = 0.02
+SMALLEST_SAVING = 0.02  #: no rule speaks below this expected saving, nor below two standard errors of the step time
 #: Steady steps needed for high and for medium confidence.
 STEPS_FOR_HIGH = 8
 STEPS_FOR_MEDIUM = 2
 #: So many reasons for doubt leave low confidence (a choice: two weaknesses are common, three a bad recording).
 DOUBTS_FOR_LOW = 3
-#: Share of the events read that, when as many were lost, leaves no more than a first impression.
-LOST_EVENTS = 0.1
+LOST_EVENTS = 0.1  #: share of the events read that, when as many were lost, leaves no more than a first impression
 
 #: Standard deviation over mean from which few steps are told as their mean: one of seven, half as long again, has 0.16.
 UNEVEN_CV = 0.15
@@ -207,8 +205,7 @@ def spent(facts: Facts, share: float) -> str:
     return f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)}"
 
 
-#: Steps asked for where too few were recorded.
-ENOUGH_STEPS = 10
+ENOUGH_STEPS = 10  #: steps asked for where too few were recorded
 #: What to do then; the first steps are warm-up.
 RECORD_ENOUGH = f"Record at least {ENOUGH_STEPS} steps after the first 5."
 #: Why a step is not judged, after a count of such steps.
@@ -295,5 +292,4 @@ def _alone(make: Callable[_Claim, Finding]) -> Callable[_Claim, Fired]:
     return fired
 
 
-#: End a rule with one finding, which is made as by ``finding_for``.
-fired = _alone(finding_for)
+fired = _alone(finding_for)  #: end a rule with one finding, which is made as by ``finding_for``

@@ -24,8 +24,7 @@ from profilerkit.units import format_ns, format_ratio
 _ALIKE = (0.8, 1.5)
 #: A cause whose share of the traced steps is this many times smaller or larger than of all steps is not the same there.
 _SAME_CAUSE = 2.0
-#: A stretch of Python that is the user's own, not the gap between two operators.
-_OWN_PYTHON_NS = 100_000.0
+_OWN_PYTHON_NS = 100_000.0  #: a stretch of Python that is the user's own, not the gap between two operators
 
 
 class Priced(msgspec.Struct, frozen=True):
@@ -189,22 +188,17 @@ RULES: dict[Method, tuple[str, ...]] = {
 #: in the simulator 95 of 95 within 0.13. The kinds of fix that were applied in either are ``DEVICE_RULES``.
 ON_DEVICE, RECORDED = 0.25, 7
 DEVICE_RULES = (*RULES["replay"], *("IN009", "IN010", "CP001", "ME001", "CO001", "CO002"), *("OV001", "OV006", "RU001"))
-#: The same for a saving of which no kind was applied (a guess: 1.64 standard errors of a quarter).
-UNTRIED = 0.41
-#: Quantile of the normal distribution for a two-sided 90 % interval.
-Z90 = 1.64
-#: Error assumed for what a single step shows, whose own cannot be known, share of the step.
-UNKNOWN_NOISE = 0.1
+UNTRIED = 0.41  #: the same for a saving of which no kind was applied (a guess: 1.64 standard errors of a quarter)
+Z90 = 1.64  #: quantile of the normal distribution for a two-sided 90 % interval
+UNKNOWN_NOISE = 0.1  #: error assumed for what a single step shows, whose own cannot be known, share of the step
 #: Of the share that a fix does not touch, what remains for certain however much the steps vary (a choice).
 UNTOUCHED = 0.5
 
 #: What a replayed saving is off where nothing is assumed, share of the step: 95 of 100 kinds of fix in the simulator.
 REPLAY_ERROR = 0.01
-#: What is left of any step at the least (a choice): a saving that takes all of it is none.
-LEAST_LEFT = 0.01
+LEAST_LEFT = 0.01  #: what is left of any step at the least (a choice): a saving that takes all of it is none
 
-#: Rules that may propose the first workers.
-_FIRST_WORKERS = ("IN001", "IN002")
+_FIRST_WORKERS = ("IN001", "IN002")  #: rules that may propose the first workers
 
 
 def calibrated(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -302,8 +296,7 @@ def _interval(facts: Facts, saving: Saving, within: float, told: str, error: flo
     return revise(saving, low=low, high=high, bound=most if told else None, calibration=told or saving.calibration)
 
 
-#: Of a gain what must be left without the recorder for its confidence to stay (a choice).
-MOSTLY_LEFT = 0.5
+MOSTLY_LEFT = 0.5  #: of a gain what must be left without the recorder for its confidence to stay (a choice)
 
 
 def slowed_by(facts: Facts) -> tuple[str, ...]:

@@ -7,8 +7,7 @@ import msgspec
 
 from profilerkit.model.communication import DistributedModel
 
-#: Buckets kept of one model; 25 MB each, these are 25 GB of gradients.
-_MOST_BUCKETS = 1000
+_MOST_BUCKETS = 1000  #: buckets kept of one model; 25 MB each, these are 25 GB of gradients
 
 
 class DdpRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +50,7 @@ def ddp_model(numbers: Mapping[str, int], texts: Mapping[str, str]) -> Distribut
     )
 
 
-#: Longer names are cut: torch's own have 40 characters.
-_LONGEST_NAME = 200
+_LONGEST_NAME = 200  #: longer names are cut: torch's own have 40 characters
 
 
 class FlightGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,19 +18,15 @@ from profilerkit.units import format_ns, format_ratio
 _LAST_RECORDS = 64
 #: How far the clocks of two hosts may lie apart: NTP holds them within tens of ms over the Internet.
 CLOCK_ERROR_NS = 100_000_000
-#: A host, or a device, that is as full as this in its last second may run out of memory in the next.
-_FULL_RATIO = 0.95
+_FULL_RATIO = 0.95  #: a host, or a device, that is as full as this in its last second may run out of memory in the next
 #: A kill is counted within so long of the last sign of life (a choice: long enough to start an analysis by hand).
 _SOON_NS = 60_000_000_000
-#: Samples older than this against the last record say nothing of the end.
-_LAST_NS = 10_000_000_000
-#: The year 2100: a time beyond it is damage.
-_LATEST_NS = 4_102_444_800_000_000_000
+_LAST_NS = 10_000_000_000  #: samples older than this against the last record say nothing of the end
+_LATEST_NS = 4_102_444_800_000_000_000  #: the year 2100: a time beyond it is damage
 #: What torch raises for an exception elsewhere: its class and place, then the traceback from there (torch 2.11).
 #: The class of one that was made in a function is ``f.<locals>.MyError`` before the colon.
 _ELSEWHERE = re.compile(r"[\w.<>]+: Caught (\w+) (.+?)\.\nOriginal (Traceback .*)", re.DOTALL)
-#: Hosts whose failures are told where nobody knows which was first.
-_TOLD_HOSTS = 3
+_TOLD_HOSTS = 3  #: hosts whose failures are told where nobody knows which was first
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

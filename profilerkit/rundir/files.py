@@ -119,10 +119,8 @@ class Descriptor:
 
 #: What waits while the disk refuses: as many events as the recorder keeps, 200,000 of 32 bytes.
 _WAITING_BYTES = 6_400_000
-#: The next try after a refusal, s: doubled each time.
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.25, 15.0
-#: Between two looks at whether the file is still there, each of which takes some µs.
-_LOOK_SECONDS = 0.2
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.25, 15.0  #: the next try after a refusal, s: doubled each time
+_LOOK_SECONDS = 0.2  #: between two looks at whether the file is still there, each of which takes some µs
 
 
 class AppendFile:
@@ -216,8 +214,7 @@ class AppendFile:
         self._file.close()
 
 
-#: Characters of four bytes each; a name may have 255 bytes.
-_LONGEST_NAME = 50
+_LONGEST_NAME = 50  #: characters of four bytes each; a name may have 255 bytes
 
 
 def _new_file(path: Path, mode: int = 0o644) -> int:

@@ -16,16 +16,13 @@ from profilerkit.rundir.places import modified_ns
 from profilerkit.rundir.process import ClockAnchor, clock_of, still_runs
 from profilerkit.rundir.sampled import Sample
 
-#: Event records kept of each rank, 3.2 MB: 25,000 steps of four records each.
-MOST_EVENTS = 100_000
-#: Samples kept of each rank: half an hour with a device and the host once a second.
-MOST_SAMPLES = 3_600
+MOST_EVENTS = 100_000  #: event records kept of each rank, 3.2 MB: 25,000 steps of four records each
+MOST_SAMPLES = 3_600  #: samples kept of each rank: half an hour with a device and the host once a second
 #: Files of a loader's workers that are read, the latest ones: without persistent workers each epoch leaves its own.
 MOST_WORKERS = 64
 _MOST_BATCHES = 10_000
 _MOST_NAMES = 2_000
-#: Anchors are a minute apart: 16 hours.
-_MOST_ANCHORS = 1_000
+_MOST_ANCHORS = 1_000  #: anchors are a minute apart: 16 hours
 
 #: What became of a rank: ``unknown`` is one of another host that left no word.
 RankState = Literal["running", "ended", "killed", "unknown"]

@@ -65,8 +65,7 @@ MOST_RANKS = 1 << 20
 #: magic, format version, record size, padding to 64 bytes
 HEADER = struct.Struct("<8sII48x")
 MAGIC = b"PKEVENTS"
-#: kind, flags, name id, start_ns, dur_ns, value
-EVENT = struct.Struct("<HHIqqq")
+EVENT = struct.Struct("<HHIqqq")  #: kind, flags, name id, start_ns, dur_ns, value
 
 WORKER_PREFIX = "worker."
 WORKER_SUFFIX = ".bin"
@@ -76,8 +75,7 @@ WORKER_MAGIC = b"PKWORKER"
 #: before it; then wall, CPU and run-queue µs of getting the samples, of collating them, and of handing the batch over;
 #: bytes read, those of them that came from storage, bytes of the batch, and memory the worker took since it started.
 WORKER = struct.Struct("<qiI10I4q")
-#: A duration that was not measured; byte counts that were not are -1.
-UNKNOWN_US = 0xFFFFFFFF
+UNKNOWN_US = 0xFFFFFFFF  #: a duration that was not measured; byte counts that were not are -1
 #: How often a rank writes its events, and takes a sample: after a kill its record ends so much earlier than its life.
 #: Waking up for it costs 0.2 to 0.4 ms of CPU time beside a training; 0.5 s of a 1 ms step with four records each is
 #: 2,000 records, packed in 1 ms. Ranks are compared by when they wrote, and ask each other for windows; one that is
@@ -194,8 +192,7 @@ class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
 
 
-#: The reason of a feature that nobody wanted.
-OFF_BY_SETTINGS = "switched off by the settings"
+OFF_BY_SETTINGS = "switched off by the settings"  #: the reason of a feature that nobody wanted
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):

@@ -99,8 +99,7 @@ def modified_ns(file: Path) -> int | None:
 
 
 _METAS = f"rank_*/{layout.META}"
-#: How deep a trace lies in a run directory: rank, windows, window, file.
-_DEPTH = 4
+_DEPTH = 4  #: how deep a trace lies in a run directory: rank, windows, window, file
 
 
 class Identity(msgspec.Struct, frozen=True):

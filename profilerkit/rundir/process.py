@@ -17,8 +17,7 @@ _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 #: Fields of ``/proc/PID/stat`` behind the name, which may hold anything: its state, and when the process started.
 _STATE, _START_TICKS = 0, 19
-#: States of a process that runs no more but has not been waited for.
-_DEAD = ("Z", "X", "x")
+_DEAD = ("Z", "X", "x")  #: states of a process that runs no more but has not been waited for
 
 
 def this_process() -> ProcessMark | None:
@@ -107,10 +106,8 @@ def _text(path: Path) -> str | None:
         return None
 
 
-#: What NTP may slew a clock by (Linux: 500 ppm); a faster change is a step of the clock.
-_FASTEST_DRIFT = 500e-6
-#: Steps below this are nobody's concern: hosts' clocks are not set any better.
-_SMALLEST_STEP_NS = 1_000_000
+_FASTEST_DRIFT = 500e-6  #: what NTP may slew a clock by (Linux: 500 ppm); a faster change is a step of the clock
+_SMALLEST_STEP_NS = 1_000_000  #: steps below this are nobody's concern: hosts' clocks are not set any better
 
 
 class ClockAnchor(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,7 @@ from profilerkit.rundir.process import Clock, ClockAnchor, clock_of, still_runs
 from profilerkit.rundir.sampled import Sample, StackSample
 from profilerkit.units import format_ns
 
-#: A reason longer than this is cut.
-_LONGEST_REASON = 300
+_LONGEST_REASON = 300  #: a reason longer than this is cut
 #: What became of a process without an end, by whether it still runs.
 _FATE = {True: "the process still runs", False: "the process was killed", None: "the process was killed, or still runs"}
 #: A full disk takes no byte of a file it has made; a host that goes down before its pages are written leaves the same.

@@ -80,8 +80,7 @@ def _only(log: CollectiveLog, rows: I64) -> CollectiveLog:
     return revise(log, **{name: getattr(log, name)[rows] for name in _ARRAYS})
 
 
-#: Kernels of the table, and of the shortest form of it.
-_MOST_KERNELS, _FEWEST_KERNELS = 128, 24
+_MOST_KERNELS, _FEWEST_KERNELS = 128, 24  #: kernels of the table, and of the shortest form of it
 
 
 def smaller(facts: TraceFacts) -> Iterator[tuple[str, TraceFacts]]:
@@ -164,12 +163,10 @@ def coarse(segments: Segments, cuts: I64) -> Segments:
 
 _R = TypeVar("_R")
 
-#: Level 6 makes a summary a fifth smaller than level 1 and costs 2 ms (zlib 1.2.13).
-_LEVEL = 6
+_LEVEL = 6  #: level 6 makes a summary a fifth smaller than level 1 and costs 2 ms (zlib 1.2.13)
 #: A summary is compressed by 3 to 8, to a megabyte at most; a file that claims more than this is not one of ours.
 MOST_BYTES = 16_000_000
-#: Booleans, integers and floats: no array of objects is ever read.
-_KINDS = "biuf"
+_KINDS = "biuf"  #: booleans, integers and floats: no array of objects is ever read
 
 
 def encode(value: object) -> bytes:

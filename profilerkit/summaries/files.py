@@ -21,10 +21,8 @@ from profilerkit.summaries.compact import MOST_COLLECTIVES, decode, encode, smal
 from profilerkit.units import format_bytes
 
 SUFFIX = ".pksum"
-#: Largest file; the largest of the real traces at hand need less than a tenth of it.
-MOST_FILE_BYTES = 120_000
-#: Device events that are kept for a replay: of many ranks only a few are told in detail.
-_REPLAY_EVENTS = 1_000
+MOST_FILE_BYTES = 120_000  #: largest file; the largest of the real traces at hand need less than a tenth of it
+_REPLAY_EVENTS = 1_000  #: device events that are kept for a replay: of many ranks only a few are told in detail
 #: A record of thousands of steps may be larger than the file should be; one of more than this is of no trace.
 _MOST_READ_BYTES = 8 * MOST_FILE_BYTES
 _MAGIC = b"PKSUM2\n"
@@ -34,8 +32,7 @@ _LENGTH_BYTES = 4
 #: What tells apart traces of one name from several directories: so many hexadecimal digits.
 _DIGITS = 24
 _OF_DIRECTORY = re.compile(rf"\.[0-9a-f]{{{_DIGITS}}}\Z")
-#: Room for the header.
-_HEADER_BYTES = 1_000
+_HEADER_BYTES = 1_000  #: room for the header
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,8 +21,7 @@ from profilerkit.summaries.files import is_fresh, place_of, summarise_into
 
 _R = TypeVar("_R")
 
-#: A scheduler that runs answers at once.
-_ANSWER_SECONDS = 10
+_ANSWER_SECONDS = 10  #: a scheduler that runs answers at once
 #: Makes an executor of so many workers for as long as the context lasts.
 Engine = Callable[[int], AbstractContextManager[Executor]]
 
@@ -137,12 +136,10 @@ def _trace(path: str | Path) -> Path | RemoteFile:
     return found[0]
 
 
-#: A file that ends so many workers is given up, as by Dask.
-MOST_DEATHS = 3
+MOST_DEATHS = 3  #: a file that ends so many workers is given up, as by Dask
 #: What Dask says of a task whose workers died: its own class, so that Dask need not be there.
 _DEATHS = ("KilledWorker",)
-#: Tasks that wait beside those that run, for each worker, so that none is idle.
-_AHEAD = 1
+_AHEAD = 1  #: tasks that wait beside those that run, for each worker, so that none is idle
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -19,10 +19,8 @@ logger = logging.getLogger(__name__)
 #: Up to so many ranks are all told in detail.
 MOST_IN_DETAIL = 16
 _NAMED = 3
-#: Summaries from one word about how far it is to the next: a tenth of a second.
-_TOLD_EACH = 64
-#: The kind of a window that was opened for slow steps.
-_SLOW = "anomaly"
+_TOLD_EACH = 64  #: summaries from one word about how far it is to the next: a tenth of a second
+_SLOW = "anomaly"  #: the kind of a window that was opened for slow steps
 
 
 class Reduced(msgspec.Struct, frozen=True):

@@ -43,10 +43,8 @@ from profilerkit.trace.columns import Category, TraceColumns, TraceMeta
 #: The operators that start the reduction of gradients; older traces have only annotations.
 _REDUCES = re.compile(r"^c10d::_?(?:all_?reduce|reduce_?scatter)")
 _REDUCES_OF_OLD = re.compile(r"^(?:nccl|gloo):_?(?:all_?reduce|reduce_?scatter)")
-#: What reduces gradients.
-REDUCTIONS = ("all_reduce", "reduce_scatter")
-#: Operators of the forward pass between two backward passes; fewer are a hook's.
-_FEWEST_OPERATORS = 2
+REDUCTIONS = ("all_reduce", "reduce_scatter")  #: what reduces gradients
+_FEWEST_OPERATORS = 2  #: operators of the forward pass between two backward passes; fewer are a hook's
 
 
 def backward_compute(columns: TraceColumns, launches: I64, work: Mask, *, on_device: bool) -> Spans | None:
@@ -167,10 +165,8 @@ def accumulation(
     )
 
 
-#: Calls that a name with a shape needs alone, so that their median is no accident (a choice).
-FEWEST_ALONE = 3
-#: Share of a call beside a collective from which it counts as overlapped (a choice).
-OVERLAPPED_RATIO = 0.5
+FEWEST_ALONE = 3  #: calls that a name with a shape needs alone, so that their median is no accident (a choice)
+OVERLAPPED_RATIO = 0.5  #: share of a call beside a collective from which it counts as overlapped (a choice)
 #: Shorter kernels are all latency: beside a collective they wait for it, they do not share multiprocessors
 #: and bandwidth with it (TraceLens' bound of a short kernel).
 SHORTEST_NS = 10_000
@@ -273,8 +269,7 @@ def _launched_in(columns: TraceColumns, launches: I64, rows: I64, device: Mask) 
 
 #: Up to this size a collective takes as long as an empty one (the latency floor was measured with half of it).
 TINY_BYTES = 64_000
-#: A longer pause between two collectives is more than calling the next one (a choice).
-LONGEST_CALL_NS = 1_000_000
+LONGEST_CALL_NS = 1_000_000  #: a longer pause between two collectives is more than calling the next one (a choice)
 
 
 def collective_work_of(view: TraceView, log: CollectiveLog | None) -> CollectiveWork:

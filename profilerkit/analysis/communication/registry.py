@@ -117,8 +117,7 @@ def _costly(expression: str) -> str:
     return ""
 
 
-#: No tensor is larger; what says so is damaged.
-MOST_BYTES = 1 << 50
+MOST_BYTES = 1 << 50  #: no tensor is larger; what says so is damaged
 
 
 def bus_factor(kind: str, group_size: int | None) -> float | None:

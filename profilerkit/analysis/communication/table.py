@@ -255,8 +255,7 @@ class CollectiveWork(msgspec.Struct, frozen=True):
     burst_ns: float = 0.0
 
 
-#: Rows kept: the rest of the names took less time.
-MOST_ROWS = 20
+MOST_ROWS = 20  #: rows kept: the rest of the names took less time
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -405,8 +404,7 @@ def _surplus(log: CollectiveLog, rows: I64) -> float:
     return float((time - usual)[time > UNUSUAL * usual].sum())
 
 
-#: From here on a collective shows the bandwidth of the links.
-LARGE_COLLECTIVE_BYTES = 64_000_000
+LARGE_COLLECTIVE_BYTES = 64_000_000  #: from here on a collective shows the bandwidth of the links
 #: Exposed communication that is not known to be waiting for another rank.
 TRANSFER = ("comm.bw", "comm.lat", "comm.other")
 TRANSFER_LEAVES = tuple(leaf(name) for name in TRANSFER)

@@ -17,8 +17,7 @@ from profilerkit.model.report import MOST_KERNELS, Compute, Kernel
 from profilerkit.trace.columns import I8, Bools, Category, TraceColumns
 
 _KINDS = (OTHER, MATH, BANDWIDTH)
-#: How many of a kernel's longest calls are looked at for one that Python frames stand around.
-_TRIED = 8
+_TRIED = 8  #: how many of a kernel's longest calls are looked at for one that Python frames stand around
 
 
 def largest(view: TraceView, limit: int = MOST_KERNELS) -> tuple[Kernel, ...]:
@@ -110,8 +109,7 @@ def _placed(columns: TraceColumns, kernels: list[Kernel], longest: I64) -> tuple
     return tuple(out)
 
 
-#: Share of the math kernels' time that must be priced before their FLOPs are those of the step.
-PRICED_FOR_MFU = 0.9
+PRICED_FOR_MFU = 0.9  #: share of the math kernels' time that must be priced before their FLOPs are those of the step
 
 
 def compute_facts(view: TraceView) -> Compute:

@@ -36,8 +36,7 @@ BOTH_WAYS_RATIO = 0.25
 #: A batch is a few tensors, a model hundreds: copies without a kernel launched in between are no batch when there are
 #: this many, and so many times as many as usual (choices).
 _MANY_COPIES, _MORE_THAN_USUAL = 16, 4
-#: Fewer rows of copies show no usual number.
-_FEWEST_BATCHES = 3
+_FEWEST_BATCHES = 3  #: fewer rows of copies show no usual number
 
 
 def directions(columns: TraceColumns, rows: I64) -> I64:

@@ -102,8 +102,7 @@ class ColdFacts(msgspec.Struct, frozen=True):
         return self.share >= MOST_OF_A_WINDOW
 
 
-#: Shortest run of fusible kernels that a compiler would turn into one.
-SHORTEST_CHAIN = 3
+SHORTEST_CHAIN = 3  #: shortest run of fusible kernels that a compiler would turn into one
 
 
 def device_facts(view: TraceView, properties: DeviceProperties | None) -> DeviceFacts:

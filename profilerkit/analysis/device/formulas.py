@@ -37,8 +37,7 @@ BY_C_NAME: dict[str, ScalarType] = {
     "c10::complex<double>": ScalarType("ComplexDouble", "complex128", 16),
 }
 
-#: By torch's words.
-BY_NAME: dict[str, ScalarType] = {found.name: found for found in BY_C_NAME.values()}
+BY_NAME: dict[str, ScalarType] = {found.name: found for found in BY_C_NAME.values()}  #: by torch's words
 
 
 #: Longest text that is parsed. The lists of a fused optimizer over 1,500 tensors stay below it; parsed, a text takes
@@ -189,8 +188,7 @@ class Cost(msgspec.Struct, frozen=True):
     pointwise_only: bool = False
 
 
-#: The cost of one kind of call; ``None`` where the arguments do not tell.
-Model = Callable[[Arguments], Cost | None]
+Model = Callable[[Arguments], Cost | None]  #: the cost of one kind of call; ``None`` where the arguments do not tell
 
 
 def _product(passed: Arguments, first: int) -> Cost | None:
@@ -256,8 +254,7 @@ MATMUL: dict[str, Model] = {
 }
 
 
-#: Matrix products backward / forward: the scores again, and two gradients for each of the two products.
-_BACKWARD = 2.5
+_BACKWARD = 2.5  #: matrix products backward / forward: the scores again, and two gradients for each of the two products
 #: Values of ``custom_mask_type`` of the memory-efficient kernel: none, causal from the top left, from the bottom right.
 _MASK_TYPES = {"0": False, "1": True, "2": True}
 

@@ -77,11 +77,9 @@ class KernelLosses(msgspec.Struct, frozen=True):
 
 #: Normalise along the last dimension; their first tensor has the shape of the scores.
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_masked_softmax", "aten::_softmax_backward_data")
-#: Kinds of score matrices that are told, those with most time.
-_MOST_SHAPES = 16
+_MOST_SHAPES = 16  #: kinds of score matrices that are told, those with most time
 
-#: Score matrices in one tensor, queries, keys.
-_Kind = tuple[int, int, int]
+_Kind = tuple[int, int, int]  #: score matrices in one tensor, queries, keys
 
 
 #: Distinct calls over tensors of one kind: products that make the scores, products that take them, and the others.
@@ -158,8 +156,7 @@ def _scores(work: Judged, chosen: Bools, member: I64, kind: _Kind, own: _Calls) 
 
 _LOOKS_UP = ("aten::embedding", "aten::_embedding_bag", "aten::embedding_bag", "aten::index_select")
 _DENSE_BACKWARD = ("aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward")
-#: A step that looks up more of a table's rows than this gains little (a choice).
-_FEW_ROWS = 0.5
+_FEW_ROWS = 0.5  #: a step that looks up more of a table's rows than this gains little (a choice)
 
 
 def dense_tables(
@@ -241,8 +238,7 @@ _STYLES_OF_KERNELS = (
 _UPDATES = ("addcdiv_", "add_")
 #: How often each element is read or written: parameter and gradient, and one or two moments.
 _PASSES = {"addcdiv_": 7, "add_": 5}
-#: Bytes of an element: lists do not say their type, and optimizers keep FP32 as a rule.
-_ITEM_BYTES = 4
+_ITEM_BYTES = 4  #: bytes of an element: lists do not say their type, and optimizers keep FP32 as a rule
 
 
 def optimizer_kernels(work: Judged) -> I64:

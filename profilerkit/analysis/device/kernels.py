@@ -39,10 +39,8 @@ class LaunchFacts(msgspec.Struct, frozen=True):
 #: Types that names tell apart, by id; the first stands for every other one and for what is not told. ``3xtf32`` is
 #: FP32 in three TF32 products, ``half`` FP16 or BF16, ``fp8`` 8 bits or fewer.
 MATH_TYPES = ("unknown", "fp64", "fp32", "3xtf32", "tf32", "half", "fp8", "int8")
-#: Those of 32 bits, which matrix units take faster in 16.
-WIDE = ("fp32", "3xtf32", "tf32")
-#: Those of 16 bits and fewer.
-NARROW = ("half", "fp8", "int8")
+WIDE = ("fp32", "3xtf32", "tf32")  #: those of 32 bits, which matrix units take faster in 16
+NARROW = ("half", "fp8", "int8")  #: those of 16 bits and fewer
 
 
 class MathName(msgspec.Struct, frozen=True):

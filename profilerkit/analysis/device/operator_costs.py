@@ -141,8 +141,7 @@ def cost_of(name: str, passed: formulas.Arguments, models: dict[str, formulas.Mo
 
 F64 = npt.NDArray[np.float64]
 
-#: Distinct calls that are priced, the most frequent first. Real traces hold up to a few thousand.
-_MOST_CALLS = 20_000
+_MOST_CALLS = 20_000  #: distinct calls that are priced, the most frequent first. Real traces hold up to a few thousand.
 
 #: Types that are computed in, by id; the first stands for every other one.
 DTYPES = ("other", "fp64", "fp32", "fp16", "bf16", "fp8", "int8")

@@ -53,11 +53,9 @@ class MathFacts(msgspec.Struct, frozen=True):
         return self.fp32_share + sum(found.share for found in self.wide)
 
 
-#: The roof a kernel is under.
-UNKNOWN, MATH_ROOF, BANDWIDTH_ROOF = 0, 1, 2
+UNKNOWN, MATH_ROOF, BANDWIDTH_ROOF = 0, 1, 2  #: the roof a kernel is under
 
-#: Fraction of the memory's peak rate that a streaming kernel reaches.
-MEMORY_RATIO = 0.9
+MEMORY_RATIO = 0.9  #: fraction of the memory's peak rate that a streaming kernel reaches
 #: More than the peak by this factor is no rounding: data came from a cache, an algorithm saved arithmetic, or the cost
 #: is not that of this kernel. Times of releases before 2.4 are whole µs.
 BEYOND_PEAK, CLOCK_NS = 1.05, 1_000

@@ -136,8 +136,7 @@ class Judged(msgspec.Struct, frozen=True):
         return found
 
 
-#: Elements of 16 bits in one load of 128: the granularity that PyTorch's own pattern matcher asks for.
-GRANULE = 8
+GRANULE = 8  #: elements of 16 bits in one load of 128: the granularity that PyTorch's own pattern matcher asks for
 
 
 def misaligned(work: Judged) -> Alignment | None:
@@ -171,8 +170,7 @@ def misaligned(work: Judged) -> Alignment | None:
     )
 
 
-#: Kinds of grid that are told, those with most time.
-_MOST_GRIDS = 64
+_MOST_GRIDS = 64  #: kinds of grid that are told, those with most time
 #: Files write six digits, the columns hold seven: a grid this close to a whole number of rounds is one.
 _ROUNDING = 1e-4
 
@@ -226,8 +224,7 @@ _CONVOLUTION = re.compile(
     r"conv(?!ert)|fprop|dgrad|wgrad|winograd|implicit_gemm|scudnn|igemm_(?:fwd|bwd|wrw)", re.IGNORECASE
 )
 _3D = re.compile(r"convolveNd|3dconv|conv3d", re.IGNORECASE)
-#: A tensor of a 3-D convolution has samples, channels and three more dimensions.
-_3D_RANK = 5
+_3D_RANK = 5  #: a tensor of a 3-D convolution has samples, channels and three more dimensions
 
 
 def layout(work: Judged) -> Layout:

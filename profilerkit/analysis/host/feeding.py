@@ -22,10 +22,8 @@ from profilerkit.analysis.intervals import (
 from profilerkit.analysis.parts import leaf
 from profilerkit.trace.columns import Category, TraceColumns
 
-#: A frame belongs to the chain of calls that holds a wait when it holds this much of it.
-DOMINANT_RATIO = 0.5
-#: Innermost frames of that chain that are shown.
-SHOWN_FRAMES = 3
+DOMINANT_RATIO = 0.5  #: a frame belongs to the chain of calls that holds a wait when it holds this much of it
+SHOWN_FRAMES = 3  #: innermost frames of that chain that are shown
 
 
 class Feeding(msgspec.Struct, frozen=True):

@@ -157,8 +157,7 @@ def python_facts(view: TraceView) -> PythonFacts | None:
 #: stands before it where the trace shows the region run.
 _NUMBER = re.compile(r"^(?:Torch-Compiled Region: |\[)?(\d{1,9})/(\d{1,9})\b")
 _MOST_NAMED = 5
-#: Steps without a compilation whose median is typical (a choice: it is none of the odd ones).
-_FEWEST_OTHERS = 3
+_FEWEST_OTHERS = 3  #: steps without a compilation whose median is typical (a choice: it is none of the odd ones)
 #: Behind that number, the guard that failed; and the numbers in it, which differ from one failure to the next. Bounded:
 #: names in a run directory may be of any length.
 _GUARD = re.compile(r"^\S{0,40}\d/\d{1,9}\S{0,40} (.{1,200})")
@@ -229,8 +228,7 @@ def _guards(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(first[kind] for kind, _ in kinds.most_common(_MOST_NAMED))
 
 
-#: Number of the oldest generation: a collection of it looks at every object.
-OLDEST = 2
+OLDEST = 2  #: number of the oldest generation: a collection of it looks at every object
 
 
 def collection_facts(events: bytes, log: StepLog) -> CollectionFacts:

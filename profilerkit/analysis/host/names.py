@@ -122,10 +122,8 @@ class Frame(msgspec.Struct, frozen=True):
         )
 
 
-#: A call shorter than this did not wait for the device.
-BLOCKING_CALL_NS = 10_000
-#: Copies below this size are scalars and masks, not batches.
-BATCH_COPY_BYTES = 64 * 1024
+BLOCKING_CALL_NS = 10_000  #: a call shorter than this did not wait for the device
+BATCH_COPY_BYTES = 64 * 1024  #: copies below this size are scalars and masks, not batches
 #: A stretch without any host event longer than this is the user's Python, not the gap between two operators.
 QUIET_NS = 1_000_000
 

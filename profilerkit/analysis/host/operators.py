@@ -46,16 +46,12 @@ _NODE = "autograd::engine::evaluate_function: "
 _ADDS = re.compile(r"^aten::(?:add_?|sum|sum_to_size|view|reshape|to|_to_copy|copy_|detach|empty.*|zeros?_?|fill_)$")
 #: What a program calls, without what autograd writes around it.
 _OPERATOR = re.compile(r"^(?!(?:torch::)?autograd::)[\w]+::")
-#: They join samples to a batch.
-_JOINS = re.compile(r"^aten::(?:stack|cat)$")
-#: What ranks do together has rules of its own.
-_DISTRIBUTED = re.compile(r"^(?:torch::distributed|c10d)::")
+_JOINS = re.compile(r"^aten::(?:stack|cat)$")  #: they join samples to a batch
+_DISTRIBUTED = re.compile(r"^(?:torch::distributed|c10d)::")  #: what ranks do together has rules of its own
 #: Its own function adds to the gradient, and runs the hooks of a parameter that follow.
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
-#: How many of the longest calls are looked at for the line that made them.
-_TRIED = 8
-#: A share below this is told of nothing (no rule speaks below it).
-_LEAST = 0.02
+_TRIED = 8  #: how many of the longest calls are looked at for the line that made them
+_LEAST = 0.02  #: a share below this is told of nothing (no rule speaks below it)
 
 
 def held_by(view: TraceView) -> tuple[HeldFacts, ...]:

@@ -98,18 +98,15 @@ def is_of_loss(frames: Sequence[str]) -> bool:
     return any(_LOSS.search(split_frame(frame)[1]) for frame in frames)
 
 
-#: Lines of Python told of what was live, and requests that failed.
-MOST_LINES, MOST_FAILED = 10, 10
+MOST_LINES, MOST_FAILED = 10, 10  #: lines of Python told of what was live, and requests that failed
 
 _IN_USE = {"alloc": 1, "free_completed": -1}
 _RESERVED = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-#: Paths of code that is not the user's own.
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "<")
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "<")  #: paths of code that is not the user's own
 
 _Live = list[tuple[int, tuple[str, ...]]]
 
-#: Sizes of a damaged snapshot may add up to more than fits into 64 bits.
-_LARGEST = 1 << 60
+_LARGEST = 1 << 60  #: sizes of a damaged snapshot may add up to more than fits into 64 bits
 
 
 def memory_snapshots(log: SnapshotLog) -> tuple[MemorySnapshot, ...]:
@@ -304,8 +301,7 @@ class LogFacts(msgspec.Struct, frozen=True):
 AT_REST_RATIO = 0.25
 #: By how much of their distance rests may be early or late and still come at intervals: what they wait for varies.
 SLACK = 0.15
-#: Fewer samples at work are no pattern (a choice).
-FEWEST_SAMPLES = 10
+FEWEST_SAMPLES = 10  #: fewer samples at work are no pattern (a choice)
 
 
 def rests(label: str, samples: Sequence[Sample]) -> Rests | None:

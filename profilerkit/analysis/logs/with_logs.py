@@ -18,8 +18,7 @@ from profilerkit.rundir.sampled import Sample
 from profilerkit.trace.logs import GpuLog, Log, SamplerLog, SnapshotLog
 from profilerkit.units import format_bytes, format_long_ns
 
-#: Samples of a device within the recorded steps below which they say nothing of these (a choice).
-FEWEST_SAMPLES = 3
+FEWEST_SAMPLES = 3  #: samples of a device within the recorded steps below which they say nothing of these (a choice)
 
 _AS_UTC = "; its times have no time zone and are read as UTC"
 

@@ -27,8 +27,7 @@ from profilerkit.trace.columns import Bools, Category, MemoryInstants, TraceColu
 #: Operators that only allocate: the one around them says what for.
 _ALLOCATES = re.compile(r"^aten::(?:new_)?empty(?:_strided|_like|_permuted)?$|^aten::resize_$")
 _MODULE = re.compile(r"^nn\.Module: ")
-#: Entries told; the rest is in the sum of allocated memory.
-MOST_OWNERS = 20
+MOST_OWNERS = 20  #: entries told; the rest is in the sum of allocated memory
 
 
 def alive_at(columns: TraceColumns, rows: I64, allocated: int) -> tuple[tuple[AliveAtPeak, ...], int | None]:
@@ -70,8 +69,7 @@ def _by_owner(columns: TraceColumns, rows: I64) -> tuple[AliveAtPeak, ...]:
     return tuple(known[:MOST_OWNERS])
 
 
-#: With fewer points even a strictly rising series is no proof at 1 % on both sides.
-FEWEST_POINTS = 8
+FEWEST_POINTS = 8  #: with fewer points even a strictly rising series is no proof at 1 % on both sides
 #: Growth is persistent when the last third gains at least this ratio of what the third before it gained: a cache that
 #: fills up gains less and less. 0.5 rejects an exponential approach faster than half of the window.
 KEPT_GAIN = 0.5
@@ -225,8 +223,7 @@ def _calls(columns: TraceColumns, names: HostNames, steps: TraceSteps) -> Memory
 #: Samples are a second apart. Of fewer, growth that lasts cannot be told from memory that fills up (a choice: four in
 #: each of the thirds that are compared). The pages of a worker are counted less often, and do not wander.
 FEWEST_SAMPLES = 12
-#: A smaller rise in a trace window against the peak is not told: memory wanders as much without one.
-_TOLD_RATIO = 0.02
+_TOLD_RATIO = 0.02  #: a smaller rise in a trace window against the peak is not told: memory wanders as much without one
 
 
 class _Sampled(msgspec.Struct, frozen=True):

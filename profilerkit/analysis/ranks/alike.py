@@ -11,11 +11,9 @@ from profilerkit.model.run import Series
 from profilerkit.rundir.reader import RankRecord, named_ranks
 from profilerkit.units import format_long_ns
 
-#: Signal: cores that the run's other ranks on this host and their workers use.
-SIBLING_CORES = "host.sibling_cores"
+SIBLING_CORES = "host.sibling_cores"  #: signal: cores that the run's other ranks on this host and their workers use
 
-#: Ranks of one job may be one step apart when something ends it.
-_STEPS_APART = 1
+_STEPS_APART = 1  #: ranks of one job may be one step apart when something ends it
 #: Captures this far apart are of different collectives: hosts' clocks differ by less where they are set at all, and
 #: nobody waits so long (NCCL's own timeout is 10 minutes, but what waits that long ends the run).
 APART_NS = 120 * 1_000_000_000
@@ -136,8 +134,7 @@ def _used(rank: RankFacts) -> tuple[float, int] | None:
 HOURS_APART_NS = 3_600_000_000_000
 #: A file so named is of a rank, though nothing in it says so.
 _NAMED_AS_RANK = re.compile(r"rank[_\-.]?\d", re.IGNORECASE)
-#: Recordings named one by one.
-_MOST_NAMED = 3
+_MOST_NAMED = 3  #: recordings named one by one
 
 _Named = tuple[str, RankFacts, TraceFacts]
 

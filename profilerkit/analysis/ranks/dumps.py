@@ -112,10 +112,8 @@ def _period(labels: I64) -> tuple[int, int, int] | None:
     return None
 
 
-#: What stands for step markers.
-FOUND_BY = "the repetition of the collectives"
-#: Ranks of which each is named that stopped before the others.
-_NAMED = 4
+FOUND_BY = "the repetition of the collectives"  #: what stands for step markers
+_NAMED = 4  #: ranks of which each is named that stopped before the others
 
 _LIMITS = (
     "A flight recorder holds when the host issued a rank's last collectives: 2,000, unless TORCH_FR_BUFFER_SIZE is "

@@ -26,10 +26,8 @@ from profilerkit.trace.columns import ProcessGroup
 
 #: Share of the collectives of one group and number that must be the same call on every rank for the numbers to count.
 FEWEST_ALIKE = 0.9
-#: The group of all ranks, as torch numbers and describes it.
-_WORLD = ("0", "default_pg")
-#: Back-ends that run on the host, by the beginning of the collective's name.
-_HOST_BACKENDS = ("gloo:", "mpi:")
+_WORLD = ("0", "default_pg")  #: the group of all ranks, as torch numbers and describes it
+_HOST_BACKENDS = ("gloo:", "mpi:")  #: back-ends that run on the host, by the beginning of the collective's name
 #: Rows of the table kept: the other collectives move less.
 _MOST_ROWS = 20
 _MOST_NS = 1 << 62

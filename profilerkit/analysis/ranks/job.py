@@ -40,16 +40,13 @@ from profilerkit.rundir.ending import CLOCK_ERROR_NS
 from profilerkit.rundir.reader import named_ranks
 from profilerkit.units import format_ns
 
-#: Share of a step that the median other rank must wait, exposed, before a rank is called late.
-LATE_SHARE = 0.05
+LATE_SHARE = 0.05  #: share of a step that the median other rank must wait, exposed, before a rank is called late
 #: A late rank on a host must be later than the ends of one collective are apart by this factor: the load that blurs the
 #: ends delays the starts as well. Of 78 gloo recordings with an injected delay it was 32 and more; load alone made a
 #: rank of two others late by 3 and by 7 times as much.
 BEYOND_RESIDUAL = 10.0
-#: Share of the waiting that the time of a rank's additional FLOPs, at its own speed, must make up.
-ACCOUNTED = 0.5
-#: More steps than this nobody is asked to record.
-MOST_NEEDED = 100
+ACCOUNTED = 0.5  #: share of the waiting that the time of a rank's additional FLOPs, at its own speed, must make up
+MOST_NEEDED = 100  #: more steps than this nobody is asked to record
 
 
 class Job(msgspec.Struct, frozen=True):

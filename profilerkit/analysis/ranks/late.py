@@ -20,10 +20,8 @@ from profilerkit.model.step import Part
 #: Share of all waiting that one rank, or two together, must cause to be the late ones. Counted by time: beside a
 #: real late rank anybody is last by microseconds in back-to-back collectives.
 CAUSED_SHARE = 0.60
-#: Least share of each of two that are late together: half of theirs would be an even division.
-SHARED_BY_TWO = 0.25
-#: The late ranks must cause most of the waiting in more steps than this.
-MOST_STEPS = 0.5
+SHARED_BY_TWO = 0.25  #: least share of each of two that are late together: half of theirs would be an even division
+MOST_STEPS = 0.5  #: the late ranks must cause most of the waiting in more steps than this
 #: Largest probability that one of equal ranks gets such a share by turns: of a hundred healthy jobs two may be accused.
 BY_CHANCE = 0.02
 #: From so many steps on a rank that is this surely late in each of them is late for sure; else likely (choices).
@@ -188,8 +186,7 @@ TIMED_SPREAD = 0.05
 #: Share of its steps for which a late rank's device has work queued, at most, and the other ranks' at least (choices).
 NEVER_QUEUED, OFTEN_QUEUED = 0.1, 0.5
 
-#: What only its own rank can be busy with, whatever the others do.
-_ALONE = (*WAITS, "over.gc")
+_ALONE = (*WAITS, "over.gc")  #: what only its own rank can be busy with, whatever the others do
 
 
 def timed_ns(ranks: Sequence[RankFacts]) -> list[float | None]:
@@ -261,11 +258,9 @@ FEWEST_EXPLAINED = 0.60
 #: The same of the part that holds most of what a rank does longer, where only breakdowns tell (a choice: on a busy host
 #: of two ranks the one with the longer sequences computed for 40 to 60 % of what the other one waited).
 FEWEST_LED = 0.25
-#: Ranks that the late one is compared with: the median of more changes nothing.
-MOST_COMPARED = 16
+MOST_COMPARED = 16  #: ranks that the late one is compared with: the median of more changes nothing
 
-#: Seeded training repeats its FLOPs exactly; so much is left for a last batch that is short.
-SAME_FLOPS_RATIO = 0.02
+SAME_FLOPS_RATIO = 0.02  #: seeded training repeats its FLOPs exactly; so much is left for a last batch that is short
 #: Share of the window from which a kernel, or on a CPU-only run an operator, must run as often on both.
 SHOWN_SHARE = 0.05
 

@@ -18,15 +18,13 @@ MOST_SHIFT = 32
 #: Fewer collectives in common than this cannot tell an alignment from a coincidence, unless the clocks are known, the
 #: group numbers them, or neither rank's capture holds more of a named group.
 FEWEST_COMMON = 3
-#: Share of the collectives that must have the same name and size on both ranks.
-SAME_LABELS = 0.9
+SAME_LABELS = 0.9  #: share of the collectives that must have the same name and size on both ranks
 #: Ends of one collective differ by 5 to 50 µs on a device when aligned, by 7 ms and more when not (real four-rank
 #: sets). A group that has no name may be several, of which chance brings the ends within 100 µs: twice the measured is
 #: taken.
 MOST_RESIDUAL_NS = 1_000_000
 MOST_UNNAMED_NS = 100_000
-#: From so many collectives on a few may be off: somebody may leave one late.
-MANY_COMMON = 8
+MANY_COMMON = 8  #: from so many collectives on a few may be off: somebody may leave one late
 #: Over gloo on a busy host ends differ by up to 10 ms in steps of 50 ms. Where the clocks count from the same instant
 #: and agree, names and sizes in order say which collectives belong together, as long as ends and clocks are not apart
 #: by this share of the time between two of the same name and size: half of it would be as near to another.
@@ -157,8 +155,7 @@ def _spacing(end: I64, label: I64) -> float:
 _SAME_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 #: Kinds in which some member may leave before the others have all they need.
 _ONE_SIDED = ("broadcast", "reduce", "gather", "scatter")
-#: Collectives of one number that are told apart by their order (coalesced ones share a number).
-_PER_NUMBER = 64
+_PER_NUMBER = 64  #: collectives of one number that are told apart by their order (coalesced ones share a number)
 
 
 class RankLog(msgspec.Struct, frozen=True):
@@ -232,8 +229,7 @@ def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence
     )
 
 
-#: Clusters with a free place that a rank is compared with before it is taken for one of another group.
-_MOST_TRIED = 64
+_MOST_TRIED = 64  #: clusters with a free place that a rank is compared with before it is taken for one of another group
 
 
 class Placing:
@@ -350,10 +346,8 @@ class Placing:
 
 #: Sets of members that one cluster's collectives may be divided into: captures that start and end apart make two each.
 _MOST_SETS = 64
-#: Times beyond this, in 1973, count from the epoch.
-EPOCH_NS = 100_000_000 * 1_000_000_000
-#: Problems named one by one; the others are counted.
-_MOST_PROBLEMS = 3
+EPOCH_NS = 100_000_000 * 1_000_000_000  #: times beyond this, in 1973, count from the epoch
+_MOST_PROBLEMS = 3  #: problems named one by one; the others are counted
 
 
 class MatchedGroup(msgspec.Struct, frozen=True):

@@ -24,10 +24,8 @@ from profilerkit.model.communication import Condition, GroupKind, GroupRow, Grou
 from profilerkit.rundir.sampled import Sample
 from profilerkit.trace.columns import ProcessGroup
 
-#: Culprits that are looked for: each later one explains less (a choice).
-MOST_CULPRITS = 4
-#: A group is one of several: of two hosts one always is the slower.
-_FEWEST_GROUPS = 3
+MOST_CULPRITS = 4  #: culprits that are looked for: each later one explains less (a choice)
+_FEWEST_GROUPS = 3  #: a group is one of several: of two hosts one always is the slower
 
 
 class Culprit(msgspec.Struct, frozen=True):
@@ -165,10 +163,8 @@ def member_of(facts: TraceFacts, origin: str, condition: Condition | None = None
     )
 
 
-#: Ranks that are told in detail beside the culprits: they are what a late one is compared with.
-MOST_TOLD = 8
-#: Ranks of a late host that are told.
-_OF_A_HOST = 2
+MOST_TOLD = 8  #: ranks that are told in detail beside the culprits: they are what a late one is compared with
+_OF_A_HOST = 2  #: ranks of a late host that are told
 
 
 class Crowd(msgspec.Struct, frozen=True):
@@ -206,8 +202,7 @@ def _told(members: Sequence[Member], culprits: Sequence[Culprit]) -> tuple[int, 
     return tuple(sorted({*late, *chosen}))
 
 
-#: No clock, temperature or count of threads is as large.
-_LARGEST = 1e9
+_LARGEST = 1e9  #: no clock, temperature or count of threads is as large
 #: Field of a condition and the sampled signal whose median it is.
 _MEDIANS = (
     ("host_cpu_ratio", "host.cpu"),
@@ -261,8 +256,7 @@ _KINDS: dict[ParallelName, GroupKind] = {
     "data": "data-parallel group",
     "sharded data": "shard group",
 }
-#: Rows that a table can show, and members that a row can name.
-_MOST_GROUPS, _MOST_NAMED = 20, 8
+_MOST_GROUPS, _MOST_NAMED = 20, 8  #: rows that a table can show, and members that a row can name
 
 
 def side_by_side(members: Sequence[Place], ledger: Ledger | None) -> tuple[Groups, ...]:

@@ -186,8 +186,7 @@ def _once(arrivals: Sequence[Arrivals], judged: Sequence[Mask]) -> list[I64]:
 
 #: Transfers below this size take as long as an empty one: their median is the latency floor of the run.
 TINY_BYTES = 64 * 1024
-#: The floor where no transfer is known to be tiny: an all-reduce of 32 KB over 8 A100.
-LATENCY_FLOOR_NS = 44_000
+LATENCY_FLOOR_NS = 44_000  #: the floor where no transfer is known to be tiny: an all-reduce of 32 KB over 8 A100
 
 
 def latency_floor_ns(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]) -> int:

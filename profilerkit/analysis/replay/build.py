@@ -39,10 +39,8 @@ _QUEUE_STRIDE = 8
 #: A stretch without a host event this long that ends this soon after the device waited for it (choices: by chance one
 #: in ten such stretches would).
 _LONG_QUIET_NS, _UNSEEN_NS = 100_000, 10_000
-#: Streams of which a wait of the whole device is told, the newest first.
-_MOST_STREAMS = 8
-#: Events back among which the streams in use are looked for.
-_RECENT = 64
+_MOST_STREAMS = 8  #: streams of which a wait of the whole device is told, the newest first
+_RECENT = 64  #: events back among which the streams in use are looked for
 
 
 class Joins(msgspec.Struct, frozen=True):
@@ -245,8 +243,7 @@ LONGEST_HANDOVER_NS = 200_000
 #: speak of).
 SMALLEST_WAIT = 0.02
 
-#: The label of time in which the host waited; it is no part.
-_WAITING = len(LEAVES)
+_WAITING = len(LEAVES)  #: the label of time in which the host waited; it is no part
 
 
 class Fetches(msgspec.Struct, frozen=True):

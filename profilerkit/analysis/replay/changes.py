@@ -12,8 +12,7 @@ from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Wait
 from profilerkit.model.change import revise
 from profilerkit.trace.columns import Bools
 
-#: Collectives of a step that is to overlap: a single one has to be divided first.
-FEWEST_BUCKETS = 2
+FEWEST_BUCKETS = 2  #: collectives of a step that is to overlap: a single one has to be divided first
 #: Of what a step computes before its last collective, where no backward pass shows: it takes twice what forward does.
 _BACKWARD_RATIO = 2 / 3
 

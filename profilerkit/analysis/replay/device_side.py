@@ -14,10 +14,8 @@ from profilerkit.trace.columns import Bools, Category, TraceColumns
 #: Device events replayed at most: 20,000 replay in about 20 ms with eight changes, next to about 0.3 s of analysis for
 #: a trace of that many (2-core machine). A choice.
 MOST_EVENTS = 20_000
-#: Judged steps replayed at least, whatever they hold.
-FEWEST_STEPS = 3
-#: How many times as many events these may hold (a choice).
-MOST_EXCESS = 4
+FEWEST_STEPS = 3  #: judged steps replayed at least, whatever they hold
+MOST_EXCESS = 4  #: how many times as many events these may hold (a choice)
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -88,8 +86,7 @@ def _longest(steps: TraceSteps, judged: Bools) -> tuple[int, int]:
 LONGEST_RATIO, LONGEST_LATENCY_NS, LONGEST_PAUSE_NS = 4.0, 20_000.0, 5_000.0
 #: Between kernels of one stream, where none of the trace found another before it (a choice: 1 µs on current devices).
 USUAL_PAUSE_NS = 1_000.0
-#: Later than what is known by less than this is not later.
-_EXPLAINED_NS = 1_000.0
+_EXPLAINED_NS = 1_000.0  #: later than what is known by less than this is not later
 
 
 class Device(msgspec.Struct, frozen=True):

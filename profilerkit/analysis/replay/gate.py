@@ -29,8 +29,7 @@ _BETWEEN_TWO = re.compile(r"^(?:nccl|rccl|oneccl).*(?:send|recv)", re.IGNORECASE
 #: Share of the steps that kernels lose beside collectives, beyond which a change of these is not told: the replay keeps
 #: kernels as long as they were, and a prediction may be 2 points off.
 MOST_SLOWED = 0.02
-#: Steps named when they fail.
-_NAMED = 5
+_NAMED = 5  #: steps named when they fail
 
 
 class ReplayFacts(msgspec.Struct, frozen=True, eq=False):
@@ -155,8 +154,7 @@ def _errors(ours: F64, theirs: F64, shape: Shape) -> tuple[float, F64]:
     return float(replayed.sum() / max(traced.sum(), 1.0)) - 1.0, (replayed - traced) / np.maximum(traced, floor / 2)
 
 
-#: Changes that are replayed together at most: 32 replays of their sets.
-MOST_SHARED = 5
+MOST_SHARED = 5  #: changes that are replayed together at most: 32 replays of their sets
 
 
 class Joint(msgspec.Struct, frozen=True):

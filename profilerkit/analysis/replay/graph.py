@@ -12,8 +12,7 @@ from profilerkit.trace.columns import Bools
 
 F64 = npt.NDArray[np.float64]
 
-#: No edge: the weight that never decides when anything starts.
-NEVER = -np.inf
+NEVER = -np.inf  #: no edge: the weight that never decides when anything starts
 
 
 class Wait(IntEnum):

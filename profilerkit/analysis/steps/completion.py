@@ -16,8 +16,7 @@ from profilerkit.trace.columns import Bools, Category, TraceColumns
 #: a step cut at them would be that far off. The replay is held to the same 5 %; of 52 recordings of others, those with
 #: a wrong step have 6 % to 6,000 %, synchronous ones below 2 %.
 AHEAD_RATIO = 0.05
-#: Work of at most this ratio of all may be done before what the device did earlier ends (a choice).
-LITTLE_RATIO = 0.05
+LITTLE_RATIO = 0.05  #: work of at most this ratio of all may be done before what the device did earlier ends (a choice)
 
 _NEVER: int = np.iinfo(np.int64).min
 

@@ -26,10 +26,8 @@ from profilerkit.model.step import WHOLE_TRACE, StepState
 from profilerkit.trace.columns import Bools, Category, StepMarks, TraceColumns
 from profilerkit.trace.merged import kept
 
-#: Drops apply only while at least this many steps remain to be judged.
-FEWEST_STEPS = 3
-#: A step with fewer kernels than this ratio of its predecessor's is cut off (torch-tb's rule).
-CUT_KERNEL_RATIO = 0.8
+FEWEST_STEPS = 3  #: drops apply only while at least this many steps remain to be judged
+CUT_KERNEL_RATIO = 0.8  #: a step with fewer kernels than this ratio of its predecessor's is cut off (torch-tb's rule)
 
 _MARKER = re.compile(r"^ProfilerStep#([0-9]{1,18})(?![0-9])")
 _NUMBER = re.compile(r"[0-9]{1,18}")

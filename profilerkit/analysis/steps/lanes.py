@@ -26,10 +26,8 @@ from profilerkit.model.events import CELLS, EventTrack, Gap, Lane, LaneKind, Med
 from profilerkit.model.step import PARTS, Family
 from profilerkit.trace.columns import Category, TraceColumns
 
-#: More lanes than this are not read beside each other (a choice).
-MOST_STREAMS, MOST_THREADS = 6, 4
-#: Longest name of a lane that is kept.
-_NAME_LIMIT = 60
+MOST_STREAMS, MOST_THREADS = 6, 4  #: more lanes than this are not read beside each other (a choice)
+_NAME_LIMIT = 60  #: longest name of a lane that is kept
 
 FAMILIES: tuple[Family, ...] = tuple(dict.fromkeys(family for family, _ in PARTS.values()))
 FAMILY: I64 = np.array([FAMILIES.index(PARTS[name][0]) for name in LEAVES], dtype=np.int64)
@@ -173,8 +171,7 @@ def did_by_thread(seen: TraceView, key: int, rows: I64, step: Spans) -> Segments
     return paint(step, [*upper, dispatch])
 
 
-#: Gaps that are told one by one (a choice).
-MOST_GAPS = 20
+MOST_GAPS = 20  #: gaps that are told one by one (a choice)
 #: What computes where the main thread is treated as the device; all else keeps it from that.
 _COMPUTES = np.array([PARTS[name][0] in ("compute", "memory") for name in LEAVES])
 
@@ -221,8 +218,7 @@ def median_step(found: StepLanes, steps: TraceSteps, parts: Partition, rank: int
 #: choice: two steps take at most 200 kB of a page).
 MOST_EVENTS: dict[str, int] = {"device": 5_000, "thread": 3_500, "python": 1_500}
 _MOST_CAUSES = 2_000
-#: More tracks are not read beside each other (a choice).
-_MOST_STREAMS, _MOST_THREADS = 8, 8
+_MOST_STREAMS, _MOST_THREADS = 8, 8  #: more tracks are not read beside each other (a choice)
 #: Nested deeper than that is left out.
 _MOST_ROWS = 16
 _EVENT_NAME_LIMIT = 600

@@ -43,10 +43,8 @@ class Doubt(msgspec.Struct, frozen=True):
 #: A part did it when it holds at least this share of what some steps take more (the coverage that a late rank's cause
 #: needs as well).
 LEAST_COVERAGE = 0.6
-#: Steps of which a row is kept.
-MOST_ROWS = 2_000
-#: Fewer steps of a kind say nothing about how long that kind is.
-FEWEST_TO_LEVEL = 3
+MOST_ROWS = 2_000  #: steps of which a row is kept
+FEWEST_TO_LEVEL = 3  #: fewer steps of a kind say nothing about how long that kind is
 
 
 class StepSeries(msgspec.Struct, frozen=True, eq=False):
@@ -136,12 +134,9 @@ NOISY_STEPS = 0.05
 #: Among fewer steps than high confidence needs, one so much longer than the median carries the mean.
 FEW_STEPS = 8
 OUTLIER = 1.5
-#: Change over all judged steps, relative to the median step, from which they are not one population.
-DRIFT = 0.10
-#: Fewer steps have no drift that can be told from jitter.
-FEWEST_TO_DRIFT = 8
-#: Judged steps that begin after, or end before, this part of the recorded steps come from one end.
-ONE_END = 0.5
+DRIFT = 0.10  #: change over all judged steps, relative to the median step, from which they are not one population
+FEWEST_TO_DRIFT = 8  #: fewer steps have no drift that can be told from jitter
+ONE_END = 0.5  #: judged steps that begin after, or end before, this part of the recorded steps come from one end
 
 
 def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[Doubt]:
@@ -194,10 +189,8 @@ F64 = npt.NDArray[np.float64]
 
 #: What is told of stalls whose time has a name.
 STALL_KINDS = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other.log": "logging"}
-#: Fewer occurrences than this are an accident, not a period.
-FEWEST_STALLS = 3
-#: Chance that steps in no order at all are said to have a period, over all periods that are tried.
-FALSE_ALARM = 0.005
+FEWEST_STALLS = 3  #: fewer occurrences than this are an accident, not a period
+FALSE_ALARM = 0.005  #: chance that steps in no order at all are said to have a period, over all periods that are tried
 #: How many times as many of the longest steps as a period has occurrences are looked for among its steps: the first
 #: sees few and large stalls best, the second frequent ones within the jitter.
 LEVELS = (1, 2)

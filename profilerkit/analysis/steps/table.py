@@ -17,14 +17,11 @@ from profilerkit.model.step import PARTS, SlowSteps, StepRow, Steps, StepState, 
 from profilerkit.rundir.sampled import HostSample, Sample
 from profilerkit.units import format_ns
 
-#: A steady step is slow above this multiple of the median steady step, as in the per-step figure.
-SLOW_RATIO = 1.3
+SLOW_RATIO = 1.3  #: a steady step is slow above this multiple of the median steady step, as in the per-step figure
 #: Few steps above this multiple, as an unforeseen window takes for slow, are told from steps that are merely uneven.
 FAR_RATIO = 3.0
-#: At most one step in so many is few: the others are the run, and these something beside it (a choice).
-RARE = 20
-#: Fewer steady steps have no usual ones to compare with: the median of three is one of two alike.
-FEWEST_TO_COMPARE = 3
+RARE = 20  #: at most one step in so many is few: the others are the run, and these something beside it (a choice)
+FEWEST_TO_COMPARE = 3  #: fewer steady steps have no usual ones to compare with: the median of three is one of two alike
 
 
 def slow_steps(series: StepSeries) -> SlowSteps | None:
@@ -68,8 +65,7 @@ def slow_steps(series: StepSeries) -> SlowSteps | None:
 #: So many other steps of the same window are compared with it: they are profiled alike. With fewer the typical window
 #: stands for them.
 _FEWEST_BESIDE = 2
-#: A step is told as slow above this multiple of the others.
-_SLOW_RATIO = 1.5
+_SLOW_RATIO = 1.5  #: a step is told as slow above this multiple of the others
 #: A part is named when it holds at least this share of what the slow step takes more; at most so many are named.
 _NAMED_SHARE = 0.1
 _NAMED = 3
@@ -169,12 +165,10 @@ def per_step(samples: Sequence[Sample], start: I64, time: I64, of: Callable[[Hos
     return queued
 
 
-#: With fewer values their 99th percentile is hardly more than the largest.
-FEWEST_FOR_P99 = 100
+FEWEST_FOR_P99 = 100  #: with fewer values their 99th percentile is hardly more than the largest
 #: Stretches of steady steps that are kept at most: blocks of a comparison are made of several (a choice).
 MOST_STRETCHES = 1_000
-#: Of the judged steps' time, from which what was sampled in it stands for all of it (a choice).
-_TOLD_RATIO = 0.5
+_TOLD_RATIO = 0.5  #: of the judged steps' time, from which what was sampled in it stands for all of it (a choice)
 #: What is told where nothing was recorded.
 NO_STEPS = Steps(count=0, steady=0, dropped={}, found_by="nothing", inferred=True, time_ns=None)
 

@@ -15,19 +15,16 @@ from profilerkit.model.step import StepState, Warmup
 from profilerkit.rundir.layout import SAMPLE_SECONDS
 from profilerkit.trace.columns import TraceColumns
 
-#: A step longer than this multiple of the settled ones is slow.
-WARMUP_RATIO = 1.5
+WARMUP_RATIO = 1.5  #: a step longer than this multiple of the settled ones is slow
 #: The settled level is this quantile of the last half: steps that are longer at intervals, up to every fourth, are
 #: part of what a run settles to.
 SETTLED_QUANTILE = 0.75
-#: A slow step left in the window harms more than a settled one left out.
-SLOW_WEIGHT = 2
+SLOW_WEIGHT = 2  #: a slow step left in the window harms more than a settled one left out
 #: After warm-up steps stop getting shorter: the median of the first half of the rest exceeds that of the second by less
 #: than this ratio of what the warm-up cost. Where they go on, as in a curriculum, nothing was warmed up. Steps right
 #: behind a slow one may be the shorter ones: the host runs ahead while the device catches up.
 DRIFT_RATIO = 0.25
-#: Below this number of steps none can be told to be warm-up by its length.
-FEWEST_TO_TELL = 6
+FEWEST_TO_TELL = 6  #: below this number of steps none can be told to be warm-up by its length
 
 
 def warmup_length(step_ns: I64) -> int:
@@ -115,10 +112,8 @@ def causes(per_step: I64, loading: I64) -> dict[str, I64]:
     return out
 
 
-#: Fewer judged steps have no thirds to compare (a choice: ten steps in each).
-FEWEST_TO_GROW = 30
-#: Fewer steps beside a jump have no quartiles (a choice, as of a third).
-_FEWEST_BESIDE = FEWEST_TO_GROW // 3
+FEWEST_TO_GROW = 30  #: fewer judged steps have no thirds to compare (a choice: ten steps in each)
+_FEWEST_BESIDE = FEWEST_TO_GROW // 3  #: fewer steps beside a jump have no quartiles (a choice, as of a third)
 #: Growth that goes on has at least so much of it on both sides of the largest jump, and the last third gains as much of
 #: what the third before it gained. A line has all of it there, a jump none: half is as far from both.
 _GOES_ON = 0.5

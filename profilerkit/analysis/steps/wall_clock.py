@@ -169,8 +169,7 @@ _IN_STEPS = (*_PARTS, *_UNRECORDED, "step.device")
 #: The order in which what the host did claims the time in which its device may have stood still, as in the steps.
 _CLAIMS = tuple(dict.fromkeys((*_ASIDE, "step.input", "step.gc", "between.uncounted", "unexplained", *ENTRIES)))
 _ROW = {entry: row for row, entry in enumerate(ENTRIES)}
-#: Label of a step, behind those of ``_ASIDE``.
-_STEP = len(_ASIDE)
+_STEP = len(_ASIDE)  #: label of a step, behind those of ``_ASIDE``
 #: Entries that follow from more than the records of that kind alone.
 _DERIVED = (
     *("start.data", "start.model", "start.before", "start.inside", "warm.steps"),

@@ -159,14 +159,10 @@ def stage_times(records: npt.NDArray[np.void], stage: str) -> StageTimes:
     return StageTimes(wall, cpu, queued if known else None, wall - cpu - queued)
 
 
-#: A wait shorter than this takes a batch that is there; receiving it is all there is to divide.
-_REAL_WAIT_NS = 500_000
-#: Below so many batches the 99th percentile is no more than the largest value.
-_BATCHES_FOR_P99 = 100
-#: Fewer looks at blocked workers say nothing.
-_FEWEST_LOOKS = 5
-#: Share of the producer time from which one kind of it names the wait.
-NAMING_SHARE = 0.5
+_REAL_WAIT_NS = 500_000  #: a wait shorter than this takes a batch that is there; receiving it is all there is to divide
+_BATCHES_FOR_P99 = 100  #: below so many batches the 99th percentile is no more than the largest value
+_FEWEST_LOOKS = 5  #: fewer looks at blocked workers say nothing
+NAMING_SHARE = 0.5  #: share of the producer time from which one kind of it names the wait
 #: What the wait is, by the kind that names it; a core that is not there names nothing of the loader's own.
 _LEAVES: dict[str, tuple[WorkerPartName, ...]] = {
     "input.fetch": ("fetch",),

@@ -24,16 +24,12 @@ def opening_share(facts: Facts) -> float:
 #: CPU and run-queue time together own this much of a batch, and the second is this much of the first.
 COMPUTING_SHARE = 0.9
 QUEUED_RATIO = 0.2
-#: Share of the usable cores that the workers keep busy.
-CORES_IN_USE = 0.85
+CORES_IN_USE = 0.85  #: share of the usable cores that the workers keep busy
 #: Share of the time in which the cgroup's quota held its threads (a choice: a burst at start-up causes some).
 THROTTLED = 0.05
-#: Share of time in which processes waited for a core, where the workers' own run queue is not known.
-PRESSURE = 0.2
-#: Host utilisation that leaves no core to spare.
-FULL_HOST = 0.9
-#: Of the cores in use, from which the run itself is what waits for them (a choice).
-OWN_CORES = 0.8
+PRESSURE = 0.2  #: share of time in which processes waited for a core, where the workers' own run queue is not known
+FULL_HOST = 0.9  #: host utilisation that leaves no core to spare
+OWN_CORES = 0.8  #: of the cores in use, from which the run itself is what waits for them (a choice)
 #: Share of a batch that is blocked, and of the looks at blocked workers that find a lock, from which
 #: workers share a bottleneck instead of adding up: of two workers that only wait for each other one half does.
 BLOCKED = 0.5

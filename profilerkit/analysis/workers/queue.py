@@ -16,8 +16,7 @@ from profilerkit.model.run import Loader, Workers
 from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
-#: A replay that misses the measured time by more than this predicts nothing.
-MOST_REPLAY_ERROR = 0.05
+MOST_REPLAY_ERROR = 0.05  #: a replay that misses the measured time by more than this predicts nothing
 
 
 class QueueFacts(msgspec.Struct, frozen=True):
@@ -216,10 +215,8 @@ def _restarts(waits: Records, begins: I64, records: Records, loader: Loader | No
     return beyond
 
 
-#: No more workers than this are proposed.
-MOST_WORKERS = 16
-#: Batches under way per worker where the loader's setting is not known: torch's default.
-PREFETCH = 2
+MOST_WORKERS = 16  #: no more workers than this are proposed
+PREFETCH = 2  #: batches under way per worker where the loader's setting is not known: torch's default
 
 # Torch gives batch i to worker i mod W, keeps W · prefetch batches under way, issues one more each time the loop
 # receives one, and hands batches over in their order (``_try_put_index`` and ``_next_data`` of
@@ -296,18 +293,14 @@ def replay_queue(
     return Replayed(taken, begun, got, now)
 
 
-#: Prefetch that is tried: more than 8 takes memory for little.
-PREFETCHES = (2, 4, 8)
-#: Parts of the work on each batch that are tried without.
-CHEAPER = (0.25, 0.5, 0.75, 1.0)
-#: The last fetches only, to bound the time: 20 replays of so many take 0.2 s.
-MOST_FETCHES = 2_000
+PREFETCHES = (2, 4, 8)  #: prefetch that is tried: more than 8 takes memory for little
+CHEAPER = (0.25, 0.5, 0.75, 1.0)  #: parts of the work on each batch that are tried without
+MOST_FETCHES = 2_000  #: the last fetches only, to bound the time: 20 replays of so many take 0.2 s
 #: Batches put through the queue before a stretch that does not begin with an epoch: it starts as full as it was.
 WARM_BATCHES = 256
 #: Fewer fetches than this tell nothing of a queue (a choice: two rounds of four workers with their prefetch).
 FEWEST_FETCHES = 16
-#: A batch is slow beyond this multiple of the median.
-SLOW_BATCH = 2.0
+SLOW_BATCH = 2.0  #: a batch is slow beyond this multiple of the median
 
 
 class _Stretch(msgspec.Struct, frozen=True):

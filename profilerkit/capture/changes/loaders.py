@@ -14,8 +14,7 @@ from profilerkit.capture.guard import tried
 from profilerkit.capture.patches import uncounted
 from profilerkit.capture.timed_calls import not_compiled
 
-#: What leads from one object to all others.
-_NOT_INTO = (type, ModuleType, FunctionType)
+_NOT_INTO = (type, ModuleType, FunctionType)  #: what leads from one object to all others
 
 
 def loaders(changes: Changes, wanted: dict[str, Any]) -> None:

@@ -16,8 +16,7 @@ from profilerkit.capture.timed_calls import not_compiled
 #: File, line, function, and the package whose call the line is; may be empty.
 Line = tuple[str, int, str, str]
 _OWN, _STANDARD = str(Path(__file__).parents[1]), str(Path(os.__file__).parent)
-#: A model, an optimizer and its loaders have been used after so many steps.
-SETTLED = 3
+SETTLED = 3  #: a model, an optimizer and its loaders have been used after so many steps
 
 
 class Changes:

@@ -10,8 +10,7 @@ from typing import Any
 
 from profilerkit.capture.changes.making import SETTLED, Changes
 
-#: Steps between two collections by hand.
-_COLLECTED_EVERY = 500
+_COLLECTED_EVERY = 500  #: steps between two collections by hand
 
 
 def optimizers(changes: Changes, wanted: dict[str, Any]) -> None:

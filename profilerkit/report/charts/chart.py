@@ -10,8 +10,7 @@ import msgspec
 from profilerkit.model.step import Family
 from profilerkit.report.blocks import Axis, Label, Tick
 
-#: A column of few steps is no wider than one of so many.
-LEAST_COLUMNS = 30
+LEAST_COLUMNS = 30  #: a column of few steps is no wider than one of so many
 
 
 def step_axis(indexes: Sequence[int]) -> Axis:
@@ -57,8 +56,7 @@ _CHARACTERS = 46
 #: Blank characters between two labels.
 _APART = 1
 _STEPS = (1.0, 2.0, 5.0, 10.0)
-#: Length of an axis whose highest value needs a label above it, for a length of 1 up to that value.
-_ROOM = 1.1
+_ROOM = 1.1  #: length of an axis whose highest value needs a label above it, for a length of 1 up to that value
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -127,10 +125,8 @@ def below(lowest: float, highest: float) -> Scale:
     return Scale(low, low * (highest / low) ** _ROOM, is_log=True)
 
 
-#: Points that have a number, so that a legend can name them.
-NUMBERED = 5
-#: Of a character and of a line in percent of the box, on a page of 360 pixels.
-_CHARACTER, _LINE = 2.2, 7.0
+NUMBERED = 5  #: points that have a number, so that a legend can name them
+_CHARACTER, _LINE = 2.2, 7.0  #: of a character and of a line in percent of the box, on a page of 360 pixels
 
 
 class _Number(msgspec.Struct, frozen=True):
@@ -173,8 +169,7 @@ def numbers_of(points: Sequence[tuple[float, float]]) -> tuple[Label, ...]:
     return tuple(Label(own.x, own.y, own.text, "left" if own.leftwards else "right") for own in found)
 
 
-#: Height of one, and of the words above it.
-_LANE_PX, _WORDS_PX = 76, 24
+_LANE_PX, _WORDS_PX = 76, 24  #: height of one, and of the words above it
 
 
 class Lane(msgspec.Struct, frozen=True):

@@ -17,8 +17,7 @@ from profilerkit.units import format_count, format_ratio, format_value
 
 #: Shares of the time below which a clock held down, or a thread that waits for a core, does not come first.
 _HELD_RATIO, _QUEUED_RATIO = 0.01, 0.02
-#: Memory that ends by so much above where it began has grown (a choice).
-_GROWTH = 0.1
+_GROWTH = 0.1  #: memory that ends by so much above where it began has grown (a choice)
 #: What holds a clock down, by the signal that says for which share of the time.
 _HOLDERS = {
     "gpu.power_throttle": "the power limit",
@@ -117,8 +116,7 @@ def _host(judged: Mapping[str, Sampled]) -> Iterator[str]:
         yield f"the process holds {memory.said(fmean(memory.values))}"
 
 
-#: Fewer points are a few dots, not a course (a choice).
-_FEWEST_POINTS = 5
+_FEWEST_POINTS = 5  #: fewer points are a few dots, not a course (a choice)
 #: Where the points are this many times farther apart than usual, nothing was sampled, and no line is drawn.
 _GAP_FACTOR = 3.0
 _TABLE_ROWS = 20

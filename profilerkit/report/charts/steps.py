@@ -14,8 +14,7 @@ from profilerkit.report.charts.chart import LEAST_COLUMNS, Lane, Scale, height_p
 from profilerkit.report.inert import inert
 from profilerkit.units import format_count, format_ns, format_ratio
 
-#: A steady step is called slow above this multiple of the median steady step.
-SLOW_FACTOR = 1.3
+SLOW_FACTOR = 1.3  #: a steady step is called slow above this multiple of the median steady step
 #: Columns higher than this multiple of the median are cut off, so that one compile step does not flatten the rest.
 CUT_FACTOR = 2.5
 #: The part of a step that its timers did not split.
@@ -224,16 +223,14 @@ def steps_blocks(report: Report) -> tuple[Block, ...]:
 
 #: The parts in which a step waits for its batch; copying it to the device is another matter.
 WAITS = tuple(part for part, (family, _) in PARTS.items() if family == "input" and part != "input.h2d")
-#: A histogram of fewer steps shows no distribution (a choice).
-_FEWEST_STEPS = 10
+_FEWEST_STEPS = 10  #: a histogram of fewer steps shows no distribution (a choice)
 #: A smaller share of its step is no wait worth a change: the saving below which no bound is named.
 _SMALL_SHARE = 0.05
 _MOST_BINS = 40
 _ROUND = (1.0, 2.0, 5.0, 10.0)
 #: A bin that holds any step is at least so high, in percent of its lane: one step of many would not be seen.
 _LEAST_PERCENT = 3.0
-#: Of a bin's width, left free beside the bar.
-_GAP = 0.12
+_GAP = 0.12  #: of a bin's width, left free beside the bar
 
 
 class _Waits(msgspec.Struct, frozen=True):

@@ -28,8 +28,7 @@ def section(report: Report) -> Section | None:
 #: Sizes that have a tick are powers of 32: 1 KiB, 32 KiB, 1 MiB and so on.
 _BASE = 32.0
 _MOST_TICKS = 6
-#: A larger share would be printed as 100 %.
-_NEARLY_ALL = 0.995
+_NEARLY_ALL = 0.995  #: a larger share would be printed as 100 %
 
 
 def collective_chart(report: Report) -> Chart | None:

@@ -25,8 +25,7 @@ _ENDS: dict[EndKind, tuple[str, str]] = {
 #: From this share on it is said that other programs hold the processors.
 _NOTED_SHARE = 0.05
 _BUSY_HOST = "contended_host"
-#: A longer reason stands with the evidence: the first screen has 90 words and numbers at most.
-_MOST_WORDS = 18
+_MOST_WORDS = 18  #: a longer reason stands with the evidence: the first screen has 90 words and numbers at most
 #: What measures the first fix: before it is made where it is a setting, else after. A report knows neither the places
 #: of recordings nor the whole command of its reader.
 _TRY, _DIFF = "profilerkit try -- COMMAND", "profilerkit diff BEFORE AFTER"

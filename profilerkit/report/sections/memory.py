@@ -268,8 +268,7 @@ def _chart(memory: Memory, columns: Columns) -> b.Chart:
 
 _NAMES = {"other": "batch, activations and temporaries", "unseen": "outside of all tensors that Python holds"}
 _LIMITS = {"control group": "the control group", "address space": "the address space", "host": "the host"}
-#: Lines of Python told of the request that failed.
-_FRAMES = 4
+_FRAMES = 4  #: lines of Python told of the request that failed
 
 
 def oom_headline(oom: OutOfMemory, report: Report) -> str:

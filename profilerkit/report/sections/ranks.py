@@ -73,8 +73,7 @@ _SHADES = (" faint", " pale", "")
 _UNKNOWN = -1
 _ROW_PX, _LEAST_PX, _MOST_PX = 22, 66, 440
 _MOST_ROW_NAMES, _MOST_STEP_NAMES = 16, 6
-#: Of each row, in percent, left blank below and above its cells.
-_GAP = 6.0
+_GAP = 6.0  #: of each row, in percent, left blank below and above its cells
 
 
 class _Row(msgspec.Struct, frozen=True):

@@ -100,8 +100,7 @@ _GROUPS: dict[str, dict[str, str]] = {
     },
 }
 _OTHER = "Other"
-#: Of a table with names nobody knows: a report may come from anywhere.
-_MOST_ROWS = 60
+_MOST_ROWS = 60  #: of a table with names nobody knows: a report may come from anywhere
 
 
 def section(report: Report) -> Section | None:

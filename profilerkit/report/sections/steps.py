@@ -58,8 +58,7 @@ def section(report: Report) -> b.Section | None:
     return b.Section("steps", "Steps", summary, tuple(blocks))
 
 
-#: Longest name in the figure: a kernel of CUTLASS has 500 characters.
-FULL_NAME = 600
+FULL_NAME = 600  #: longest name in the figure: a kernel of CUTLASS has 500 characters
 
 
 def timeline(report: Report) -> b.Section | None:

@@ -25,10 +25,8 @@ _STAGES: dict[Stage, tuple[Family, str]] = {
     "unexplained": ("other", "Not explained"),
 }
 _SOURCES: tuple[LedgerSource, ...] = ("measured", "derived", "inferred")
-#: A stage other than the steps that takes this share of the run is what the run mostly is …
-_MOST_OF_THE_RUN = 0.5
-#: … and one of these that takes this share is worth a look whatever bounds the step.
-_NOTED_SHARE = 0.10
+_MOST_OF_THE_RUN = 0.5  #: a stage other than the steps that takes this share of the run is what the run mostly is …
+_NOTED_SHARE = 0.10  #: … and one of these that takes this share is worth a look whatever bounds the step
 #: Wall clocks of ranks that are shown, and the least share of any for which a stage has a column.
 _RANK_ROWS = 64
 _COLUMN_SHARE = 0.01

@@ -16,8 +16,7 @@ _AWAITED = {
     "handover": "being handed over",
     "arriving": "arriving",
 }
-#: A smaller share of the wait is not listed.
-_NOTED_SHARE = 0.005
+_NOTED_SHARE = 0.005  #: a smaller share of the wait is not listed
 
 
 def section(report: Report) -> Section | None:

@@ -38,8 +38,7 @@ class ContendedKernels(Rule, frozen=True):
     slower_ratio: float = 0.10
     #: Share of the time beside collectives that must be compared to speak for the rest (a choice).
     compared_ratio: float = 0.10
-    #: Exposed communication from which slower collectives would hold the step longer.
-    most_exposed: float = 0.05
+    most_exposed: float = 0.05  #: exposed communication from which slower collectives would hold the step longer
 
     def check(self, facts: Facts) -> Result:
         if (unable := unseen(facts)) is not None:

@@ -10,8 +10,7 @@ from profilerkit.model.change import revise
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired
 from profilerkit.units import format_ns, format_ratio
 
-#: Surplus over the usual duration that is worth a sentence.
-_NOTED_SURPLUS = 0.10
+_NOTED_SURPLUS = 0.10  #: surplus over the usual duration that is worth a sentence
 
 
 class ExposedCollectives(Rule, frozen=True):
@@ -39,8 +38,7 @@ class ExposedCollectives(Rule, frozen=True):
     smallest_share: float = 0.05
     #: Share of the communication's time in collectives below 1 MB from which latency is the limit (a choice).
     small_ratio: float = 0.50
-    #: Hidden part of the communication below which there is no overlap to speak of.
-    overlap_ratio: float = 0.30
+    overlap_ratio: float = 0.30  #: hidden part of the communication below which there is no overlap to speak of
     #: Part of the communication that computing could hide, below which its size is the limit and not the missing
     #: overlap (CO002 has the same).
     available_ratio: float = 0.50

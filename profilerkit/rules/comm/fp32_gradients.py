@@ -16,8 +16,7 @@ _NARROW = ("bf16", "fp16", "fp8")
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 #: Bytes of an element that pass the memory for casting: 4 read and 2 written, then 2 read and 4 written.
 _CAST_BYTES_RATIO = (4 + 2 + 2 + 4) / 4
-#: Share of the memory's peak that pointwise kernels reach.
-_REACHED_BANDWIDTH = 0.9
+_REACHED_BANDWIDTH = 0.9  #: share of the memory's peak that pointwise kernels reach
 
 
 class Fp32Gradients(Rule, frozen=True):
@@ -41,8 +40,7 @@ class Fp32Gradients(Rule, frozen=True):
     code = "CO010"
     summary = "Gradients travel in FP32 although the run computes in 16 bits"
 
-    #: Bytes on the wire that 16-bit gradients leave.
-    left_ratio: float = 0.50
+    left_ratio: float = 0.50  #: bytes on the wire that 16-bit gradients leave
 
     def check(self, facts: Facts) -> Result:
         if (unable := untold(facts)) is not None:

@@ -37,8 +37,7 @@ class _Remedy(NamedTuple):
     fix: str
 
 
-#: The fix moves work to other ranks.
-_EVENED = "imbalance"
+_EVENED = "imbalance"  #: the fix moves work to other ranks
 
 _REMEDIES = (
     _Remedy(

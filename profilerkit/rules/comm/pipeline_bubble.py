@@ -26,8 +26,7 @@ class PipelineBubble(Rule, frozen=True):
     code = "CO011"
     summary = "Pipeline stages idle at the start and the end of the step"
 
-    #: More micro-batches than now that are proposed (a choice).
-    more_micro_batches: int = 2
+    more_micro_batches: int = 2  #: more micro-batches than now that are proposed (a choice)
     #: Bubble over what the schedule explains from which the stages are called unequal (a choice).
     unequal_ratio: float = 1.5
 

@@ -32,8 +32,7 @@ class SlowLink(Rule, frozen=True):
     summary = "Large collectives run slower than the links allow"
 
     slow_ratio: float = 0.60
-    #: Share of the link's peak that large collectives normally reach.
-    normal_ratio: float = 0.80
+    normal_ratio: float = 0.80  #: share of the link's peak that large collectives normally reach
 
     def check(self, facts: Facts) -> Result:
         if (unable := untold(facts)) is not None:

@@ -9,8 +9,7 @@ from profilerkit.rules.comm.transfers import by_ddp, evidence, kinds, models, tr
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
 
 _MIB = 1 << 20
-#: DDP's bucket_cap_mb unless it is set (torch 2.13).
-_DEFAULT_CAP_MB = 25.0
+_DEFAULT_CAP_MB = 25.0  #: DDP's bucket_cap_mb unless it is set (torch 2.13)
 
 
 class SmallCollectives(Rule, frozen=True):

@@ -34,8 +34,7 @@ _DEFAULT_CAP_MB = 25.0
 _SMALLER_CAP_MB = 10.0
 #: Mean size over the default cap from which buckets must be larger than that (a choice: one may hold a large tensor).
 _SURELY_LARGER = 1.5
-#: Buckets that a model smaller than one bucket is divided into (a choice).
-_PIECES = 4
+_PIECES = 4  #: buckets that a model smaller than one bucket is divided into (a choice)
 
 
 class UnhiddenCollectives(Rule, frozen=True):

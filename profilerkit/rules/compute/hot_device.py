@@ -4,8 +4,7 @@ from profilerkit.analysis.surroundings import FEWEST_DEVICES
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, Source, fired
 from profilerkit.units import format_ratio
 
-#: Power shown beside the temperature: 5 % between the devices of one node are normal.
-MORE_POWER_RATIO = 0.05
+MORE_POWER_RATIO = 0.05  #: power shown beside the temperature: 5 % between the devices of one node are normal
 
 
 class HotDevice(Rule, frozen=True):

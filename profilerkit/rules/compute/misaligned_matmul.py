@@ -5,10 +5,8 @@ from profilerkit.rules.api import Facts, Fix, MissingData, NotApplicable, Passed
 from profilerkit.rules.evidence import kernel_share
 from profilerkit.units import format_ratio
 
-#: Sizes from here on are padded to the large multiple: it adds at most an eighth to them.
-_LARGE_SIZE = 512
-#: Elements of 16 bits in the 128 bytes that NVIDIA prefers from the A100 on.
-_LARGE_GRANULE = 64
+_LARGE_SIZE = 512  #: sizes from here on are padded to the large multiple: it adds at most an eighth to them
+_LARGE_GRANULE = 64  #: elements of 16 bits in the 128 bytes that NVIDIA prefers from the A100 on
 
 
 class MisalignedMatmul(Rule, frozen=True):
@@ -31,8 +29,7 @@ class MisalignedMatmul(Rule, frozen=True):
     summary = "Sizes of matrix products do not fit the tensor cores"
 
     smallest_share: float = 0.03
-    #: Part of the loss that alignment is held responsible for where no other products tell.
-    reached_ratio: float = 0.5
+    reached_ratio: float = 0.5  #: part of the loss that alignment is held responsible for where no other products tell
 
     def check(self, facts: Facts) -> Result:
         if facts.kernel_losses is None:

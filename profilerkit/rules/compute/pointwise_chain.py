@@ -32,8 +32,7 @@ class PointwiseChain(Rule, frozen=True):
 
     smallest_share: float = 0.20
     bandwidth_ratio: float = 0.50
-    #: Part of the bound that fusion reaches.
-    reached_ratio: float = 0.6
+    reached_ratio: float = 0.6  #: part of the bound that fusion reaches
 
     def check(self, facts: Facts) -> Result:
         if facts.chains is None:

@@ -33,8 +33,7 @@ class ThrottledClock(Rule, frozen=True):
 
     slowed_ratio: float = 0.05
     low_clock_ratio: float = 0.9
-    #: Of the default limit, below which somebody lowered it (a choice: as of the clock).
-    low_limit_ratio: float = 0.9
+    low_limit_ratio: float = 0.9  #: of the default limit, below which somebody lowered it (a choice: as of the clock)
 
     def check(self, facts: Facts) -> Result:
         if facts.mode == "cpu":

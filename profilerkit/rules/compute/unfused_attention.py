@@ -8,8 +8,7 @@ from profilerkit.rules.api import Facts, MissingData, Passed, Result, Rule, fire
 from profilerkit.rules.evidence import kernel_share
 from profilerkit.units import format_ratio
 
-#: A causal fused kernel leaves out half of the products; whether it may is not known.
-_CAUSAL = 0.5
+_CAUSAL = 0.5  #: a causal fused kernel leaves out half of the products; whether it may is not known
 
 
 class UnfusedAttention(Rule, frozen=True):
@@ -35,8 +34,7 @@ class UnfusedAttention(Rule, frozen=True):
     summary = "Attention writes its score matrices to memory"
 
     fewest_positions: int = 512
-    #: Share of the dense peak that fused attention reaches.
-    reached_ratio: float = 0.5
+    reached_ratio: float = 0.5  #: share of the dense peak that fused attention reaches
 
     def check(self, facts: Facts) -> Result:
         if facts.kernel_losses is None:

@@ -40,8 +40,7 @@ class UnfusedOptimizer(Rule, frozen=True):
 
     smallest_share: float = 0.05
     most_per_tensor: float = 5.0
-    #: On a processor an optimizer without a faster form is named from this share.
-    smallest_on_host: float = 0.15
+    smallest_on_host: float = 0.15  #: on a processor an optimizer without a faster form is named from this share
 
     def check(self, facts: Facts) -> Result:
         if facts.kernel_losses is None:

@@ -28,8 +28,7 @@ class ColdEpoch(Rule, frozen=True):
     summary = "The first epoch waits for data that later epochs find in memory"
 
     slower_ratio: float = 2.0
-    #: The general floor of a saving, here of what the first epoch's fetches take more.
-    smallest_share: float = 0.02
+    smallest_share: float = 0.02  #: the general floor of a saving, here of what the first epoch's fetches take more
     #: How much less of the bytes must come from storage later to say that the cache is why (a choice).
     stored_fall: float = 0.5
 

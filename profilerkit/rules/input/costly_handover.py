@@ -12,8 +12,7 @@ from profilerkit.units import format_bytes, format_ns, format_ratio
 _COPIED_BYTES_PER_NS = 1.0
 #: And takes up for each sample, in one torch.stack: 0.2 to 0.5 µs a tensor, measured on a two-core machine.
 _STACKED_NS = 500.0
-#: Times a copy of the bytes from which joining is no copying (a choice).
-_PIECEWISE_TIMES = 10.0
+_PIECEWISE_TIMES = 10.0  #: times a copy of the bytes from which joining is no copying (a choice)
 
 
 class CostlyHandover(Rule, frozen=True):

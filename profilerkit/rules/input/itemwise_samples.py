@@ -44,8 +44,7 @@ class ItemwiseSamples(Rule, frozen=True):
     #: that keeps the interpreter too seldom: one that held 93 % of the time held 50 % of them.
     own_share: float = 1 / 3
     own_ns: float = 50_000
-    #: Share of the CPU time that a fetch of the whole batch saves: the least of five tests.
-    batched_ratio: float = 0.75
+    batched_ratio: float = 0.75  #: share of the CPU time that a fetch of the whole batch saves: the least of five tests
 
     def check(self, facts: Facts) -> Result:
         if facts.input is None:

@@ -9,10 +9,8 @@ from profilerkit.rules.api import WAITS, Evidence, Facts, Fix, MissingData, NotA
 from profilerkit.rules.evidence import line_evidence
 from profilerkit.units import format_ratio
 
-#: Where the workers' numbers come from.
-ORIGIN = "timers in the worker processes"
-#: Share of the step below which a wait is not worth dividing.
-SMALLEST_WAIT = 0.03
+ORIGIN = "timers in the worker processes"  #: where the workers' numbers come from
+SMALLEST_WAIT = 0.03  #: share of the step below which a wait is not worth dividing
 
 
 def recorded_workers(facts: Facts) -> Workers | Result:

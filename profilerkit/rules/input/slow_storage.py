@@ -35,12 +35,10 @@ class SlowStorage(Rule, frozen=True):
     summary = "Workers are blocked while they read"
 
     blocked_share: float = 0.5
-    #: Half of what is read comes from storage, not from the page cache.
-    stored_ratio: float = 0.5
+    stored_ratio: float = 0.5  #: half of what is read comes from storage, not from the page cache
     #: Tasks and their answers are read from pipes, some hundred bytes per batch; a batch of files is larger than this.
     fewest_bytes: int = 1 << 16
-    #: What is assumed of faster reads (a choice).
-    faster: float = 2.0
+    faster: float = 2.0  #: what is assumed of faster reads (a choice)
 
     def check(self, facts: Facts) -> Result:
         workers = recorded_workers(facts)

@@ -16,8 +16,7 @@ from profilerkit.units import format_ns, format_ratio
 
 #: A hidden wait below this share of the step is not worth a line (the share below which no finding is named).
 SMALLEST_HIDDEN = 0.01
-#: Share of the wait from which a function is named in the title.
-MOST_OF_THE_WAIT = 0.5
+MOST_OF_THE_WAIT = 0.5  #: share of the wait from which a function is named in the title
 
 
 class StarvedDevice(Rule, frozen=True):

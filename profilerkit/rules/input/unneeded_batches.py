@@ -46,8 +46,7 @@ class UnneededBatches(Rule, frozen=True):
 
     smallest_padding: float = 0.2
     fewest_looks: int = 3
-    #: Share of the padding from which the length of the batch is the fix.
-    beyond_share: float = 0.3
+    beyond_share: float = 0.3  #: share of the padding from which the length of the batch is the fix
     #: What batches of like lengths spare of the padding within (a choice).
     avoidable_ratio: float = 0.8
     smallest_skip: float = 0.05

@@ -41,8 +41,7 @@ class AllocatorChurn(Rule, frozen=True):
     fewest_faults: float = 4_096.0
     #: On a host: one took 0.5 to 2 µs on a busy virtual machine; more than this is other work of the kernel (a choice).
     longest_fault_ns: float = 10_000.0
-    #: On a host: seconds of samples (a choice).
-    fewest_samples: int = 3
+    fewest_samples: int = 3  #: on a host: seconds of samples (a choice)
     #: In a snapshot's history: a few are those of requests that did not fit at once (a choice).
     fewest_retaken: int = 20
 

@@ -35,12 +35,10 @@ class ExposedOffload(Rule, frozen=True):
     summary = "CPU-offload copies are not overlapped with compute"
 
     smallest_share: float = 0.03
-    #: Ratio of the link that pinned copies reach (measured 55.4 of 63 GB/s on PCIe 5).
-    pinned_ratio: float = 0.85
+    pinned_ratio: float = 0.85  #: ratio of the link that pinned copies reach (measured 55.4 of 63 GB/s on PCIe 5)
     #: PCIe 3 x16, the slowest link still in service, for devices that are not in the table.
     assumed_link_gb_per_s: float = 15.8
-    #: Of the capacity, below which more of the state would fit on the device.
-    roomy_ratio: float = 0.70
+    roomy_ratio: float = 0.70  #: of the capacity, below which more of the state would fit on the device
 
     def check(self, facts: Facts) -> Result:
         if facts.device is None:

@@ -34,8 +34,7 @@ class FragmentedMemory(Rule, frozen=True):
     summary = "The device's memory is split into pieces that cannot be used"
     reads_logs = True
 
-    #: Free pieces / reserved memory.
-    split_ratio: float = 0.20
+    split_ratio: float = 0.20  #: free pieces / reserved memory
     #: Idle / reserved memory at the peak: reserved is twice what is allocated (TraceML's warning).
     idle_ratio: float = 0.50
     #: Of the device's memory, below which what is reserved does not matter (TraceML's warning).

@@ -27,12 +27,9 @@ class NeedlessRecompute(Rule, frozen=True):
     summary = "Activations are recomputed although there is room to keep them"
 
     smallest_share: float = 0.10
-    #: Of the capacity, above which there is no room to speak of.
-    roomy_ratio: float = 0.70
-    #: Of the capacity, up to which memory may be filled, as for a device that is almost full.
-    full_ratio: float = 0.90
-    #: Part of the layers taken to fit where their size is not known (a guess).
-    assumed_ratio: float = 0.50
+    roomy_ratio: float = 0.70  #: of the capacity, above which there is no room to speak of
+    full_ratio: float = 0.90  #: of the capacity, up to which memory may be filled, as for a device that is almost full
+    assumed_ratio: float = 0.50  #: part of the layers taken to fit where their size is not known (a guess)
 
     def check(self, facts: Facts) -> Result:
         if not facts.trace_read:

@@ -8,8 +8,7 @@ from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, NotApplicable,
 from profilerkit.rules.memory.room import Room, room_of
 from profilerkit.units import format_bytes, format_ratio
 
-#: The smaller device that is tried: half the speed.
-_HALF_SPEED = 2.0
+_HALF_SPEED = 2.0  #: the smaller device that is tried: half the speed
 
 
 class OversizedHardware(Rule, frozen=True):
@@ -37,12 +36,9 @@ class OversizedHardware(Rule, frozen=True):
     small_peak_ratio: float = 0.40
     #: Share of the step from which a wait that can be mended is what keeps the device idle (a choice).
     mendable_share: float = 0.10
-    #: Utilisation that fewer ranks, or a part of the device, should not exceed (a choice).
-    filled_ratio: float = 0.80
-    #: "About as long", in steps of now (a choice).
-    longest_ratio: float = 1.10
-    #: Half a minute of samples (a choice).
-    fewest_samples: int = 30
+    filled_ratio: float = 0.80  #: utilisation that fewer ranks, or a part of the device, should not exceed (a choice)
+    longest_ratio: float = 1.10  #: "About as long", in steps of now (a choice)
+    fewest_samples: int = 30  #: half a minute of samples (a choice)
 
     def check(self, facts: Facts) -> Result:
         if facts.mode == "cpu":

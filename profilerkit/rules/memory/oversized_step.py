@@ -8,8 +8,7 @@ from profilerkit.model.memory import FailedRequest, MemorySnapshot
 from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
-#: Lines that hold less of the activations do not tell how many layers there are (a choice).
-_TOLD = 0.05
+_TOLD = 0.05  #: lines that hold less of the activations do not tell how many layers there are (a choice)
 #: How sure a claim is, its title, why it holds, sizes that show it, and what helps.
 _Claim = tuple[Confidence, str, str, dict[str, int | None], Fix]
 #: Pieces that the loss is computed in: an eighth of the scores is no longer the largest request (a choice).

@@ -6,8 +6,7 @@ import msgspec
 
 from profilerkit.rules.api import Evidence, Facts, Fix, SettingChange
 
-#: Commas in brackets separate nothing.
-_COMMA = re.compile(r",(?![^\[\]]*\])")
+_COMMA = re.compile(r",(?![^\[\]]*\])")  #: commas in brackets separate nothing
 #: Of the environment, with the settings of torch's allocator.
 _VARIABLE = "PYTORCH_ALLOC_CONF"
 _INSTANTS, _ALLOCATOR, _NVML = "[memory] instants", "torch's allocator, sampled", "NVML, all processes"

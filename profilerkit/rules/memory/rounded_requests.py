@@ -23,8 +23,7 @@ class RoundedRequests(Rule, frozen=True):
     summary = "The allocator rounds requests up noticeably"
 
     largest_ratio: float = 0.10
-    #: As much as growth must reach to be told; a choice here.
-    smallest_bytes: int = 100_000_000
+    smallest_bytes: int = 100_000_000  #: as much as growth must reach to be told; a choice here
 
     def check(self, facts: Facts) -> Result:
         if facts.mode == "cpu":

@@ -27,8 +27,7 @@ _PLACES = {
         "Read a whole tensor in one call, `x.tolist()`, or only every 50 steps.",
     ),
 }
-#: Places that other rules are about.
-_ELSEWHERE = ("optimizer", "fetch")
+_ELSEWHERE = ("optimizer", "fetch")  #: places that other rules are about
 #: No place is all of a step (a choice).
 _MOST_OF_A_STEP = 0.95
 _OPERATOR = "Call it less often, or on less data; else look for a form of it that does less."

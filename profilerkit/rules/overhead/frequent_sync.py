@@ -43,8 +43,7 @@ class FrequentSync(Rule, frozen=True):
     summary = "Host syncs keep the GPU idle"
 
     most_per_step: float = 2.0
-    #: A single call that drains or copies for this much of the step matters as well.
-    large_share: float = 0.10
+    large_share: float = 0.10  #: a single call that drains or copies for this much of the step matters as well
 
     def check(self, facts: Facts) -> Result:
         if facts.syncs is None or facts.device is None:

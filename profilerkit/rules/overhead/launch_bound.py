@@ -66,12 +66,10 @@ class LaunchBound(Rule, frozen=True):
     host_low_ratio: float = 0.5
     #: Share of the step from which calling operators is what a host does: the smallest of which most was saved.
     host_main_share: float = 0.51
-    #: Of such a share what is expected back: the mean of seven fixes.
-    host_main_ratio: float = 0.87
+    host_main_ratio: float = 0.87  #: of such a share what is expected back: the mean of seven fixes
     #: Share of the step up to which it is what any step needs: the larger of 22 and 24 %, of which 0 and 0.4 went.
     host_minor_share: float = 0.24
-    #: Of such a share what is expected back: the mean of these two.
-    host_minor_ratio: float = 0.2
+    host_minor_ratio: float = 0.2  #: of such a share what is expected back: the mean of these two
     #: Share of the issuing time in launches that took longer than any launch takes, from which those are the cause.
     late_launch_ratio: float = 0.5
 

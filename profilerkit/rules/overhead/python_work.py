@@ -43,8 +43,7 @@ class PythonWork(Rule, frozen=True):
     summary = "Your own Python keeps the GPU waiting"
 
     smallest_share: float = 0.05
-    #: Part of the time in the queue for a processor that may look like Python.
-    queued_ratio: float = 0.1
+    queued_ratio: float = 0.1  #: part of the time in the queue for a processor that may look like Python
     #: Share of Python's time that is its own where the profiler's cost is not known (it added 9 to 99 % in tests).
     unmeasured_inflation_ratio: float = 0.5
 

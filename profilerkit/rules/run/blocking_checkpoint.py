@@ -41,12 +41,9 @@ class BlockingCheckpoint(Rule, frozen=True):
     background_ratio: float = 0.9
     #: Llama 3's 16,384 devices were interrupted 419 times in 54 days against plan (arXiv 2407.21783, table 5).
     device_hours_between_failures: float = 50_000.0
-    #: A choice.
-    hours_between_failures: float = 24.0
-    #: Times as far apart from which a longer interval is worth naming (a choice).
-    longer_interval: float = 1.5
-    #: Steps needed before the absence of a checkpoint means anything.
-    fewest_steps: int = 20
+    hours_between_failures: float = 24.0  #: a choice
+    longer_interval: float = 1.5  #: times as far apart from which a longer interval is worth naming (a choice)
+    fewest_steps: int = 20  #: steps needed before the absence of a checkpoint means anything
 
     def check(self, facts: Facts) -> Result:
         stop = next((stop for stop in stops(facts) if stop.kind == "checkpoint"), None)

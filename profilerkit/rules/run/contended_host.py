@@ -37,13 +37,11 @@ class ContendedHost(Rule, frozen=True):
 
     steal_ratio: float = 0.02
     pressure_ratio: float = 0.20
-    #: Below 10 ms of each second it is no more than the quota's rounding (a choice).
-    throttled_ratio: float = 0.01
+    throttled_ratio: float = 0.01  #: below 10 ms of each second it is no more than the quota's rounding (a choice)
     #: A high run-queue delay of the training thread (a choice).
     queue_ratio: float = 0.10
     own_ratio: float = OWN_CORES
-    #: Seconds of samples (a choice).
-    fewest_samples: int = 5
+    fewest_samples: int = 5  #: seconds of samples (a choice)
 
     def check(self, facts: Facts) -> Result:
         known = [series for name in _SIGNALS if (series := facts.series(name)) is not None]

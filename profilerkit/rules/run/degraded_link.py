@@ -31,8 +31,7 @@ class DegradedLink(Rule, frozen=True):
     code = "RU007"
     summary = "The PCIe link runs below its width or generation"
 
-    #: A link takes a moment to speed up (a choice).
-    fewest_samples: int = 5
+    fewest_samples: int = 5  #: a link takes a moment to speed up (a choice)
 
     def check(self, facts: Facts) -> Result:
         if facts.mode == "cpu":

@@ -52,12 +52,10 @@ class TrainingPause(Rule, frozen=True):
     summary = "Training stops at intervals for work other than checkpoints"
 
     smallest_share: float = 0.05
-    #: Part that is saved when the work is done half as often.
-    rarer_ratio: float = 0.5
+    rarer_ratio: float = 0.5  #: part that is saved when the work is done half as often
     #: Part of an evaluation by small batches that larger ones save: the least of three sizes of a model.
     batched_ratio: float = 0.9
-    #: Steps needed before the absence of a stall means anything.
-    fewest_steps: int = 20
+    fewest_steps: int = 20  #: steps needed before the absence of a stall means anything
 
     def check(self, facts: Facts) -> Result:
         found = [stop for stop in stops(facts) if stop.kind not in _OTHERS]
