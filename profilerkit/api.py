@@ -103,12 +103,18 @@ def report_of(
 
 
 class Analysis(msgspec.Struct, frozen=True):
-    """Hold a report together with its recording, to look up raw events."""
+    """Hold a report together with its recording, to look up raw events.
 
-    report: Record  #: the report, without the cost of lost time
+    Attributes:
+        report: the report, without the cost of lost time.
+        judged: the rank that unlabelled numbers describe.
+        detailed: the rank whose steps the report shows.
+    """
+
+    report: Record
     ranks: tuple[RankFacts, ...]
-    judged: RankFacts  #: the rank that unlabelled numbers describe
-    detailed: RankFacts  #: the rank whose steps the report shows
+    judged: RankFacts
+    detailed: RankFacts
 
     @property
     def step_events(self) -> tuple[StepEvents, ...]:

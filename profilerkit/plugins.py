@@ -105,11 +105,17 @@ _PROJECT_MODULES = "profilerkit_project_rules"  #: under which name the files of
 
 
 class KnownRules(NamedTuple):
-    """Hold the rules of an analysis."""
+    """Hold the rules of an analysis.
 
-    all: "tuple[Rule, ...]"  #: the built-in rules, those of other packages and the project's own
-    notes: tuple[str, ...]  #: a sentence for each rule that cannot be used, and about the project's code
-    withheld: bool  #: whether the project has rules that were not loaded, because the user did not allow them
+    Attributes:
+        all: the built-in rules, those of other packages and the project's own.
+        notes: a sentence for each rule that cannot be used, and about the project's code.
+        withheld: whether the project has rules that were not loaded, because the user did not allow them.
+    """
+
+    all: "tuple[Rule, ...]"
+    notes: tuple[str, ...]
+    withheld: bool
 
 
 def all_rules(settings: Settings) -> KnownRules:
