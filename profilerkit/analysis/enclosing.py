@@ -4,11 +4,10 @@ import re
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import in_use, matching
-from profilerkit.analysis.intervals import I64, Spans, union
-from profilerkit.trace.columns import I32, Category, TraceColumns
+from profilerkit.analysis.intervals import Spans, union
+from profilerkit.trace.columns import I32, I64, Category, TraceColumns
 
 
 def innermost_at(columns: TraceColumns, rows: I64, thread: I32, ts_ns: I64) -> I64:
@@ -87,7 +86,7 @@ class ThreadLine(msgspec.Struct, frozen=True):
         stretch = last - first + 1
         return cls(first, stretch) if stretch < np.iinfo(np.int64).max // (len(columns.threads) + 1) else None
 
-    def place(self, thread: npt.NDArray[np.int32], instants: I64) -> I64:
+    def place(self, thread: I32, instants: I64) -> I64:
         """``(n,)`` int64, where instants of threads lie."""
         return thread.astype(np.int64) * self.stretch_ns + (instants - self.first_ns)
 

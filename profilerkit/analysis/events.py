@@ -7,11 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.host.names import is_feeding_phase
-from profilerkit.analysis.intervals import I64, Mask, Spans, covered, time_within, union
+from profilerkit.analysis.intervals import Spans, covered, time_within, union
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.model.change import revise
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
+from profilerkit.trace.columns import I64, Bools
 
 #: numpy twin of ``rundir.layout.EVENT``.
 EVENT_DTYPE = np.dtype(
@@ -34,13 +35,13 @@ class Timed(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.start)
 
-    def where(self, mask: Mask) -> "Timed":
+    def where(self, mask: Bools) -> "Timed":
         """Those that the mask keeps."""
         return Timed(self.start[mask], self.end[mask], self.flags[mask])
 
-    def has(self, flags: int) -> Mask:
+    def has(self, flags: int) -> Bools:
         """``(n,)`` mask of those with any of ``flags``."""
-        found: Mask = (self.flags & flags) != 0
+        found: Bools = (self.flags & flags) != 0
         return found
 
 
@@ -69,16 +70,16 @@ def joined(parts: Sequence[Timed]) -> Timed:
     return Timed(start[order], end[order], flags[order])
 
 
-def trains(events: Events, *, backward: bool) -> Mask:
+def trains(events: Events, *, backward: bool) -> Bools:
     """Which are the training thread's optimizer steps, and its backward passes where ``backward``: all are recorded."""
     kinds = (EventKind.BACKWARD, EventKind.OPTIMIZER) if backward else (EventKind.OPTIMIZER,)
-    found: Mask = np.isin(events["kind"], kinds) & ((events["flags"] & EventFlag.OTHER_THREAD) == 0)
+    found: Bools = np.isin(events["kind"], kinds) & ((events["flags"] & EventFlag.OTHER_THREAD) == 0)
     return found
 
 
-def fetches_here(events: Events) -> Mask:
+def fetches_here(events: Events) -> Bools:
     """Which are fetches of the training thread."""
-    found: Mask = (events["kind"] == EventKind.WAIT) & ((events["flags"] & EventFlag.OTHER_THREAD) == 0)
+    found: Bools = (events["kind"] == EventKind.WAIT) & ((events["flags"] & EventFlag.OTHER_THREAD) == 0)
     return found
 
 
@@ -197,7 +198,7 @@ def _usual(gap: I64, kind: I64, free: I64, fetched: I64) -> tuple[I64, I64]:
 
     -1 where that cannot be told.
     """
-    without: Mask = np.ones(len(kind), dtype=np.bool_)
+    without: Bools = np.ones(len(kind), dtype=np.bool_)
     without[gap] = False
     usual = np.full((2, len(gap)), -1, dtype=np.int64)
     for between in np.unique(kind[gap]):

@@ -10,7 +10,6 @@ import numpy as np
 from profilerkit.analysis.device.kernel_losses import KernelLosses
 from profilerkit.analysis.host.host_facts import InputFacts
 from profilerkit.analysis.host.lines import HotLine, growing_line, lines_of
-from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.job_facts import (
     all_ranks,
     communication_of,
@@ -48,7 +47,7 @@ from profilerkit.model.step import Family, Rank
 from profilerkit.rundir.ending import Ending
 from profilerkit.rundir.layout import RIVAL, NoKernels
 from profilerkit.rundir.reader import RunRecord
-from profilerkit.trace.columns import Recorder
+from profilerkit.trace.columns import I64, Recorder
 
 #: A part is of one step where the others have less than this ratio of its share of all (a choice: recorded allocations
 #: of one step of three left a tenth, waits that came in bursts 0.6).

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from profilerkit.trace.columns import I64, Bools
 
 NO_LABEL = -1
 

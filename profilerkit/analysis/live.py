@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.events import with_evaluation
-from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ranks.late import TIMED_SPREAD, median_rank_ns
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.log import StepLog, exposed, log_of
@@ -17,6 +16,7 @@ from profilerkit.rundir.follow import RankState
 from profilerkit.rundir.layout import EVENT, FLUSH_SECONDS
 from profilerkit.rundir.reader import RankRecord, RunRecord
 from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
+from profilerkit.trace.columns import I64
 
 #: Why a rank is told: its timers, fewer steps than the others, or an end before theirs.
 LateKind = Literal["timers", "behind", "ended", "killed"]

@@ -15,7 +15,6 @@ from profilerkit.analysis.host.gaps import Held, Issued, attribute, in_order, re
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
 from profilerkit.analysis.intervals import (
     EMPTY,
-    I64,
     Segments,
     Spans,
     innermost_owner,
@@ -28,7 +27,7 @@ from profilerkit.analysis.intervals import (
 from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.errors import InvariantError
-from profilerkit.trace.columns import Bools, Category, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 SUM_TOLERANCE = 1e-6  #: largest allowed difference between the sum of the parts and the window, relative to the window
 

@@ -1,7 +1,7 @@
 """The leaf table as numbers: an index per part, for arrays."""
 
-from profilerkit.analysis.intervals import I64
 from profilerkit.model.step import PARTS
+from profilerkit.trace.columns import I64
 
 LEAVES: tuple[str, ...] = tuple(PARTS)
 #: The parts in which the training thread waits for its batch; copying it to the device is another matter.

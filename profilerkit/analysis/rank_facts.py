@@ -6,11 +6,9 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.events import with_evaluation
 from profilerkit.analysis.host.host_facts import InputFacts
-from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.parts import NAMED_PAUSES, UNSPLIT, WAITS, leaf, leaf_times
 from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import Numbers, median, median_error
@@ -26,6 +24,7 @@ from profilerkit.model.finding import Source
 from profilerkit.model.run import Series, Workers
 from profilerkit.model.step import PARTS, Part, Steps
 from profilerkit.rundir.reader import RankRecord
+from profilerkit.trace.columns import F64, I64
 
 # Timers see every step: its length, the waits, the named phases. A trace sees a few steps in detail, and slows the host
 # while it does. So the lengths come from the timers, the composition of the rest from the trace, and what neither
@@ -125,7 +124,6 @@ def _blocked(typical: float, traced: Mapping[str, float]) -> float:
 
 BLOCKED_RATIO = 0.5  #: share of CPU time below which the loading thread is blocked rather than computing
 
-Floats = npt.NDArray[np.float64]
 
 COMPUTING_RATIO = 0.7  #: above this share of CPU time the loading thread computes
 
@@ -363,7 +361,7 @@ def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:
     return traced
 
 
-def _weights(log: StepLog, steps: TraceSteps, time: I64) -> tuple[Floats, Floats]:
+def _weights(log: StepLog, steps: TraceSteps, time: I64) -> tuple[F64, F64]:
     """``(n_judged,)`` how often each judged step of a trace counts, and how long it stops, ns.
 
     Steps in which nothing stops, and that are not much longer than the typical one, represent the others of their

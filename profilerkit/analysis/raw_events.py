@@ -11,7 +11,7 @@ from profilerkit.analysis.communication.table import TRANSFER
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT
 from profilerkit.analysis.host.gaps import in_order
 from profilerkit.analysis.host.names import HostNames, backward_threads, is_feeding_phase, main_thread, phase_leaf
-from profilerkit.analysis.intervals import I64, Spans, intersect, with_label
+from profilerkit.analysis.intervals import Spans, intersect, with_label
 from profilerkit.analysis.partition import judged_device_rows
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
@@ -26,7 +26,7 @@ from profilerkit.model.finding import STEP_LENGTHS, Evidence
 from profilerkit.model.step import PARTS
 from profilerkit.rundir.layout import EVENTS, SAMPLES, EventKind
 from profilerkit.rundir.reader import RankRecord
-from profilerkit.trace.columns import Bools, Category, TraceColumns, TraceMeta
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns, TraceMeta
 
 MOST_ROWS = 20  #: rows of one table (a choice: a screen)
 

@@ -6,14 +6,14 @@ from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.model.change import revise
 from profilerkit.model.run import DEVICE_STRIPS, HOST_STRIPS, Series, Strip
 from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
+from profilerkit.trace.columns import F64
 
 _R = TypeVar("_R")
-_F64 = npt.NDArray[np.float64]
+_F64 = F64
 _Gpu = list[tuple[int, GpuSample]]
 _Host = list[tuple[int, HostSample]]
 

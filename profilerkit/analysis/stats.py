@@ -4,7 +4,8 @@ import math
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
+
+from profilerkit.trace.columns import F64, I64
 
 MAD_TO_SIGMA = 1.4826  #: scales a median absolute deviation to a standard deviation under normality (1 / Φ⁻¹(0.75))
 MEDIAN_EFFICIENCY = 1.2533  #: standard error of a median relative to that of a mean, for normal data: sqrt(π / 2)
@@ -12,7 +13,7 @@ Z99 = 2.576  #: quantile of the normal distribution for a two-sided 99 % interva
 #: Pairs of points grow with the square of their number, so more than this many points are put together in blocks.
 MOST_POINTS = 200
 
-Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Numbers = I64 | F64
 
 
 def median(values: Numbers) -> float:
@@ -92,14 +93,14 @@ def theil_sen(x: Numbers, y: Numbers) -> Slope | None:
     return Slope(value, float(slopes[max(int(np.floor(low)) - 1, 0)]), float(slopes[min(int(np.ceil(high)), last)]))
 
 
-def _in_blocks(values: Numbers) -> npt.NDArray[np.float64]:
+def _in_blocks(values: Numbers) -> F64:
     """The values, or the medians of ``MOST_POINTS`` equal blocks of them."""
     if len(values) <= MOST_POINTS:
         return values.astype(np.float64)
     return np.array([np.median(block) for block in np.array_split(values, MOST_POINTS)])
 
 
-def _variance_ratio(residuals: npt.NDArray[np.float64]) -> float:
+def _variance_ratio(residuals: F64) -> float:
     """How much more the mean of these residuals varies than that of independent ones, by their lag-1 correlation."""
     centred = residuals - np.median(residuals)
     limit = 3.0 * spread(centred)

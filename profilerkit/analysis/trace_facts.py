@@ -42,7 +42,7 @@ from profilerkit.analysis.host.host_facts import (
 )
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.host.operators import HeldFacts, held_by
-from profilerkit.analysis.intervals import I64, Spans
+from profilerkit.analysis.intervals import Spans
 from profilerkit.analysis.memory.allocator import judged_instants, memory_of
 from profilerkit.analysis.memory.use import MemoryUse, offloaded, recomputed_bytes, zeroed_gradients
 from profilerkit.analysis.partition import (
@@ -67,7 +67,7 @@ from profilerkit.model.events import StepEvents
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute, HostCopy, Kernel
 from profilerkit.model.step import DeviceWindow, Warmup
-from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
+from profilerkit.trace.columns import I64, Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.launches import aligned, launch_of
 from profilerkit.trace.merged import distinct
 

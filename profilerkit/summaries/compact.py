@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import KINDS, CollectiveLog
-from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments, Spans
+from profilerkit.analysis.intervals import NO_SEGMENTS, Segments, Spans
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.change import fields_of, revise
+from profilerkit.trace.columns import I64
 
 # A rank does not know which of its collectives were waits: that shows only beside the others. So what is kept depends
 # on nothing but what all ranks have in common, the numbers of steps and collectives.

@@ -13,6 +13,7 @@ I8 = npt.NDArray[np.int8]
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 T = TypeVar("T")
 

@@ -21,24 +21,13 @@ from profilerkit.analysis.communication.table import (
 from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.enclosing import innermost_at, launching_operators
 from profilerkit.analysis.host.names import main_thread
-from profilerkit.analysis.intervals import (
-    EMPTY,
-    I64,
-    Mask,
-    Spans,
-    covered,
-    index_at,
-    intersect,
-    subtract,
-    time_within,
-    union,
-)
+from profilerkit.analysis.intervals import EMPTY, Spans, covered, index_at, intersect, subtract, time_within, union
 from profilerkit.analysis.partition import Partition, TraceView
 from profilerkit.analysis.parts import WAITS, leaf
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.steps.phases import NODE, backward_nodes, nodes_of, optimizer_rows
 from profilerkit.model.change import revise
-from profilerkit.trace.columns import Category, TraceColumns, TraceMeta
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns, TraceMeta
 
 #: The operators that start the reduction of gradients; older traces have only annotations.
 _REDUCES = re.compile(r"^c10d::_?(?:all_?reduce|reduce_?scatter)")
@@ -47,7 +36,7 @@ REDUCTIONS = ("all_reduce", "reduce_scatter")  #: what reduces gradients
 _FEWEST_OPERATORS = 2  #: operators of the forward pass between two backward passes; fewer are a hook's
 
 
-def backward_compute(columns: TraceColumns, launches: I64, work: Mask, *, on_device: bool) -> Spans | None:
+def backward_compute(columns: TraceColumns, launches: I64, work: Bools, *, on_device: bool) -> Spans | None:
     """When the backward passes compute; ``None`` where the trace shows no backward pass."""
     nodes = backward_nodes(columns)
     if not len(nodes):
@@ -215,7 +204,7 @@ _GLOO = re.compile(r"^gloo:")
 _OF_GLOO = "gloo"
 
 
-def reducer_work(columns: TraceColumns, launches: I64, steps: TraceSteps, device: Mask | None) -> ReducerWork | None:
+def reducer_work(columns: TraceColumns, launches: I64, steps: TraceSteps, device: Bools | None) -> ReducerWork | None:
     """What DDP's reducer did in the judged steps beside reducing; ``None`` without an event of it."""
     window, issuing = steps.steady, steps.by_host.steady
     searches, copies, fills = (_judged(columns, name, issuing) for name in (_SEARCH, _COPY_BACK, _FILL))
@@ -256,11 +245,11 @@ def _judged(columns: TraceColumns, pattern: re.Pattern[str], window: Spans) -> I
     return rows[covered(window, columns.ts_ns[rows])]
 
 
-def _spans(columns: TraceColumns, rows: I64 | Mask) -> Spans:
+def _spans(columns: TraceColumns, rows: I64 | Bools) -> Spans:
     return union(columns.ts_ns[rows], columns.end_ns[rows])
 
 
-def _launched_in(columns: TraceColumns, launches: I64, rows: I64, device: Mask) -> I64:
+def _launched_in(columns: TraceColumns, launches: I64, rows: I64, device: Bools) -> I64:
     """Device events whose launch lies in one of the host events ``rows``, on its thread."""
     linked = np.flatnonzero(device & (launches >= 0))
     calls = launches[linked]

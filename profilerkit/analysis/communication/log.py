@@ -10,8 +10,7 @@ from profilerkit.analysis.communication.registry import MOST_BYTES, SEND_RECV, U
 from profilerkit.analysis.device.formulas import BY_NAME, Arguments, parsed
 from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.enclosing import innermost_at
-from profilerkit.analysis.intervals import I64, Mask
-from profilerkit.trace.columns import I8, I32, Category, CollectiveArgs, TraceColumns
+from profilerkit.trace.columns import I8, I32, I64, Bools, Category, CollectiveArgs, TraceColumns
 
 #: Every collective the table knows, and ``unknown`` at the end; arrays hold positions in it.
 KINDS = (*(kind for kind, _ in built_in().kinds), UNKNOWN)
@@ -47,7 +46,7 @@ class CollectiveLog(msgspec.Struct, frozen=True):
     channel: I32
     sequence: I64  #: number within the process group, -1 where the trace does not say
     bytes: I64  #: -1 where unknown
-    measured: Mask  #: whether the bytes come from the metadata rather than from an operator's shapes
+    measured: Bools  #: whether the bytes come from the metadata rather than from an operator's shapes
     size: I32  #: members of the group, -1 where unknown
     names: tuple[str, ...]
     channels: tuple[Channel, ...]
@@ -56,13 +55,13 @@ class CollectiveLog(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.start)
 
-    def is_a(self, *wanted: str) -> Mask:
+    def is_a(self, *wanted: str) -> Bools:
         """``(n,)`` mask of the collectives of any of these kinds."""
-        mask: Mask = np.isin(self.kind, [_KIND[kind] for kind in wanted])
+        mask: Bools = np.isin(self.kind, [_KIND[kind] for kind in wanted])
         return mask
 
     @property
-    def joint(self) -> Mask:
+    def joint(self) -> Bools:
         """``(n,)`` mask of what all members take part in: everything but point-to-point transfers."""
         return ~self.is_a(SEND_RECV)
 
@@ -75,7 +74,7 @@ def labels(names: Sequence[str], name: I32, size: I64, known: dict[tuple[str, in
 
 
 def collective_log(
-    columns: TraceColumns, communicates: Mask, launches: I64, registry: Registry, *, device: Mask | None
+    columns: TraceColumns, communicates: Bools, launches: I64, registry: Registry, *, device: Bools | None
 ) -> CollectiveLog | None:
     """The collectives of a trace; ``None`` when none was seen."""
     rows = _rows(columns, communicates, device)
@@ -118,7 +117,7 @@ def _numbers(values: Sequence[int | None]) -> I64:
     return np.array([-1 if value is None else min(value, most) for value in values], dtype=np.int64)
 
 
-def _rows(columns: TraceColumns, communicates: Mask, device: Mask | None) -> I64:
+def _rows(columns: TraceColumns, communicates: Bools, device: Bools | None) -> I64:
     """Communication kernels; without a device the transfers, or where none is shown the operators that start them."""
     found = communicates[columns.name] & (columns.dur_ns > 0)
     if device is not None:
@@ -169,7 +168,7 @@ def _annotation_kinds(columns: TraceColumns, calls: I64, registry: Registry) -> 
 
 def _moved(
     columns: TraceColumns, rows: I64, args: Sequence[CollectiveArgs | None], launches: I64, kind: I8, size: I64
-) -> tuple[I64, list[str | None], Mask]:
+) -> tuple[I64, list[str | None], Bools]:
     """Bytes of each row (-1 unknown), its type, and whether the metadata said so; else its operator's shapes do."""
     said = [None if found is None else payload_bytes(found) for found in args]
     moved = _numbers(said)
@@ -208,7 +207,7 @@ def _operator_shapes(columns: TraceColumns, rows: I64, launches: I64) -> dict[in
 
 
 def _channels(
-    columns: TraceColumns, rows: I64, args: Sequence[CollectiveArgs | None], transfers: Mask
+    columns: TraceColumns, rows: I64, args: Sequence[CollectiveArgs | None], transfers: Bools
 ) -> tuple[I32, tuple[Channel, ...]]:
     """The channel of each row: its process group, and of ``transfers`` its pair of ranks; else its stream.
 

@@ -9,14 +9,14 @@ import numpy as np
 
 from profilerkit.analysis.communication.log import KINDS, CollectiveLog
 from profilerkit.analysis.communication.registry import UNKNOWN, bus_factor
-from profilerkit.analysis.intervals import I64, Mask, Spans, covered, index_at, intersect, subtract, union
+from profilerkit.analysis.intervals import Spans, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import leaf
 from profilerkit.model.change import revise
 from profilerkit.model.communication import DistributedModel, Parallelism, ParallelName
 from profilerkit.model.report import Collective
 from profilerkit.rundir.documents import DdpRecord
-from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns, TraceMeta
+from profilerkit.trace.columns import I64, Bools, Category, ProcessGroup, TraceColumns, TraceMeta
 
 
 class _Sign(msgspec.Struct, frozen=True):
@@ -272,7 +272,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 def collective_table(
-    log: CollectiveLog, judged: Mask, exposed: Spans, split: Split | None = None
+    log: CollectiveLog, judged: Bools, exposed: Spans, split: Split | None = None
 ) -> tuple[Collective, ...]:
     """The collectives in ``judged`` grouped by name, type and group size, most time first."""
     rows = np.flatnonzero(judged)

@@ -3,10 +3,9 @@
 import numpy as np
 
 from profilerkit.analysis.device.kernels import BANDWIDTH, MATH, OTHER, SMALL_KERNEL_NS, KernelNames, self_times
-from profilerkit.analysis.device.operator_costs import DTYPES, F64, operator_costs
+from profilerkit.analysis.device.operator_costs import DTYPES, operator_costs
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, dense_peak, roofline
 from profilerkit.analysis.enclosing import call_sites, launching_operators
-from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.steps.phases import recomputed
@@ -14,7 +13,7 @@ from profilerkit.hardware import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.model.report import MOST_KERNELS, Compute, Kernel
-from profilerkit.trace.columns import I8, Bools, Category, TraceColumns
+from profilerkit.trace.columns import F64, I8, I64, Bools, Category, TraceColumns
 
 _KINDS = (OTHER, MATH, BANDWIDTH)
 _TRIED = 8  #: how many of a kernel's longest calls are looked at for one that Python frames stand around

@@ -4,9 +4,9 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES, HostNames, backward_threads
-from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, union
+from profilerkit.analysis.intervals import EMPTY, Spans, covered, union
 from profilerkit.analysis.parts import leaf
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 
 class CopyFacts(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
     return out
 
 
-def _weights(columns: TraceColumns, launches: I64, kernels: I64, rows: I64) -> Mask:
+def _weights(columns: TraceColumns, launches: I64, kernels: I64, rows: I64) -> Bools:
     """Which of the large copies ``rows`` to the device carry a model: many in a row, of sizes that no batch has."""
     calls = launches[kernels]
     launched = np.sort(columns.ts_ns[calls[calls >= 0]])
@@ -102,13 +102,13 @@ def _weights(columns: TraceColumns, launches: I64, kernels: I64, rows: I64) -> M
         return np.zeros(len(rows), dtype=np.bool_)
     many = ((count >= _MANY_COPIES) & (count > _MORE_THAN_USUAL * np.median(count)))[row.ravel()]
     size = columns.bytes[rows]
-    carries: Mask = many & ~np.isin(size, size[~many])
+    carries: Bools = many & ~np.isin(size, size[~many])
     return carries
 
 
-def _under(columns: TraceColumns, told: Mask, calls: I64) -> Mask:
+def _under(columns: TraceColumns, told: Bools, calls: I64) -> Bools:
     """``(n,)`` which calls were made in an annotation, frame or operator of the names ``told`` on their thread."""
-    found: Mask = np.zeros(len(calls), dtype=np.bool_)
+    found: Bools = np.zeros(len(calls), dtype=np.bool_)
     said = np.flatnonzero(columns.is_a(Category.ANNOTATION, Category.PYTHON, Category.CPU_OP) & told[columns.name])
     for key in np.unique(columns.thread[said]).tolist():
         own = said[columns.thread[said] == key]
@@ -117,7 +117,7 @@ def _under(columns: TraceColumns, told: Mask, calls: I64) -> Mask:
     return found
 
 
-def _offloaded(moved_bytes: I64, down: Mask, sure: Mask, aside: Mask) -> Mask:
+def _offloaded(moved_bytes: I64, down: Bools, sure: Bools, aside: Bools) -> Bools:
     """Which of the large copies move state that is kept on the host; ``down`` are those to the device.
 
     For ``sure`` those to the device that the backward pass issues, and those under the optimizer or a frame or
@@ -127,7 +127,7 @@ def _offloaded(moved_bytes: I64, down: Mask, sure: Mask, aside: Mask) -> Mask:
     """
     up, size = ~down, np.maximum(moved_bytes, 0)
 
-    def both_ways(going: Mask, coming: Mask) -> bool:
+    def both_ways(going: Bools, coming: Bools) -> bool:
         one, other = sorted((int(size[going].sum()), int(size[coming].sum())))
         return one > 0 and one >= BOTH_WAYS_RATIO * other
 
@@ -159,17 +159,17 @@ def awaited_copies(columns: TraceColumns, launches: I64) -> I64:
     return held
 
 
-def hold_the_host(columns: TraceColumns, launches: I64, rows: I64) -> Mask:
+def hold_the_host(columns: TraceColumns, launches: I64, rows: I64) -> Bools:
     """``(n,)`` which of the launched copies ``rows`` the host spends in their call, and not only in issuing them."""
-    late: Mask = columns.end_ns[launches[rows]] >= columns.end_ns[rows]
+    late: Bools = columns.end_ns[launches[rows]] >= columns.end_ns[rows]
     return late | are_pageable(columns, rows)
 
 
-def are_pageable(columns: TraceColumns, rows: I64) -> Mask:
+def are_pageable(columns: TraceColumns, rows: I64) -> Bools:
     """``(n,)`` which of the copies ``rows`` are from or to pageable memory of the host, by their names."""
     names, place = np.unique(columns.name[rows], return_inverse=True)
     pageable = np.array(["pageable" in columns.strings[name].lower() for name in names.tolist()], dtype=np.bool_)
-    found: Mask = pageable[place.ravel()]
+    found: Bools = pageable[place.ravel()]
     return found
 
 

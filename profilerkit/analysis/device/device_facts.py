@@ -23,12 +23,12 @@ from profilerkit.analysis.host.activity import captures, loading_rows
 from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
 from profilerkit.analysis.host.host_facts import between_ratio
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES, BLOCKING_CALL_NS
-from profilerkit.analysis.intervals import I64, Spans, clip, index_at, intersect, subtract, union
+from profilerkit.analysis.intervals import Spans, clip, index_at, intersect, subtract, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import leaf
 from profilerkit.model.report import HostCopy
 from profilerkit.model.step import DeviceWindow
-from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
+from profilerkit.trace.columns import I64, Category, DeviceProperties, TraceColumns
 
 #: First-use work of this share of the window is what was recorded; below it what is beside can still be named.
 MOST_OF_A_WINDOW = 0.5

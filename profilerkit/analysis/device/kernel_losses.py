@@ -9,7 +9,7 @@ import numpy as np
 
 from profilerkit.analysis.device.formulas import Arguments, Shape, sizes
 from profilerkit.analysis.device.kernels import self_times
-from profilerkit.analysis.device.operator_costs import F64, distinct_calls, understood
+from profilerkit.analysis.device.operator_costs import distinct_calls, understood
 from profilerkit.analysis.device.roofline import MEMORY_RATIO, peak_flops_per_ns
 from profilerkit.analysis.device.shape_losses import (
     Alignment,
@@ -24,10 +24,10 @@ from profilerkit.analysis.device.shape_losses import (
     searches,
 )
 from profilerkit.analysis.enclosing import innermost_at
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, subtract, union
+from profilerkit.analysis.intervals import EMPTY, Spans, covered, intersect, subtract, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.steps.phases import STYLES, backward_nodes, largest_class, optimizer_rows, without_closures
-from profilerkit.trace.columns import Bools, Category, DeviceProperties, TraceColumns
+from profilerkit.trace.columns import F64, I64, Bools, Category, DeviceProperties, TraceColumns
 
 
 class Scores(msgspec.Struct, frozen=True):

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.communication.registry import Registry, built_in
-from profilerkit.analysis.intervals import I64, Spans, covered, innermost_owner
-from profilerkit.trace.columns import I8, Bools, Category, TraceColumns, kept
+from profilerkit.analysis.intervals import Spans, covered, innermost_owner
+from profilerkit.trace.columns import I8, I64, Bools, Category, TraceColumns, kept
 
 #: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
 #: eight ranks' training without 4 % of them turned from bound by communication to bound by the host.

@@ -6,11 +6,9 @@ from math import prod
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device import formulas
-from profilerkit.analysis.intervals import I64
-from profilerkit.trace.columns import I8, Bools, TraceColumns
+from profilerkit.trace.columns import F64, I8, I64, Bools, TraceColumns
 
 #: How many arguments come before the result, for operators that libraries call with one (``out=``).
 _BEFORE_OUT = {
@@ -138,8 +136,6 @@ def cost_of(name: str, passed: formulas.Arguments, models: dict[str, formulas.Mo
         return None
     return foreach(passed) if name.startswith("aten::_foreach_") else pointwise(passed, name)
 
-
-F64 = npt.NDArray[np.float64]
 
 _MOST_CALLS = 20_000  #: distinct calls that are priced, the most frequent first. Real traces hold up to a few thousand.
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from profilerkit.analysis.device.formulas import FAMILIES
 from profilerkit.analysis.device.kernels import MATH_TYPES, NARROW, WIDE, KernelNames
-from profilerkit.analysis.device.operator_costs import DTYPES, F64, OperatorCosts, operator_costs
-from profilerkit.analysis.intervals import I64, union
+from profilerkit.analysis.device.operator_costs import DTYPES, OperatorCosts, operator_costs
+from profilerkit.analysis.intervals import union
 from profilerkit.hardware import DeviceSpec, is_by_amd
-from profilerkit.trace.columns import I8, I32, Bools, DeviceProperties, TraceColumns
+from profilerkit.trace.columns import F64, I8, I32, I64, Bools, DeviceProperties, TraceColumns
 
 
 class WideMath(msgspec.Struct, frozen=True):

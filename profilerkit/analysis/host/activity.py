@@ -4,15 +4,12 @@ import re
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.host.feeding import Feeding, feeding, split
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, QUIET_NS, HostNames
 from profilerkit.analysis.intervals import (
     EMPTY,
-    I64,
     NO_SEGMENTS,
-    Mask,
     Segments,
     Spans,
     paint,
@@ -23,7 +20,7 @@ from profilerkit.analysis.intervals import (
 )
 from profilerkit.analysis.parts import leaf
 from profilerkit.model.change import revise
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 
 class Queue:
@@ -37,10 +34,10 @@ class Queue:
         self._issued = issued[order]
         self._done = np.maximum.accumulate((columns.ts_ns[rows] + columns.dur_ns[rows])[order])
 
-    def had_work(self, instants: I64) -> npt.NDArray[np.bool_]:
+    def had_work(self, instants: I64) -> Bools:
         """``(n,)`` whether work that was issued before each instant ended after it."""
         before = np.searchsorted(self._issued, instants, side="left") - 1
-        had: npt.NDArray[np.bool_] = before >= 0
+        had: Bools = before >= 0
         had[had] = self._done[before[had]] > instants[had]
         return had
 
@@ -189,7 +186,7 @@ class HostActivity:
         end = start + columns.dur_ns[own]
         runtime = category == Category.RUNTIME
 
-        def spans(rows: Mask) -> Spans:
+        def spans(rows: Bools) -> Spans:
             return union(start[rows], end[rows])
 
         waits = runtime & names.sync_call[name] & (end - start >= BLOCKING_CALL_NS)

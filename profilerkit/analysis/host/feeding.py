@@ -6,7 +6,6 @@ import numpy.typing as npt
 
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
 from profilerkit.analysis.intervals import (
-    I64,
     NO_SEGMENTS,
     Segments,
     Spans,
@@ -20,7 +19,7 @@ from profilerkit.analysis.intervals import (
     with_label,
 )
 from profilerkit.analysis.parts import leaf
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 DOMINANT_RATIO = 0.5  #: a frame belongs to the chain of calls that holds a wait when it holds this much of it
 SHOWN_FRAMES = 3  #: innermost frames of that chain that are shown
@@ -182,7 +181,7 @@ def split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, own:
 
 
 def dominant_frames(
-    columns: TraceColumns, thread: int, spans: Spans, kept: npt.NDArray[np.bool_] | None = None
+    columns: TraceColumns, thread: int, spans: Spans, kept: Bools | None = None
 ) -> tuple[tuple[str, ...], float]:
     """The innermost frames of the chain of calls that holds most of ``spans``, and their share.
 

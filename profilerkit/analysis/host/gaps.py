@@ -2,13 +2,12 @@
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.names import QUIET_NS
-from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments, Spans, positive, with_label
+from profilerkit.analysis.intervals import NO_SEGMENTS, Segments, Spans, positive, with_label
 from profilerkit.analysis.parts import LEAVES, leaf
-from profilerkit.trace.columns import TraceColumns
+from profilerkit.trace.columns import I64, Bools, TraceColumns
 
 #: Launches of real traces take 2 to 20 µs; one this long waited for something else that held the device.
 LATE_LAUNCH_NS = 1_000_000
@@ -37,7 +36,7 @@ class Issued:
         self._call = call[order]
         # What a graph launch runs after its first kernel the host has no part in any more.
         _, first, which = np.unique(self._call, return_index=True, return_inverse=True)
-        is_first: npt.NDArray[np.bool_] = (self.start == self.start[first][which.ravel()]) | (self._call < 0)
+        is_first: Bools = (self.start == self.start[first][which.ravel()]) | (self._call < 0)
         self._at = np.where(is_first, issued[order], _BEFORE_ALL)
         self._thread = np.where(self._call >= 0, columns.thread[np.maximum(self._call, 0)], main)
         self._main = main
@@ -136,9 +135,7 @@ def releases(
     return Held(in_order(alone), in_order(hidden))
 
 
-def _ended(
-    columns: TraceColumns, exposed: Segments, transfers: I64, issued: Issued, place: I64
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def _ended(columns: TraceColumns, exposed: Segments, transfers: I64, issued: Issued, place: I64) -> tuple[Bools, Bools]:
     """Whether a transfer ended with each piece of ``exposed``, and whether the work at ``place`` waited for that."""
     end = columns.ts_ns[transfers] + columns.dur_ns[transfers]
     order = np.lexsort((columns.dur_ns[transfers], end))
@@ -154,6 +151,6 @@ def _ended(
     return ends, awaited
 
 
-def _pick(start: I64, end: I64, label: I64, rows: npt.NDArray[np.bool_]) -> Segments:
+def _pick(start: I64, end: I64, label: I64, rows: Bools) -> Segments:
     keep = rows & (end > start)
     return Segments(start[keep], end[keep], label[keep])

@@ -11,7 +11,7 @@ import numpy as np
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.host.feeding import dominant_frames
 from profilerkit.analysis.host.names import QUIET_NS
-from profilerkit.analysis.intervals import I64, Segments, Spans, covered, intersect, union
+from profilerkit.analysis.intervals import Segments, Spans, covered, intersect, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.stats import median
@@ -20,6 +20,7 @@ from profilerkit.analysis.steps.log import StepLog
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.rundir.layout import EventKind
+from profilerkit.trace.columns import I64
 
 
 class CollectionFacts(msgspec.Struct, frozen=True):

@@ -7,10 +7,9 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.events import EVENT_DTYPE, timed
-from profilerkit.analysis.intervals import I64, Spans, covered, union
+from profilerkit.analysis.intervals import Spans, covered, union
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.series import LEAST_COVERAGE, Stall
@@ -18,6 +17,7 @@ from profilerkit.analysis.steps.trend import FEWEST_TO_GROW
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import StackPlace, StackSample
+from profilerkit.trace.columns import I64, Bools
 
 
 class HotLine(msgspec.Struct, frozen=True):
@@ -189,14 +189,14 @@ def _runs_model(sample: StackSample) -> bool:
     return sample.place in ("step", "forward_hook") and (sample.in_torch or in_forward)
 
 
-def _long(stall: Stall, log: StepLog) -> npt.NDArray[np.bool_]:
+def _long(stall: Stall, log: StepLog) -> Bools:
     """The steps that a stall makes longer."""
     first, last = stall.steps
     if stall.period:
-        within: npt.NDArray[np.bool_] = (log.index >= first) & (log.index <= last)
+        within: Bools = (log.index >= first) & (log.index <= last)
         within &= (log.index - first) % stall.period == 0
         return within
-    longer: npt.NDArray[np.bool_] = log.time > np.median(log.time[log.steady]) + stall.excess_ns / 2
+    longer: Bools = log.time > np.median(log.time[log.steady]) + stall.excess_ns / 2
     longer &= log.steady
     return longer
 
@@ -209,7 +209,7 @@ def _first(log: StepLog, stacks: Sequence[StackSample]) -> int:
     return judged if looks >= _FEW else min(1, len(log.index) - 1)
 
 
-def _chosen(samples: Sequence[StackSample], mask: npt.NDArray[np.bool_]) -> list[StackSample]:
+def _chosen(samples: Sequence[StackSample], mask: Bools) -> list[StackSample]:
     return [samples[row] for row in np.flatnonzero(mask).tolist()]
 
 

@@ -6,11 +6,10 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.kernels import by_wording, in_use, matching
-from profilerkit.analysis.intervals import I64, Mask
 from profilerkit.analysis.parts import leaf
 from profilerkit.rundir.layout import EVALUATION, INPUT_SPAN, PHASE_SPAN_PREFIX
 from profilerkit.trace.classify import Phase, phase_of
-from profilerkit.trace.columns import Category, TraceColumns, kept
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns, kept
 
 # The words are those of the libraries that training loops use; a frame they do not name says nothing.
 
@@ -180,31 +179,31 @@ _ANNOTATIONS = (
 class HostNames(msgspec.Struct, frozen=True):
     """What the names of a trace's events stand for on the host: arrays over ``columns.strings``, computed once."""
 
-    timed: Mask  #: capture's own mark around a fetch of the training loop
-    loader: Mask  #: the loop gets its next batch: the loader's own events, and phases that the user named so
-    multi_process: Mask  #: of these, the ones whose batches come from worker processes
-    single_process: Mask  #: of these, the ones that prepare the batch on the spot
-    feeds: Mask  #: annotations and frames named for getting a batch, to be believed where they issue no other work
+    timed: Bools  #: capture's own mark around a fetch of the training loop
+    loader: Bools  #: the loop gets its next batch: the loader's own events, and phases that the user named so
+    multi_process: Bools  #: of these, the ones whose batches come from worker processes
+    single_process: Bools  #: of these, the ones that prepare the batch on the spot
+    feeds: Bools  #: annotations and frames named for getting a batch, to be believed where they issue no other work
     feeding: I64
-    moves_no_data: Mask
-    reads: Mask
-    runs_python: Mask
-    offloads: Mask
-    optimizer: Mask
-    backward: Mask
-    allocator: Mask
-    sync_call: Mask
-    copy_call: Mask
-    compiles: Mask
-    collects: Mask
+    moves_no_data: Bools
+    reads: Bools
+    runs_python: Bools
+    offloads: Bools
+    optimizer: Bools
+    backward: Bools
+    allocator: Bools
+    sync_call: Bools
+    copy_call: Bools
+    compiles: Bools
+    collects: Bools
     annotation: I64  #: leaf of a phase, -1 for none
     frame_phase: I64
-    named: Mask  #: phases that the user named for what is no training: checkpoint, evaluation, logging
+    named: Bools  #: phases that the user named for what is no training: checkpoint, evaluation, logging
 
     @property
-    def keeps_state(self) -> Mask:
+    def keeps_state(self) -> Bools:
         """Phases and frames that save or load a checkpoint."""
-        keeps: Mask = (self.annotation == leaf("other.ckpt")) | (self.frame_phase == leaf("other.ckpt"))
+        keeps: Bools = (self.annotation == leaf("other.ckpt")) | (self.frame_phase == leaf("other.ckpt"))
         return keeps
 
     @classmethod
@@ -222,10 +221,10 @@ class HostNames(msgspec.Struct, frozen=True):
         feeding[used] = [entry.feeding for entry in frame]
         frame_phase[used] = [entry.phase for entry in frame]
 
-        def mask(pattern: re.Pattern[str]) -> Mask:
+        def mask(pattern: re.Pattern[str]) -> Bools:
             return matching(columns, used, pattern)
 
-        def chosen(values: list[bool]) -> Mask:
+        def chosen(values: list[bool]) -> Bools:
             out = np.zeros(len(columns.strings), dtype=np.bool_)
             out[used] = values
             return out
@@ -265,7 +264,7 @@ def _names_feeding(text: str) -> bool:
     return bool(fed) and all(_FEEDING_WORD.fullmatch(word) for word in words - fed)
 
 
-def phase_names(columns: TraceColumns, phase: Phase) -> Mask:
+def phase_names(columns: TraceColumns, phase: Phase) -> Bools:
     """``(n_strings,)`` names of the ranges that the program put around a phase of its step."""
     found = np.zeros(len(columns.strings), dtype=np.bool_)
     for name in np.unique(columns.name[columns.category == Category.ANNOTATION]).tolist():

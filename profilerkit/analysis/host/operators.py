@@ -8,7 +8,7 @@ import numpy as np
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in_use, matching, self_times
 from profilerkit.analysis.enclosing import call_sites, innermost_at
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, index_at, intersect, subtract, time_within, union
+from profilerkit.analysis.intervals import EMPTY, Spans, covered, index_at, intersect, subtract, time_within, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.phases import (
@@ -20,7 +20,7 @@ from profilerkit.analysis.steps.phases import (
     optimizer_rows,
     without_closures,
 )
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import I64, Category, TraceColumns
 
 
 class HeldFacts(msgspec.Struct, frozen=True):

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.memory.allocator import told_growth
 from profilerkit.analysis.steps.series import regular_distance
 from profilerkit.model.change import revise
 from profilerkit.model.memory import FailedRequest, LiveAtPeak, LiveBytes, LiveKind, MemorySnapshot
 from profilerkit.model.run import Series
 from profilerkit.rundir.sampled import Sample
+from profilerkit.trace.columns import I64
 from profilerkit.trace.logs import BACKWARD, AllocatorEvent, Block, DeviceHistory, SnapshotLog
 
 #: A fall of this part of the deepest one ends a rise: freed temporaries within a forward pass are smaller (a choice).

@@ -11,7 +11,7 @@ from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.host.names import HostNames
-from profilerkit.analysis.intervals import I64, covered
+from profilerkit.analysis.intervals import covered
 from profilerkit.analysis.memory.use import counted_pages
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.stats import Numbers, median, theil_sen
@@ -22,7 +22,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.memory import FEWEST_TO_EXTEND, AliveAtPeak, Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.sampled import Sample
-from profilerkit.trace.columns import Bools, Category, MemoryInstants, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Category, MemoryInstants, TraceColumns
 
 #: Operators that only allocate: the one around them says what for.
 _ALLOCATES = re.compile(r"^aten::(?:new_)?empty(?:_strided|_like|_permuted)?$|^aten::resize_$")

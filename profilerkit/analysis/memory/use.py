@@ -11,7 +11,7 @@ import numpy as np
 from profilerkit.analysis.device.copies import TO_DEVICE, TO_HOST, are_pageable, directions
 from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.enclosing import ThreadLine
-from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, covered, index_at, intersect, subtract, union
+from profilerkit.analysis.intervals import EMPTY, Spans, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.find import TraceSteps, in_step
@@ -21,7 +21,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import HostSample, Sample, WorkerPages
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 
 class ZeroedGradients(msgspec.Struct, frozen=True):
@@ -293,7 +293,7 @@ def offloaded(columns: TraceColumns, rows: I64, count: int) -> Offload | None:
     )
 
 
-def recomputed_bytes(columns: TraceColumns, steps: TraceSteps, on_device: Mask) -> int | None:
+def recomputed_bytes(columns: TraceColumns, steps: TraceSteps, on_device: Bools) -> int | None:
     """Bytes that the recomputed forward code of a steady step leaves allocated, all its stretches together, mean.
 
     Backward frees them again before the next stretch is recomputed, so that they are never alive at once. ``None``

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.intervals import EMPTY, I64
+from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.ranks.alike import APART_NS
 from profilerkit.analysis.ranks.flight import FlightLog, common_calls, flight_log
@@ -22,6 +21,7 @@ from profilerkit.rundir.ending import CLOCK_ERROR_NS
 from profilerkit.rundir.layout import EVENT, EventFlag, EventKind
 from profilerkit.rundir.process import Clock
 from profilerkit.rundir.reader import RankRecord, named_ranks
+from profilerkit.trace.columns import F64, I64
 from profilerkit.trace.logs import FlightDump
 from profilerkit.units import format_count, format_long_ns, format_ns, format_ratio
 
@@ -73,7 +73,7 @@ def find_repetition(logs: Sequence[FlightLog]) -> Repetition | None:
     return Repetition(group, calls, starts) if (np.diff(starts, axis=1) > 0).all() else None
 
 
-def _places(labels: I64, silence: npt.NDArray[np.float64]) -> tuple[int, I64] | None:
+def _places(labels: I64, silence: F64) -> tuple[int, I64] | None:
     """Length of what repeats, and where it stands; ``None`` where nothing does.
 
     >>> _places(np.array([9, 1, 2, 1, 2, 1, 2, 1, 2, 7, 1, 2]), np.array([0.0, 5.0, 1.0] * 4))

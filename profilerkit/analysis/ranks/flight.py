@@ -6,19 +6,18 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.communication.log import labels
 from profilerkit.analysis.communication.registry import MOST_BYTES, built_in
 from profilerkit.analysis.device.formulas import BY_NAME
-from profilerkit.analysis.intervals import EMPTY, I64, Mask, Spans, index_at
+from profilerkit.analysis.intervals import EMPTY, Spans, index_at
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.waiting import Arrivals
 from profilerkit.model.change import revise
 from profilerkit.model.communication import FlightRecorder, RecordedCollective
 from profilerkit.rundir.documents import Flight, FlightEntry
 from profilerkit.rundir.process import Clock
-from profilerkit.trace.columns import ProcessGroup
+from profilerkit.trace.columns import I32, I64, Bools, ProcessGroup
 
 # A recorder tells when a host issued a collective, not when it ended. Where computing and issuing happen on the same
 # host thread, who issues last is waited for; where a device computes, only timed collectives tell, and there the
@@ -39,11 +38,11 @@ class FlightLog(msgspec.Struct, frozen=True):
     created: I64  #: ns since the epoch, when the host issued it
     duration: I64  #: ns on the device, -1 where it was not timed
     sequence: I64
-    group: npt.NDArray[np.int32]  #: ids into ``groups``, of name and description
-    name: npt.NDArray[np.int32]
-    dtype: npt.NDArray[np.int32]
+    group: I32  #: ids into ``groups``, of name and description
+    name: I32
+    dtype: I32
     bytes: I64  #: the larger of its sides, -1 where unknown
-    between: Mask  #: a transfer between two ranks
+    between: Bools  #: a transfer between two ranks
     step: I64  #: number of the judged step it was issued in, -1 outside of all
     names: tuple[str, ...]
     groups: tuple[tuple[str, str], ...]

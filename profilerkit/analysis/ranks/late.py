@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import COMMUNICATION
-from profilerkit.analysis.intervals import I64, Mask, Segments, time_within
+from profilerkit.analysis.intervals import Segments, time_within
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.ranks.waiting import Arrivals, Ledger
@@ -16,6 +15,7 @@ from profilerkit.analysis.steps.log import exposed
 from profilerkit.analysis.steps.series import shown_rows
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.step import Part
+from profilerkit.trace.columns import F64, I64, Bools
 
 #: Share of all waiting that one rank, or two together, must cause to be the late ones. Counted by time: beside a
 #: real late rank anybody is last by microseconds in back-to-back collectives.
@@ -114,7 +114,7 @@ def _by_jitter(own: I64, rank: int, usual_ns: float) -> float:
     return float(min(np.prod(order / (order + apart)), by_all))
 
 
-def _won(ledger: Ledger, ranks: list[int], peers: I64) -> Mask:
+def _won(ledger: Ledger, ranks: list[int], peers: I64) -> Bools:
     """``(n_steps,)`` whether they are the late ones of the step, as chance makes each of R equal ranks with 1 / R.
 
     One is if it waits less itself than every peer, whatever else held one of these up; two if one of them caused more
@@ -125,13 +125,13 @@ def _won(ledger: Ledger, ranks: list[int], peers: I64) -> Mask:
     whole = caused.sum(axis=0)
     if len(ranks) == 1 and len(peers) > 1:
         others = ledger.own[peers[peers != ranks[0]]].min(axis=0)
-        least: Mask = (ledger.own[ranks[0]] < others) & (whole > 0)
+        least: Bools = (ledger.own[ranks[0]] < others) & (whole > 0)
         return least
-    won: Mask = np.isin(caused.argmax(axis=0), ranks) & (2 * caused[ranks].sum(axis=0) >= whole) & (whole > 0)
+    won: Bools = np.isin(caused.argmax(axis=0), ranks) & (2 * caused[ranks].sum(axis=0) >= whole) & (whole > 0)
     return won
 
 
-def _exceeds(weight: npt.NDArray[np.float64], reached: float, chance: float) -> float:
+def _exceeds(weight: F64, reached: float, chance: float) -> float:
     """Bound on P(sum of the weights drawn >= reached) when each is drawn with probability ``chance`` (Chernoff).
 
     >>> round(_exceeds(np.ones(10), 10.0, 0.5), 4)  # 2 ** -10
@@ -250,8 +250,6 @@ def median_rank_ns(spent: Sequence[float]) -> float:
     """The value of the median rank, of two that of the lower one: with it the other is compared."""
     return sorted(spent)[(len(spent) - 1) // 2]
 
-
-F64 = npt.NDArray[np.float64]
 
 #: Share of the waiting that a cause must explain; else the waiting is called unattributed (TraceML demands 80 %).
 FEWEST_EXPLAINED = 0.60

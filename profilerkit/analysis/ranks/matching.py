@@ -7,11 +7,10 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.communication.log import Channel, CollectiveLog, labels
-from profilerkit.analysis.intervals import I64
 from profilerkit.model.change import revise
+from profilerkit.trace.columns import I64, Bools
 
 #: Captures of one job start apart by 1 to 4 collectives on real four-rank sets; more is looked for, to be sure.
 MOST_SHIFT = 32
@@ -47,7 +46,7 @@ class Sequence(msgspec.Struct, frozen=True):
     duration: I64
     label: I64  #: what must be the same on all members: id of name and size
     #: Whether all members leave it together; the root of a broadcast goes when it has sent.
-    together: npt.NDArray[np.bool_]
+    together: Bools
     number: I64 | None  #: the process group's own number, ascending; ``None`` where the trace has none
     #: Whether nothing but a device's stream tells it from others: it may be several groups on as many ranks.
     unnamed: bool

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.communication.table import dimension_of, named_groups
-from profilerkit.analysis.intervals import I64, Spans
+from profilerkit.analysis.intervals import Spans
 from profilerkit.analysis.parts import leaf_times
 from profilerkit.analysis.ranks.job import LATE_SHARE
 from profilerkit.analysis.ranks.late import Lateness, late_ranks
@@ -22,7 +21,7 @@ from profilerkit.model import communication as told
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Condition, GroupKind, GroupRow, Groups, ParallelName
 from profilerkit.rundir.sampled import Sample
-from profilerkit.trace.columns import ProcessGroup
+from profilerkit.trace.columns import F64, I64, ProcessGroup
 
 MOST_CULPRITS = 4  #: culprits that are looked for: each later one explains less (a choice)
 _FEWEST_GROUPS = 3  #: a group is one of several: of two hosts one always is the slower
@@ -328,8 +327,6 @@ def _caused_ns(own: Sequence[int], ledger: Ledger | None) -> int | None:
     """Per step, what the others waited for these."""
     return None if ledger is None else round(float(ledger.caused[own].sum()) / max(ledger.own.shape[1], 1))
 
-
-F64 = npt.NDArray[np.float64]
 
 #: Rows and columns of the heat map that a page can show, hosts and parts that a table can.
 _MOST_ROWS, _MOST_COLUMNS, _MOST_HOSTS, _MOST_PARTS, _MOST_OUTLIERS = 64, 64, 20, 8, 16

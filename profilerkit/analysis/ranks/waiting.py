@@ -8,7 +8,7 @@ import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import Split
-from profilerkit.analysis.intervals import I64, Mask, Segments, Spans, index_at, paint, union, with_label
+from profilerkit.analysis.intervals import Segments, Spans, index_at, paint, union, with_label
 from profilerkit.analysis.partition import Partition
 from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.rank_facts import RankFacts
@@ -19,6 +19,7 @@ from profilerkit.analysis.steps.table import queued_per_step, step_times, stretc
 from profilerkit.errors import InvariantError
 from profilerkit.model.change import revise
 from profilerkit.model.step import JobSteps, RankSteps
+from profilerkit.trace.columns import I64, Bools
 
 
 class Arrivals(msgspec.Struct, frozen=True):
@@ -163,7 +164,7 @@ def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
     return Ledger(last, of, caused, waited, tuple(peers), owner, amount, members, at, steps, own)
 
 
-def _once(arrivals: Sequence[Arrivals], judged: Sequence[Mask]) -> list[I64]:
+def _once(arrivals: Sequence[Arrivals], judged: Sequence[Bools]) -> list[I64]:
     """Per entry ``(m, n)`` waiting in its judged collectives, no instant of a rank's twice."""
     waits = [entry.wait[:, rows].copy() for entry, rows in zip(arrivals, judged, strict=True)]
     places: dict[int, list[tuple[int, int]]] = {}

@@ -15,13 +15,13 @@ from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.device.roofline import Roofline, slow_math
 from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
-from profilerkit.analysis.intervals import I64, Segments, Spans, paint, union, with_label
+from profilerkit.analysis.intervals import Segments, Spans, paint, union, with_label
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.replay.device_side import FEWEST_STEPS, Device, Scope, device_of, edges_of, scope_of
-from profilerkit.analysis.replay.graph import F64, Graph, Replayed, Shape, Wait
+from profilerkit.analysis.replay.graph import Graph, Replayed, Shape, Wait
 from profilerkit.analysis.steps.phases import nodes_of
-from profilerkit.trace.columns import Bools, Category, TraceColumns
+from profilerkit.trace.columns import F64, I64, Bools, Category, TraceColumns
 
 _STREAM_WAIT = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")
 _WHOLE_DEVICE = re.compile(r"^(?:(?:cuda|hip)DeviceSynchronize|cuCtxSynchronize)")

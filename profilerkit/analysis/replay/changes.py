@@ -6,11 +6,10 @@ from typing import ClassVar, Protocol
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf
-from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Wait
+from profilerkit.analysis.replay.graph import NEVER, Graph, Wait
 from profilerkit.model.change import revise
-from profilerkit.trace.columns import Bools
+from profilerkit.trace.columns import F64, I64, Bools
 
 FEWEST_BUCKETS = 2  #: collectives of a step that is to overlap: a single one has to be divided first
 #: Of what a step computes before its last collective, where no backward pass shows: it takes twice what forward does.

@@ -6,10 +6,9 @@ import numpy as np
 from profilerkit.analysis.device.copies import TO_HOST, are_pageable, directions
 from profilerkit.analysis.host.gaps import RELEASE_NS
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS
-from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.replay.graph import F64, NEVER
+from profilerkit.analysis.replay.graph import NEVER
 from profilerkit.analysis.steps.find import TraceSteps
-from profilerkit.trace.columns import Bools, Category, TraceColumns
+from profilerkit.trace.columns import F64, I64, Bools, Category, TraceColumns
 
 #: Device events replayed at most: 20,000 replay in about 20 ms with eight changes, next to about 0.3 s of analysis for
 #: a trace of that many (2-core machine). A choice.

@@ -10,14 +10,14 @@ import numpy as np
 
 from profilerkit.analysis.communication.table import Contention
 from profilerkit.analysis.device.kernels import named
-from profilerkit.analysis.intervals import I64, intersect, union
+from profilerkit.analysis.intervals import intersect, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.replay.build import Built, build
 from profilerkit.analysis.replay.changes import Change, applied
-from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Replayed, Shape, replay
+from profilerkit.analysis.replay.graph import NEVER, Graph, Replayed, Shape, replay
 from profilerkit.model.change import revise
-from profilerkit.trace.columns import Category
+from profilerkit.trace.columns import F64, I64, Category
 
 #: The unmodified replay must meet the traced time of the steps within this, and every step within the second.
 #: dPRO's replay missed by 14 % on average where it lost dependencies between streams; its authors saw less than 5 %.

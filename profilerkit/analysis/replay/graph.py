@@ -5,12 +5,8 @@ from functools import lru_cache
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from profilerkit.analysis.intervals import I64
-from profilerkit.trace.columns import Bools
-
-F64 = npt.NDArray[np.float64]
+from profilerkit.trace.columns import F64, I64, Bools
 
 NEVER = -np.inf  #: no edge: the weight that never decides when anything starts
 

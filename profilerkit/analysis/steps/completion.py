@@ -7,10 +7,9 @@ import numpy as np
 from profilerkit.analysis.device.kernels import device_rows, launching_rows
 from profilerkit.analysis.host.gaps import LONGEST_LAUNCH_NS
 from profilerkit.analysis.host.names import main_thread
-from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.phases import backward_nodes, optimizer_rows
 from profilerkit.trace.classify import Ranges, StepRanges, each_holds, step_ranges
-from profilerkit.trace.columns import Bools, Category, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 #: The host's marks are no clock where the device's lag behind them changes by more than this share of the judged steps:
 #: a step cut at them would be that far off. The replay is held to the same 5 %; of 52 recordings of others, those with

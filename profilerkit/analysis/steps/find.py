@@ -4,12 +4,11 @@ import re
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.host.activity import captures
 from profilerkit.analysis.host.names import HostNames, main_thread
-from profilerkit.analysis.intervals import I64, Spans, covered, index_at, positive
+from profilerkit.analysis.intervals import Spans, covered, index_at, positive
 from profilerkit.analysis.steps.completion import (
     AHEAD_RATIO,
     device_steps,
@@ -23,7 +22,7 @@ from profilerkit.analysis.steps.phases import marked_by_torch, optimizer_rows, s
 from profilerkit.analysis.steps.trend import warmup_length
 from profilerkit.model.change import revise
 from profilerkit.model.step import WHOLE_TRACE, StepState
-from profilerkit.trace.columns import Bools, Category, StepMarks, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Category, StepMarks, TraceColumns
 from profilerkit.trace.merged import kept
 
 FEWEST_STEPS = 3  #: drops apply only while at least this many steps remain to be judged
@@ -40,7 +39,7 @@ class TraceSteps(msgspec.Struct, frozen=True):
     start: I64
     end: I64
     state: tuple[StepState, ...]
-    optimizes: npt.NDArray[np.bool_]
+    optimizes: Bools
     found_by: str
     inferred: bool
     #: When the host issued each step, where steps are cut when the device had done them; else ``None``.
@@ -55,7 +54,7 @@ class TraceSteps(msgspec.Struct, frozen=True):
         return Spans(self.start[self.judged], self.end[self.judged])
 
     @property
-    def judged(self) -> npt.NDArray[np.bool_]:
+    def judged(self) -> Bools:
         """``(n_steps,)`` mask of the steady steps."""
         return np.array([state == "steady" for state in self.state], dtype=bool)
 

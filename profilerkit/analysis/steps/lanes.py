@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from profilerkit.analysis.host.names import backward_threads
 from profilerkit.analysis.intervals import (
-    I64,
     Segments,
     Spans,
     innermost_owner,
@@ -24,7 +23,7 @@ from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.model.change import revise
 from profilerkit.model.events import CELLS, EventTrack, Gap, Lane, LaneKind, MedianStep, StepEvents, Track, TrackKind
 from profilerkit.model.step import PARTS, Family
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 MOST_STREAMS, MOST_THREADS = 6, 4  #: more lanes than this are not read beside each other (a choice)
 _NAME_LIMIT = 60  #: longest name of a lane that is kept
@@ -156,7 +155,7 @@ def _busiest(seen: TraceView, rows: I64, step: Spans) -> list[tuple[int, str]]:
     return [(key, names.get(key, f"Thread {columns.threads[key][1]}")) for key in busiest]
 
 
-def _only(segments: Segments, keep: npt.NDArray[np.bool_] | slice) -> Segments:
+def _only(segments: Segments, keep: Bools | slice) -> Segments:
     return Segments(segments.start[keep], segments.end[keep], segments.label[keep])
 
 

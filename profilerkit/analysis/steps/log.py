@@ -5,11 +5,10 @@ from collections.abc import Mapping
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, skipped_batches, spans_of, trains
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
-from profilerkit.analysis.intervals import I64, Mask, Spans, innermost_owner, subtract, union
+from profilerkit.analysis.intervals import Spans, innermost_owner, subtract, union
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step, spent_in
@@ -26,6 +25,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
+from profilerkit.trace.columns import I64, Bools
 
 #: The device's clock is used where it tells the time of this share of the steps (a choice: most of them).
 LEAST_TOLD = 0.5
@@ -57,9 +57,9 @@ class DeviceTime(msgspec.Struct, frozen=True):
     starved: I64
 
     @property
-    def full(self) -> Mask:
+    def full(self) -> Bools:
         """``(n_steps,)`` steps that the device worked through."""
-        found: Mask = (self.time > 0) & (self.idle <= FULL_RATIO * self.time)
+        found: Bools = (self.time > 0) & (self.idle <= FULL_RATIO * self.time)
         return found
 
     @property
@@ -116,7 +116,7 @@ def _ends(lag: I64, stop: I64, work_ns: int) -> I64:
     return np.maximum.accumulate(np.maximum(stop, queued))
 
 
-def _timed(parts: I64, more: I64, behind: Mask, start: I64, stop: I64) -> tuple[I64, I64, I64]:
+def _timed(parts: I64, more: I64, behind: Bools, start: I64, stop: I64) -> tuple[I64, I64, I64]:
     """Time, idle and lag of ``DeviceTime``: by each step's part of its record, -1 without, and what it has ``more``."""
     time = np.where(parts >= 0, parts + more, -1)
     lag = _lag(time, behind, stop)
@@ -150,7 +150,7 @@ def _parts_by_host(of: I64, spans: Events, host: I64, work_ns: float) -> I64:
     return np.where(of >= 0, np.rint(parts), -1).astype(np.int64)
 
 
-def _added_up(index: I64, number: I64, values: I64) -> tuple[I64, Mask]:
+def _added_up(index: I64, number: I64, values: I64) -> tuple[I64, Bools]:
     """``(n_steps,)`` sums of the ``values`` of each step by its ``number``, and which of the steps have one."""
     at = np.minimum(np.searchsorted(index, number), len(index) - 1)
     known = index[at] == number
@@ -160,7 +160,7 @@ def _added_up(index: I64, number: I64, values: I64) -> tuple[I64, Mask]:
     return sums, has
 
 
-def _lag(time: I64, behind: Mask, stop: I64) -> I64:
+def _lag(time: I64, behind: Bools, stop: I64) -> I64:
     """``(n_steps,)`` ns from the host's to the device's end of each step, the least that the records allow; or -1.
 
     The device cannot end a step before the host issued all of it. Where it still worked on the step before as the host
@@ -189,7 +189,7 @@ _BETWEEN = {"forward": (_WAIT, _BACKWARD), "after": (_OPTIMIZER, _WAIT)}
 _LOOP = "loop"
 
 
-def stage_times(events: Events, waits: Spans, start: I64, stop: I64, steady: Mask) -> Mapping[str, I64]:
+def stage_times(events: Events, waits: Spans, start: I64, stop: I64, steady: Bools) -> Mapping[str, I64]:
     """``(n_steps,)`` host's ns of each stage; empty where a steady step has no backward pass: not all were timed."""
     here = events[trains(events, backward=True)]
     backward, optimizer = (spans_of(here[here["kind"] == kind]) for kind in (EventKind.BACKWARD, EventKind.OPTIMIZER))
@@ -241,7 +241,7 @@ class StepLog(msgspec.Struct, frozen=True):
     collect: I64
     sync: I64  #: time in calls that waited for the device
     compiling: I64
-    optimizes: npt.NDArray[np.bool_]
+    optimizes: Bools
     inferred: bool
     #: At least one fetch was recorded, in the steady window where there is one: a loader that was read before the
     #: training, or long ago, feeds none of its steps.
@@ -251,7 +251,7 @@ class StepLog(msgspec.Struct, frozen=True):
     stages: Mapping[str, I64]  #: stage of the loop to the host's time; empty where not all were timed
 
     @property
-    def steady(self) -> npt.NDArray[np.bool_]:
+    def steady(self) -> Bools:
         """``(n_steps,)`` mask of the judged steps."""
         return np.array([state == "steady" for state in self.state], dtype=bool)
 
@@ -455,7 +455,7 @@ def _named_stalls(
     index: I64,
     start: I64,
     stop: I64,
-    steady: npt.NDArray[np.bool_],
+    steady: Bools,
     time: I64,
     room: I64,
 ) -> list[Stall]:

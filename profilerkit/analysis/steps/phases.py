@@ -4,15 +4,14 @@ import re
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.enclosing import ThreadLine, innermost_at
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread, phase_names
-from profilerkit.analysis.intervals import EMPTY, I64, Segments, Spans, covered, index_at, intersect, subtract, union
+from profilerkit.analysis.intervals import EMPTY, Segments, Spans, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.parts import leaf
 from profilerkit.trace.classify import Phase
-from profilerkit.trace.columns import EMIT_NVTX, Category, TraceColumns, kept
+from profilerkit.trace.columns import EMIT_NVTX, F64, I64, Bools, Category, TraceColumns, kept
 
 
 class RecordingFacts(msgspec.Struct, frozen=True):
@@ -140,7 +139,7 @@ _FORWARD_ONLY = re.compile(
 )
 
 
-def recomputed(columns: TraceColumns, rows: I64) -> npt.NDArray[np.bool_]:
+def recomputed(columns: TraceColumns, rows: I64) -> Bools:
     """``(n,)`` which host events in ``rows`` belong to a second run of forward code; -1 stands for no event.
 
     With Python stacks the frames of ``torch.utils.checkpoint`` tell. Without them: an autograd node in which a
@@ -210,7 +209,7 @@ def without_closures(columns: TraceColumns, rows: I64, nodes: I64) -> I64:
     return out
 
 
-def largest_class(columns: TraceColumns, rows: I64, time_ns: I64 | npt.NDArray[np.float64]) -> tuple[int, str]:
+def largest_class(columns: TraceColumns, rows: I64, time_ns: I64 | F64) -> tuple[int, str]:
     """Return the name with most of ``time_ns``, one for each of ``rows``, and its optimizer's class; empty without."""
     name = int(np.bincount(columns.name[rows], weights=time_ns).argmax())
     found = _CLASS.match(columns.strings[name])
@@ -249,7 +248,7 @@ def step_marks(columns: TraceColumns, fetches: I64) -> I64:
     return np.unique(columns.end_ns[_last_of_cycle(columns, rows)])
 
 
-def _any_between(instants: I64, ends: I64) -> npt.NDArray[np.bool_]:
+def _any_between(instants: I64, ends: I64) -> Bools:
     """``(n - 1,)`` whether any instant lies between each end and the next."""
     before = np.searchsorted(instants, ends)
     return before[1:] > before[:-1]

@@ -5,14 +5,14 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.events import Events, id_of, spans_of
-from profilerkit.analysis.intervals import I64, Mask, covered
+from profilerkit.analysis.intervals import covered
 from profilerkit.analysis.stats import median, spread, theil_sen
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.trace.columns import F64, I64, Bools
 from profilerkit.units import format_ns, format_ns_range
 
 DoubtKind = Literal[
@@ -52,8 +52,8 @@ class StepSeries(msgspec.Struct, frozen=True, eq=False):
 
     index: I64
     time: I64  #: start to next start
-    steady: Mask
-    optimizes: Mask  #: steps that hold an optimizer step; where gradients are accumulated they are longer by nature
+    steady: Bools
+    optimizes: Bools  #: steps that hold an optimizer step; where gradients are accumulated they are longer by nature
     parts: Mapping[str, I64]  #: part to its time, as far as steps are split
     #: Time in which the training thread waited for a processor, -1 where not known; ``None`` without samples.
     queued: I64 | None = None
@@ -76,7 +76,7 @@ class Grown(msgspec.Struct, frozen=True):
     coverage: float
 
 
-def what_grew(series: StepSeries, slow: Mask, usual: Mask) -> Grown | None:
+def what_grew(series: StepSeries, slow: Bools, usual: Bools) -> Grown | None:
     """The part with the largest difference between the means of the ``slow`` and the ``usual`` steps.
 
     ``None`` without usual steps or parts, or when no part holds ``LEAST_COVERAGE`` of the difference.
@@ -96,7 +96,7 @@ def what_grew(series: StepSeries, slow: Mask, usual: Mask) -> Grown | None:
     return Grown(part, grown[part], min(grown[part] / total, 1.0))
 
 
-def levelled(values: I64, optimizes: Mask) -> I64:
+def levelled(values: I64, optimizes: Bools) -> I64:
     """``values`` with the fewer of steps with and without an optimizer step brought to the median of the others.
 
     A copy; unchanged where fewer than ``FEWEST_TO_LEVEL`` steps are of one kind.
@@ -184,8 +184,6 @@ class Stall(msgspec.Struct, frozen=True):
     grew: str | None = None  #: the leaf that holds most of the extra time of longer steps; ``None`` when none does
     coverage: float | None = None
 
-
-F64 = npt.NDArray[np.float64]
 
 #: What is told of stalls whose time has a name.
 STALL_KINDS = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other.log": "logging"}

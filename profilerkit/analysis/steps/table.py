@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.log import StepLog, exposed
@@ -15,6 +14,7 @@ from profilerkit.analysis.steps.trend import warmup_cost
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.step import PARTS, SlowSteps, StepRow, Steps, StepState, StepTimes, Stretches, Warmup, within
 from profilerkit.rundir.sampled import HostSample, Sample
+from profilerkit.trace.columns import I64
 from profilerkit.units import format_ns
 
 SLOW_RATIO = 1.3  #: a steady step is slow above this multiple of the median steady step, as in the per-step figure

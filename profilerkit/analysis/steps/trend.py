@@ -4,16 +4,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from profilerkit.analysis.intervals import I64, Spans, subtract, time_within, union
+from profilerkit.analysis.intervals import Spans, subtract, time_within, union
 from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import Slope, median, quantile, theil_sen
 from profilerkit.analysis.steps.series import Grown, StepSeries, what_grew
 from profilerkit.model.change import revise
 from profilerkit.model.step import StepState, Warmup
 from profilerkit.rundir.layout import SAMPLE_SECONDS
-from profilerkit.trace.columns import TraceColumns
+from profilerkit.trace.columns import I64, Bools, TraceColumns
 
 WARMUP_RATIO = 1.5  #: a step longer than this multiple of the settled ones is slow
 #: The settled level is this quantile of the last half: steps that are longer at intervals, up to every fourth, are
@@ -99,7 +98,7 @@ def warmup_cost(state: Sequence[StepState], time: I64, spent: Mapping[str, I64])
     return Warmup(steps=len(leading), time_ns=time_ns, excess_ns=excess_ns, cause=cause if noted else None)
 
 
-def _excess(values: I64, leading: npt.NDArray[np.int64], steady: npt.NDArray[np.bool_]) -> float:
+def _excess(values: I64, leading: I64, steady: Bools) -> float:
     return float(values[leading].sum()) - len(leading) * float(np.median(values[steady]))
 
 

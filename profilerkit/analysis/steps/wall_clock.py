@@ -11,8 +11,6 @@ from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Timed
 from profilerkit.analysis.host.lines import HotLine, line_within
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import (
-    I64,
-    Mask,
     Segments,
     Spans,
     covered,
@@ -31,6 +29,7 @@ from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource
 from profilerkit.rundir.layout import OFF_BY_SETTINGS, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import StartUp
+from profilerkit.trace.columns import I64, Bools
 
 #: Ledger entry of a named phase by its leaf; others are phases.
 _PHASE_ENTRIES = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other.log": "logging"}
@@ -122,7 +121,7 @@ def occurrences(timed: Timed, records: Records) -> int:
     return len(np.unique(np.searchsorted(trained, union(timed.start, timed.end).start)))
 
 
-def excess(per_step: I64, rows: Mask, usual: Mask) -> I64:
+def excess(per_step: I64, rows: Bools, usual: Bools) -> I64:
     """``(n_parts,)`` ns by which the chosen steps exceed as many usual ones, taken from the parts that grew.
 
     The sum is the excess over the median usual step; 0 without any. ``per_step`` is ``(n_parts, n_steps)`` ns.

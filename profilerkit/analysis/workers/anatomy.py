@@ -7,13 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT
-from profilerkit.analysis.intervals import I64, Spans, time_within, union
+from profilerkit.analysis.intervals import Spans, time_within, union
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.model.finding import Source
 from profilerkit.model.run import WorkerPart, WorkerPartName, Workers, WorkerStage
 from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind, WorkerState
 from profilerkit.rundir.reader import RankRecord, WorkerRecord
+from profilerkit.trace.columns import I64
 
 _STAGES = ("samples", "collate", "handover")
 #: numpy twin of ``rundir.layout.WORKER``: times of each stage are wall, CPU and run queue.
@@ -288,7 +289,7 @@ def _locked(events: bytes, log: StepLog, pids: I64) -> float | None:
     return float((looks["value"][blocked] == WorkerState.LOCK).mean())
 
 
-def _mean(values: npt.NDArray[np.int64]) -> int | None:
+def _mean(values: I64) -> int | None:
     """Mean of the values that were measured."""
     known = values[values >= 0]
     return round(float(known.mean())) if len(known) else None

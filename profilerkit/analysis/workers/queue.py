@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, NOT_TRAINING, Events, SkippedBatches, skipped_batches
-from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.workers.anatomy import Fetches, all_records, judged_fetches, stage_times
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Workers
 from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
+from profilerkit.trace.columns import I64, Bools
 
 MOST_REPLAY_ERROR = 0.05  #: a replay that misses the measured time by more than this predicts nothing
 
@@ -144,7 +144,7 @@ def _stored_ratios(records: Records, begins: I64) -> tuple[float | None, float |
     known = records[(records["read"] >= 0) & (records["stored"] >= 0)]
     epoch = _epoch_of(known["start"].astype(np.int64), begins)
 
-    def ratio(chosen: npt.NDArray[np.bool_]) -> float | None:
+    def ratio(chosen: Bools) -> float | None:
         read = int(known["read"][chosen].sum())
         return min(int(known["stored"][chosen].sum()) / read, 1.0) if read else None
 
@@ -310,7 +310,7 @@ class _Stretch(msgspec.Struct, frozen=True):
     using: I64
     waits: I64
     cpu: I64
-    lay_ready: npt.NDArray[np.bool_]
+    lay_ready: Bools
     first: int
     start_ns: int | None
 
