@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.trace.columns import I64, Bools
+from profilerkit.trace.columns import I64
 
 NO_LABEL = -1
 
