@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.trace.columns import I64
+from profilerkit.trace.columns import I64, Bools
 
 NO_LABEL = -1
 
@@ -244,3 +244,8 @@ def joined(segments: Segments, piece: I64 | None = None) -> Segments:
         changes |= piece[1:] != piece[:-1]
     first = np.r_[True, changes]
     return Segments(start[first], end[np.r_[first[1:], True]], label[first])
+
+
+def rows_of(segments: Segments, rows: Bools | slice) -> Segments:
+    """Some of the segments."""
+    return Segments(segments.start[rows], segments.end[rows], segments.label[rows])

@@ -21,6 +21,7 @@ from profilerkit.analysis.intervals import (
     joined,
     latest_end_owner,
     paint,
+    rows_of,
     union,
     with_label,
 )
@@ -112,14 +113,14 @@ def partition_and_host(
     else:
         host, segments = _on_host(columns, names, kinds, window, work, main)
         held, copies, copied = None, NO_ROWS, NO_ROWS
-    per_step = _per_step(segments, window)
+    per_step = leaf_ns(segments, window)
     _check_sum(per_step, window)
     parts = Partition(
         mode="gpu" if on_gpu else "cpu",
         segments=segments,
         per_step=per_step,
-        alone=_per_step(_cut(held.alone, window), window) if held else None,
-        hidden=_per_step(_cut(held.hidden, window), window) if held else None,
+        alone=leaf_ns(_cut(held.alone, window), window) if held else None,
+        hidden=leaf_ns(_cut(held.hidden, window), window) if held else None,
         fed=host.thread(main).fed if main >= 0 else NOT_FED,
         lead_in=host.lead_in,
         copies=copies,
@@ -128,12 +129,12 @@ def partition_and_host(
     return parts, host
 
 
-def _per_step(segments: Segments, window: Spans) -> I64:
-    """``(n_steps, n_leaves)`` ns of the segments in each step."""
-    step = np.searchsorted(window.start, segments.start, side="right") - 1
-    per_step = np.zeros((len(window), len(LEAVES)), dtype=np.int64)
-    np.add.at(per_step, (step, segments.label), segments.end - segments.start)
-    return per_step
+def leaf_ns(segments: Segments, spans: Spans) -> I64:
+    """``(n_spans, n_leaves)`` ns of the segments, which lie in the spans, such as steps."""
+    found = np.zeros((len(spans), len(LEAVES)), dtype=np.int64)
+    span = np.searchsorted(spans.start, segments.start, side="right") - 1
+    np.add.at(found, (span, segments.label), segments.end - segments.start)
+    return found
 
 
 def _check_sum(per_step: I64, window: Spans) -> None:
@@ -200,18 +201,14 @@ def _on_device(
     )
     # Not cut between adjacent steps: why a gap exists does not depend on where a step ends inside it.
     idle = _complete(paint(quiet, [attribute(union(quiet.start, quiet.end), issued, host)]))
-    exposed = joined(_only(base, busy & np.isin(base.label, _TRANSFERS)))
+    exposed = joined(rows_of(base, busy & np.isin(base.label, _TRANSFERS)))
     held = releases(columns, idle, exposed, np.r_[collectives, copy_rows], issued, host)
-    return host, in_order([_only(base, busy), idle]), held, copy_rows, copies[copy_rows]
+    return host, in_order([rows_of(base, busy), idle]), held, copy_rows, copies[copy_rows]
 
 
 def _cut(segments: Segments, window: Spans) -> Segments:
     cut = paint(window, [segments])
-    return _only(cut, cut.label >= 0)
-
-
-def _only(segments: Segments, rows: Bools) -> Segments:
-    return Segments(segments.start[rows], segments.end[rows], segments.label[rows])
+    return rows_of(cut, cut.label >= 0)
 
 
 def _on_host(
@@ -253,7 +250,7 @@ def _computed(columns: TraceColumns, operators: I64, communicates: Bools, work: 
         return owned
     issued = with_label(union(columns.ts_ns[issues], columns.end_ns[issues]), leaf("comm.other"))
     painted = paint(Spans(owned.start, owned.end), [issued, owned])
-    return _only(painted, painted.label != leaf("comm.other"))
+    return rows_of(painted, painted.label != leaf("comm.other"))
 
 
 def _complete(painted: Segments) -> Segments:

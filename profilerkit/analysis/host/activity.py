@@ -14,6 +14,7 @@ from profilerkit.analysis.intervals import (
     Spans,
     paint,
     positive,
+    rows_of,
     subtract,
     union,
     with_label,
@@ -244,7 +245,7 @@ def _between(layer: Segments, low_ns: int, high_ns: int) -> Segments:
     """The intervals of a layer that reach into [low, high)."""
     first = np.searchsorted(layer.end, low_ns, side="right")
     after = np.searchsorted(layer.start, high_ns, side="left")
-    return Segments(layer.start[first:after], layer.end[first:after], layer.label[first:after])
+    return rows_of(layer, slice(first, after))
 
 
 def _by_leaf(start: I64, end: I64, leaves: I64) -> list[Segments]:

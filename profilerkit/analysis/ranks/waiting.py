@@ -9,8 +9,8 @@ import numpy as np
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import Split
 from profilerkit.analysis.intervals import Segments, Spans, index_at, paint, union, with_label
-from profilerkit.analysis.partition import Partition
-from profilerkit.analysis.parts import LEAVES, leaf
+from profilerkit.analysis.partition import Partition, leaf_ns
+from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import comparable
 from profilerkit.analysis.ranks.matching import Matching
@@ -234,9 +234,7 @@ def relabelled(parts: Partition, steps: Spans, log: CollectiveLog, split: Split,
         np.r_[segments.end[kept], painted.end][order],
         np.r_[segments.label[kept], np.where(painted.label < 0, other, painted.label)][order],
     )
-    per_step = np.zeros((len(steps), len(LEAVES)), dtype=np.int64)
-    step = np.searchsorted(steps.start, divided.start, side="right") - 1
-    np.add.at(per_step, (step, divided.label), divided.end - divided.start)
+    per_step = leaf_ns(divided, steps)
     if not np.array_equal(per_step.sum(axis=1), parts.per_step.sum(axis=1)):
         raise InvariantError(
             "dividing the communication changed the sum of a step's parts",

@@ -13,17 +13,18 @@ from profilerkit.analysis.intervals import (
     innermost_owner,
     latest_end_owner,
     paint,
+    rows_of,
     subtract,
     time_within,
     union,
 )
-from profilerkit.analysis.partition import Partition, TraceView
+from profilerkit.analysis.partition import Partition, TraceView, leaf_ns
 from profilerkit.analysis.parts import LEAVES, WAITS, leaf, leaf_times
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.model.change import revise
 from profilerkit.model.events import CELLS, EventTrack, Gap, Lane, LaneKind, MedianStep, StepEvents, Track, TrackKind
 from profilerkit.model.step import PARTS, Family
-from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
+from profilerkit.trace.columns import I64, Category, TraceColumns
 
 MOST_STREAMS, MOST_THREADS = 6, 4  #: more lanes than this are not read beside each other (a choice)
 _NAME_LIMIT = 60  #: longest name of a lane that is kept
@@ -138,8 +139,8 @@ def _threads(seen: TraceView, step: Spans) -> tuple[tuple[Lane, ...], int]:
         did = did_by_thread(seen, key, rows[columns.thread[rows] == key], step)
         if key == main and seen.on_gpu:
             waits = np.isin(did.label, _WAITS)
-            lanes.append(lane_of("Loader", "loader", _only(did, waits), step))
-            did = _only(did, ~waits)
+            lanes.append(lane_of("Loader", "loader", rows_of(did, waits), step))
+            did = rows_of(did, ~waits)
         lanes.append(lane_of(name, "thread", did, step, ON_HOST))
     return tuple(lane for lane in lanes if lane.tracks), max(len(busiest) - MOST_THREADS, 0)
 
@@ -153,10 +154,6 @@ def _busiest(seen: TraceView, rows: I64, step: Spans) -> list[tuple[int, str]]:
     names = {key: f"Backward {number}" if number > 1 else "Backward" for number, key in enumerate(backward, 1)}
     names.setdefault(main, "Main thread")
     return [(key, names.get(key, f"Thread {columns.threads[key][1]}")) for key in busiest]
-
-
-def _only(segments: Segments, keep: Bools | slice) -> Segments:
-    return Segments(segments.start[keep], segments.end[keep], segments.label[keep])
 
 
 def did_by_thread(seen: TraceView, key: int, rows: I64, step: Spans) -> Segments:
@@ -180,13 +177,10 @@ def median_step(found: StepLanes, steps: TraceSteps, parts: Partition, rank: int
     step = Spans(steps.start[found.row : found.row + 1], steps.end[found.row : found.row + 1])
     # The partition is cut where steps meet.
     first, after = np.searchsorted(parts.segments.start, [step.start[0], step.end[0]])
-    did = _only(parts.segments, slice(int(first), int(after)))
+    did = rows_of(parts.segments, slice(int(first), int(after)))
     waits = ~_COMPUTES[did.label]
     idle = found.idle if found.idle is not None else union(did.start[waits], did.end[waits])
-    attributed = paint(idle, [did])
-    gap = np.searchsorted(idle.start, attributed.start, side="right") - 1
-    per_gap = np.zeros((len(idle), len(LEAVES)), dtype=np.int64)
-    np.add.at(per_gap, (gap, attributed.label), attributed.end - attributed.start)
+    per_gap = leaf_ns(paint(idle, [did]), idle)
     longest = np.argsort(idle.start - idle.end, kind="stable")[:MOST_GAPS]
     start = int(step.start[0])
     return MedianStep(

@@ -18,6 +18,7 @@ from profilerkit.analysis.intervals import (
     innermost_owner,
     paint,
     positive,
+    rows_of,
     subtract,
     union,
     with_label,
@@ -333,7 +334,7 @@ def _by_step(
     mine, is_aside = owned.only(_STEP), owned.label < _STEP
     kinds = [fed, *(joined([records.kinds[kind] for kind in kinds]) for kinds in _PARTS.values() if kinds)]
     layers = [
-        Segments(owned.start[is_aside], owned.end[is_aside], owned.label[is_aside]),
+        rows_of(owned, is_aside),
         owners(kinds, _STEP),
         with_label(_ahead(records), _STEP + len(_PARTS)),
     ]
