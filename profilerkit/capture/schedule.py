@@ -83,21 +83,15 @@ class Expected(NamedTuple):
 
 
 class StepTimes:
-    """The times of the last steps.
-
-    Attributes:
-        median_ns: of those; 0 until there are enough.
-        limit_ns: a longer step is slow, by the last median.
-        to_go: steps until the median is taken anew.
-    """
+    """The times of the last steps."""
 
     __slots__ = ("_ring", "limit_ns", "median_ns", "to_go")
 
     def __init__(self) -> None:
         self._ring: deque[int] = deque(maxlen=_KEPT)
-        self.to_go = _FEWEST
-        self.limit_ns = NEVER
-        self.median_ns = 0
+        self.to_go = _FEWEST  #: steps until the median is taken anew
+        self.limit_ns = NEVER  #: a longer step is slow, by the last median
+        self.median_ns = 0  #: of the last steps; 0 until there are enough
 
     def add(self, dur_ns: int, steps: int = 1) -> bool:
         """Take the time of so many steps, 0.2 µs; return whether one of them is slow."""

@@ -171,21 +171,14 @@ FAMILIES = (
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Arithmetic and compulsory traffic of one call: every input read once, every output written once.
-
-    Attributes:
-        flops: of matrix units and their like, a multiply and an add counting two; 0 where only traffic counts.
-        dtype: short name of the type that is computed in; ``None`` where it does not matter.
-        untyped: elements moved besides ``bytes`` whose size only the kernel's name tells: lists carry no type.
-        pointwise_only: holds for the pointwise kernels of the call, not for others.
-    """
+    """Arithmetic and compulsory traffic of one call: every input read once, every output written once."""
 
     family: str
     bytes: int
-    flops: int = 0
-    dtype: str | None = None
-    untyped: int = 0
-    pointwise_only: bool = False
+    flops: int = 0  #: of matrix units and their like, a multiply and an add counting two; 0 where only traffic counts
+    dtype: str | None = None  #: short name of the type that is computed in; ``None`` where it does not matter
+    untyped: int = 0  #: elements moved besides ``bytes`` whose size only the kernel's name tells: lists carry no type
+    pointwise_only: bool = False  #: holds for the pointwise kernels of the call, not for others
 
 
 Model = Callable[[Arguments], Cost | None]  #: the cost of one kind of call; ``None`` where the arguments do not tell

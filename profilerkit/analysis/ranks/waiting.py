@@ -94,33 +94,20 @@ def splits_of(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """Who waited for whom in the judged steps.
+    """Who waited for whom in the judged steps."""
 
-    Attributes:
-        last: ``(n_ranks,)`` int64, in how many collectives each rank arrived last.
-        of: ``(n_ranks,)`` int64, in how many it took part.
-        caused: ``(n_ranks,)`` int64 ns that the others waited for it.
-        waited: ``(n_ranks,)`` int64 ns that it waited itself.
-        peers: per rank the positions of the members of the group in which it caused most of that, itself among them.
-        owner: ``(n,)`` int64, the rank that arrived last in each collective.
-        amount: ``(n,)`` int64 ns that the others waited in it, all together.
-        members: ``(n,)`` int64, how many took part in it.
-        step: ``(n,)`` int64, position of its step among those with a collective.
-        numbers: ``(n_steps,)`` int64, numbers of these steps.
-        own: ``(n_ranks, n_steps)`` int64 ns that each rank waited itself in each step.
-    """
-
-    last: I64
-    of: I64
-    caused: I64
-    waited: I64
+    last: I64  #: ``(n_ranks,)`` int64, in how many collectives each rank arrived last
+    of: I64  #: ``(n_ranks,)`` int64, in how many it took part
+    caused: I64  #: ``(n_ranks,)`` int64 ns that the others waited for it
+    waited: I64  #: ``(n_ranks,)`` int64 ns that it waited itself
+    #: Per rank the positions of the members of the group in which it caused most of that, itself among them.
     peers: tuple[I64, ...]
-    owner: I64
-    amount: I64
-    members: I64
-    step: I64
-    numbers: I64
-    own: I64
+    owner: I64  #: ``(n,)`` int64, the rank that arrived last in each collective
+    amount: I64  #: ``(n,)`` int64 ns that the others waited in it, all together
+    members: I64  #: ``(n,)`` int64, how many took part in it
+    step: I64  #: ``(n,)`` int64, position of its step among those with a collective
+    numbers: I64  #: ``(n_steps,)`` int64, numbers of these steps
+    own: I64  #: ``(n_ranks, n_steps)`` int64 ns that each rank waited itself in each step
 
     @property
     def total_ns(self) -> int:
