@@ -192,8 +192,7 @@ def grid_size(value: object) -> float:
 def grid_sizes(values: Sequence[object]) -> F32:
     """Return ``(n,)`` float32 blocks per multiprocessor, 0 where unknown."""
     try:
-        numbers = [0.0 if value is None else value for value in values]
-        found = np.frombuffer(struct.pack(f"{len(numbers)}d", *numbers), np.float64)
+        found = np.frombuffer(struct.pack(f"{len(values)}d", *values), np.float64)
     except _UNPACKABLE:
         return np.fromiter(map(grid_size, values), np.float32, len(values))
     return np.where((found > 0.0) & (found <= _MOST_BLOCKS), found, 0.0).astype(np.float32)

@@ -1,12 +1,9 @@
 """Chunks of typed events into growing columns."""
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import compress
-from operator import attrgetter
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
@@ -50,27 +47,16 @@ _MEMORY: Dtypes = {
     **dict.fromkeys(("ts_ns", "bytes", "allocated", "reserved", "address"), np.int64),
     **dict.fromkeys(("device_type", "device", "thread"), np.int32),
 }
-_STREAM_WAIT, _SYNC = "Stream Wait Event", "cuda_sync"
+_STREAM_WAIT = "Stream Wait Event"
 # Events are only named when they were rejected; a report shows no more of them.
 _REJECTED_NAMED = 5
-
-
-class _Chunk(msgspec.Struct, frozen=True):
-    events: records.Events
-    text: memoryview | bytes
-    separator: bytes
-
-    def wide_args(self, names: Sequence[str | None]) -> list[records.WideArgs] | None:
-        """Return all args of the events that name a collective, None when their texts cannot be told apart."""
-        found = records.collective_args(bytes(self.text), self.separator) if self.text else None
-        return found if found and [args.collective for args in found] == list(filter(None, names)) else None
 
 
 class ColumnBuilder:
     """Turns lists of events into columns, interning every text.
 
     Attributes:
-        detail: how the next chunk has to be decoded.
+        exact: whether chunks have to be decoded with every digit of a start.
         strings: names, flow categories and raw shapes to ids.
         kinds: category texts to ids.
         threads: (pid, tid) to ids.
@@ -79,7 +65,6 @@ class ColumnBuilder:
         has_skipped_flows: whether there were flow links, which were not wanted.
         skipped_frames: Python frames that were not wanted.
         unpaired: begin and end events that were left out.
-        least: how chunks are decoded as a rule.
         spans, flows, memory: the columns of complete events, flow links and memory instants.
         collectives: what is said of the collectives among the complete events.
         waits: streams, and those they were made to wait for.
@@ -96,8 +81,7 @@ class ColumnBuilder:
         self.has_skipped_flows = False
         self.skipped_frames = 0
         self.unpaired = 0
-        self.least = records.Detail.SHAPED if Wanted.SHAPES in wanted else records.Detail.LEAN
-        self.detail = self.least
+        self.exact = False
         self._raw_ids = values.RawTextIds(self.strings)
         self._arguments = records.ArgumentsWanted()
         self._pausing = records.PausingFrames()
@@ -114,20 +98,20 @@ class ColumnBuilder:
         """How many complete events were added."""
         return self.spans.rows
 
-    def decode(self, array: memoryview | bytes, separator: bytes) -> int:
+    def decode(self, array: memoryview | bytes) -> int:
         """Add the events of a JSON list, and return how many elements it has; raises ``UNDECODABLE``, adding none."""
-        decoded = records.decoder(self.detail, self.wanted).decode(array)
-        while not self.add(decoded, array, separator):
-            decoded = records.decoder(self.detail, self.wanted).decode(array)
+        decoded = records.decoder(self.wanted, exact=self.exact).decode(array)
+        if not self.add(decoded):
+            decoded = records.decoder(self.wanted, exact=self.exact).decode(array)
+            self.add(decoded)
         return len(decoded)
 
-    def add(self, events: records.Events, text: memoryview | bytes = b"", separator: bytes = b"") -> bool:
-        """Add the events of one chunk, or return False and add nothing when they need the decoder of ``detail``.
+    def add(self, events: records.Events, *, quoted: bool = False) -> bool:
+        """Add the events of one chunk, or return False, add nothing, and set ``exact`` when floats do not do for them.
 
         Args:
-            events: decoded from ``text``, or one by one with every detail.
-            text: the JSON list of the events.
-            separator: what stands between two events as a rule.
+            events: decoded from one text, or one by one and exactly.
+            quoted: whether starts may be numbers written as text.
 
         Raises:
             ValueError: a start is no number; nothing was added.
@@ -145,11 +129,11 @@ class ColumnBuilder:
                 group = [event for event in events if type(event) is first or type(event) is last]
             times = [event.ts for event in group]
             if type(times[0]) is Raw:
-                stamps: Stamps | None = values.written_to_ns(times, quoted=not text)
+                stamps: Stamps | None = values.written_to_ns(times, quoted=quoted)
             else:
                 stamps = values.stamps_to_ns(times)
             if stamps is None:
-                self.detail = self.least = records.Detail.EXACT
+                self.exact = True
                 return False
             groups.append((family, group, stamps))
         for family, group, stamps in groups:
@@ -157,8 +141,8 @@ class ColumnBuilder:
                 self._add_flows(group, stamps)
             elif family is records.Instant:
                 self._add_memory(group, stamps)
-            elif not self._add_spans(type(group[0]), group, stamps, _Chunk(events, text, separator)):
-                return False
+            else:
+                self._add_spans(group, stamps, events)
         if records.Metadata in found:
             self.names.add(events)
         self.has_skipped_flows = self.has_skipped_flows or bool(found & _SKIPPED_FLOWS)
@@ -166,31 +150,21 @@ class ColumnBuilder:
             self.unpaired += sum(type(event) in _UNPAIRED for event in events)
         return True
 
-    def _add_spans(self, kind: type[records.Span], spans: list[records.Span], stamps: Stamps, chunk: "_Chunk") -> bool:
-        """Add complete events; False, and nothing added, when ``detail`` does not do for them."""
+    def _add_spans(self, spans: list[records.Span], stamps: Stamps, events: records.Events) -> None:
+        """Add complete events, which are among others."""
         kept = self._frames_wanted(spans)
         if kept is not None:
+            self.skipped_frames += int(np.count_nonzero(~kept))
             spans, stamps = list(compress(spans, kept)), (stamps[0][kept], stamps[1][kept])
             if not spans:
-                return self._skip(kept)
+                return
         # One comprehension for each field: attrgetter is slower, and tuples of fields set off the garbage collector.
-        args: list[Any] = [span.args for span in spans]
-        kinds = values.small_numbers(list(map(self.kinds.__getitem__, [span.cat for span in spans])))
-        names = [found.collective for found in args]
-        if not issubclass(kind, records.WideSpan):
-            wide = chunk.wide_args(names) if any(names) else []
-            syncs = (span.name for span in spans if span.cat == _SYNC) if _SYNC in self.kinds else ()
-            if wide is None or "Runtime" in self.kinds or _STREAM_WAIT in syncs:
-                self.detail = records.Detail.WIDE
-                self.least = records.Detail.WIDE if "Runtime" in self.kinds else self.least
-                return False
-        else:
-            wide = [found for found in args if found.collective]
+        args = [span.args for span in spans]
         dur_us = values.float_us([span.dur for span in spans])
         pairs = zip([span.pid for span in spans], [span.tid for span in spans], strict=True)
         columns: Values = {
             "name": values.small_numbers(list(map(self.strings.__getitem__, [span.name for span in spans]))),
-            "kind": kinds,
+            "kind": values.small_numbers(list(map(self.kinds.__getitem__, [span.cat for span in spans]))),
             "thread": values.small_numbers(list(map(self.threads.__getitem__, pairs))),
             "ts_ns": stamps[0],
             "dur_ns": values.us_to_ns(dur_us),
@@ -200,19 +174,24 @@ class ColumnBuilder:
             "device": values.as_int32(values.whole_numbers([found.device for found in args])),
             "bytes": values.whole_numbers([found.bytes for found in args]),
         }
-        if issubclass(kind, records.WideSpan):
-            self._widen(columns, args)
+        if "Runtime" in self.kinds:
+            external = values.whole_numbers([found.external_id_2021 for found in args])
+            columns["external_id"] = np.where(external >= 0, external, columns["external_id"])
+        if _STREAM_WAIT in self.strings:
+            awaited = values.whole_numbers([found.awaited_stream for found in args])
+            waits = np.flatnonzero(awaited >= 0)
+            self.waits.update(zip(columns["stream"][waits].tolist(), awaited[waits].tolist(), strict=True))
         if Wanted.SHAPES in self.wanted:
             self._add_shapes(columns, spans, args)
         possible = self._possible(stamps[1], dur_us)
-        if wide:
-            self._add_collectives(names, wide, possible)
+        named = [index for index, found in enumerate(args) if found.collective]
+        if named:
+            self._add_collectives(named, args, possible)
         self.spans.append(columns, keep=possible)
         if possible is not None:
-            rows = np.flatnonzero([isinstance(event, records.Span) for event in chunk.events])
+            rows = np.flatnonzero([isinstance(event, records.Span) for event in events])
             rows = rows if kept is None else rows[kept]
             self.rejected += rows[np.flatnonzero(~possible)[:_REJECTED_NAMED]].tolist()
-        return self._skip(kept)
 
     def _frames_wanted(self, spans: list[records.Span]) -> Bools | None:
         if Wanted.PYTHON in self.wanted:
@@ -221,41 +200,24 @@ class ColumnBuilder:
         kept = [span.cat != FRAME or pausing[span.name] for span in spans]
         return None if all(kept) else np.array(kept)
 
-    def _skip(self, kept: Bools | None) -> bool:
-        if kept is not None:
-            self.skipped_frames += int(np.count_nonzero(~kept))
-        return True
-
-    def _widen(self, columns: Values, args: list[records.WideArgs]) -> None:
-        external = values.whole_numbers([found.external_id_2021 for found in args])
-        if external.max() >= 0:
-            columns["external_id"] = np.where(external >= 0, external, columns["external_id"])
-        awaited = values.whole_numbers([found.awaited_stream for found in args])
-        waits = np.flatnonzero(awaited >= 0)
-        self.waits.update(zip(columns["stream"][waits].tolist(), awaited[waits].tolist(), strict=True))
-        self.detail = self.least
-
-    def _add_shapes(self, columns: Values, spans: list[records.Span], args: list[records.ShapedArgs]) -> None:
+    def _add_shapes(self, columns: Values, spans: list[records.Span], args: list[records.SpanArgs]) -> None:
         """Take what was passed to operators; most events are none, so that they are told apart first."""
         wanted, ids = self._arguments, self._raw_ids
         rows = [row for row, found in enumerate(args) if found.input_dims is not NO_TEXT and wanted[spans[row].name][0]]
-        picked = [args[row] for row in rows]
         valued = [row for row in rows if wanted[spans[row].name][1]]
         columns |= _absent(len(args))
         columns["blocks_per_sm"] = values.grid_sizes([found.blocks_per_sm for found in args])
-        columns["input_dims"][rows] = [ids[bytes(found.input_dims)] for found in picked]
-        columns["input_types"][rows] = [ids[bytes(found.input_types)] for found in picked]
+        columns["input_dims"][rows] = [ids[bytes(args[row].input_dims)] for row in rows]
+        columns["input_types"][rows] = [ids[bytes(args[row].input_types)] for row in rows]
         columns["concrete_inputs"][valued] = [ids[bytes(args[row].concrete_inputs)] for row in valued]
 
-    def _add_collectives(
-        self, names: Sequence[str | None], args: list[records.WideArgs], possible: Bools | None
-    ) -> None:
-        rows = range(len(names)) if possible is None else np.cumsum(possible) - 1
-        for index, found in zip([index for index, name in enumerate(names) if name], args, strict=True):
+    def _add_collectives(self, named: list[int], args: list[records.SpanArgs], possible: Bools | None) -> None:
+        rows = range(len(args)) if possible is None else np.cumsum(possible) - 1
+        for index in named:
             if possible is not None and not possible[index]:
                 continue
             if len(self.collectives) < COLLECTIVES:
-                self.collectives.append(records.collective(self.n_spans + int(rows[index]), found))
+                self.collectives.append(records.collective(self.n_spans + int(rows[index]), args[index]))
             else:
                 self._plain_collectives += 1
 
@@ -299,12 +261,15 @@ class ColumnBuilder:
         args = [event.args for event in instants]
         pairs = zip([event.pid for event in instants], [event.tid for event in instants], strict=True)
         columns: Values = {
-            name: values.whole_numbers(list(map(attrgetter(name), args)))
-            for name in ("bytes", "allocated", "reserved", "device_type", "device", "address")
+            "ts_ns": stamps[0],
+            "bytes": values.whole_numbers([found.bytes for found in args]),
+            "allocated": values.whole_numbers([found.allocated for found in args]),
+            "reserved": values.whole_numbers([found.reserved for found in args]),
+            "address": values.whole_numbers([found.address for found in args]),
+            "device_type": values.as_int32(values.whole_numbers([found.device_type for found in args])),
+            "device": values.as_int32(values.whole_numbers([found.device for found in args])),
+            "thread": values.small_numbers(list(map(self.threads.__getitem__, pairs))),
         }
-        columns["thread"] = values.small_numbers(list(map(self.threads.__getitem__, pairs)))
-        columns |= {name: values.as_int32(columns[name]) for name in ("device_type", "device")}
-        columns["ts_ns"] = stamps[0]
         self.memory.append(columns, keep=values.is_time(stamps[1]) & np.array(sized))
 
     def has_loose_work(self) -> bool:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from enum import IntEnum
 from functools import cache
 from sys import intern
 from typing import Any, Union
@@ -21,7 +20,10 @@ NO_TEXT = Raw(b"")
 
 
 class SpanArgs(msgspec.Struct, gc=False, frozen=True):
-    """``args`` of a complete event that most events have; the order of the fields is that of the columns."""
+    """``args`` of a complete event that the columns hold, whatever the release; what few events have is as written.
+
+    To skip keys that most events lack costs less than to decode the others again.
+    """
 
     correlation: Id = -1
     external_id: Id = field(default=-1, name="External id")
@@ -29,30 +31,20 @@ class SpanArgs(msgspec.Struct, gc=False, frozen=True):
     device: Id = -1
     bytes: int | float | str | None = -1
     collective: str | None = field(default=None, name="Collective name")
-
-
-class ShapedArgs(SpanArgs, frozen=True, gc=False):
-    """``args`` of a complete event with what was passed to an operator, and how large a kernel's grid is."""
-
     input_dims: Raw = field(default=NO_TEXT, name="Input Dims")
     input_types: Raw = field(default=NO_TEXT, name="Input type")
     concrete_inputs: Raw = field(default=NO_TEXT, name="Concrete Inputs")
     blocks_per_sm: int | float | str | None = field(default=0, name="blocks per SM")
-
-
-class WideArgs(ShapedArgs, frozen=True, gc=False):
-    """``args`` of a complete event with all that any release writes and the columns hold."""
-
     external_id_2021: Id = field(default=-1, name="external id")
-    in_elements: Id = field(default=-1, name="In msg nelems")
-    out_elements: Id = field(default=-1, name="Out msg nelems")
-    dtype: str | None = None
-    group_size: Id = field(default=-1, name="Group size")
-    group_name: Id = field(default=None, name="Process Group Name")
-    sequence: Id = field(default=-1, name="Seq")
-    source: Id = field(default=-1, name="Src Rank")
-    target: Id = field(default=-1, name="Dst Rank")
     awaited_stream: Id = field(default=-1, name="wait_on_stream")
+    in_elements: Raw = field(default=NO_TEXT, name="In msg nelems")
+    out_elements: Raw = field(default=NO_TEXT, name="Out msg nelems")
+    dtype: Raw = NO_TEXT
+    group_size: Raw = field(default=NO_TEXT, name="Group size")
+    group_name: Raw = field(default=NO_TEXT, name="Process Group Name")
+    sequence: Raw = field(default=NO_TEXT, name="Seq")
+    source: Raw = field(default=NO_TEXT, name="Src Rank")
+    target: Raw = field(default=NO_TEXT, name="Dst Rank")
 
 
 class InstantArgs(msgspec.Struct, gc=False, frozen=True):
@@ -115,20 +107,8 @@ class Metadata(_Event, tag="M"):
     args: MetadataArgs = MetadataArgs()
 
 
-class ShapedSpan(Span, tag="X"):
-    """A complete event with the args of operators."""
-
-    args: ShapedArgs = ShapedArgs()
-
-
-class WideSpan(Span, tag="X"):
-    """A complete event with all its args."""
-
-    args: WideArgs = WideArgs()
-
-
-class ExactSpan(WideSpan, tag="X"):
-    """A complete event with all its args, whose start is kept as it is written."""
+class ExactSpan(Span, tag="X"):
+    """A complete event whose start is kept as it is written."""
 
     ts: Raw = NO_TEXT  # type: ignore[assignment]
 
@@ -160,27 +140,18 @@ UNUSED: dict[str, type[msgspec.Struct]] = {
 }
 
 
-class Detail(IntEnum):
-    """How much of an event is decoded."""
-
-    LEAN = 0
-    SHAPED = 1  # and what was passed to operators
-    WIDE = 2  # all args: collectives, the ids of 2021
-    EXACT = 3  # and starts with every digit: stamps that count from the epoch with decimals
-
-
 STAMPED = (ExactSpan, ExactFlowStart, ExactFlowEnd, ExactInstant)
 Event = Span | FlowStart | FlowEnd | Instant | Metadata | msgspec.Struct
 Events = list[Event]
 
-_SPANS = {Detail.LEAN: Span, Detail.SHAPED: ShapedSpan, Detail.WIDE: WideSpan, Detail.EXACT: ExactSpan}
-
 
 @cache
-def decoder(detail: Detail, wanted: Wanted) -> msgspec.json.Decoder[Events]:
-    """Return the decoder of a list of events; what is not wanted is checked and skipped."""
-    exact = detail is Detail.EXACT
-    kinds: dict[str, Any] = UNUSED | {"X": _SPANS[detail], "M": Metadata}
+def decoder(wanted: Wanted, *, exact: bool) -> msgspec.json.Decoder[Events]:
+    """Return the decoder of a list of events; what is not wanted is checked and skipped.
+
+    ``exact`` keeps times with every digit: stamps that count from the epoch with decimals.
+    """
+    kinds: dict[str, Any] = UNUSED | {"X": ExactSpan if exact else Span, "M": Metadata}
     if Wanted.FLOWS in wanted:
         kinds |= {"s": ExactFlowStart, "f": ExactFlowEnd} if exact else {"s": FlowStart, "f": FlowEnd}
     if Wanted.MEMORY in wanted:
@@ -250,44 +221,36 @@ class PausingFrames(dict[str, bool]):
         return pausing
 
 
-_KEY = b'"Collective name"'
 _LONGEST_TEXT = 256
-_WIDE = decoder(Detail.WIDE, Wanted.NOTHING)
+_SCALAR: msgspec.json.Decoder[int | float | str | None] = msgspec.json.Decoder(int | float | str | None)
 
 
-def collective_args(text: bytes, separator: bytes) -> list[WideArgs] | None:
-    """Return all args of the events of a JSON list that name a collective; None when an event cannot be cut out.
-
-    A collective is one event of a hundred or fewer, so that only these are decoded with all their args.
-    """
-    found: list[WideArgs] = []
-    at = text.find(_KEY)
-    while at >= 0:
-        before, after = text.rfind(separator, 0, at), text.find(separator, at)
-        end = after + 1 if after >= 0 else len(text) - 1
-        try:
-            events = _WIDE.decode(b"[%b]" % text[before + len(separator) - 1 if before >= 0 else 1 : end])
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return None
-        found += [event.args for event in events if isinstance(event, WideSpan) and event.args.collective]
-        at = text.find(_KEY, end)
-    return found
-
-
-def collective(row: int, args: WideArgs) -> CollectiveArgs:
+def collective(row: int, args: SpanArgs) -> CollectiveArgs:
     """Return the metadata of the event in row ``row``, whose args name a collective."""
     return CollectiveArgs(
         row=row,
         name=_short(args.collective or ""),
-        in_elements=count_of(args.in_elements),
-        out_elements=count_of(args.out_elements),
-        dtype=None if args.dtype is None else _short(args.dtype),
-        group_size=count_of(args.group_size),
-        group_name=None if args.group_name is None else _short(str(args.group_name)),
-        sequence=count_of(args.sequence),
-        source=count_of(args.source),
-        target=count_of(args.target),
+        in_elements=count_of(_value(args.in_elements)),
+        out_elements=count_of(_value(args.out_elements)),
+        dtype=_text(args.dtype),
+        group_size=count_of(_value(args.group_size)),
+        group_name=_text(args.group_name),
+        sequence=count_of(_value(args.sequence)),
+        source=count_of(_value(args.source)),
+        target=count_of(_value(args.target)),
     )
+
+
+def _value(written: Raw) -> int | float | str | None:
+    try:
+        return _SCALAR.decode(written) if written else None
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _text(written: Raw) -> str | None:
+    value = _value(written)
+    return None if value is None else _short(str(value))
 
 
 def _short(text: str) -> str:

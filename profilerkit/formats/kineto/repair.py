@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.kineto import records
-from profilerkit.formats.kineto.records import STAMPED, InstantArgs, MetadataArgs, WideArgs
+from profilerkit.formats.kineto.records import STAMPED, InstantArgs, MetadataArgs, SpanArgs
 from profilerkit.formats.limits import DROPPED_PIECES, FAILED_REPAIRS, REPAIRED_BYTES, SEARCHED_BYTES
 from profilerkit.formats.values import grid_size, whole_number, written_to_ns
 from profilerkit.trace.columns import Wanted
@@ -175,7 +175,7 @@ class Repairer:
     """
 
     def __init__(self, wanted: Wanted) -> None:
-        self._exact = records.decoder(records.Detail.EXACT, wanted)
+        self._exact = records.decoder(wanted, exact=True)
         self._wanted = wanted
 
     def read_exactly(self, piece: bytes) -> list[records.Event] | None:
@@ -309,18 +309,18 @@ def _number(value: object) -> int:
     return whole_number(float(value) if isinstance(value, Decimal) else value)
 
 
-def _span_args(args: dict[str, Any]) -> WideArgs:
+def _span_args(args: dict[str, Any]) -> SpanArgs:
     found: dict[str, Any] = {}
-    for info in msgspec.structs.fields(WideArgs):
+    for info in msgspec.structs.fields(SpanArgs):
         value = args.get(info.encode_name)
         if value is None:
             continue
-        if info.name in ("input_dims", "input_types", "concrete_inputs"):
+        if info.type is Raw:
             found[info.name] = Raw(json.dumps(value, default=float).encode())
-        elif info.name in ("collective", "dtype", "group_name"):
+        elif info.name == "collective":
             found[info.name] = str(value)
         elif info.name == "blocks_per_sm":
             found[info.name] = grid_size(float(value) if isinstance(value, Decimal) else value)
         else:
             found[info.name] = _number(value)
-    return WideArgs(**found)
+    return SpanArgs(**found)

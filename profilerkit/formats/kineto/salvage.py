@@ -113,7 +113,7 @@ class Salvage:
         if not events:
             return
         before = self._builder.dropped.total()
-        self._builder.add(events)
+        self._builder.add(events, quoted=True)
         self._ledger.rejected += self._builder.dropped.total() - before
         for index in self._builder.rejected:
             first, event, offset, text = next(place for place in reversed(places) if place[0] <= index)

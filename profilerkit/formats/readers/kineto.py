@@ -91,7 +91,7 @@ class _Pass:
                 self._notes.append("the text ends in zero bytes")
             return False
         try:
-            count = self._builder.decode(array, self._text.separator)
+            count = self._builder.decode(array)
         except UNDECODABLE:
             self._salvage.read(bytes(array[1:-1]), self._text.chunk_offset, last=False)
             if self._ledger.is_hopeless:
