@@ -33,7 +33,9 @@ class Segments(Spans, frozen=True):
 
     def only(self, *labels: int) -> Spans:
         """The intervals that carry any of ``labels``."""
-        keep = np.isin(self.label, np.array(labels, dtype=np.int64))
+        keep = np.zeros(len(self), dtype=np.bool_)
+        for label in labels:
+            keep |= self.label == label
         return Spans(self.start[keep], self.end[keep])
 
 
@@ -66,7 +68,8 @@ def intersect(a: Spans, b: Spans) -> Spans:
     >>> both.start.tolist(), both.end.tolist()
     ([2, 8, 10], [4, 9, 11])
     """
-    b = union(b.start, b.end)  # what touches is one piece
+    opens = np.r_[True, b.start[1:] > b.end[:-1]][: len(b)]  # what touches is one piece
+    b = Spans(b.start[opens], b.end[np.r_[opens[1:], True][: len(b)]])
     first = np.searchsorted(a.end, b.start, side="right")
     count = np.maximum(np.searchsorted(a.start, b.end, side="left") - first, 0)
     of_b = np.repeat(np.arange(len(b)), count)
@@ -94,8 +97,8 @@ def covered(spans: Spans, instants: I64) -> npt.NDArray[np.bool_]:
     >>> covered(Spans(np.array([0, 8]), np.array([4, 9])), np.array([0, 4, 8])).tolist()
     [True, False, True]
     """
-    found: npt.NDArray[np.bool_] = index_at(spans, instants) >= 0
-    return found
+    edges = np.stack([spans.start, spans.end], axis=1).ravel()
+    return (np.searchsorted(edges, instants, side="right") & 1).astype(np.bool_)
 
 
 def index_at(spans: Spans, instants: I64) -> I64:
@@ -103,8 +106,8 @@ def index_at(spans: Spans, instants: I64) -> I64:
     if not len(spans):
         return np.full(len(instants), -1, dtype=np.int64)
     index = np.searchsorted(spans.start, instants, side="right") - 1
-    inside = (index >= 0) & (instants < spans.end[np.maximum(index, 0)])
-    return np.where(inside, index, -1)
+    index[instants >= spans.end[index]] = -1  # what precedes the first one is compared with the last
+    return index
 
 
 def time_within(spans: Spans, start: I64, end: I64) -> I64:

@@ -66,6 +66,9 @@ def busiest_device(columns: TraceColumns, window: Spans) -> int:
     rows = device_rows(columns) & (columns.device >= 0)
     if not rows.any() or not len(window):
         return -1
+    least, most = int(columns.device[rows].min()), int(columns.device[rows].max())
+    if least == most:
+        return least
     low, high = window.start[0], window.end[-1]
     inside = np.clip(columns.end_ns[rows], low, high) - np.clip(columns.ts_ns[rows], low, high)
     devices, index = np.unique(columns.device[rows], return_inverse=True)

@@ -29,7 +29,7 @@ _LEAD_NS = 3_600_000_000_000
 #: Tracks of ours come first, then the device's, then those of threads.
 _STEPS, _PARTS, _IDLE, _FINDINGS, _FIRST_STREAM, _FIRST_THREAD = 1, 2, 3, 4, 100, 10_000
 #: What runs on a stream, and what its track is called beside the stream.
-_ON_DEVICE: dict[int, str] = {
+_ON_DEVICE: dict[object, str] = {
     **dict.fromkeys((Category.KERNEL, Category.MEMCPY, Category.MEMSET), ""),
     Category.GPU_ANNOTATION: ", ranges",
     Category.SYNC: ", waits",

@@ -19,7 +19,8 @@ from profilerkit.analysis.communication.table import (
     transfers_of,
 )
 from profilerkit.analysis.device.kernels import named
-from profilerkit.analysis.enclosing import innermost_at, launching_operators
+from profilerkit.analysis.device.roofline import Roofline
+from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import EMPTY, Spans, covered, index_at, intersect, subtract, time_within, union
 from profilerkit.analysis.partition import Partition, TraceView
@@ -162,13 +163,16 @@ SHORTEST_NS = 10_000
 
 
 def contention(
-    columns: TraceColumns, launches: I64, kernels: I64, window: Spans, transfers: Spans
+    columns: TraceColumns, roof: Roofline, kernels: I64, window: Spans, transfers: Spans
 ) -> Contention | None:
-    """How long kernels take beside ``transfers`` and alone; ``None`` where none with shapes was seen in both places."""
+    """How long kernels take beside ``transfers`` and alone; ``None`` where none with shapes was seen in both places.
+
+    ``kernels`` are rows of ``roof``.
+    """
     beside = time_within(transfers, columns.ts_ns[kernels], columns.end_ns[kernels])
     beside_ns = int(columns.dur_ns[kernels[beside >= OVERLAPPED_RATIO * columns.dur_ns[kernels]]].sum())
     kernels = kernels[columns.dur_ns[kernels] >= SHORTEST_NS]
-    operators = launching_operators(columns, launches, kernels)
+    operators = roof.operator[np.searchsorted(roof.rows, kernels)]
     shape = np.where(operators >= 0, columns.input_dims[operators], -1)
     kernels, shape = kernels[shape >= 0], shape[shape >= 0]
     if not len(kernels) or not len(transfers):
@@ -282,7 +286,8 @@ def collective_work_of(view: TraceView, log: CollectiveLog | None) -> Collective
     if passes.count == 1 and (found := accumulating(columns, steps.by_host.steady, window)) is not None:
         passes, groups = passes_of(columns, found[0]), found[1]
     split = Split.unknown(len(log))
-    judged = np.flatnonzero(work & covered(window, columns.ts_ns))
+    judged = np.flatnonzero(work)
+    judged = judged[covered(window, columns.ts_ns[judged])]
     collective_work = revise(
         collective_work,
         backward_alone_ns=None
@@ -291,7 +296,7 @@ def collective_work_of(view: TraceView, log: CollectiveLog | None) -> Collective
         passes=passes.count,
         before_backward_ratio=passes.before,
         accumulation=accumulation(log, window, _exposed(parts, window), split, passes, groups),
-        contention=contention(columns, launches, judged, window, transfers) if device is not None else None,
+        contention=contention(columns, view.roof, judged, window, transfers) if device is not None else None,
         burst_ns=burst_ns(log, window, compute),
     )
     return _with_traffic(collective_work, log, window, parts, split, columns.meta)

@@ -199,15 +199,16 @@ def dense_tables(
 def host_tables(view: TraceView) -> DenseTables | None:
     """The same of a run without a device: operators take the time, each without those inside it."""
     columns, window, math = view.columns, view.window, view.kinds.math
-    rows = np.flatnonzero((columns.category == Category.CPU_OP) & covered(window, columns.ts_ns))
+    rows = np.flatnonzero(columns.category == Category.CPU_OP)
+    rows = rows[covered(window, columns.ts_ns[rows])]
     return dense_tables(columns, math, window, rows, self_times(columns, rows).astype(np.float64), window.total_ns)
 
 
 def _looked_up(columns: TraceColumns, issuing: Spans) -> dict[Shape, float]:
     """Shape of each table to the rows that a step looks up at most."""
     names = [at for at, text in enumerate(columns.strings) if text in _LOOKS_UP[:2]]
-    chosen = np.isin(columns.name, names) & (columns.category == Category.CPU_OP) & covered(issuing, columns.ts_ns)
-    calls, member = distinct_calls(columns, np.flatnonzero(chosen))
+    rows = np.flatnonzero(np.isin(columns.name, names) & (columns.category == Category.CPU_OP))
+    calls, member = distinct_calls(columns, rows[covered(issuing, columns.ts_ns[rows])])
     often = np.bincount(member, minlength=len(calls))
     asked: dict[Shape, float] = defaultdict(float)
     for index, _, passed in understood(columns, calls, member):

@@ -187,8 +187,8 @@ def matching(columns: TraceColumns, used: I64, pattern: re.Pattern[str]) -> Name
 
 def named(columns: TraceColumns, pattern: re.Pattern[str]) -> Names:
     """``(n_events,)`` mask of the events in whose name ``pattern`` is found."""
-    mask: Names = matching(columns, in_use(columns), pattern)[columns.name]
-    return mask
+    wanted = matching(columns, in_use(columns), pattern)
+    return wanted.take(columns.name) if wanted.any() else np.zeros(len(columns), dtype=np.bool_)
 
 
 def by_wording(columns: TraceColumns, used: I64, value: Callable[[str], T]) -> list[T]:

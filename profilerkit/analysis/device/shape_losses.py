@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -77,7 +78,8 @@ class DenseTables(msgspec.Struct, frozen=True):
     unused_share: float  #: of it, what rows take that the step does not look up
 
 
-class Judged(msgspec.Struct, frozen=True):
+# Without slots: what is derived is kept beside the fields.
+class Judged(msgspec.Struct, frozen=True, dict=True):
     """The kernels of the steady window that are no communication; arrays are ``(n,)`` in their order."""
 
     columns: TraceColumns
@@ -88,22 +90,22 @@ class Judged(msgspec.Struct, frozen=True):
     window: Spans
     issuing: Spans
 
-    @property
+    @cached_property
     def rows(self) -> I64:
         """Rows of the kernels."""
         return self.roof.rows[self.at]
 
-    @property
+    @cached_property
     def name(self) -> I64:
         """Their names, ids into ``columns.strings``."""
         return self.columns.name[self.rows].astype(np.int64)
 
-    @property
+    @cached_property
     def operator(self) -> I64:
         """Row of the operator that launched each, -1 for none."""
         return self.roof.operator[self.at]
 
-    @property
+    @cached_property
     def dur_ns(self) -> F64:
         """How long each took, at least 1."""
         return np.maximum(self.columns.dur_ns[self.rows], 1).astype(np.float64)
@@ -194,17 +196,17 @@ def grids(work: Judged) -> tuple[Grid, ...] | None:
     idle = idle_ratio(blocks) * work.dur_ns
     beyond = work.dur_ns - work.roof.least_ns[work.at]
     idle = np.where(np.isfinite(beyond), np.minimum(idle, beyond), idle)
-    keys = np.stack([work.name, np.round(blocks, 4).view(np.int64)])
     places = np.flatnonzero(chosen)
-    distinct, member = np.unique(keys[:, places], axis=1, return_inverse=True)
-    time = np.bincount(member, weights=work.dur_ns[places], minlength=distinct.shape[1])
+    sizes, size = np.unique(np.round(blocks[places], 4), return_inverse=True)
+    _, first, member = np.unique(work.name[places] * len(sizes) + size, return_index=True, return_inverse=True)
+    time = np.bincount(member, weights=work.dur_ns[places])
     found = []
     for kind in np.argsort(-time, kind="stable")[:_MOST_GRIDS].tolist():
         own = np.zeros(len(chosen), dtype=np.bool_)
         own[places[member == kind]] = True
         found.append(
             Grid(
-                kernel=work.columns.strings[int(distinct[0, kind])],
+                kernel=work.columns.strings[int(work.name[places[first[kind]]])],
                 blocks_per_sm=float(blocks[own][0]),
                 share=work.share(own),
                 idle_share=work.part(idle, own),

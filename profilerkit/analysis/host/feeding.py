@@ -106,12 +106,13 @@ def made_on_host(columns: TraceColumns, names: HostNames, thread: int) -> list[S
 def _quiet(columns: TraceColumns, thread: int, between: Spans, issues: I64) -> Spans:
     """Stretches between the steps in which the thread makes no call and nobody launches; none up to the last range."""
     own = (columns.thread == thread) & (columns.dur_ns > 0)
-    ranges = np.flatnonzero(own & (columns.category == Category.ANNOTATION) & covered(between, columns.ts_ns))
+    ranges = np.flatnonzero(own & columns.is_a(Category.ANNOTATION))
+    ranges = ranges[covered(between, columns.ts_ns[ranges])]
     place = np.searchsorted(between.start, columns.ts_ns[ranges], side="right") - 1
     start = between.start.copy()
     np.maximum.at(start, place, columns.end_ns[ranges])
     rest = positive(start, between.end)
-    calls = np.union1d(np.flatnonzero(own & (columns.category == Category.RUNTIME)), issues)
+    calls = np.r_[np.flatnonzero(own & columns.is_a(Category.RUNTIME)), issues]
     quiet = subtract(rest, union(columns.ts_ns[calls], columns.end_ns[calls]))
     long = quiet.end - quiet.start > QUIET_NS
     return Spans(quiet.start[long], quiet.end[long])

@@ -327,6 +327,6 @@ def main_thread(columns: TraceColumns) -> int:
 
 def backward_threads(columns: TraceColumns, names: HostNames, main: int) -> I64:
     """Ids of the threads beside ``main`` that run the backward pass, sorted."""
-    rows = names.backward[columns.name] & (columns.category == Category.CPU_OP) & (columns.thread != main)
-    found: I64 = np.unique(columns.thread[rows]).astype(np.int64)
+    rows = np.flatnonzero((columns.category == Category.CPU_OP) & (columns.thread != main))
+    found: I64 = np.unique(columns.thread[rows[names.backward[columns.name[rows]]]]).astype(np.int64)
     return found

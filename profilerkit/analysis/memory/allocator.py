@@ -209,7 +209,8 @@ def _calls(columns: TraceColumns, names: HostNames, steps: TraceSteps) -> Memory
     window, runtime = steps.by_host.steady, columns.category == Category.RUNTIME
     if not runtime.any():
         return Memory()
-    rows = np.flatnonzero(runtime & names.allocator[columns.name] & covered(window, columns.ts_ns))
+    rows = np.flatnonzero(runtime & names.allocator[columns.name])
+    rows = rows[covered(window, columns.ts_ns[rows])]
     rows = rows[np.lexsort((columns.ts_ns[rows], columns.thread[rows]))]
     gives_back = named(columns, _GIVES_BACK)[rows]
     operators = np.flatnonzero(columns.category == Category.CPU_OP)

@@ -228,10 +228,11 @@ def zeroed_gradients(view: TraceView) -> ZeroedGradients | None:
     line = ThreadLine.of(columns)
     if line is None or not len(window):
         return None
-    inside = covered(view.steps.by_host.steady, columns.ts_ns)
+    issuing = view.steps.by_host.steady
 
     def judged(pattern: re.Pattern[str], *categories: Category) -> I64:
-        return np.flatnonzero(inside & named(columns, pattern) & columns.is_a(*categories))
+        rows = np.flatnonzero(named(columns, pattern) & columns.is_a(*categories))
+        return rows[covered(issuing, columns.ts_ns[rows])]
 
     calls = judged(_CLEARS, Category.ANNOTATION, Category.PYTHON)
     if not len(calls):

@@ -406,5 +406,5 @@ def _fp32(seen: TraceView, device: Device) -> Bools:
     at, known = _places(seen.roof, device)
     if not len(seen.roof.rows):
         return known
-    slow = slow_math(seen.columns, seen.kinds, seen.roof, seen.steps.judged_events(seen.columns, seen.launches))
+    slow = slow_math(seen.columns, seen.kinds, seen.roof, seen.judged)
     return known & slow.chosen[at]

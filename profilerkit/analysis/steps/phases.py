@@ -89,13 +89,15 @@ def recording_facts(
         "with_stack": (columns.ts_ns[calls], CALL_NS),
         "profile_memory": (columns.memory.ts_ns[np.isin(columns.memory.thread, threads)], ALLOCATION_NS),
     }
-    taken = {name: each * float(covered(issuing, at).sum()) for name, (at, each) in kinds.items()}
-    slow = {name for name, time in taken.items() if time >= NOTED_SHARE * window.total_ns}
     unseen = {name for name in recorded if name in kinds and not len(kinds[name][0])}
     at = np.concatenate([at for at, _ in kinds.values()])
-    cost = np.repeat([each for _, each in kinds.values()], [len(at) for at, _ in kinds.values()])
+    kind = np.repeat(np.arange(len(kinds)), [len(at) for at, _ in kinds.values()])
+    prices = np.array([each for _, each in kinds.values()])
+    cost = prices[kind]
     inside = covered(issuing, at)
-    waits = covered(window, at) & covered(segments.only(*(leaf(part) for part in HOST_PARTS)), at)
+    taken = prices * np.bincount(kind[inside], minlength=len(kinds))
+    slow = {name for name, time in zip(kinds, taken.tolist(), strict=True) if time >= NOTED_SHARE * window.total_ns}
+    waits = covered(intersect(window, segments.only(*(leaf(part) for part in HOST_PARTS))), at)
     return RecordingFacts(
         options=tuple(name for name in kinds if name in slow | unseen and (by_nvtx or name != EMIT_NVTX)),
         events=float(inside.sum()) / len(window),
@@ -110,7 +112,8 @@ _SHOWN: tuple[Phase, ...] = ("optimizer", "zero_grad", "backward", "loss", "forw
 
 def phase_rows(columns: TraceColumns, phase: Phase) -> I64:
     """Rows of the ranges that the program named for a phase of its step."""
-    return np.flatnonzero(phase_names(columns, phase)[columns.name] & (columns.category == Category.ANNOTATION))
+    rows = np.flatnonzero(columns.category == Category.ANNOTATION)
+    return rows[phase_names(columns, phase)[columns.name[rows]]]
 
 
 def phase_facts(columns: TraceColumns, optimizer: I64, segments: Segments, window: Spans) -> tuple[PhaseFacts, ...]:
