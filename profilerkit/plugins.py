@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from profilerkit.config import Settings
 from profilerkit.errors import UsageError, raised
+from profilerkit.installed import entry_points, package_of
 from profilerkit.rundir.files import read_regular, write_whole
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from profilerkit.model.report import Report
     from profilerkit.rules.api import Rule
 
@@ -223,7 +225,7 @@ def _rules_in(file: Path, content: bytes | None) -> "list[Rule]":
 def installed_rules() -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
     """Return the rules of other packages by code, and a note about each one that cannot be used.
 
-    Looking for them takes 4 ms, so it is done once.
+    They are looked for once.
     """
     from profilerkit.rules import RULES
 
@@ -234,8 +236,8 @@ def installed_rules() -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
             rules.append(_rule(entry, [rule.code for rule in (*RULES, *rules)]))
         except Exception as error:
             # Code of strangers runs here: what it raises is said in the report and costs that rule alone.
-            logger.debug("rule %s of %s cannot be used", entry.name, _package(entry), exc_info=True)
-            notes.append(f"The rule {entry.name} of the package {_package(entry)} was left out: {raised(error)}.")
+            logger.debug("rule %s of %s cannot be used", entry.name, package_of(entry), exc_info=True)
+            notes.append(f"The rule {entry.name} of the package {package_of(entry)} was left out: {raised(error)}.")
     return tuple(sorted(rules, key=lambda rule: rule.code)), tuple(notes)
 
 
@@ -250,7 +252,7 @@ def find_renderer(name: str) -> "Callable[[Report], str]":
     Raises:
         UsageError: it cannot be imported, or, when it is called, fails or does not return text.
     """
-    entry = next(iter(entry_points(group=RENDERER_GROUP, name=name)))
+    entry = next(entry for entry in entry_points(group=RENDERER_GROUP) if entry.name == name)
     try:
         found = entry.load()
     except Exception as error:
@@ -268,7 +270,7 @@ def find_renderer(name: str) -> "Callable[[Report], str]":
     return render
 
 
-def _rule(entry: EntryPoint, taken: Sequence[str]) -> "Rule":
+def _rule(entry: "EntryPoint", taken: Sequence[str]) -> "Rule":
     from profilerkit.rules.api import Rule
 
     found = entry.load()
@@ -288,13 +290,9 @@ def _usable(rule: "Rule", taken: Sequence[str]) -> "Rule":
     return rule
 
 
-def _unusable(entry: EntryPoint, cause: str) -> UsageError:
+def _unusable(entry: "EntryPoint", cause: str) -> UsageError:
     return UsageError(
-        f"the format {entry.name} of the package {_package(entry)} cannot be written",
+        f"the format {entry.name} of the package {package_of(entry)} cannot be written",
         cause=cause,
         hint="choose another format, or report this to the authors of that package",
     )
-
-
-def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else entry.module

@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "profilerkit"
 #: Row of DESIGN section 3 by the first name below the package. A module imports only from lower rows and its own unit.
 ROWS = {
     "errors": 0,
+    "installed": 0,
     "units": 0,
     "programs": 0,
     "secrets": 0,

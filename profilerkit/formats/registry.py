@@ -6,15 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
 from profilerkit.errors import UnreadableInputError, UsageError, raised, unread
 from profilerkit.formats import readers
 from profilerkit.formats.blocks import SNIFFED_BYTES, BlockSource
+from profilerkit.installed import entry_points, package_of
 from profilerkit.trace.columns import ANALYZED, TraceColumns, Wanted
 from profilerkit.trace.logs import FlightDump, Log
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "profilerkit.readers"
 
@@ -81,9 +84,9 @@ class InstalledReader:
     Raises whatever the package raises when it is imported, and an error for what is no reader.
     """
 
-    def __init__(self, entry: EntryPoint) -> None:
+    def __init__(self, entry: "EntryPoint") -> None:
         reader = entry.load()
-        self.package = _package(entry)
+        self.package = package_of(entry)
         self._logged: set[str] = set()
         self.name: str = reader.name
         self.kind = _kind_of(reader)
@@ -132,7 +135,7 @@ class InstalledReader:
 def installed_readers() -> tuple[tuple[InstalledReader, ...], tuple[str, ...]]:
     """Return the readers of other packages, and a note about each that cannot be used.
 
-    Looking for them takes 2.5 ms, so it is done once.
+    They are looked for once.
     """
     usable: list[InstalledReader] = []
     notes: list[str] = []
@@ -141,13 +144,9 @@ def installed_readers() -> tuple[tuple[InstalledReader, ...], tuple[str, ...]]:
             usable.append(InstalledReader(entry))
         except (Exception, SystemExit) as error:  # code of strangers
             logger.debug("the reader %s cannot be used", entry.name, exc_info=True)
-            notes.append(f"The reader {entry.name} of the package {_package(entry)} was left out: {raised(error)}.")
+            notes.append(f"The reader {entry.name} of the package {package_of(entry)} was left out: {raised(error)}.")
             logger.warning("%s", notes[-1])
     return tuple(usable), tuple(notes)
-
-
-def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else entry.module
 
 
 def readers_of(kind: Kind) -> Iterator[Reader]:
