@@ -275,6 +275,7 @@ def _texts_of(record: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(name for name, kind in get_type_hints(record).items() if _holds_text(kind))
 
 
+@cache
 def _holds_text(kind: Any) -> bool:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return bool(_texts_of(kind))
