@@ -315,7 +315,7 @@ class TraceView(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def busy(self) -> Spans:
         """When the device worked; empty without one."""
-        ran = self.ran
+        ran = np.flatnonzero(self.ran)
         return union(self.columns.ts_ns[ran], self.columns.end_ns[ran]) if self.on_gpu else EMPTY
 
     @cached_property

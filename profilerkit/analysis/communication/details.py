@@ -250,6 +250,7 @@ def _judged(columns: TraceColumns, pattern: re.Pattern[str], window: Spans) -> I
 
 
 def _spans(columns: TraceColumns, rows: I64 | Bools) -> Spans:
+    rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
     return union(columns.ts_ns[rows], columns.end_ns[rows])
 
 

@@ -110,7 +110,7 @@ def device_facts(view: TraceView, properties: DeviceProperties | None) -> Device
     columns, launches, ran, rows, window = view.columns, view.launches, view.ran, view.rows, view.window
     parts = view.parts
     kernels = rows[columns.category[rows] == Category.KERNEL]
-    busy = intersect(window, union(columns.ts_ns[ran], columns.end_ns[ran]))
+    busy = intersect(window, view.busy)
     launch = intersect(window, parts.segments.only(leaf("over.launch")))
     gaps = launch.end - launch.start
     return DeviceFacts(
@@ -175,17 +175,15 @@ _PAUSE_NS = 2_000_000
 def device_window(view: TraceView) -> DeviceWindow | None:
     """The exact arithmetic of ``DeviceWindow``; ``None`` when the trace holds no device events."""
     columns, kinds, launches = view.columns, view.kinds, view.launches
-    ran = device_rows(columns)
+    ran = np.flatnonzero(device_rows(columns))
     busy = union(columns.ts_ns[ran], columns.end_ns[ran])
     if not len(busy):
         return None
-    communicates = kinds.communication[columns.name]
-    kernel = columns.category == Category.KERNEL
-    copy = columns.category == Category.MEMCPY
-    compute_rows = (kernel & ~communicates) | (columns.category == Category.MEMSET)
+    copy = columns.category[ran] == Category.MEMCPY
+    communicates = (columns.category[ran] == Category.KERNEL) & kinds.communication[columns.name[ran]]
 
     compute, comm, copies = (
-        union(columns.ts_ns[rows], columns.end_ns[rows]) for rows in (compute_rows, kernel & communicates, copy)
+        union(columns.ts_ns[ran[own]], columns.end_ns[ran[own]]) for own in (~copy & ~communicates, communicates, copy)
     )
     # Without the pauses in which another window begins: what was done in them was not recorded.
     before = np.unique(np.searchsorted(busy.start, np.array(columns.windows[1:], np.int64), side="left"))

@@ -183,15 +183,18 @@ class HostActivity:
     def _look_at(self, key: int) -> HostThread:
         columns, names = self._columns, self._names
         own = np.flatnonzero(columns.thread == key)
-        start, name, category = columns.ts_ns[own], columns.name[own], columns.category[own]
+        start, category = columns.ts_ns[own], columns.category[own]
+        name = columns.name[own].astype(np.intp)  # which numpy makes of an index each time
         end = start + columns.dur_ns[own]
         runtime = category == Category.RUNTIME
 
-        def spans(rows: Bools) -> Spans:
+        def spans(chosen: Bools) -> Spans:
+            rows = np.flatnonzero(chosen)
             return union(start[rows], end[rows])
 
-        waits = runtime & names.sync_call[name] & (end - start >= BLOCKING_CALL_NS)
-        blocking = waits | (np.isin(own, self._blocks) & (end - start >= BLOCKING_CALL_NS))
+        long = columns.dur_ns[own] >= BLOCKING_CALL_NS
+        waits = long & runtime & names.sync_call[name]
+        blocking = waits | (long & np.isin(own, self._blocks))
         if self._queue is not None:
             blocking &= self._queue.had_work(start)
         events = spans(runtime | (category == Category.CPU_OP))
