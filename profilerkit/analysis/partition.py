@@ -169,12 +169,14 @@ def _on_device(
     copies = copy_leaves(columns, names, launches, kernels, leads, main)
     copy_rows = np.flatnonzero(mine & (copies >= 0))
     start, end = columns.ts_ns, columns.end_ns
-    layers = [
-        latest_end_owner(start[kernels], end[kernels], work[kernels]),
-        with_label(union(start[collectives], end[collectives]), leaf("comm.other")),
-        latest_end_owner(start[copy_rows], end[copy_rows], copies[copy_rows]),
-    ]
-    base = paint(window, layers)
+    base = paint(
+        window,
+        [
+            latest_end_owner(start[kernels], end[kernels], work[kernels]),
+            with_label(union(start[collectives], end[collectives]), leaf("comm.other")),
+            latest_end_owner(start[copy_rows], end[copy_rows], copies[copy_rows]),
+        ],
+    )
     busy = base.label >= 0
     quiet = Spans(base.start[~busy], base.end[~busy])
     device = np.flatnonzero(mine & (columns.dur_ns > 0))
