@@ -2,7 +2,7 @@
 
 A program has a ``__main__``, arguments, a directory, an environment and a session of its own, and ends as any Python
 ends. Below ``profilerkit run`` its ``import torch`` is seen as the first one. It does not see how an interpreter starts
-and imports: what is about that starts a Python of its own.
+and imports: what is about that starts a Python of its own. All workers of a run of tests share one such process.
 """
 
 import atexit
@@ -50,7 +50,7 @@ class Program:
             self._control.close()
         return self.returncode
 
-    def communicate(self, timeout=None):
+    def communicate(self, *_, timeout=None):
         """Wait; return what it wrote to standard output and standard error."""
         self.wait(timeout)
         if self._said is None:
@@ -63,6 +63,12 @@ class Program:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.wait()
+
     def terminate(self):
         self.send_signal(signal.SIGTERM)
 
@@ -70,54 +76,78 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
+#: Where the template listens: no file, and one for all workers of a run.
+_name = f"\0profilerkit.{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+
+
 @functools.cache
 def _door():
-    """The socket of this process's template, which ends with this process."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HOME)}
-    command = [sys.executable, "-c", _TEMPLATE, str(its.fileno())]
-    template = subprocess.Popen(command, env=environment, cwd=HOME, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
-    its.close()
-    atexit.register(lambda: (ours.close(), template.wait()))
-    return ours
+    """A connection to the template, which ends with the last one; the first to come starts it."""
+    template = None
+    while template is None or template.poll() is None:
+        ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.suppress(ConnectionError):
+            ours.connect(_name)
+            if ours.recv(1):
+                atexit.register(ours.close)
+                return ours
+        ours.close()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as its, contextlib.suppress(OSError):
+            its.bind(_name)  # fails where another one is first
+            its.listen()
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HOME)}
+            command, fd = [sys.executable, "-c", _TEMPLATE], its.fileno()
+            template = subprocess.Popen(
+                [*command, str(fd)], env=environment, cwd=HOME, pass_fds=[fd], stdin=subprocess.DEVNULL
+            )
+            atexit.register(template.wait)
+    raise RuntimeError("the template of all programs does not start")
 
 
-def start(*words, cwd=None, env=None):
-    """Start what ``python WORDS`` starts: a script, ``-c code`` or ``-m module``, and arguments."""
+def start(*words, cwd=None, env=None, warm=False):
+    """Start what ``python WORDS`` starts: a script, ``-c code`` or ``-m module``, and arguments.
+
+    What a ``warm`` one starts of this Python is such a program too.
+    """
     out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed once they were read
-    return _start(words, cwd, env, out, err)
+    return _start(words, cwd, env, out, err, warm=warm)
+
+
+class WarmPopen(subprocess.Popen):
+    """Starts programs for commands of this Python; their output goes to one file, or is kept."""
+
+    def __new__(cls, command, *, cwd=None, env=None, stdout=None, **_others):
+        if isinstance(command, str) or str(command[0]) != sys.executable or command[1] == "-P":
+            return super().__new__(cls)
+        words = command[2:] if command[1] == "-u" else command[1:]  # xdist starts its workers so
+        if hasattr(stdout, "fileno"):
+            return _start(words, cwd, env, stdout, stdout, warm=True)
+        return start(*words, cwd=cwd, env=env, warm=True)
 
 
 def warm(monkeypatch, module):
-    """Have a module's ``subprocess.Popen`` of this Python, with one file for all output, start such a program."""
-
-    def popen(command, *, env, stdout, **_others):
-        assert command[0] == sys.executable
-        words = command[2:] if command[1] == "-u" else command[1:]  # xdist starts its workers so
-        return _start(words, None, env, stdout, stdout)
-
+    """Have a module's ``subprocess.Popen`` start such programs."""
     names = {name: getattr(subprocess, name) for name in ("DEVNULL", "STDOUT", "TimeoutExpired")}
-    monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=popen, **names))
+    monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=WarmPopen, **names))
 
 
-def _start(words, cwd, env, out, err):
+def _start(words, cwd, env, out, err, *, warm):
     place = {"cwd": str(cwd or Path.cwd()), "env": dict(os.environ if env is None else env)}
     control, its_end = os.pipe()
-    socket.send_fds(
-        _door(), [json.dumps({"words": [*map(str, words)], **place}).encode()], [out.fileno(), err.fileno(), its_end]
-    )
+    message = {"words": [*map(str, words)], **place, "door": _name if warm else ""}
+    socket.send_fds(_door(), [json.dumps(message).encode()], [out.fileno(), err.fileno(), its_end])
     os.close(its_end)
     return Program(control, out, err)
 
 
-def run(*words, cwd=None, env=None, timeout=120, check=False):
+def run(*words, cwd=None, env=None, timeout=120, check=False, warm=False):
     """The finished program, as ``subprocess.run(..., capture_output=True, text=True)`` returns it."""
-    return _finished(words, [start(*words, cwd=cwd, env=env)], timeout, check)[0]
+    return _finished(words, [start(*words, cwd=cwd, env=env, warm=warm)], timeout, check)[0]
 
 
 def _finished(words, started, timeout, check):
     try:
-        said = [program.communicate(timeout) for program in started]
+        said = [program.communicate(timeout=timeout) for program in started]
     finally:
         for program in started:
             program.kill()
@@ -140,13 +170,13 @@ def free_port():
         return free.getsockname()[1]
 
 
-def serve(door):
+def serve(listens):
     """Fork for each message, and send back the child's id and exit code. Return in the child alone."""
     for name in _IMPORTS:
         with contextlib.suppress(ImportError):
             __import__(name)
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with threads cannot be forked safely"
-    door = socket.socket(fileno=door)
+    listener, doors = socket.socket(fileno=listens), []
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -154,24 +184,32 @@ def serve(door):
     gc.freeze()
     running = {}
     while True:
-        ready, _, _ = select.select([door, woken], [], [])
+        ready, _, _ = select.select([listener, woken, *doors], [], [])
         if woken in ready:
             os.read(woken, 512)
             for pid in [pid for pid in running if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)]:
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 with contextlib.suppress(BrokenPipeError), os.fdopen(running.pop(pid), "w") as control:
                     control.write(f"{code}\n")
-        if door in ready:
+        if listener in ready:
+            doors.append(listener.accept()[0])
+            doors[-1].send(b"!")
+        for door in [door for door in doors if door in ready]:
             message, descriptors, _, _ = socket.recv_fds(door, _SIZE, 3)
             if not message:
-                os._exit(0)
+                doors.remove(door)
+                door.close()
+                if not doors:
+                    os._exit(0)
+                continue
             child = os.fork()
             if child == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 os.dup2(descriptors[0], 1)
                 os.dup2(descriptors[1], 2)
-                door.detach()
+                for other in (listener, *doors):
+                    other.detach()
                 os.closerange(3, os.sysconf("SC_OPEN_MAX"))
                 return json.loads(message).values()
             os.write(descriptors[2], b"%d\n" % child)
@@ -180,8 +218,11 @@ def serve(door):
             os.close(descriptors[1])
 
 
-def main(words, cwd, env):
+def main(words, cwd, env, door):
     """Make this process one that has just been started so; return the code to execute and its globals."""
+    global _name
+    if door:
+        _name, subprocess.Popen = door, WarmPopen
     os.setsid()
     os.chdir(cwd)
     os.environ.clear()

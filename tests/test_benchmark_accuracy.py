@@ -354,7 +354,7 @@ def reports(tmp_path_factory):
 
     def make(out):
         (out / "accuracy.json").write_text(json.dumps(COMMITTED), "utf-8")
-        programs.run(SCRIPT, "--quick", "--only", "C03", "--out", out, cwd=ROOT, timeout=300, check=True)
+        programs.run(SCRIPT, "--quick", "--only", "C03", "--out", out, cwd=ROOT, timeout=300, check=True, warm=True)
 
     return made_once(tmp_path_factory, "accuracy", make)
 

@@ -46,7 +46,7 @@ def reports(tmp_path_factory):
     def make(out):
         (out / "overhead.json").write_text(json.dumps({**COMMITTED, "method": METHOD}), "utf-8")
         rows = ",".join((*ROWS, "growth"))
-        programs.run(SCRIPT, "--quick", "--only", rows, "--out", out, cwd=ROOT, timeout=300, check=True)
+        programs.run(SCRIPT, "--quick", "--only", rows, "--out", out, cwd=ROOT, timeout=300, check=True, warm=True)
 
     return made_once(tmp_path_factory, "overhead", make)
 

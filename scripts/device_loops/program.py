@@ -118,6 +118,7 @@ class Recorded:
         self._opened_ns = self._traced_ns = self.stopped_ns = self._kept = 0
         self._taken: list[int] = []
         self._number = self._collectives = self._sequence = 0
+        self._is_traced, self._slow_ratio = False, 1.0
         self._open: list[Work] = []
         self._waited: tuple[Work, ...] = ()
         self._does: dict[type, Callable[[Any], Program]] = {
@@ -135,6 +136,8 @@ class Recorded:
         for number in range(self.loop.steps):
             rank.begin(number)
             self._number, start = number, rank.now
+            self._is_traced = self._window is not None and 0 <= number - WINDOW_FIRST < WINDOW_STEPS
+            self._slow_ratio = chip_at(self.loop, rank.index, number).slow_ratio
             yield from self._turn_window(number)
             with self._event(f"ProfilerStep#{number}", "user_annotation"):
                 yield from self._run(self.loop.step)
@@ -172,10 +175,6 @@ class Recorded:
     def _event(self, name: str, category: str = "cpu_op", **args: Any) -> AbstractContextManager[Any]:
         """What a profiler would record, where there is one."""
         return self.rank.event(name, category, **args) if self._is_traced else nullcontext()
-
-    @property
-    def _is_traced(self) -> bool:
-        return self._window is not None and 0 <= self._number - WINDOW_FIRST < WINDOW_STEPS
 
     def _mark(self, start_ns: int, *, is_fed: bool = False) -> None:
         last = self._last(COMPUTE_STREAM)
@@ -279,30 +278,28 @@ class Recorded:
     def _issue(self, which: tuple[str, float], host_ns: float, count: int) -> Program:
         rank = self.rank
         kernel, args = kernel_of(*which)
-        shapes = {"Input Dims": list(kernel.dims), "Input type": list(kernel.types)}
         call_ns = min(4.5 * US, 0.4 * host_ns)
         for _ in range(count):
             total = rank.vary(host_ns - call_ns, _HOST_JITTER)
-            with ExitStack() as stack:
-                for name in kernel.operators if self._is_traced else ():
-                    stack.enter_context(self._event(name, **shapes))
+            with self._operators(kernel):
                 rank.spend(0.6 * total, "over.dispatch")
                 yield from rank.launch([self._work(kernel, args)], "cudaLaunchKernel", call_ns, 2.5 * US)
                 rank.spend(0.2 * total, "over.dispatch")
             rank.spend(0.2 * total, "over.python")
 
+    def _operators(self, kernel: Kernel) -> AbstractContextManager[Any]:
+        if not self._is_traced:
+            return nullcontext()
+        shapes = {"Input Dims": list(kernel.dims), "Input type": list(kernel.types)}
+        with ExitStack() as stack:
+            for name in kernel.operators:
+                stack.enter_context(self._event(name, **shapes))
+            return stack.pop_all()
+
     def _work(self, kernel: Kernel, args: dict[str, Any]) -> Work:
-        length = self.rank.vary(kernel.ns * self.slow_ratio(), self.loop.device_jitter)
+        length = self.rank.vary(kernel.ns * self._slow_ratio, self.loop.device_jitter)
         waited, self._waited = self._waited, ()
         return Work(kernel.name, "kernel", kernel.leaf, length, COMPUTE_STREAM, args=args, after=waited)
-
-    def chip(self) -> Chip:
-        """How the device is now."""
-        return chip_at(self.loop, self.rank.index, self._number)
-
-    def slow_ratio(self) -> float:
-        """How much longer kernels take now."""
-        return self.chip().slow_ratio
 
     def _last(self, stream: int) -> Work | None:
         return next((work for work in self.rank.last_work() if work.stream == stream), None)

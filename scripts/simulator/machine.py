@@ -15,6 +15,7 @@ import numpy as np
 MAIN, BACKWARD = "main", "backward"
 #: Normal deviates drawn per rank and step. A step uses the same ones whatever happened in the steps before.
 _DEVIATES = 4096
+_AT_ONCE = 128
 #: Pause between two kernels of one stream, and after an event of another stream, ns: about what GPUs show.
 _BETWEEN_KERNELS_NS = 900
 _AFTER_EVENT_NS = 1_500
@@ -91,14 +92,16 @@ class Work:
         if self.end >= 0:
             return True
         if self.start < 0:
-            if self.previous is not None and self.previous.end < 0:  # first: it settles most questions
-                return False
-            if any(other.end < 0 for other in self.after):
-                return False
-            edges = [other.end + _AFTER_EVENT_NS for other in self.after]
+            start = self.ready
             if self.previous is not None:
-                edges.append(self.previous.end + _BETWEEN_KERNELS_NS)
-            self.start = max(self.ready, *edges) if edges else self.ready
+                if self.previous.end < 0:
+                    return False
+                start = max(start, self.previous.end + _BETWEEN_KERNELS_NS)
+            for other in self.after:
+                if other.end < 0:
+                    return False
+                start = max(start, other.end + _AFTER_EVENT_NS)
+            self.start = start
             if self.meeting is not None:
                 self.meeting.arrivals.append(self.start)
         if self.meeting is not None:
@@ -159,25 +162,26 @@ class Rank:
         self._meetings = 0
         self._numbers = {"correlation": 1000 + 17 * index, "external": 0}
         self._open: list[int] = []
-        self._deviates: list[float] = []
         self.begin(0)
 
     def begin(self, step: int) -> None:
         """Take the random numbers of a step."""
         source = np.random.Generator(np.random.PCG64([self._seed, self.index, step]))
-        self._deviates = source.standard_normal(_DEVIATES).tolist()
+        self._drawn = source.standard_normal(_DEVIATES).clip(-3.0, 3.0)
+        self._deviates = []
 
     def vary(self, ns: float, ratio: float | None = None) -> int:
         """A length with its jitter, at least 1 ns."""
-        deviate = self._deviates.pop() if self._deviates else 0.0
-        return max(round(ns * (1.0 + (self._jitter if ratio is None else ratio) * max(min(deviate, 3.0), -3.0))), 1)
+        if not self._deviates:  # few steps need more than some of them
+            self._deviates, self._drawn = self._drawn[-_AT_ONCE:].tolist() or [0.0], self._drawn[:-_AT_ONCE]
+        return max(round(ns * (1.0 + (self._jitter if ratio is None else ratio) * self._deviates.pop())), 1)
 
     def spend(self, ns: float, cause: str) -> None:
         """Host time with a cause, without jitter of its own."""
-        end = self.now + max(round(ns), 0)
+        end = self.now + round(ns)
         if end > self.now:
             self.did.append((self.now, end, cause))
-        self.now = end
+            self.now = end
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -267,8 +271,9 @@ class Rank:
 
     def until(self, works: Sequence[Work]) -> Generator[Any, None, None]:
         """Go on once the ends of the work are known; takes no time of its own."""
-        while any(work.end < 0 for work in works):
-            yield works
+        for work in works:
+            while work.end < 0:
+                yield works
 
     def last_work(self, device: int = 0) -> list[Work]:
         """The newest work of every stream of a device."""
@@ -283,6 +288,7 @@ class Rank:
                 while queue and queue[0].settle():
                     queue.popleft()
                     moved = any_settled = True
+            moved = moved and len(self._pending) > 1
         return any_settled
 
 

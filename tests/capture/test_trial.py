@@ -456,8 +456,10 @@ def test_arguments_that_inherit_are_given_their_intervals_too(tmp_path, monkeypa
         f"        if {is_wrong} and self.eval_steps < 1:\n            raise ValueError('no share')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
-        monkeypatch.delitem(sys.modules, name)
+    real = [name for name in sys.modules if name.partition(".")[0] == "transformers"]
+    for name in {*real, "transformers", "transformers.training_args"}:
+        monkeypatch.setitem(sys.modules, name, None)  # so that what is imported here goes afterwards
+        del sys.modules[name]
     with changed(Order(changes=[("eval_steps", 0.5)], steps=9)) as trial:
         from transformers.training_args import TrainingArguments
 
