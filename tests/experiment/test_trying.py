@@ -17,7 +17,7 @@ import pytest
 import profilerkit
 from profilerkit.cli import main
 from profilerkit.errors import UsageError
-from profilerkit.experiment import runs
+from profilerkit.experiment import runs, search
 from profilerkit.experiment.trying import asked
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving, SettingChange
 from tests import programs
@@ -48,6 +48,13 @@ finally:
 
 
 @pytest.fixture
+def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of each, which is enough to compare losses."""
+    monkeypatch.setattr(search, "MOST_RUNS", 2)
+    monkeypatch.setattr(search, "MOST_AGAIN", 0)
+
+
+@pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "train.py"
@@ -58,6 +65,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         signal.signal(number, handler)
 
 
+@pytest.mark.usefixtures("few_runs")
 def test_one_command_measures_a_change_and_leaves_the_script_as_it_is(
     program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +124,7 @@ def test_the_command_of_a_recording_is_shown_and_not_run_unasked(
     assert not Path("pwned").exists()
 
 
+@pytest.mark.usefixtures("few_runs")
 def test_a_function_is_tried_in_this_process(tmp_path: Path) -> None:
     import torch
 
