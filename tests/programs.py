@@ -114,15 +114,23 @@ def start(*words, cwd=None, env=None, warm=False):
 
 
 class WarmPopen(subprocess.Popen):
-    """Starts programs for commands of this Python; their output goes to one file, or is kept."""
+    """Starts programs for commands of this Python."""
 
-    def __new__(cls, command, *, cwd=None, env=None, stdout=None, **_others):
-        if isinstance(command, str) or str(command[0]) != sys.executable or command[1] == "-P":
+    def __new__(cls, args, *, cwd=None, env=None, stdout=None, stderr=None, **_others):
+        if isinstance(args, str) or str(args[0]) != sys.executable or args[1] == "-P":
             return super().__new__(cls)
-        words = command[2:] if command[1] == "-u" else command[1:]  # xdist starts its workers so
-        if hasattr(stdout, "fileno"):
-            return _start(words, cwd, env, stdout, stdout, warm=True)
-        return start(*words, cwd=cwd, env=env, warm=True)
+        out = _sink(stdout, 1)
+        err = out if stderr == subprocess.STDOUT else _sink(stderr, 2)
+        words = args[2:] if args[1] == "-u" else args[1:]  # launchers start their workers so
+        program = _start(words, cwd, env, out, err, warm=True)
+        program.args = args
+        return program
+
+
+def _sink(given, inherited):
+    if given is None:
+        return SimpleNamespace(fileno=lambda: inherited)
+    return given if hasattr(given, "fileno") else tempfile.TemporaryFile()
 
 
 def warm(monkeypatch, module):

@@ -85,7 +85,7 @@ def on_a_cpu(tmp_path_factory):
 
     def make(place):
         command = [SCRIPT, "--device", "cpu", "--quick", "--part", "preflight,clock,window"]
-        done = programs.run(*command, "--place", place / "parts", "--out", place, cwd=ROOT, timeout=300)
+        done = programs.run(*command, "--place", place / "parts", "--out", place, cwd=ROOT, timeout=300, warm=True)
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode in {0, 1}
 

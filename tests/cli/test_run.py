@@ -75,11 +75,11 @@ def warm(tmp_path):
     """The same in a process that has imported torch, which does not see how an interpreter starts."""
     pytest.importorskip("torch")
 
-    def warm(script, *command, options=(*LIGHT, "--no-analyze")):
+    def warm(script, *command, options=(*LIGHT, "--no-analyze"), all_warm=False):
         (tmp_path / "train.py").write_text(script, encoding="utf-8")
         own = {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
         words = ["-m", "profilerkit", "run", *options, *(command or ["train.py"])]
-        return programs.run(*words, cwd=tmp_path, env={**os.environ, **own})
+        return programs.run(*words, cwd=tmp_path, env={**os.environ, **own}, warm=all_warm)
 
     return warm
 
@@ -290,7 +290,7 @@ FAILING = textwrap.dedent("""
 @pytest.mark.torch
 def test_a_rank_that_fails_takes_no_recording_with_it(warm, tmp_path, ending, exception, capsys):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
-    done = warm(TRAINING + FAILING.replace("ENDING", ending), "--", *launcher)
+    done = warm(TRAINING + FAILING.replace("ENDING", ending), "--", *launcher, all_warm=True)
     assert done.returncode == 1
     record = read_run(tmp_path / "runs" / "train")
     assert [rank.rank for rank in record.ranks] == [0, 1]
@@ -309,7 +309,7 @@ def test_ranks_of_torchrun_write_one_recording(warm, tmp_path, inside):
         options = [*LIGHT, "--no-analyze"]
         own = {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
         words = [*launcher[1:], "-m", "profilerkit", "run", *options, "train.py"]
-        done = programs.run(*words, cwd=tmp_path, env={**os.environ, **own})
+        done = programs.run(*words, cwd=tmp_path, env={**os.environ, **own}, warm=True)
     else:
         done = warm(TRAINING + RANK, "--", *launcher, "train.py")
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 
+import msgspec
 import pytest
 import trace_recipes as recipes
 from trace_recipes import FIRST_US, HEAD, MIDDLE, N_EVENTS, TAIL, document, event_text, events_with, write
@@ -159,11 +160,11 @@ CLEAN = {
     "byte order mark": "\ufeff" + CONTROL,
     "compact": json.dumps(json.loads(CONTROL), separators=(",", ":")),
     "one line": json.dumps(json.loads(CONTROL)),
-    "indent 4": json.dumps(json.loads(CONTROL), indent=4),
+    "indent 4": msgspec.json.format(CONTROL, indent=4),
     "separator inside args": document(
         events_with(event_text(MIDDLE, extra=', "nested": [{"a": 1\n  },\n  {"b": 2\n  },\n  {"c": 3}]'))
     ),
-    "keys after the events": json.dumps(dict(reversed(json.loads(CONTROL).items())), indent=2),
+    "keys after the events": msgspec.json.format(json.dumps(dict(reversed(json.loads(CONTROL).items()))), indent=2),
     "compact, keys after the events": json.dumps(dict(reversed(json.loads(CONTROL).items())), separators=(",", ":")),
 }
 

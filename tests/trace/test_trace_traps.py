@@ -11,6 +11,7 @@ import json
 import zlib
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from trace_recipes import FIRST_US, HEAD, MIDDLE, N_EVENTS, TAIL, document, event_text, events_with, write
 
@@ -74,7 +75,7 @@ def flipped_gzip():
 
 
 def keys_reversed():
-    return json.dumps(dict(reversed(PARSED.items())), indent=2)
+    return msgspec.json.format(json.dumps(dict(reversed(PARSED.items()))), indent=2)
 
 
 EXTRA = ', "nested": [{"a": 1\n  },\n  {"b": 2\n  }]'
@@ -133,7 +134,7 @@ TRAPS = {
     36: Trap("bare array", "[" + ",".join(map(event_text, range(N_EVENTS))) + "\n]"),
     40: Trap("events before the metadata", keys_reversed()),
     41: Trap("compact", json.dumps(PARSED, separators=(",", ":"))),
-    42: Trap("indent 4", json.dumps(PARSED, indent=4)),
+    42: Trap("indent 4", msgspec.json.format(WHOLE, indent=4)),
     43: Trap("one line", json.dumps(PARSED)),
     44: middle("null in place of an event", raw="\n  null", kept=OTHERS, dropped=1),
     45: middle("separator inside args", changes={"extra": EXTRA}),

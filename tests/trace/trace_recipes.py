@@ -47,9 +47,12 @@ def document(events, head=HEAD, tail=TAIL):
     return head + ",".join(events) + tail
 
 
+_EVENTS = [event_text(index) for index in range(N_EVENTS)]
+
+
 def events_with(middle):
     """``N_EVENTS`` events of which the one in the middle is replaced."""
-    return [middle if index == MIDDLE else event_text(index) for index in range(N_EVENTS)]
+    return [*_EVENTS[:MIDDLE], middle, *_EVENTS[MIDDLE + 1 :]]
 
 
 def write(directory, content, name="trace.json"):
