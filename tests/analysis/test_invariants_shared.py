@@ -71,10 +71,10 @@ def test_parts_sum_to_the_step_and_savings_to_no_more(name):
             assert 0.0 <= saving.low <= saving.expected <= saving.high <= 1.0
 
 
-@pytest.mark.parametrize("change", [changes.shuffled, changes.doubled, changes.renumbered])
-def test_order_copies_and_numbers_mean_nothing(name, change):
+def test_order_copies_and_numbers_mean_nothing(name):
     documents, report = loaded(name)
-    assert told(analyzed([change(document) for document in documents])) == told(report)
+    changed = [changes.renumbered(changes.shuffled(changes.doubled(document))) for document in documents]
+    assert told(analyzed(changed)) == told(report)
 
 
 def test_when_it_was_means_nothing(name):
