@@ -26,7 +26,16 @@ _SIZE = 1 << 18
 #: Is set below ``profilerkit run``.
 _ORDER = "PROFILERKIT_RUN"
 _TEMPLATE = "import sys; from tests.programs import serve, main; main = main(*serve(int(sys.argv[1]))); exec(*main)"
-_IMPORTS = ("numpy", "msgspec", "psutil", "torch", "torch._dynamo", "torch.distributed", "torch.profiler", "profilerkit.capture.session")
+_IMPORTS = (
+    "numpy",
+    "msgspec",
+    "psutil",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.profiler",
+    "profilerkit.capture.session",
+)
 
 
 class Program:

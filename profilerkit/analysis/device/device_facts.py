@@ -233,7 +233,7 @@ def sync_facts(view: TraceView) -> SyncFacts:
     blocking[launches[copies]] = True
     rows = np.flatnonzero(judged & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
     labels, times = np.unique(columns.name[rows], return_counts=True)
-    order = np.argsort(-times)[:3]
+    order = sorted(range(len(times)), key=lambda i: (-times[i], columns.strings[labels[i]]))[:3]
     awaited = intersect(copying, union(columns.ts_ns[copies], columns.end_ns[copies]))
     return SyncFacts(
         per_step=len(rows) / count,
