@@ -410,7 +410,8 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
         settled_by = "A trace of some steps: it shows whether kernels compute, move memory or communicate."
         if (facts.world_size or 1) > 1:
             return inconclusive(said, settled_by)
-        return revise(likely(facts, "compute-bound", said, settled_by), detail="", confidence=weakest(sure, "medium"))
+        bound: Bound = "memory-bound" if _memory_is_busy(facts) else "compute-bound"
+        return revise(likely(facts, bound, said, settled_by), detail="", confidence=weakest(sure, "medium"))
     largest = max(("math", "small", "other"), key=lambda kind: facts.share(f"compute.{kind}"))
     time = format_ns((moving if memory else kernels - moving) * (facts.mean_step_ns or 0.0))
     what = "moves memory" if memory else "computes"
@@ -423,6 +424,17 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
         share=facts.family("memory" if memory else "compute"),
         refuted_by="A finding with an expected saving of 5 % or more.",
     )
+
+
+#: Of the time in which kernels run, memory is read or written for so much where moving it is all they do. On an H200 it
+#: was 0.99 for pointwise kernels, 0.49 for a GPT, and up to 0.23 for products of matrices.
+_BUSY_MEMORY = 0.8
+
+
+def _memory_is_busy(facts: Facts) -> bool:
+    """Whether NVML's samples say so, where nothing else tells kernels apart."""
+    kernels, memory = facts.series("gpu.utilization"), facts.series("gpu.memory_utilization")
+    return kernels is not None and memory is not None and memory.mean > _BUSY_MEMORY * kernels.mean > 0.0
 
 
 def _its(facts: Facts) -> str:

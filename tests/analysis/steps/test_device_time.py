@@ -77,6 +77,21 @@ def test_a_host_that_runs_ahead_costs_nothing_and_the_step_is_the_devices(tmp_pa
     assert facts.stalls == ()
 
 
+@pytest.mark.parametrize(
+    ("memory", "bound"), [(0.97, "memory-bound"), (0.49, "compute-bound"), (None, "compute-bound")]
+)
+def test_without_a_trace_samples_tell_what_the_device_works_at(tmp_path, memory, bound):
+    samples = [
+        Sample(
+            t_ns=second * 5 * 10**8 + 2 * 10**9,
+            gpu=GpuSample(utilization_ratio=0.98, memory_utilization_ratio=memory),
+        )
+        for second in range(1, 9)
+    ]
+    run = write_run(tmp_path / "run", [loop(item_every=10)], device_name="H200", samples=samples)
+    assert analyze(run).verdict.bound == bound
+
+
 def test_records_that_span_several_steps_tell_the_same(tmp_path):
     facts = facts_of(tmp_path, loop(item_every=10, marks_every=5))
     assert median_ms(facts) == pytest.approx(20, rel=0.01)
