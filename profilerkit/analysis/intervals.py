@@ -51,11 +51,13 @@ def union(start: I64, end: I64) -> Spans:
     ([0, 5], [4, 7], 6)
     """
     keep = end > start
-    start, end = start[keep], end[keep]
+    if not keep.all():
+        start, end = start[keep], end[keep]
     if not len(start):
         return EMPTY
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
     opens = np.r_[True, start[1:] > reach[:-1]]
     return Spans(start[opens], reach[np.r_[opens[1:], True]])
@@ -132,7 +134,7 @@ def time_within(spans: Spans, start: I64, end: I64) -> I64:
 def positive(start: I64, end: I64) -> Spans:
     """The intervals that have a length; they must be disjoint and sorted."""
     keep = end > start
-    return Spans(start[keep], end[keep])
+    return Spans(start, end) if keep.all() else Spans(start[keep], end[keep])
 
 
 def clip(spans: Spans, low_ns: int, high_ns: int) -> Spans:

@@ -320,6 +320,11 @@ class TraceView(msgspec.Struct, frozen=True, dict=True):
         ran = np.flatnonzero(self.ran)
         return union(self.columns.ts_ns[ran], self.columns.end_ns[ran]) if self.on_gpu else EMPTY
 
+    @property
+    def loading(self) -> I64:
+        """Rows of ``loading_rows``."""
+        return self.host.loading if self.on_gpu else loading_rows(self.columns, self.names, self.launches)
+
     @cached_property
     def main(self) -> int:
         """The thread that runs the training loop; -1 where none is known."""

@@ -31,7 +31,7 @@ from profilerkit.analysis.device.kernel_losses import KernelLosses, host_tables,
 from profilerkit.analysis.device.kernels import KernelNames, LaunchFacts, lacks_device_events, launch_facts
 from profilerkit.analysis.device.roofline import MathFacts, math_facts
 from profilerkit.analysis.device.shape_losses import DenseTables, Judged
-from profilerkit.analysis.host.activity import NO_ROWS, loading_rows
+from profilerkit.analysis.host.activity import NO_ROWS
 from profilerkit.analysis.host.host_facts import (
     CompileFacts,
     InputFacts,
@@ -222,8 +222,7 @@ def _view(
 def _warmup(view: TraceView) -> Warmup | None:
     steps = view.steps
     by_host = steps.by_host
-    rows = loading_rows(view.columns, view.names, view.launches)
-    loading = loading_per_step(view.columns, rows, Spans(by_host.start, by_host.end), view.busy)
+    loading = loading_per_step(view.columns, view.loading, Spans(by_host.start, by_host.end), view.busy)
     return warmup_cost(steps.state, steps.end - steps.start, causes(view.parts.per_step, loading))
 
 

@@ -19,7 +19,7 @@ from profilerkit.analysis.device.copies import (
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, device_rows
 from profilerkit.analysis.device.roofline import covered_ns
 from profilerkit.analysis.enclosing import launching_operators
-from profilerkit.analysis.host.activity import captures, loading_rows
+from profilerkit.analysis.host.activity import captures
 from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
 from profilerkit.analysis.host.host_facts import between_ratio
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES, BLOCKING_CALL_NS
@@ -258,10 +258,10 @@ def _idle_after(returned: I64, idle: Spans) -> int:
 
 def cold_facts(view: TraceView) -> ColdFacts | None:
     """First-use work that takes much of a short window; ``None`` where the window is judged as it is."""
-    columns, names, launches, steps, busy = view.columns, view.names, view.launches, view.steps, view.busy
+    columns, names, steps, busy = view.columns, view.names, view.steps, view.busy
     waits = names.sync_call | names.copy_call
-    slow = (columns.category == Category.RUNTIME) & ~waits[columns.name] & (columns.dur_ns >= SLOW_CALL_NS)
-    rows = np.union1d(np.flatnonzero(slow), loading_rows(columns, names, launches))
+    slow = (columns.category == Category.RUNTIME) & (columns.dur_ns >= SLOW_CALL_NS) & ~waits.take(columns.name)
+    rows = np.union1d(np.flatnonzero(slow), view.loading)
     captured = captures(columns)
     if not (len(rows) or len(captured)) or len(steps.start) > COLD_STEPS:
         return None

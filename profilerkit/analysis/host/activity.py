@@ -70,7 +70,8 @@ def loading_rows(columns: TraceColumns, names: HostNames, launches: I64) -> I64:
     allocating have their own parts.
     """
     other = names.sync_call | names.copy_call | names.allocator
-    calls = np.flatnonzero((columns.category == Category.RUNTIME) & ~other[columns.name])
+    calls = np.flatnonzero(columns.category == Category.RUNTIME)
+    calls = calls[~other[columns.name[calls]]]
     # What a call is the first of: the kernel that it launches, else its own name.
     subject = columns.name + len(columns.strings)
     linked = np.flatnonzero((launches >= 0) & (columns.category == Category.KERNEL))[::-1]
@@ -136,13 +137,15 @@ class HostActivity:
         self._copied = copied
         self._issues = issues
         self._blocks = blocks
-        self._loading = loading
+        self.loading = loading
         self._queue = queue
         self._lead_in = lead_in
         # Of the profiler's own work what stands at a thread where nothing else happens: it may be any thread's.
         rows = np.flatnonzero(columns.category == Category.OVERHEAD)
         working = columns.is_a(Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION, Category.PYTHON)
-        self._overhead = rows[~np.isin(columns.thread[rows], np.unique(columns.thread[working]))]
+        busy = np.zeros(len(columns.threads) + 1, dtype=np.bool_)
+        busy[columns.thread[working]] = True
+        self._overhead = rows[~busy[columns.thread[rows]]]
         self._captures = captures(columns)
         self._threads: dict[int, HostThread] = {}
 
@@ -202,7 +205,7 @@ class HostActivity:
         fed = feeding(columns, names, own, np.sort(columns.ts_ns[issues]))
         phase = np.where(category == Category.ANNOTATION, names.annotation[name], -1)
         phase = np.where(category == Category.PYTHON, names.frame_phase[name], phase)
-        loading = self._loading[(columns.thread[self._loading] == key) | np.isin(self._loading, self._overhead)]
+        loading = self.loading[(columns.thread[self.loading] == key) | np.isin(self.loading, self._overhead)]
         profiled = np.r_[own[category == Category.OVERHEAD], self._overhead]
         layers = [
             *_by_leaf(start, end, np.where(names.named[name], phase, -1)),

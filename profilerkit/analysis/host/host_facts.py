@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from profilerkit.analysis.device.kernels import in_use
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.host.feeding import dominant_frames
 from profilerkit.analysis.host.names import QUIET_NS
@@ -181,7 +182,7 @@ def compiles_of_log(events: bytes, names: Mapping[int, str], log: StepLog) -> Co
 def compiles_of_trace(view: TraceView) -> CompileFacts | None:
     """Compilations in a trace from its first steady step on; ``None`` where it shows nothing compiled."""
     columns, steps, compiles, per_step = view.columns, view.steps, view.names.compiles, view.parts.per_step
-    used = np.unique(columns.name).tolist()
+    used = in_use(columns).tolist()
     shown = [columns.strings[name] for name in used if columns.strings[name].startswith("Torch-Compiled Region: ")]
     if not shown and not any(compiles[name] for name in used):
         return None

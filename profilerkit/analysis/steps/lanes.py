@@ -55,7 +55,7 @@ def step_lanes(seen: TraceView) -> StepLanes | None:
     threads, threads_left_out = _threads(seen, step)
     if not seen.on_gpu:
         return StepLanes(row, None, threads if len(threads) > 1 else (), 0, threads_left_out)
-    rows = inside(seen.columns, np.flatnonzero(seen.ran), step)
+    rows = inside(seen.columns, seen.ran, step)
     streams, streams_left_out = _streams(seen, rows, step)
     idle = subtract(step, union(seen.columns.ts_ns[rows], seen.columns.end_ns[rows]))
     return StepLanes(row, idle, (*streams, *threads), streams_left_out, threads_left_out)
@@ -87,10 +87,9 @@ def lane_of(name: str, kind: LaneKind, did: Segments, step: Spans, family: I64 =
     return Lane(name=name[:_NAME_LIMIT], kind=kind, tracks=tuple(tracks))
 
 
-def inside(columns: TraceColumns, rows: I64, step: Spans) -> I64:
-    """Those of ``rows`` that reach into the step."""
-    reach: I64 = rows[(columns.ts_ns[rows] < step.end[0]) & (columns.end_ns[rows] > step.start[0])]
-    return reach
+def inside(columns: TraceColumns, chosen: npt.NDArray[np.bool_], step: Spans) -> I64:
+    """Rows of the chosen events that reach into the step."""
+    return np.flatnonzero(chosen & (columns.ts_ns < step.end[0]) & (columns.end_ns > step.start[0]))
 
 
 def time_by(key: npt.NDArray[np.signedinteger], columns: TraceColumns, rows: I64, step: Spans) -> I64:
@@ -132,7 +131,7 @@ def _threads(seen: TraceView, step: Spans) -> tuple[tuple[Lane, ...], int]:
     columns, main = seen.columns, seen.host.main
     communicates = (columns.category == Category.ANNOTATION) & seen.kinds.communication[columns.name]
     works = columns.is_a(Category.CPU_OP, Category.RUNTIME) | communicates
-    rows = inside(columns, np.flatnonzero(works), step)
+    rows = inside(columns, works, step)
     busiest = _busiest(seen, rows, step)
     lanes: list[Lane] = []
     for key, name in busiest[:MOST_THREADS]:
@@ -239,7 +238,7 @@ def step_events(seen: TraceView) -> tuple[StepEvents, ...]:
 def _of_step(seen: TraceView, row: int, median: int) -> StepEvents:
     steps = seen.steps
     step = Spans(steps.start[row : row + 1], steps.end[row : row + 1])
-    ran = inside(seen.columns, np.flatnonzero(seen.ran), step) if seen.on_gpu else np.empty(0, np.int64)
+    ran = inside(seen.columns, seen.ran, step) if seen.on_gpu else np.empty(0, np.int64)
     tracks = [_causes(seen, ran, step), *_longest([*_stream_tracks(seen, ran), *_thread_tracks(seen, step)])]
     shown, headings, above, left_out = [], [], 0, len(ran) + len(_on_host(seen, step))
     for track in tracks:
@@ -311,7 +310,7 @@ def _stream_tracks(seen: TraceView, ran: I64) -> list[_Track]:
 def _on_host(seen: TraceView, step: Spans) -> I64:
     """Events of the host in the step; Python functions that hold all of it say nothing about it."""
     columns = seen.columns
-    rows = inside(columns, np.flatnonzero(columns.is_a(*_HOST)), step)
+    rows = inside(columns, columns.is_a(*_HOST), step)
     around = (columns.ts_ns[rows] <= step.start[0]) & (columns.end_ns[rows] >= step.end[0])
     chosen: I64 = rows[~(around & (columns.category[rows] == Category.PYTHON))]
     return chosen
