@@ -23,7 +23,9 @@ def entry_points(group: str) -> "tuple[EntryPoint, ...]":
 
 
 def _may_name(group: str, place: Path) -> bool:
-    """Whether a package in a place of ``sys.path`` names the group; an archive may hold any."""
+    """Whether a package in a place of ``sys.path`` names the group; an archive or an egg may hold any."""
+    if place.suffix == ".egg":
+        return True
     try:
         packages = [found for found in place.iterdir() if found.suffix in _METADATA]
     except OSError:

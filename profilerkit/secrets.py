@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 
 MASK, LEFT_OUT = "***", "…"
 #: The only variables that are ever recorded: none of them holds a secret.
@@ -75,7 +74,6 @@ _NAME_OR_VERSION = re.compile(r"[\w.+:-]{1,60}")
 _OPTION = re.compile(r"-[A-Za-z]|--[A-Za-z][\w.-]{1,40}|[+~]{0,2}[A-Za-z][\w./-]{0,60}")
 
 
-@lru_cache(maxsize=4096)  # a report is written for the terminal and for others, with the same texts
 def masked(text: str) -> str:
     """``text`` without what is named like a secret, and without words that are none a person would make.
 

@@ -59,8 +59,9 @@ class Program:
             self._control.close()
         return self.returncode
 
-    def communicate(self, *_, timeout=None):
-        """Wait; return what it wrote to standard output and standard error."""
+    def communicate(self, given=None, timeout=None):
+        """Wait; return what it wrote to standard output and standard error, as text. It has no standard input."""
+        assert given is None
         self.wait(timeout)
         if self._said is None:
             self._said = tuple(Path(f"/proc/self/fd/{file.fileno()}").read_text("utf-8") for file in self._files)
@@ -109,8 +110,16 @@ def _door():
             template = subprocess.Popen(
                 [*command, str(fd)], env=environment, cwd=HOME, pass_fds=[fd], stdin=subprocess.DEVNULL
             )
-            atexit.register(template.wait)
+            atexit.register(_ended, template)
     raise RuntimeError("the template of all programs does not start")
+
+
+def _ended(template):
+    """Let the template end by itself; an orphan that a test left must not keep the run from ending."""
+    try:
+        template.wait(5)
+    except subprocess.TimeoutExpired:
+        template.kill()
 
 
 def start(*words, cwd=None, env=None, warm=False):
@@ -138,7 +147,7 @@ class WarmPopen(subprocess.Popen):
 
 def _sink(given, inherited):
     if given is None:
-        return SimpleNamespace(fileno=lambda: inherited)
+        return os.fdopen(os.dup(inherited))
     return given if hasattr(given, "fileno") else tempfile.TemporaryFile()
 
 

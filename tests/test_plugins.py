@@ -14,6 +14,7 @@ from profilerkit.cli import main
 from profilerkit.errors import UsageError
 from profilerkit.formats import registry
 from profilerkit.guide import page
+from profilerkit.installed import entry_points
 from profilerkit.plugins import installed_rules, project_rules
 from profilerkit.report import terminal
 from profilerkit.rules import RULES
@@ -80,6 +81,16 @@ def installed(tmp_path, monkeypatch):
 def trace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return training(12).write(tmp_path / "trace.json")
+
+
+def test_an_egg_is_asked_what_it_adds(tmp_path, monkeypatch):
+    info = tmp_path / "fast_io-1.0.egg" / "EGG-INFO"
+    info.mkdir(parents=True)
+    (info / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: fast-io\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[profilerkit.made_up]\nnpz = fast_io\n")
+    assert not entry_points("profilerkit.made_up")
+    monkeypatch.syspath_prepend(str(info.parent))
+    assert [entry.name for entry in entry_points("profilerkit.made_up")] == ["npz"]
 
 
 def test_without_any_plugin_there_are_only_the_built_in_rules(trace):

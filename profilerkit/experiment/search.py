@@ -88,7 +88,7 @@ class Search:
             self._in_turns(self._singles)
             self._join()
             return
-        self.notes.append("The time was over before everything was measured: `profilerkit try --budget` gives it more.")
+        self.notes.append("Time ran out before everything was measured: `profilerkit try --budget` gives more.")
 
     def _in_turns(self, candidates: Sequence[Candidate]) -> None:
         """Run baseline and candidates in turns until each is settled."""
@@ -260,7 +260,7 @@ class Search:
         together = self._attempt(self._together) if self._together and len(self._together.changes) > 1 else None
         notes = [*self.notes]
         if self._disturbed:
-            seen = f"Other programs kept the processor from runs, {self._disturbed} in all"
+            seen = f"Other programs slowed {self._disturbed} run{'s' if self._disturbed > 1 else ''}"
             notes.append(f"{seen}: repeat the trial on a quieter machine.")
         if problem := next((ran.problem for ran in self._baseline if ran.problem), ""):
             notes.append(f"A run without changes failed: {problem}.")

@@ -109,7 +109,7 @@ class Trying:
             self.search.notes.append(f"Not tried, as it needs a change of your code: {'; '.join(left)}.")
         candidates = to_try(first.report, self._fixes)
         if candidates in USUAL.values():
-            self.search.notes.append("No finding proposes a change that can be made here: the usual ones were tried.")
+            self.search.notes.append("No finding proposes a change that can be made here: these are the usual ones.")
         self.search.search(candidates)
 
     def interrupted(self) -> None:

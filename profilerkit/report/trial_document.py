@@ -68,8 +68,11 @@ def _answer(trial: Trial, best: Attempt | None) -> tuple[str, str, str]:
         return shape, word, f"Nothing here helps without changing the losses: look at {_change(doubtful[0])}"
     if is_open:
         return shape, word, "The runs differ too much to say what helps"
-    tried = f"{plural(len(trial.attempts), 'change')} tried" if trial.attempts else "there was nothing to try"
-    return shape, word, f"Nothing here helps: {tried}"
+    tried = sum(one.tried for one in trial.attempts)
+    if left := len(trial.attempts) - tried:
+        helps = f"of {plural(tried, 'change')} tried none helps" if tried else "no change was tried"
+        return "?", "NOT SETTLED" if tried else "NOT MEASURED", f"Time ran out: {helps}, {left} left"
+    return shape, word, f"Nothing here helps: {plural(tried, 'change')} tried" if tried else "There was nothing to try"
 
 
 def _sections(trial: Trial) -> Iterator[Section]:

@@ -14,6 +14,8 @@ from profilerkit.rundir.sampled import Sample
 
 #: A block of a disk, which holds nearly every ``RankEnd``: its longest text is an exception's, cut to 2,000 characters.
 _END_BYTES = 4096
+#: A sampler's write may take so long at the end (a choice): what it appends later is given up.
+_SAMPLE_SECONDS = 2.0
 #: kind, flags, name id, start_ns, dur_ns, value: the fields of ``layout.EVENT``
 Record = tuple[int, int, int, int, int, int]
 
@@ -111,9 +113,11 @@ class RankWriter:
         write_document(part.with_name(layout.WINDOW_STATUS), status)
 
     def close(self) -> None:
-        """Close the append-only files."""
-        for file in (self.events, self._names, self._samples, self._clock):
+        """Close the append-only files; that of the samples while no sampler is inside of a write that hangs."""
+        for file in (self.events, self._names, self._clock):
             file.close()
+        if self._sampling.acquire(timeout=_SAMPLE_SECONDS):
+            self._samples.close()
 
 
 def write_manifest(run: Path, manifest: layout.RunManifest) -> None:

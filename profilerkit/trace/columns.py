@@ -1,7 +1,7 @@
 """TraceColumns: one rank's trace as a struct of numpy arrays."""
 
 from collections.abc import Callable, Sequence
-from enum import Enum, Flag, auto
+from enum import Flag, IntEnum, auto
 from functools import cached_property, wraps
 from typing import Any, Literal, TypeVar
 
@@ -18,8 +18,8 @@ Bools = npt.NDArray[np.bool_]
 T = TypeVar("T")
 
 
-class Category(np.int8, Enum):
-    """What an event is, the same for every dialect; of the type of the column, or numpy converts that to compare it."""
+class Category(IntEnum):
+    """What an event is, the same for every dialect."""
 
     OTHER = 0
     KERNEL = 1

@@ -9,6 +9,7 @@ from profilerkit.experiment import losses
 from profilerkit.experiment.losses import compared
 
 STEADY = [1.0] * 60
+FALLING = [3.0 - step / 30 for step in range(60)]
 
 
 def grown(start: float, factor: float, steps: int) -> list[float]:
@@ -34,8 +35,14 @@ def test_the_examples_hold() -> None:
         ([], "unknown"),
     ],
 )
-def test_rounding_starts_small_and_grows_from_step_to_step(changed: list[float], numbers: str) -> None:
-    assert compared([STEADY, STEADY], [STEADY, changed])[0] == numbers
+def test_rounding_starts_small_and_grows_from_step_to_step(changed: list[float | None], numbers: str) -> None:
+    """``changed`` are factors of the losses of a model that learns."""
+    made = [None if factor is None else factor * loss for factor, loss in zip(changed, FALLING, strict=False)]
+    assert compared([FALLING, FALLING], [FALLING, made])[0] == numbers
+
+
+def test_losses_that_are_further_apart_than_a_tenth_of_what_they_fell_differ() -> None:
+    assert compared([STEADY, STEADY], [grown(1e-7, 2.0, 20)])[0] == "differs"
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,21 @@ def test_rounding_is_that_of_the_type_that_multiplies() -> None:
         assert search.trial("train", []).attempts[0].numbers == numbers
 
 
+@pytest.mark.parametrize("main", ["fp32", "bf16"])
+def test_coarse_rounding_excuses_no_other_training(main: str) -> None:
+    """Warm-up makes the first steps alike: a model that does not learn, or learns something else, differs later."""
+    learns = [10.8 - 2.7 * min(1.0, (step / 60) ** 2) for step in range(60)]
+    jumps = [loss * (1.0 if step < 20 else 1.1) for step, loss in enumerate(learns)]
+    swapped = [learns[1], learns[0], *learns[2:]]
+    for other in ([10.8] * 60, jumps, swapped if main == "fp32" else jumps):
+        program = Program({"fused": 0.8}, losses={"fused": other}, base=learns)
+        search = Search(program, budget_s=1e6, say=lambda _: None, clock=program.clock)
+        search.precision = main
+        search.search([FUSED])
+        (made,) = search.trial("train", []).attempts
+        assert (made.numbers, made.kept) == ("differs", False)
+
+
 def test_a_change_that_makes_other_numbers_is_never_within_rounding() -> None:
     for change, numbers in ((FUSED, "rounding"), (BF16, "differs")):
         (name,) = change.settings

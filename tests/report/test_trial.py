@@ -86,7 +86,9 @@ def test_changes_with_other_losses_are_for_the_user_to_judge():
     ("name", "said"),
     [
         ("nothing helps", "Nothing here helps: 2 changes tried"),
-        ("nothing to try", "Nothing here helps: there was nothing to try"),
+        ("nothing to try", "There was nothing to try"),
+        ("no time", "NOT MEASURED\nTime ran out: no change was tried, 1 left"),
+        ("little time", "NOT SETTLED\nTime ran out: of 1 change tried none helps, 1 left"),
         ("failed", "Too little was measured to say what helps"),
     ],
 )

@@ -63,6 +63,7 @@ UNCLEAR = attempt(
     reason="losses of the baseline differ by 3e-01 from run to run",
 )
 FAILED = attempt("foreach", False, True, outcome="failed", reason="SGD has no foreach here")
+UNTRIED = attempt("num_workers", 0, 1, outcome="failed", tried=False, reason="there was no time left for it")
 TOGETHER = Attempt(
     changes=(*WORKERS.changes, *FUSED.changes),
     outcome="faster",
@@ -101,5 +102,7 @@ TRIALS = {
     "one": lambda: trial(WORKERS),
     "nothing helps": lambda: trial(UNCLEAR, SLOWER),
     "nothing to try": trial,
+    "no time": lambda: trial(UNTRIED),
+    "little time": lambda: trial(SLOWER, UNTRIED),
     "failed": lambda: trial(step_ns=None, spread=None, runs=1, notes=("A run without changes failed: exit code 1.",)),
 }

@@ -83,6 +83,14 @@ def test_samplers_write_at_once_and_each_sample_stands_once(tmp_path, monkeypatc
     assert sorted(lines) == [100 * place + at for place in range(3) for at in range(20)]
 
 
+def test_a_sampler_that_hangs_in_its_write_keeps_no_other_file_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("profilerkit.rundir.writer._SAMPLE_SECONDS", 0.01)
+    writer = RankWriter(tmp_path, 0)
+    with writer._sampling:
+        writer.close()
+    assert (writer.events.is_closed, writer._clock.is_closed, writer._samples.is_closed) == (True, True, False)
+
+
 def test_appending_after_close_keeps_nothing(tmp_path):
     file = AppendFile(tmp_path / "lines")
     file.close()

@@ -20,13 +20,18 @@ SETTLED = 3  #: a model, an optimizer and its loaders have been used after so ma
 
 
 class Changes:
-    """The changes made in this process."""
+    """The changes made in this process.
+
+    Attributes:
+        patches: replace what is changed; removing them leaves everything as it was.
+        applied: setting to the user's lines that made what it changed. Empty for a setting of the whole process.
+        refused: setting to the reason.
+    """
 
     def __init__(self) -> None:
-        self.patches = Patches()  #: replace what is changed; removing them leaves everything as it was
-        #: Setting to the user's lines that made what it changed. Empty for a setting of the whole process.
+        self.patches = Patches()
         self.applied: dict[str, list[Line]] = {}
-        self.refused: dict[str, str] = {}  #: setting to the reason
+        self.refused: dict[str, str] = {}
         self._lacks: dict[str, str] = {}
         self._at_step: list[tuple[int, Callable[[], object]]] = []
 

@@ -47,7 +47,6 @@ _MEMORY: Dtypes = {
     **dict.fromkeys(("ts_ns", "bytes", "allocated", "reserved", "address"), np.int64),
     **dict.fromkeys(("device_type", "device", "thread"), np.int32),
 }
-_STREAM_WAIT = "Stream Wait Event"
 # Events are only named when they were rejected; a report shows no more of them.
 _REJECTED_NAMED = 5
 
@@ -177,7 +176,7 @@ class ColumnBuilder:
         if "Runtime" in self.kinds:
             external = values.whole_numbers([found.external_id_2021 for found in args])
             columns["external_id"] = np.where(external >= 0, external, columns["external_id"])
-        if _STREAM_WAIT in self.strings:
+        if "cuda_sync" in self.kinds:
             awaited = values.whole_numbers([found.awaited_stream for found in args])
             waits = np.flatnonzero(awaited >= 0)
             self.waits.update(zip(columns["stream"][waits].tolist(), awaited[waits].tolist(), strict=True))
