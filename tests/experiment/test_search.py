@@ -231,7 +231,7 @@ def test_a_steady_drift_hides_no_saving() -> None:
 def test_the_budget_ends_it_with_what_is_known() -> None:
     trial = searched(Program({"num_workers": 0.7}, seconds=10), WORKERS, FUSED, budget_s=35)
     assert trial.runs == 1
-    assert any("time was over" in note for note in trial.notes)
+    assert any("Time ran out" in note for note in trial.notes)
     assert [attempt.kept for attempt in trial.attempts] == [False, False]
 
 

@@ -91,7 +91,7 @@ def _measure(report: Report) -> str:
     found = with_fixes(report.outcomes)[0]
     is_tried = found.saving is not None and found.saving.method == "trial"
     is_setting = found.fix is not None and bool(found.fix.changes)
-    ended_well = report.run.kind == "run" and report.run.ending == "finished"
+    ended_well = report.run.kind == "run" and report.run.ending not in _ENDS
     return _TRY if ended_well and is_setting and not is_tried else _DIFF
 
 
