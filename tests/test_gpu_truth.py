@@ -153,7 +153,7 @@ def test_a_device_that_lags_is_timed_by_its_own_clock(tmp_path, on_virtual, monk
     [
         ("micro", "the clock, µs per step"),
         ("peaks", "row of the table"),
-        ("nvml", "median of each query, µs"),
+        ("nvml", "clock beside nvidia-smi, MHz"),
     ],
 )
 def test_what_needs_a_gpu_runs_to_its_end_on_the_virtual_device(tmp_path, on_virtual, part, passing):
@@ -162,7 +162,6 @@ def test_what_needs_a_gpu_runs_to_its_end_on_the_virtual_device(tmp_path, on_vir
     assert part not in found, found[part].why
     assert found[passing].passed
     if part == "nvml":
-        assert found["clock beside nvidia-smi, MHz"].passed
         assert found["load half: sm_active_ratio"].passed is False, "the virtual device has no GPM"
 
 
