@@ -43,7 +43,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     trace_bytes: int
     trace_mtime_ns: int
     reading: str
-    stamp: str = ""  #: of a trace that lies elsewhere, what changes with it; empty of one that is here
+    stamp: str = ""  #: of a trace elsewhere, what changes with it; empty for one that is here
     outline_bytes: int = 0  #: length of the record by which ranks are compared; the rest is everything else
     details_bytes: int = 0  #: length of that rest
     rank: int | None = None  #: of a trace in a run directory, as that says; ``None`` elsewhere

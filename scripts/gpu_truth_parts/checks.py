@@ -4,7 +4,12 @@ from typing import Any
 
 import msgspec
 
+from profilerkit.model.diff import Range
+from profilerkit.model.finding import Saving
+
 NEEDS_GPU = "skipped: needs a GPU"
+#: A measured saving may be this far outside of its interval: the noise of two medians, or of two single runs.
+_MARGIN = 0.03
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,3 +44,8 @@ def between(name: str, value: float | None, low: float, high: float, why: str = 
     """A check that passes where the value is in ``[low, high]``; a missing value fails."""
     passed = value is not None and low <= value <= high
     return Check(name=name, value=value, reference=[low, high], passed=passed, why=why)
+
+
+def holds(saving: Saving | Range | None, measured: float) -> bool:
+    """Whether a saving was told, and a measured one is inside of its interval."""
+    return saving is not None and saving.low - _MARGIN <= measured <= saving.high + _MARGIN

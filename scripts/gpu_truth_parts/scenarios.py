@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from gpu_truth_parts.checks import NEEDS_GPU, Check, near
+from gpu_truth_parts.checks import NEEDS_GPU, Check, holds, near
 from gpu_truth_parts.clock import MOST_REPORT_RATIO
 from gpu_truth_parts.device import MS, Device
 from gpu_truth_parts.loop import Loop, findings, mean_step_ms, record, wall_s
@@ -18,8 +18,6 @@ from profilerkit.model.report import Report
 
 #: Advice on a healthy run may save less than this.
 _MOST_ADVICE = 0.05
-#: A measured saving may lie this far outside of the predicted interval: the noise of two medians.
-_MARGIN = 0.03
 #: Of the time of a step on a CPU: below it the savings below keep their margin.
 _MOST_QUEUED = 0.02
 _DISTURBED = "not judged: other programs took the processors"
@@ -242,5 +240,4 @@ def saved(name: str, report: Report, rules: tuple[str, ...], measured: float) ->
     fired = findings(report)
     saving = next((found.saving for rule in rules for found in fired.get(rule, ())), None)
     predicted = None if saving is None else [saving.low, saving.expected, saving.high]
-    passed = saving is not None and saving.low - _MARGIN <= measured <= saving.high + _MARGIN
-    return Check(name=f"{name}: saving", value=predicted, reference=measured, passed=passed)
+    return Check(name=f"{name}: saving", value=predicted, reference=measured, passed=holds(saving, measured))

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_truth_parts.checks import Check
+from gpu_truth_parts.checks import Check, holds
 from gpu_truth_parts.device import Device
 from gpu_truth_parts.program import python, step_ms
 from profilerkit.model.trial import Attempt, Trial
 
 _BUDGET_S, _QUICK_BUDGET_S = 150, 60
-#: A measured saving may lie this far outside of the interval: the noise of two single runs.
-_MARGIN = 0.03
 #: The setting that mends each program of ``networks``, and steps of a run.
 _SETTINGS = {"gpt_fp32": ("matmul_precision", 60), "pictures": ("num_workers", 20), "gpt_eager": ("compile", 60)}
 
@@ -33,17 +31,15 @@ def checks(device: Device, place: Path) -> Iterator[Check]:
         trial = msgspec.json.decode(found.read_bytes(), type=Trial)
         value: dict[str, object] = {attempt.text: _said(attempt) for attempt in trial.attempts}
         yield Check(name=f"{name}: all that was tried, in {trial.seconds:.0f} s", value=value | {"notes": trial.notes})
-        wanted = [each for each in trial.attempts if setting in {change.setting for change in each.changes}]
-        attempt = next(iter(wanted), None)
+        attempt = next((one for one in trial.attempts if setting in {change.setting for change in one.changes}), None)
         kept = attempt is not None and attempt.kept
         yield Check(name=f"{name}: {setting} is kept", value=kept, passed=kept)
         if attempt is not None and attempt.saving is not None:
             bare_ms, fixed_ms = (step_ms(python(*program, *fixed)) for fixed in ([], ["--fixed"]))
             measured, saving = 1 - fixed_ms / bare_ms, attempt.saving
-            within = saving.low - _MARGIN <= measured <= saving.high + _MARGIN
             predicted = attempt.predicted.expected if attempt.predicted else None
             value = {"predicted": predicted, "tried": [saving.low, saving.expected, saving.high]}
-            yield Check(name=f"{name}: saving", value=value, reference=measured, passed=within)
+            yield Check(name=f"{name}: saving", value=value, reference=measured, passed=holds(saving, measured))
 
 
 def _said(attempt: Attempt) -> str:
