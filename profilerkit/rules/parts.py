@@ -59,6 +59,17 @@ def shortened(facts: Facts, rule: str, detail: str = "") -> tuple[str, ...]:
     return (*(PARTS_OF_RULE["OV001"] if not own and detail == "launch" else own), *causes)
 
 
+#: Host syncs in a step that stand outside of what computes: one for the batch, one to read the loss.
+MOST_ENDS = 2.0
+#: The code that finds them.
+WARN = 'torch.cuda.set_sync_debug_mode("warn")  # names every blocking line'
+
+
+def ends(facts: Facts) -> float:
+    """Return the host syncs of a step, short ones too: no graph holds one, and what follows depends on its value."""
+    return facts.syncs.ends_per_step if facts.syncs is not None else 0.0
+
+
 def issuing_share(facts: Facts) -> float:
     """Return the share of the step in which the device waits for work to be issued.
 

@@ -22,6 +22,10 @@ _CAUSES = {
     "pictures": (("input-bound",), ("IN002", "IN001")),
     "small_kernels": (_OVERHEAD, ("OV001",)),
     "images_amp": ((*_OVERHEAD, *HEALTHY), ("OV001",)),
+    "scores": (("memory-bound",), ("CP005",)),
+    "tables": (("memory-bound",), ("CP013",)),
+    "actor": (_OVERHEAD, ("OV001",)),
+    "boxes": (_OVERHEAD, ("OV001",)),
 }
 
 

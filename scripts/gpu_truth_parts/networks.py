@@ -8,6 +8,7 @@ Each prints the mean milliseconds of a step as its last line, the device waited 
 import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 
 import torch
 from torch import nn
@@ -189,9 +190,119 @@ def images_amp(_steps: int, fixed: bool) -> Iterator:
         yield
 
 
-PROGRAMS: dict[str, Callable[[int, bool], Iterator]] = {
-    program.__name__: program for program in (gpt_fp32, gpt_eager, gpt_norms, pictures, small_kernels, images_amp)
-}
+class Scores(nn.Module):
+    """A layer whose attention writes out each score."""
+
+    def __init__(self, fused: bool, width: int = 768) -> None:
+        super().__init__()
+        self.fused, self.before = fused, nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend and think, each added to ``x`` of shape ``(rows, length, width)``."""
+        rows, length, width = x.shape
+        q, k, v = self.qkv(self.before(x)).view(rows, length, 3, width // 64, 64).permute(2, 0, 3, 1, 4)
+        if self.fused:
+            attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            later = torch.ones(length, length, device=x.device, dtype=torch.bool).triu(1)
+            attended = (q @ k.transpose(-1, -2) / 8).masked_fill(later, float("-inf")).softmax(-1) @ v
+        x = x + self.out(attended.transpose(1, 2).reshape(rows, length, width))
+        return x + self.mlp(x)
+
+
+def scores(_steps: int, fixed: bool) -> Iterator:
+    """Attention of 2,048 tokens by separate operators; the fix is one fused call."""
+    model = nn.Sequential(*(Scores(fixed) for _ in range(6))).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    for number in count():
+        x = torch.randn(8, 2048, 768, device="cuda")
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = (model(x) - x).square().mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if number % 10 == 0:
+            loss.item()
+        yield
+
+
+def tables(_steps: int, fixed: bool) -> Iterator:
+    """A recommender that looks up few rows of large tables; the fix is sparse gradients."""
+    rows = 2_000_000
+    embeddings = nn.ModuleList(nn.Embedding(rows, 64, sparse=fixed) for _ in range(8)).cuda()
+    mlp = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1)).cuda()
+    parts = [list(embeddings.parameters()), list(mlp.parameters())]
+    sparse = [torch.optim.SparseAdam(parts[0]), torch.optim.Adam(parts[1])]
+    optimizers = sparse if fixed else [torch.optim.Adam(parts[0] + parts[1])]
+    while True:
+        ids, clicked = torch.randint(rows, (8, 4096)).cuda(), torch.rand(4096, 1).cuda()
+        found = torch.cat([table(each) for table, each in zip(embeddings, ids, strict=True)], 1)
+        loss = functional.binary_cross_entropy_with_logits(mlp(found), clicked)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        yield
+
+
+def actor(_steps: int, fixed: bool) -> Iterator:
+    """A small policy asked for one action at a time, each read back; the fix keeps it on the processor."""
+    device = "cpu" if fixed else "cuda"
+    policy = nn.Sequential(nn.Linear(16, 128), nn.Tanh(), nn.Linear(128, 4)).to(device)
+    optimizer = torch.optim.Adam(policy.parameters(), 1e-3)
+    moves = 0.2 * torch.randn(4, 16, 16)
+    while True:
+        logs, rewards, state = [], [], torch.randn(16)
+        for _ in range(64):
+            choice = torch.distributions.Categorical(logits=policy(state.to(device)))
+            action = choice.sample()
+            logs.append(choice.log_prob(action))
+            state = torch.tanh(moves[action.item()] @ state)
+            rewards.append(-float(state.abs().mean()))
+        reward = torch.tensor(rewards, device=device)
+        loss = -(torch.stack(logs) * (reward - reward.mean())).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield
+
+
+def boxes(_steps: int, fixed: bool) -> Iterator:
+    """A loss that picks boxes one by one, by masks that the host reads; the fix is one masked sum."""
+    net = nn.Sequential(
+        *(nn.Conv2d(3, 64, 3, 4, 1), nn.ReLU(), nn.Conv2d(64, 128, 3, 2, 1), nn.ReLU(), nn.Conv2d(128, 4, 1))
+    ).cuda()
+    optimizer = torch.optim.AdamW(net.parameters())
+    while True:
+        images, wanted = torch.randn(16, 3, 256, 256, device="cuda"), torch.rand(16, 20, 4, device="cuda")
+        found = net(images).flatten(2).transpose(1, 2).sigmoid()
+        if fixed:
+            apart, nearest = torch.cdist(found, wanted).min(2)
+            own = wanted.gather(1, nearest[..., None].expand(-1, -1, 4))
+            lost = functional.smooth_l1_loss(found, own, reduction="none").mean(2) * (apart < 0.4)
+            loss = lost.sum() / 20
+        else:
+            loss = found.sum() * 0.0
+            for each, own in zip(found, wanted, strict=True):
+                apart, nearest = torch.cdist(each, own).min(1)
+                for box in range(20):
+                    mine = (apart < 0.4) & (nearest == box)
+                    if mine.any():
+                        loss = loss + functional.smooth_l1_loss(each[mine], own[box].expand(int(mine.sum()), 4))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield
+
+
+_ALL = (gpt_fp32, gpt_eager, gpt_norms, pictures, small_kernels, images_amp, scores, tables, actor, boxes)
+PROGRAMS: dict[str, Callable[[int, bool], Iterator]] = {program.__name__: program for program in _ALL}
 
 
 def main() -> None:

@@ -148,6 +148,7 @@ def test_blocking_calls_are_those_of_ten_microseconds_and_reads_of_results():
 
     syncs = loop(body).syncs
     assert syncs.per_step == 3
+    assert syncs.ends_per_step == 3  # two waits, of 9 and 10 µs, and one copy of either kind that held the host
     assert syncs.blocked_ns == (10 + 20 + 50) * US
     assert sorted(syncs.culprits) == [("cudaMemcpy", 3), ("cudaMemcpyAsync", 3), ("cudaStreamSynchronize", 3)]
 

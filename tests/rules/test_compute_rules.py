@@ -22,7 +22,19 @@ from profilerkit.rules.compute import misaligned_matmul
 from profilerkit.rules.runner import run_rules, severity
 from tests.recipes import GEMM, STEP_NS, facts, made, replace
 from tests.rules import contract
-from tests.rules.test_rules import A100, JUST, chained, check, ended, finding, fp32, on_host, timers_only, utilised
+from tests.rules.test_rules import (
+    A100,
+    JUST,
+    chained,
+    check,
+    ended,
+    finding,
+    fp32,
+    on_host,
+    reading,
+    timers_only,
+    utilised,
+)
 
 CODES = ("CP002", "CP003", "CP005", "CP006", "CP007", "CP009", "CP010", "CP011")
 GB = 10**9
@@ -659,6 +671,11 @@ def test_a_larger_batch_gains_samples_per_second_and_no_time():
     assert found.throughput.low == pytest.approx(4 / (1 + 3 * 0.7) - 1)
     assert found.throughput.high == pytest.approx(4 / (4 * 0.4) - 1)
     assert severity(found) == "high"
+
+
+def test_what_a_step_of_many_host_syncs_issues_may_grow_with_the_batch():
+    assert ended("CP011", underfed(0.6, syncs=reading(2.0))) is Fired
+    assert ended("CP011", underfed(0.6, syncs=reading(2.1))) is Passed
 
 
 @pytest.mark.parametrize("times", [1.0, 1.5, 2.0, 8.0])

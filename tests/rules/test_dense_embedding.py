@@ -13,7 +13,7 @@ ROWS, WIDTH, BATCH = 10_000, 64, 100
 TABLE, LOOKED_UP = [ROWS, WIDTH], [BATCH, WIDTH]
 
 
-def training(*, rows=ROWS, device=False, extra=()):
+def training(*, rows=ROWS, device=False, extra=(), listed=2):
     """Three steps of 1,000 µs: a lookup, a dense backward pass of 100 µs that fills 60, and 300 µs over the table."""
     trace, table = Trace(), [rows, WIDTH]
     trace.steps(*range(0, 4_001, 1_000))
@@ -23,7 +23,7 @@ def training(*, rows=ROWS, device=False, extra=()):
         ("aten::embedding_dense_backward", 400, 500, [LOOKED_UP, [BATCH], []]),
         ("aten::fill_", 420, 480, [table, []]),
         ("aten::addcdiv_", 600, 800, [table, table, table]),
-        ("aten::_foreach_mul_", 800, 1_000, [[table, table], []]),
+        ("aten::_foreach_mul_", 800, 1_000, [[table] * listed, []]),
         *extra,
     ]
     for start in range(0, 4_000, 1_000):
@@ -41,6 +41,13 @@ def test_what_goes_over_the_whole_table_is_counted_on_a_processor():
     assert (found.count, found.rows, found.width, found.looked_up) == (1, ROWS, WIDTH, BATCH)
     assert found.share == pytest.approx(0.4)  # the backward pass, one tensor, and half of a list of two
     assert found.unused_share == pytest.approx(0.4 * 0.99)
+
+
+def test_each_of_the_tables_of_one_shape_counts_in_an_optimizers_list():
+    more = [("aten::embedding", 60 + 5 * at, 62 + 5 * at, [TABLE, [BATCH], []]) for at in range(3)]
+    found = training(extra=more, listed=4).tables
+    assert found.share == pytest.approx(0.5)  # the whole list is four tables
+    assert training(listed=4).tables.share == pytest.approx(0.35)  # of its four tensors one is a table
 
 
 def test_kernels_over_the_whole_table_are_counted_on_a_device():

@@ -18,6 +18,7 @@ from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
 from tests.recipes import DEVICE, INPUT, MS, STEP_NS, facts, parts, replace
 from tests.rules.promises import Cases, Promises, check, ended, finding
+from tests.rules.test_rules import reading
 
 JUST = 1e-6
 TIMERS_ONLY = {"mode": "steps", "trace_read": False, "device": None, "syncs": None, "allocator": None}
@@ -248,6 +249,20 @@ def test_a_step_that_launches_graphs_is_not_told_to_use_the_mode_that_makes_them
 
     assert "reduce-overhead" in fix(LaunchFacts(events=100, unlinked=0, in_graphs=0, graph_launches=0))
     assert "Capture the whole step" in fix(LaunchFacts(events=100, unlinked=0, in_graphs=80, graph_launches=2))
+
+
+def test_short_host_syncs_end_a_graph_too():
+    line = HotLine(("train.py(9): act",), 0.8, 0.7, 0.9, 40)
+
+    def found(ends):
+        return finding("OV001", facts({"over.dispatch": 0.8}, syncs=reading(ends), lines={"calls": line}))
+
+    few, many = found(2.0), found(257.0)
+    assert many.fix.text.startswith("Remove the 257 host syncs in every step")
+    assert (len(few.fix.changes), many.fix.changes) == (1, ())  # compiling does not go beyond a sync
+    assert many.saving.low == pytest.approx(few.saving.low / 2)
+    assert (many.saving.expected, many.saving.high) == (few.saving.expected, few.saving.high)
+    assert [row.line.line for row in many.evidence if row.line] == [9]
 
 
 def test_on_a_host_without_device_python_is_what_no_operator_does():

@@ -54,7 +54,8 @@ class SyncFacts(msgspec.Struct, frozen=True):
 
     ``awaited_ratio`` is the share of the exposed time of copies to the host in those that the host waited for in their
     own call; 0.0 without any. ``idle_after_ns`` is how long the device stood still once the calls had returned,
-    whatever the host did then: without the call it would have done that while the device worked.
+    whatever the host did then: without the call it would have done that while the device worked. ``ends_per_step``
+    counts calls of any length: one that finds the queue empty returns at once, and no graph can hold it all the same.
     """
 
     per_step: float
@@ -62,6 +63,7 @@ class SyncFacts(msgspec.Struct, frozen=True):
     culprits: tuple[tuple[str, int], ...]
     awaited_ratio: float
     idle_after_ns: float = 0.0
+    ends_per_step: float = 0.0
 
 
 class AllocatorFacts(msgspec.Struct, frozen=True):
@@ -228,9 +230,11 @@ def sync_facts(view: TraceView) -> SyncFacts:
     copying = intersect(view.parts.segments.only(leaf("sync.d2h")), view.window)
     # Not cut between adjacent steps: a read-back stands at the end of one more often than not.
     idle = subtract(union(view.window.start, view.window.end), view.busy)
-    blocking = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
+    waiting = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
     copies = awaited_copies(columns, launches)
-    blocking[launches[copies]] = True
+    copying_call = np.zeros(len(columns), dtype=np.bool_)
+    copying_call[launches[copies]] = True
+    blocking = waiting | copying_call
     rows = np.flatnonzero(judged & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
     labels, times = np.unique(columns.name[rows], return_counts=True)
     order = sorted(range(len(times)), key=lambda i: (-times[i], columns.strings[labels[i]]))[:3]
@@ -241,6 +245,8 @@ def sync_facts(view: TraceView) -> SyncFacts:
         culprits=tuple((columns.strings[labels[i]], int(times[i])) for i in order),
         awaited_ratio=awaited.total_ns / max(copying.total_ns, 1),
         idle_after_ns=_idle_after(np.sort(columns.end_ns[rows]), idle) / count,
+        # A value is read by a copy and a wait, of which either may be left out.
+        ends_per_step=max(np.count_nonzero(judged & waiting), np.count_nonzero(judged & copying_call)) / count,
     )
 
 

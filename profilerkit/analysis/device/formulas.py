@@ -78,13 +78,17 @@ class Arguments(msgspec.Struct, frozen=True):
 
     #: The tensor at each position, ``None`` for what is no tensor, is absent, or has no dimensions.
     tensors: tuple[Tensor | None, ...]
-    lists: dict[int, int]  #: position to the elements of all tensors of a list; their type is not recorded
+    lists: dict[int, tuple[Shape, ...]]  #: position to the shapes of a list's tensors; their type is not recorded
     values: tuple[str, ...]
 
     def tensor(self, position: int) -> Tensor | None:
         """The tensor at a position with a type of known size, ``None`` if there is none."""
         found = self.tensors[position] if position < len(self.tensors) else None
         return found if found is not None and found.type is not None else None
+
+    def listed(self, position: int) -> int:
+        """Elements of all tensors of a list, 0 where none was passed there."""
+        return sum(map(prod, self.lists.get(position, ())))
 
     def flag(self, position: int) -> bool | None:
         """A recorded truth value."""
@@ -106,20 +110,20 @@ def arguments(dims: str, types: str, values: str) -> Arguments | None:
 
     >>> found = arguments('[[8, 3], [[2], [4, 4]], []]', '["float", "TensorList", "Scalar"]', '["", "", "True"]')
     >>> found.tensor(0).shape, found.tensor(0).dtype, found.lists, found.flag(2)
-    ((8, 3), 'fp32', {1: 18}, True)
+    ((8, 3), 'fp32', {1: ((2,), (4, 4))}, True)
     """
     shapes, kinds, texts = _list(dims), _list(types), _list(values) if values else []
     if shapes is None or kinds is None or texts is None:
         return None
     tensors: list[Tensor | None] = []
-    lists: dict[int, int] = {}
+    lists: dict[int, tuple[Shape, ...]] = {}
     for position, entry in enumerate(shapes):
         kind = kinds[position] if position < len(kinds) else ""
         shape = _shape(entry)
         named = BY_C_NAME.get(kind) if isinstance(kind, str) else None
         tensors.append(Tensor(shape, named) if shape and named else None)
         if shape is None and isinstance(entry, list):
-            lists[position] = sum(prod(found) for found in map(_shape, entry) if found)
+            lists[position] = tuple(filter(None, map(_shape, entry)))
     return Arguments(tuple(tensors), lists, tuple(text if isinstance(text, str) else "" for text in texts))
 
 

@@ -163,7 +163,7 @@ def dense_tables(
     columns: TraceColumns, math: Bools, issuing: Spans, rows: I64, time_ns: F64, window_ns: int
 ) -> DenseTables | None:
     """What dense gradients of large tables take; ``None`` where none is made, or shapes were not recorded."""
-    asked = _looked_up(columns, issuing)
+    asked, lookups = _looked_up(columns, issuing)
     if not asked:
         return None
     calls, member = distinct_calls(columns, rows)
@@ -180,7 +180,7 @@ def dense_tables(
             tied |= {table for table in asked if table in shapes or table[::-1] in shapes}
         elif name not in _LOOKS_UP:
             for table in asked:
-                held[table] += spent[index] * _part(passed, table)
+                held[table] += spent[index] * _part(passed, table, lookups[table])
     few = [table for table in asked if table in backward and table not in tied and asked[table] < _FEW_ROWS * table[0]]
     if not few:
         return None
@@ -204,27 +204,28 @@ def host_tables(view: TraceView) -> DenseTables | None:
     return dense_tables(columns, math, window, rows, self_times(columns, rows).astype(np.float64), window.total_ns)
 
 
-def _looked_up(columns: TraceColumns, issuing: Spans) -> dict[Shape, float]:
-    """Shape of each table to the rows that a step looks up at most."""
+def _looked_up(columns: TraceColumns, issuing: Spans) -> tuple[dict[Shape, float], dict[Shape, float]]:
+    """Shape of tables to the rows that a step looks up at most, and to its lookups."""
     names = [at for at, text in enumerate(columns.strings) if text in _LOOKS_UP[:2]]
     rows = np.flatnonzero(np.isin(columns.name, names) & (columns.category == Category.CPU_OP))
     calls, member = distinct_calls(columns, rows[covered(issuing, columns.ts_ns[rows])])
     often = np.bincount(member, minlength=len(calls))
     asked: dict[Shape, float] = defaultdict(float)
+    lookups: dict[Shape, float] = defaultdict(float)
     for index, _, passed in understood(columns, calls, member):
         table, indices = (*passed.tensors, None, None)[:2]
         if table and indices and len(table.shape) == 2:
+            lookups[table.shape] += int(often[index]) / max(len(issuing), 1)
             asked[table.shape] += indices.elements * int(often[index]) / max(len(issuing), 1)
-    return asked
+    return asked, lookups
 
 
-def _part(passed: Arguments, table: Shape) -> float:
-    """Share of a call's first argument, a tensor or a list of them, that has the shape of the table."""
+def _part(passed: Arguments, table: Shape, most: float) -> float:
+    """Share of a call's first argument, a tensor or a list of them, in tables of a shape, of which it has ``most``."""
     first = passed.tensors[0] if passed.tensors else None
     if first is not None:
         return float(first.shape == table)
-    elements = passed.lists.get(0, 0)
-    return table[0] * table[1] / elements if elements >= table[0] * table[1] else 0.0
+    return min(passed.lists.get(0, ()).count(table), most) * prod(table) / max(passed.listed(0), 1)
 
 
 #: ``STYLES`` by the kernels, where no operator was recorded: torch's fused kernels and those of apex, which DeepSpeed
@@ -330,7 +331,7 @@ def _elements(work: Judged, own: Bools, rows: I64) -> float:
     total = 0.0
     for index, _, passed in calls:
         tensor = passed.tensors[0] if passed.tensors else None
-        elements = tensor.elements if tensor else passed.lists.get(0, 0)
+        elements = tensor.elements if tensor else passed.listed(0)
         total += float(elements) * int(often[index])
     return total
 

@@ -73,7 +73,7 @@ def _rows(passed: formulas.Arguments, index: int, *, whole: bool = True) -> form
 
 def _lists(passed: formulas.Arguments, family: str, times: tuple[int, ...]) -> formulas.Cost | None:
     """Lists of tensors, the list at each position moved that often; a missing list is empty."""
-    moved = sum(passed.lists.get(position, 0) * each for position, each in enumerate(times))
+    moved = sum(passed.listed(position) * each for position, each in enumerate(times))
     return formulas.Cost(family, 0, untyped=moved) if moved else None
 
 

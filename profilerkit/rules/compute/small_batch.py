@@ -17,7 +17,8 @@ from profilerkit.rules.api import (
     no_device,
     unsure,
 )
-from profilerkit.units import format_bytes, format_ratio
+from profilerkit.rules.parts import MOST_ENDS, ends
+from profilerkit.units import format_bytes, format_count, format_ratio
 
 _IDLE = ("compute.small", "over.")
 
@@ -32,7 +33,8 @@ class SmallBatch(Rule, frozen=True):
     Use instead:
         loader = DataLoader(dataset, batch_size=8)
     How it is measured: The wait for data must be below {input_share} of the step. The gain is in samples per second:
-        batch / max(host, device), where only the device's part grows.
+        batch / max(host, device), where only the device's part grows. Nothing is said with more than two host syncs in
+        a step: what is issued may grow with the batch.
     When it is wrong: A larger batch may need another learning rate, and can converge more slowly per sample. Its memory
         is estimated from the peak.
     Sources: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -53,6 +55,8 @@ class SmallBatch(Rule, frozen=True):
         share = facts.share(*_IDLE)
         if share < self.smallest_share:
             return Passed(f"small kernels and host work take {format_ratio(share)} of the step")
+        if ends(facts) > MOST_ENDS:
+            return Passed(f"{format_count(ends(facts))} host syncs in a step: what it issues may grow with the batch")
         waits = facts.share(*WAITS)
         if waits >= self.input_share:
             return Passed(f"waiting for data takes {format_ratio(waits)} of the step: a larger batch waits longer")

@@ -1,17 +1,16 @@
 """OV002: the host waits for the device, and the device computes nothing meanwhile or after."""
 
 from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, each, fired, no_device, revise, saving
-from profilerkit.rules.parts import awaited_share, synced_share
+from profilerkit.rules.parts import MOST_ENDS, WARN, awaited_share, synced_share
 from profilerkit.units import format_count, format_ns, format_ratio
 
 _DRAINED = "After each one the device has nothing to run until the host has issued work again."
 _COPYING = "The device computes nothing while such a copy runs, and the host waits for it before it issues more work."
-_WARN = 'torch.cuda.set_sync_debug_mode("warn")  # names every blocking line'
 _FEWER_SYNCS = Fix(
-    text="Read values back every 50 steps instead of in each; keep loss.detach() on the device.", code=_WARN
+    text="Read values back every 50 steps instead of in each; keep loss.detach() on the device.", code=WARN
 )
 _FEWER_COPIES = Fix(
-    text="Copy to the host every 50 steps instead of in each, and reduce on the device what is copied.", code=_WARN
+    text="Copy to the host every 50 steps instead of in each, and reduce on the device what is copied.", code=WARN
 )
 
 
@@ -42,7 +41,7 @@ class FrequentSync(Rule, frozen=True):
     code = "OV002"
     summary = "Host syncs keep the GPU idle"
 
-    most_per_step: float = 2.0
+    most_per_step: float = MOST_ENDS
     large_share: float = 0.10  #: a single call that drains or copies for this much of the step matters as well
 
     def check(self, facts: Facts) -> Result:
