@@ -511,6 +511,7 @@ def test_every_threshold_is_tried_on_both_sides():
         ("OV001", "host_minor_ratio"),
         ("OV001", "unmeasured_inflation_ratio"),
         ("OV001", "late_launch_ratio"),
+        ("OV001", "ended_low_ratio"),
     }
     assert tried == {(rule.code, name) for rule in RULES if rule.code in FIRES for name in rule.__struct_fields__}
 

@@ -1,6 +1,7 @@
 """Price one call by what was passed to it: matrix products, attention and convolutions, in operations and bytes."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from math import prod
@@ -78,7 +79,7 @@ class Arguments(msgspec.Struct, frozen=True):
 
     #: The tensor at each position, ``None`` for what is no tensor, is absent, or has no dimensions.
     tensors: tuple[Tensor | None, ...]
-    lists: dict[int, tuple[Shape, ...]]  #: position to the shapes of a list's tensors; their type is not recorded
+    lists: dict[int, Counter[Shape]]  #: position to how often a list has each shape; its type is not recorded
     values: tuple[str, ...]
 
     def tensor(self, position: int) -> Tensor | None:
@@ -88,7 +89,7 @@ class Arguments(msgspec.Struct, frozen=True):
 
     def listed(self, position: int) -> int:
         """Elements of all tensors of a list, 0 where none was passed there."""
-        return sum(map(prod, self.lists.get(position, ())))
+        return sum(prod(shape) * count for shape, count in self.lists.get(position, {}).items())
 
     def flag(self, position: int) -> bool | None:
         """A recorded truth value."""
@@ -110,20 +111,20 @@ def arguments(dims: str, types: str, values: str) -> Arguments | None:
 
     >>> found = arguments('[[8, 3], [[2], [4, 4]], []]', '["float", "TensorList", "Scalar"]', '["", "", "True"]')
     >>> found.tensor(0).shape, found.tensor(0).dtype, found.lists, found.flag(2)
-    ((8, 3), 'fp32', {1: ((2,), (4, 4))}, True)
+    ((8, 3), 'fp32', {1: Counter({(2,): 1, (4, 4): 1})}, True)
     """
     shapes, kinds, texts = _list(dims), _list(types), _list(values) if values else []
     if shapes is None or kinds is None or texts is None:
         return None
     tensors: list[Tensor | None] = []
-    lists: dict[int, tuple[Shape, ...]] = {}
+    lists: dict[int, Counter[Shape]] = {}
     for position, entry in enumerate(shapes):
         kind = kinds[position] if position < len(kinds) else ""
         shape = _shape(entry)
         named = BY_C_NAME.get(kind) if isinstance(kind, str) else None
         tensors.append(Tensor(shape, named) if shape and named else None)
         if shape is None and isinstance(entry, list):
-            lists[position] = tuple(filter(None, map(_shape, entry)))
+            lists[position] = Counter(filter(None, map(_shape, entry)))
     return Arguments(tuple(tensors), lists, tuple(text if isinstance(text, str) else "" for text in texts))
 
 

@@ -1,7 +1,7 @@
 """Find what the device's kernels lose: optimizer style, layouts, searches, small grids, misaligned products."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from math import prod
 
 import msgspec
@@ -225,7 +225,7 @@ def _part(passed: Arguments, table: Shape, most: float) -> float:
     first = passed.tensors[0] if passed.tensors else None
     if first is not None:
         return float(first.shape == table)
-    return min(passed.lists.get(0, ()).count(table), most) * prod(table) / max(passed.listed(0), 1)
+    return min(passed.lists.get(0, Counter())[table], most) * prod(table) / max(passed.listed(0), 1)
 
 
 #: ``STYLES`` by the kernels, where no operator was recorded: torch's fused kernels and those of apex, which DeepSpeed

@@ -28,9 +28,10 @@ def test_scalars_absent_tensors_and_unknown_types_are_no_tensors():
     assert [found.tensor(position) is None for position in range(5)] == [True, True, True, False, True]
 
 
-def test_lists_of_tensors_keep_their_elements_without_a_type():
+def test_lists_of_tensors_keep_their_shapes_without_a_type():
     found = passed([[[2, 3], [], [5]], [7]], ["TensorList", "float"])
-    assert found.lists == {0: 11}
+    assert found.lists == {0: {(2, 3): 1, (5,): 1}}
+    assert [found.listed(position) for position in range(3)] == [11, 0, 0]
     assert found.tensors[0] is None
 
 
@@ -65,7 +66,7 @@ def test_impossible_shapes_are_no_shapes(dims):
 
 def test_lists_of_a_large_fused_optimizer_are_parsed():
     tensors = [[[4096, 4096]] * 1_500] * 4
-    assert passed(tensors, ["TensorList"] * 4).lists == dict.fromkeys(range(4), 1_500 * 4096**2)
+    assert passed(tensors, ["TensorList"] * 4).lists == {at: {(4096, 4096): 1_500} for at in range(4)}
 
 
 def test_texts_longer_than_any_real_operators_are_not_parsed():
