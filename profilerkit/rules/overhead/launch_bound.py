@@ -167,8 +167,8 @@ def _one_graph(facts: Facts, step: str) -> Fix:
     """Return how the step becomes one graph; where graphs are launched already, with what is still outside of them."""
     syncs = ends(facts)
     if syncs > MOST_ENDS:
-        text = f"Remove the {format_count(syncs)} host syncs in {step}, as a graph ends at each. Then launch it as one graph."
-        return Fix(text=text, code=WARN)
+        them = f"the {format_count(syncs)} host syncs in {step}"
+        return Fix(text=f"Remove {them}, as a graph ends at each. Then launch it as one graph.", code=WARN)
     if facts.launches is not None and facts.launches.graph_launches:
         text = "Capture the whole step as one CUDA graph, the optimizer with capturable=True, or enlarge the batch."
         return Fix(text=text, code="with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):\n    train_step()")
